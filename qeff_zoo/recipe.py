@@ -115,6 +115,9 @@ class Media:
         types: Argument that tells the forward which tokens are a picture's, where attention depends on that.
         whole: What must be in one call of prefill, since its tokens see one another: "image", "prompt", or nothing.
         deepstack: Field of the vision config that lists the layers whose features are added in the language model.
+        added: Fields of the config that list layers of the language model before which features are added, in the order
+            in which its forward lists those; none of them take a token's place then. Of pairs the second is that layer.
+        around: Field of the config that lists the tokens around a picture's rows for which its tower makes rows, too.
         marker: Field of the config with the token that stands for a picture or sound in a prompt, or a text that does,
             which need not be one token; nothing for `token`.
         before: Tokens before those of the rows, of those that the marker becomes: ids, fields of the config, or texts.
@@ -128,6 +131,8 @@ class Media:
     types: str = ""
     whole: str = ""
     deepstack: str = ""
+    added: tuple[str, ...] = ()
+    around: str = ""
     marker: str = ""
     before: tuple[int | str, ...] = ()
     after: tuple[int | str, ...] = ()
@@ -143,7 +148,6 @@ class Images(Media):
         patches: Whether the vision tower takes patches of pictures of any size, and is told where they lie; else
             pictures of one size.
         layout: How the tiles of a picture lie in its rows and in the prompt: one of `runtime.layouts`.
-        around: Field of the config that lists the tokens around a picture's rows for which its tower makes rows, too.
         nested: Whether the forward takes the tiles of a picture on an axis of their own.
         fine: What begins the names of a second tower's config, and of a picture as that one takes it, where two towers
             read each picture in two sizes.
@@ -175,7 +179,6 @@ class Images(Media):
     token: str = "image_token_id"
     patches: bool = False
     layout: str = ""
-    around: str = ""
     nested: bool = False
     fine: str = ""
     sized: bool = False

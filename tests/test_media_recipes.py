@@ -368,6 +368,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "patch_size": 4,
         "size": {"shortest_edge": 64, "longest_edge": 2048},
     },
+    "Cosmos3EdgeImageProcessor": {
+        "patch_size": 4,
+        "size": {"shortest_edge": 512, "longest_edge": 4096},
+    },
     "DeepseekVLHybridImageProcessor": {
         "size": {"height": 28, "width": 28},
         "high_res_size": {"height": 84, "width": 84},
@@ -441,6 +445,7 @@ def test_pictures_are_prepared_bit_for_bit(name: str, size: tuple[int, int]) -> 
 #: Patches that a program takes, and the settings of transformers' processor that make no more of a picture.
 BOUNDED: dict[str, tuple[int, dict[str, Any]]] = {
     "CohereCompassImageProcessor": (60, {"size": {"shortest_edge": 64, "longest_edge": 960}}),
+    "Cosmos3EdgeImageProcessor": (40, {"size": {"shortest_edge": 512, "longest_edge": 640}}),
     "Ernie4_5_VLMoeImageProcessor": (60, {"size": {"shortest_edge": 64, "longest_edge": 960}}),
     "Gemma4ImageProcessor": (700, {"max_soft_tokens": 70}),
     "Glm4vImageProcessor": (40, {"size": {"shortest_edge": 512, "longest_edge": 1280}}),

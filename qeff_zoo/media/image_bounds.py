@@ -59,6 +59,7 @@ _BOUNDS: Mapping[rules.Rule, Callable[[Mapping[str, Any], int], dict[str, Any]]]
     patch_rules.grid_of_told_patches: _by_pixels,
     patch_rules.lines_of_patches: _by_pixels,
     patch_rules.grid_of_frames: _by_frames,
+    patch_rules.grid_of_pixels: _by_frames,
     rules.whole_patches: _by_edges,
     patch_rules.placed_patches: _by_tokens,
 }

@@ -77,6 +77,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             "default_to_square": False,
         },
     ),
+    "Cosmos3EdgeImageProcessor": (
+        patch_rules.grid_of_pixels,
+        {
+            **_PATCHES, **_HALF, "size": {"shortest_edge": 256 * 256, "longest_edge": 4096 * 4096},
+            "patch_size": 16, "temporal_patch_size": 1,
+        },
+    ),
     "DeepseekVLHybridImageProcessor": (
         rules.long_edge_in_two_squares,
         {

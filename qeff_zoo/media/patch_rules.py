@@ -71,16 +71,25 @@ def unit_of(settings: Settings) -> int:
 def grid_of_frames(images: Sequence[Pixels], settings: Settings) -> Arrays:
     """GLM-4V: patches as of Qwen2-VL, of pictures whose size is chosen otherwise."""
     size, factor = settings["size"], unit_of(settings)
+    limits, deep = (size["shortest_edge"], size["longest_edge"]), settings["temporal_patch_size"]
     if settings["do_resize"]:
         images = [
             resize(
                 image,
-                *size_of_frames(image, factor, size["shortest_edge"], size["longest_edge"]),
+                *size_of_frames(image, factor, *limits, (deep, deep)),
                 settings["resample"],
             )
             for image in images
         ]
     return grid_of_patches(images, {**settings, "do_resize": False})
+
+
+def grid_of_pixels(images: Sequence[Pixels], settings: Settings) -> Arrays:
+    """Cosmos 3 Edge: as `grid_of_frames`, and the numbers of a patch are those of one pixel after another."""
+    made = grid_of_frames(images, settings)
+    patch, deep = settings["patch_size"], settings["temporal_patch_size"]
+    planes = made["pixel_values"].reshape(-1, 3, deep, patch, patch)
+    return {**made, "pixel_values": planes.transpose(0, 3, 4, 1, 2).reshape(len(planes), -1)}
 
 
 def grid_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:

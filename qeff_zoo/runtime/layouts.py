@@ -78,8 +78,7 @@ def _unpadded(features: Array, height: int, width: int) -> Array:
 def _lines(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
     """Order features of tiles, each of which ends with the learned row."""
     parts, newline = [tile[:-1] for tile in tiles], tiles[0][-1:]
-    vision = config["vision_config"]
-    size, side = int(vision["image_size"]), int(vision["image_size"]) // int(vision["patch_size"])
+    size, side = int(config["vision_config"]["image_size"]), math.isqrt(len(parts[0]))
     height, width = (int(one) for one in prepared["image_sizes"].reshape(2))
     tall, wide = (one // size for one in _best_of(height, width, config["image_grid_pinpoints"]))
     whole = np.stack(parts[1 : 1 + tall * wide]).reshape(tall, wide, side, side, -1)

@@ -179,7 +179,7 @@ def tracing(
     num_logits_to_keep: bool = False,
     hidden_states: bool | Mapping[str, Any] = False,
     heads: Mapping[str, Any] | None = None,
-    step: type[Step] = Step,
+    step: Callable[..., Step] = Step,
     more: More | None = None,
     probe: Callable[[Any], list[State]] = probe,
 ) -> Tracing:

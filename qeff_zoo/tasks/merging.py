@@ -5,7 +5,8 @@ As in `qeff_zoo.tasks.decoding`, and after the states
 
 IN   image_index (batch_size, seq_len) i64      of each token its row of the features below, -1 for text
      image_embeds (image_rows, hidden) f32      what program `vision` made of pictures: all that the call needs, or more
-     [deepstack.i (image_rows, hidden) f32]     the same, added to the states after layer i
+     [deepstack.i (image_rows, hidden) f32]     the same, added to the states after layer i; or, where none take a
+                                                token's place, image_embeds and these are added before listed layers
      [of_context.token_type_ids (batch_size, ctx_len) i64]   1 where the context has a token of a picture, of models
                                                 in which those see one another; named after the forward's argument
      audio_index, audio_embeds (audio_rows, hidden)   of sounds, in place of the first two: what program `audio` made
@@ -31,7 +32,7 @@ from torch.overrides import TorchFunctionMode
 from qeff_zoo.recipe import Images, Media, Sounds
 from qeff_zoo.states import mark_tokens
 from qeff_zoo.tasks import Tracing, decoding
-from qeff_zoo.tasks.vision import MERGES, swapped
+from qeff_zoo.tasks.vision import MERGES, layers_of, swapped
 from qeff_zoo.transforms.retained_state import RetainedState
 
 _ROWS = 5  # of the example
@@ -42,22 +43,35 @@ _TAKES = "mm_encoder_outputs"
 #: Its argument for tokens that have experts of pictures, of models with such experts.
 _ROUTES = "moe_mm_token_type_ids"
 _KINDS = "image", "video"
+_SUMS = Tensor.__add__, Tensor.add, torch.add
+_FILLS = Tensor.masked_fill, torch.masked_fill
 
 
 class _Merged(TorchFunctionMode):
-    """Gives tokens the rows of features that they are told."""
+    """Gives tokens the rows of features that they are told, in place of what they have, or added onto that."""
 
     def __init__(self, index: Tensor, features: Tensor) -> None:
         super().__init__()
         self.index, self.features = index, features
+        #: What a forward has taken from tokens that have rows, to which it may add those.
+        self.taken: Any = None
+        self.adds = False
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func in MERGES:
-            return self.put(args[0], self.features)
+            added, self.adds = self.adds, False
+            rows = args[2].reshape(-1, args[0].shape[-1]) if added else self.features
+            return self.put(args[0], rows, add=added)
         if func is Tensor.__getitem__ and _is_mask(args[1], args[0]):
-            return args[0]  # only its size is asked for
+            self.taken = args[0]
+            return args[0]  # only its size is asked for, or features are added to it
+        if func in _SUMS and args[0] is self.taken:
+            self.adds = True
+            return args[1]
+        if func in _FILLS and args[1].shape == (*self.index.shape, 1):  # of tokens
+            return torch.where((self.index >= 0)[..., None], args[2], args[0])
         return func(*args, **(kwargs or {}))
 
     def put(self, embeds: Tensor, rows: Tensor, *, add: bool = False) -> Tensor:
@@ -74,18 +88,17 @@ class _Either(list[Tensor]):
 
 
 def _is_mask(index: Any, values: Tensor) -> bool:
-    return isinstance(index, Tensor) and index.dtype is torch.bool and index.shape == values.shape
+    """Tell whether tokens are chosen, or numbers of their states."""
+    chosen = isinstance(index, Tensor) and index.dtype is torch.bool and index.dim() > 1
+    return chosen and index.shape == values.shape[: index.dim()]
 
 
 class Step(decoding.Step):
     """One call of a language model whose text has pictures or sounds in it."""
 
-    #: What begins the names of the features, and of their rows.
-    modality = "image"
-    #: Whether the forward's argument is 0 of tokens that see one another, and 1 of others.
-    turned = False
-    #: Whether features come in place of embeddings, whatever the forward takes.
-    embedded = False
+    def __init__(self, *args: Any, media: Media, **told: Any) -> None:
+        super().__init__(*args, **told)
+        self.media, self.modality = media, _modality(media)
 
     def call(
         self,
@@ -99,14 +112,18 @@ class Step(decoding.Step):
         if "rope_positions" in told:
             position_ids = torch.cat([position_ids[None], told["rope_positions"]])
         features = told[f"{self.modality}_embeds"]
-        deep = [_Either([told[name]]) for name in told if name.startswith("deepstack.")]
+        deep: list[Any] = [told[name] for name in told if name.startswith("deepstack.")]
+        deep = [_Either([rows]) for rows in ([features, *deep] if self.media.added else deep)]
+        if self.media.added:
+            deep = [*zip(layers_of(self.media, self.model.config), deep, strict=True)]
         output = SimpleNamespace(
             pooler_output=_Either([features]),
             deepstack_features=deep,
             last_hidden_state=features[None],
         )
+        turned = self.media.whole == "prompt"  # 0 of tokens that see one another, and 1 of others
         types = {
-            name.removeprefix(TYPES): 1 - value if self.turned else value
+            name.removeprefix(TYPES): 1 - value if turned else value
             for name, value in told.items()
             if name.startswith(TYPES)
         }
@@ -125,7 +142,7 @@ class Step(decoding.Step):
         arguments = inspect.signature(self.model.forward).parameters
         if _ROUTES in arguments:
             types[_ROUTES] = _of_pictures(self.model.config, input_ids)
-        if _TAKES not in arguments or self.embedded:
+        if _TAKES not in arguments or self.media.around:
             given, embed = {}, self.model.get_input_embeddings()
             plain = embed.forward
             swaps.append((embed, "forward", lambda tokens: merged.put(plain(tokens), features)))
@@ -147,22 +164,9 @@ def _of_pictures(config: Any, input_ids: Tensor) -> Tensor:
     return (input_ids[..., None] == known).any(-1)
 
 
-class SoundStep(Step):
-    """As `Step`, of sounds."""
-
-    modality = "audio"
-
-
-class EmbeddedStep(Step):
-    """As `Step`, where tokens around a picture have rows as well."""
-
-    embedded = True
-
-
-class PromptStep(Step):
-    """As `Step`, where those tokens are of a prompt, and not of its answer."""
-
-    turned = True
+def _modality(media: Media) -> str:
+    """Return what begins the names of features, and of their rows."""
+    return "audio" if isinstance(media, Sounds) else "image"
 
 
 def tracing(
@@ -182,17 +186,16 @@ def tracing(
     """
     config = model.config
     told: Media = Sounds(**sounds) if sounds else Images(**(images or {}))
-    around = told.around if isinstance(told, Images) else ""
-    step = SoundStep if sounds else PromptStep if told.whole == "prompt" else Step
-    step = EmbeddedStep if around else step
+    modality = _modality(told)
     features = torch.zeros(_ROWS, config.get_text_config().hidden_size)
-    rows = {0: Dim(f"{step.modality}_rows", min=2)}
+    rows = {0: Dim(f"{modality}_rows", min=2)}
     deep = getattr(config.vision_config, told.deepstack) if told.deepstack else ()
+    deep = layers_of(told, config)[1:] if told.added else deep
 
     def more(batch: Any, seq: Any, ctx: Any, position_ids: Tensor) -> dict[str, tuple[Tensor, Any]]:
         found = {
-            f"{step.modality}_index": (torch.full_like(position_ids, -1), {0: batch, 1: seq}),
-            f"{step.modality}_embeds": (features, rows),
+            f"{modality}_index": (torch.full_like(position_ids, -1), {0: batch, 1: seq}),
+            f"{modality}_embeds": (features, rows),
             **{f"deepstack.{index}": (features.clone(), rows) for index in range(len(deep))},
         }
         if told.axes > 1:
@@ -205,9 +208,9 @@ def tracing(
             found[f"{TYPES}{told.types}"] = types, {0: batch, 1: ctx}
         return found
 
-    made = decoding.tracing(model, step=step, more=more, **variant)
-    tokens = [getattr(config, told.token), *(getattr(config, around) if around else ())]
-    index = f"{step.modality}_index"
+    made = decoding.tracing(model, step=partial(Step, media=told), more=more, **variant)
+    around = getattr(config, told.around) if told.around else ()
+    tokens, index = [getattr(config, told.token), *around], f"{modality}_index"
     return replace(made, then=partial(_finish, then=made.then, index=index, tokens=tokens))
 
 

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -42,6 +43,15 @@ _MADE: Mapping[str, Callable[[int, int], Tensor]] = {
 
 #: Joins rows of even and odd steps of a video by their numbers; a picture's are joined with themselves.
 _JOINS = "_temporal_slicing"
+
+
+#: Interpolates a table of learned positions, (rows, columns, width), to the sizes of pictures.
+_RESIZES = "resize_positional_embeddings"
+
+
+def _placed(shares: Tensor, table: Tensor, *_: Any) -> Tensor:
+    """Return the positions of patches, of which it is told what share each takes of those of a table."""
+    return shares @ table.flatten(0, 1)
 
 
 def _twice(rows: Tensor, _: Any) -> Tensor:
@@ -144,6 +154,9 @@ class Patches(nn.Module):
             for part in self.model.modules():
                 if hasattr(type(part), _JOINS):
                     changed.enter_context(mock.patch.dict(vars(part), {_JOINS: _twice}))
+                if hasattr(type(part), _RESIZES):
+                    place = partial(_placed, told.pop("interp_weights"))
+                    changed.enter_context(mock.patch.dict(vars(part), {_RESIZES: place}))
             changed.enter_context(Concrete())
             changed.enter_context(_Unpadded())
             if "interp_indices" in told:

@@ -30,7 +30,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.recipe import Images
+from qeff_zoo.recipe import Images, Media
 from qeff_zoo.tasks import Tracing, patches
 from qeff_zoo.tasks.patches import rename, rows_of
 from qeff_zoo.transforms import towers
@@ -176,6 +176,9 @@ class Picture(nn.Module):
         module = sys.modules[type(self.model).__module__]
         alone = {name: one for name, one in _ALONE.items() if hasattr(module, name)}
         with swapped(skip), mock.patch.dict(vars(module), alone), Concrete(), noted:
+            if self.images.added:
+                every = self.model.get_image_features(**told).deepstack_features
+                return tuple(rows_of(rows) for _, rows in every)
             self.model(input_ids=self.tokens, **told)
         rows = rows_of(noted.features)
         return (torch.cat([rows, rows_of(noted.around)]) if noted.around else rows,)
@@ -272,6 +275,12 @@ class Shaped(nn.Module):
         return (rows_of(output.pooler_output),)
 
 
+def layers_of(media: Media, config: Any) -> list[int]:
+    """Return the layers before which features are added, none of which take a token's place."""
+    listed = [one for name in media.added for one in getattr(config, name)]
+    return [one if isinstance(one, int) else one[1] for one in listed]
+
+
 def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
     """Describe how to trace the vision tower of `model`.
 
@@ -294,12 +303,13 @@ def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
     if told.fine:
         finer = getattr(model.config, f"{told.fine}_vision_config")
         given[f"{told.fine}_pixel_values"] = _picture(finer, finer.image_size), {}
+    added = len(layers_of(told, model.config)[1:])
     return Tracing(
         module=Picture(model, told).eval(),
         inputs={"given": [example for example, _ in given.values()]},
         dynamic_shapes={"given": [axes for _, axes in given.values()]},
         input_names=[*given],
-        output_names=["image_embeds"],
+        output_names=["image_embeds", *(f"deepstack.{index}" for index in range(added))],
         then=_name_sides if told.sized else None,
     )
 

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cosmos 3 Edge, `transformers.models.cosmos3_edge`: SigLIP 2 over patches of any picture, and a plain Llama."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Images, Tiny
+
+from .gemma3 import SIGLIP
+from .qwen2_5_vl import RECIPE as QWEN2_5_VL
+from .qwen2_5_vl import TEXT, TOKENS
+
+_TOWER = {
+    name: one for name, one in SIGLIP.items() if name not in ("image_size", "vision_use_head")
+}
+_SIGLIP2 = {"model_type": "cosmos3_edge_vision", "num_patches": 16, "patch_size": 4}
+
+RECIPE = replace(
+    QWEN2_5_VL,
+    model_type="cosmos3_edge",
+    architectures=("Cosmos3EdgeForConditionalGeneration",),
+    special="Patches of pictures of any size; learned positions, interpolated with antialiasing; three axes of RoPE.",
+    images=Images(patches=True, axes=3, types="mm_token_type_ids", taps="antialiased"),
+    tiny=(
+        Tiny(
+            config={
+                **TOKENS,
+                "text_config": {**TEXT, "model_type": "cosmos3_edge_text", "head_dim": 16},
+                "vision_config": {**_TOWER, **_SIGLIP2},
+                "projector_hidden_size": 96,
+            }
+        ),
+    ),
+)

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Granite 4 Vision, `transformers.models.granite4_vision`: LLaVA-NeXT's tiles, windows summed up by queries."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Images, Tiny
+
+from .gemma3 import SIGLIP
+from .granite import RECIPE as GRANITE
+from .llava import RECIPE as LLAVA
+from .llava_next import PINPOINTS
+from .llava_next import RECIPE as LLAVA_NEXT
+
+RECIPE = replace(
+    LLAVA,
+    model_type="granite4_vision",
+    architectures=("Granite4VisionForConditionalGeneration",),
+    special="Features of several layers of the tower are added before several of the text, in no token's place.",
+    transforms=GRANITE.transforms,
+    images=Images(layout="lines", added=("deepstack_layer_map", "spatial_target_layers")),
+    tiny=(
+        Tiny(
+            config={
+                "text_config": {**GRANITE.tiny[0].config, "num_hidden_layers": 6},
+                "vision_config": {**SIGLIP, "num_hidden_layers": 4},
+                "qformer_config": {"num_hidden_layers": 2, "intermediate_size": 96},
+                "image_token_index": 200,
+                "image_grid_pinpoints": PINPOINTS,
+                "vision_feature_select_strategy": "full",
+                "downsample_rate": "1/2",
+                "deepstack_layer_map": [[-3, 1], [-1, 0]],
+                "spatial_target_layers": [2, 3, 4, 5],
+            },
+            image_processor=LLAVA_NEXT.tiny[0].image_processor,
+        ),
+    ),
+)
