@@ -205,11 +205,18 @@ class Sounds(Media):
     Args:
         windows: How many a sound may have at most; 0 for as many as fit into a prompt.
         together: Whether features of a sound are computed of all its windows together, and not of each by itself.
+        blocks: Name of the encoder's frames of a block, where it reads a sound of any length at once, and cuts it into
+            blocks only for attention.
+        written: Whether a message is a text in which the token stands for each sound, and no list of parts.
+        adapter: Whether an adapter that lies beside a checkpoint is on only where a prompt has sounds.
     """
 
     token: str = "audio_token_id"
     windows: int = 0
     together: bool = False
+    blocks: str = ""
+    written: bool = False
+    adapter: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
