@@ -171,7 +171,7 @@ class Images(Media):
         video_processor: transformers' class for videos, where a checkpoint's own files name none.
         stamp: Texts before and after the rows of each step of a video, which is read as a picture by itself, and
             between steps; those around it are formatted with the step's time in seconds, the same without its fraction
-            as `second`, and its `number`. Nothing where a video is read as one.
+            as `second`, and its `number`. Nothing where a video is read as one, or where its processor says them.
         pace: Rotary positions that a second of a video takes, unless the vision config says `tokens_per_second`; 0
             where each of its steps takes one.
     """

@@ -6,17 +6,12 @@ from typing import Any
 
 from qeff_zoo.recipe import Tiny, experts, rms_norm, sparse_layers
 
-from .glm4v import IMAGES as GLM4V_IMAGES
+from .glm4v import IMAGES
 from .glm4v import RECIPE as GLM4V
 from .glm4v_moe import TEXT
 
 _MOE = "glm4v_moe_text"
 _OTHER = {**GLM4V.tiny[0].config, "text_config": {**TEXT, "model_type": _MOE}}
-IMAGES = replace(
-    GLM4V_IMAGES,
-    video_processor="Glm46VVideoProcessor",
-    stamp=("<|begin_of_image|>", "<|end_of_image|>{:.1f} seconds"),
-)
 
 
 def _sparse_layers(config: Any) -> int:
@@ -32,7 +27,7 @@ RECIPE = replace(
     model_type="glm46v",
     architectures=("Glm46VForConditionalGeneration",),
     special="GLM-4.1V's pictures; its language model, or GLM-4.5V's with experts.",
-    images=IMAGES,
+    images=replace(IMAGES, video_processor="Glm46VVideoProcessor"),
     transforms=(rms_norm(_norms), experts(_sparse_layers)),
     tiny=(*GLM4V.tiny, Tiny(config=_OTHER, name="experts")),
 )

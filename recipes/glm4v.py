@@ -14,15 +14,8 @@ _IDS = [f"{kind}{part}_token_id" for kind in ("image", "video") for part in ("",
 TOKENS = {name: 200 + place for place, name in enumerate(_IDS)}
 _TEXT = {**TEXT, "rope_parameters": ROPE}
 VISION = {**PLAIN, "image_size": 20, "initializer_range": 0.1}  # 0.2 magnifies rounding
-IMAGES = Images(
-    patches=True,
-    axes=3,
-    types="mm_token_type_ids",
-    taps="bicubic",
-    video="video_token_id",
-    video_processor="Glm4vVideoProcessor",
-    stamp=("<|begin_of_image|>", "<|end_of_image|>{second}"),
-)
+_PATCHES = Images(patches=True, axes=3, types="mm_token_type_ids", taps="bicubic")
+IMAGES = replace(_PATCHES, video="video_token_id", video_processor="Glm4vVideoProcessor")
 
 RECIPE = replace(
     QWEN2_5_VL,

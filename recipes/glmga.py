@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from .glm46v import IMAGES
+from .glm4v import IMAGES
 from .glm46v import RECIPE as GLM46V
 
 RECIPE = replace(

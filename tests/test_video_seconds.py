@@ -26,7 +26,7 @@ from transformers.video_utils import VideoMetadata
 from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import MediaError
-from qeff_zoo.media.video_processor import KINDS, load_video_processor
+from qeff_zoo.media.video_processor import KINDS, load_video_processor, stamp_of
 from qeff_zoo.media.videos import Frames
 from qeff_zoo.package import Package
 from qeff_zoo.registry import find_recipe
@@ -118,20 +118,30 @@ def written_by_transformers(session: Any, text: str, count: int, path: Path) -> 
     }
 
 
+@pytest.mark.parametrize("named", [False, True], ids=["by-type", "by-name"])
 @pytest.mark.parametrize(
-    ("model_type", "process"),
-    [("glm4v", Glm4vProcessor), ("glm46v", Glm46VProcessor), ("glmga", Glm46VProcessor)],
+    ("model_type", "name", "process"),
+    [
+        ("glm4v", "Glm4v", Glm4vProcessor),
+        ("glm46v", "Glm46V", Glm46VProcessor),
+        ("glmga", "Glmga", Glm46VProcessor),
+    ],
 )
-def test_times_are_written_as_by_transformers(model_type: str, process: Any) -> None:
-    images = find_recipe(model_type).images
+def test_times_are_written_as_by_transformers(
+    model_type: str, name: str, process: Any, named: bool, tmp_path: Path
+) -> None:
+    """By the processor that a checkpoint names: those of GLM-4.6V have the model's types of before."""
+    images = find_recipe("glm4v" if named else model_type).images
     assert images is not None
+    if named:
+        said = {**SETTINGS, "video_processor_type": f"{name}VideoProcessor"}
+        (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
     tokenizer: Any = SimpleNamespace(piece=lambda _: "<|image|>")
     told = VideoMetadata(total_num_frames=90, fps=7, frames_indices=[0, 5, 20, 33, 72, 80])
-    said = {"video_grid_thw": torch.tensor([[3, 2, 2]]), "video_metadata": [told]}
-    mine = Stamps(images.stamp, PICTURE, tokenizer).text(
-        {"timestamps": np.array(told.timestamps[::2])}
-    )
-    assert mine == process.replace_video_token(writer(process), said, 0)
+    given = {"video_grid_thw": torch.tensor([[3, 2, 2]]), "video_metadata": [told]}
+    texts = stamp_of(tmp_path, images.video_processor)
+    mine = Stamps(texts, PICTURE, tokenizer).text({"timestamps": np.array(told.timestamps[::2])})
+    assert mine == process.replace_video_token(writer(process), given, 0)
 
 
 def test_answers_are_those_of_generate(built: tuple[Package, Path], tmp_path: Path) -> None:

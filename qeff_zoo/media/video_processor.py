@@ -38,6 +38,7 @@ _GLM4V = {
     "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 2 * 30000},
     "do_sample_frames": True, "fps": 2, "max_duration": 300,
 }  # fmt: skip
+_TENTHS = ("<|begin_of_image|>", "<|end_of_image|>{:.1f} seconds")
 
 
 # --- of what size ----------------------------------------------------------------------------------------------------
@@ -112,6 +113,7 @@ class Kind:
         size: Height and width of a frame, of so many.
         tell: What a model is told beside patches and their grid.
         fewest: Frames that a video must have.
+        stamp: What its processor writes around a step of a video, as of `recipe.Images`; nothing where recipes say it.
         counts: Whether `num_frames` says how many are sampled, in place of `fps`; else it says nothing.
         arrange: Makes arrays of frames (n, 3, height, width).
     """
@@ -121,6 +123,7 @@ class Kind:
     size: Callable[[Pixels, int, Settings], tuple[int, int]]
     tell: Callable[[Frames, Sequence[int], Settings], Arrays]
     fewest: int = 1
+    stamp: tuple[str, ...] = ()
     counts: bool = True
     arrange: Callable[[NDArray[np.float32], Settings], Arrays] = _patches
 
@@ -139,17 +142,18 @@ KINDS: Mapping[str, Kind] = {
     ),
     "Glm4vVideoProcessor": Kind(
         settings=_GLM4V, sample=frame_rules.from_second_to_second, size=_all_together, tell=_times_of_beginnings,
-        fewest=2, counts=False,
+        fewest=2, stamp=("<|begin_of_image|>", "<|end_of_image|>{second}"), counts=False,
     ),
     "Glm46VVideoProcessor": Kind(
         settings=_GLM4V, sample=frame_rules.fewer_of_longer, size=_all_together, tell=_times_of_beginnings,
-        fewest=2, counts=False,
+        fewest=2, stamp=_TENTHS, counts=False,
     ),
     "GlmgaVideoProcessor": Kind(
         settings={
             **_GLM4V, "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 2 * 55790}, "max_frames": 640,
         },
-        sample=frame_rules.so_many_of_a_second, size=_all_together, tell=_times_of_beginnings, fewest=2, counts=False,
+        sample=frame_rules.so_many_of_a_second, size=_all_together, tell=_times_of_beginnings,
+        fewest=2, stamp=_TENTHS, counts=False,
     ),
     "InternVLVideoProcessor": Kind(
         settings={
@@ -221,6 +225,28 @@ def load_video_processor(folder: Path, usual: str = "") -> VideoProcessor:
         CheckpointError: There is nothing to read, or it contradicts itself.
         UnsupportedModelError: Nothing here computes what this kind does.
     """
+    if found := _read(folder):
+        return _processor(*found, usual or _USUAL)
+    raise CheckpointError(
+        f"Cannot tell what {folder} makes of videos: it has no settings of a processor. Expected "
+        "video_preprocessor_config.json. Get the whole checkpoint."
+    )
+
+
+def stamp_of(folder: Path, usual: str) -> tuple[str, ...]:
+    """Return what a checkpoint's own processor writes around the steps of a video; nothing where recipes say it.
+
+    Args:
+        folder: The checkpoint or package.
+        usual: transformers' class, where none is named.
+    """
+    document, _ = _read(folder) or ({}, None)
+    kind = KINDS.get(document.get("video_processor_type", usual))
+    return kind.stamp if kind else ()
+
+
+def _read(folder: Path) -> tuple[Mapping[str, Any], Path] | None:
+    """Return the settings of a processor, and their file; None where there are none."""
     for file, part in (
         ("processor_config.json", "video_processor"),
         ("video_preprocessor_config.json", ""),
@@ -230,11 +256,8 @@ def load_video_processor(folder: Path, usual: str = "") -> VideoProcessor:
             continue
         document = json.loads((folder / file).read_text(encoding="utf-8"))
         if document := document.get(part) if part else document:
-            return _processor(document, folder / file, usual or _USUAL)
-    raise CheckpointError(
-        f"Cannot tell what {folder} makes of videos: it has no settings of a processor. Expected "
-        "video_preprocessor_config.json. Get the whole checkpoint."
-    )
+            return document, folder / file
+    return None
 
 
 def _processor(document: Mapping[str, Any], file: Path, usual: str) -> VideoProcessor:
