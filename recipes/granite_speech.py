@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Granite Speech, `transformers.models.granite_speech`: a Conformer in blocks, a Q-Former for each window, and Granite.
 
-Unusual: a sound of any length is read at once. Older checkpoints have an adapter beside them that is on only where a
+Unusual: a sound of any length is read at once. Some checkpoints have an adapter beside them that is on only where a
 prompt has sounds: a package has it merged, and answers prompts with sounds alone.
 """
 
@@ -9,37 +9,21 @@ from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Sounds, Tiny
 
 from .granite import RECIPE as GRANITE
 
-TEXT = {**GRANITE.tiny[0].config, "model_type": "granite"}
-ENCODER = {
-    "input_dim": 16,
-    "num_layers": 4,
-    "hidden_dim": 32,
-    "feedforward_mult": 2,
-    "num_heads": 4,
-    "output_dim": 12,
-    "context_size": 14,
-    "max_pos_emb": 16,
-    "conv_kernel_size": 5,
-    "initializer_range": 0.2,
-}
+ENCODER = {"input_dim": 16, "num_layers": 4, "hidden_dim": 32, "num_heads": 4, "context_size": 14}
+ENCODER |= {"max_pos_emb": 16, "conv_kernel_size": 5, "initializer_range": 0.2}
 PROJECTOR = {
     "model_type": "blip_2_qformer",
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "encoder_hidden_size": 32,
-    "cross_attention_frequency": 1,
+    **dict.fromkeys(("hidden_size", "encoder_hidden_size", "intermediate_size"), 32),
+    **{"num_hidden_layers": 2, "num_attention_heads": 4, "cross_attention_frequency": 1},
     "initializer_range": 0.2,
 }
 CONFIG = {
-    "text_config": TEXT,
+    "text_config": {**GRANITE.tiny[0].config, "model_type": "granite"},
     "encoder_config": ENCODER,
     "projector_config": PROJECTOR,
     "audio_token_index": 200,
     "has_lora_adapter": False,
-    "window_size": 6,
-    "downsample_rate": 3,
+    **{"window_size": 6, "downsample_rate": 3},
 }
 
 RECIPE = Recipe(
