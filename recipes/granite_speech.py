@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Granite Speech, `transformers.models.granite_speech`: a Conformer in blocks, a Q-Former for each window, and Granite.
 
-Unusual: a sound of any length is read at once. Older checkpoints have an adapter beside them that is on only where a
+Unusual: a sound of any length is read at once. Some checkpoints have an adapter beside them that is on only where a
 prompt has sounds: a package has it merged, and answers prompts with sounds alone.
 """
 
