@@ -354,10 +354,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "size": {"shortest_edge": 64, "longest_edge": 2048},
     },
     "Gemma4ImageProcessor": {"patch_size": 2, "max_soft_tokens": 70},
-    **dict.fromkeys(
-        ("Glm46VImageProcessor", "Glm4vImageProcessor", "GlmgaImageProcessor"),
-        {"patch_size": 4, "size": {"shortest_edge": 512, "longest_edge": 4096}},
-    ),
+    **{
+        f"{name}ImageProcessor": {
+            "patch_size": 4,
+            "size": {"shortest_edge": 512, "longest_edge": 4096},
+        }
+        for name in ("Glm46V", "Glm4v", "Glmga")
+    },
     "GotOcr2ImageProcessor": {"size": {"height": 28, "width": 28}, "crop_to_patches": True},
     "Idefics3ImageProcessor": {
         "size": {"longest_edge": 56},
