@@ -170,8 +170,8 @@ class Images(Media):
             or that token itself, where no config has it.
         video_processor: transformers' class for videos, where a checkpoint's own files name none.
         stamp: Texts before and after the rows of each step of a video, which is read as a picture by itself, and
-            between steps; the first is formatted with the step's time in seconds and its `number`. Nothing where a
-            video is read as one.
+            between steps; those around it are formatted with the step's time in seconds, the same without its fraction
+            as `second`, and its `number`. Nothing where a video is read as one, or where its processor says them.
         pace: Rotary positions that a second of a video takes, unless the vision config says `tokens_per_second`; 0
             where each of its steps takes one.
     """
@@ -205,11 +205,18 @@ class Sounds(Media):
     Args:
         windows: How many a sound may have at most; 0 for as many as fit into a prompt.
         together: Whether features of a sound are computed of all its windows together, and not of each by itself.
+        blocks: Name of the encoder's frames of a block, where it reads a sound of any length at once, and cuts it into
+            blocks only for attention.
+        written: Whether a message is a text in which the token stands for each sound, and no list of parts.
+        adapter: Whether an adapter that lies beside a checkpoint is on only where a prompt has sounds.
     """
 
     token: str = "audio_token_id"
     windows: int = 0
     together: bool = False
+    blocks: str = ""
+    written: bool = False
+    adapter: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

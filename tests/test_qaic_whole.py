@@ -327,6 +327,7 @@ def test_one_program_that_sees_has_the_names_of_qefficient(
 ) -> None:
     """And whether a call of its sizes depends on pictures is known when it is compiled: one of one token does not."""
     monkeypatch.setenv("QEFF_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)  # where `compile` leaves its folder
     recipe = find_recipe("llava")
     source = tiny_models.make(recipe, recipe.tiny[0], tmp_path / "llava")
     model = qeff_zoo.QEFFAutoModelForImageTextToText.from_pretrained(source, kv_offload=False)

@@ -4,6 +4,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ from qeff_zoo.validation.parity import (
 )
 from qeff_zoo.validation.records import Record
 from qeff_zoo.validation.reference_answers import Answers, Reference
-from qeff_zoo.validation.reference_numerics import Arithmetic, round_weights, swapped_heads
+from qeff_zoo.validation.reference_numerics import Arithmetic, Widest, round_weights, swapped_heads
 from qeff_zoo.weights.quantization import round_trip
 
 SHAPE = {"prefill_seq_len": 8, "ctx_len": 40}
@@ -370,6 +371,18 @@ def test_other_sums_are_as_right(llama: Any) -> None:
         with Arithmetic(halved=True):
             other = llama(TOKENS).logits[0].numpy()
     assert 0 < relative_errors(right, other).max() < 1e-4
+
+
+def test_operators_of_one_type_get_the_widest() -> None:
+    """Where a model's own code keeps to float32, and the rest of it computes in float64."""
+    table, places = torch.randn(1, 2, 5, 5), torch.rand(1, 7, 1, 2, dtype=torch.float64)
+    sample = partial(torch.nn.functional.grid_sample, align_corners=False)
+    with pytest.raises(RuntimeError, match="same dtype"):
+        sample(table, places)
+    with Widest():
+        assert torch.equal(sample(table, places), sample(table.double(), places))
+        with pytest.raises(RuntimeError, match="size"):
+            table.double() + torch.ones(3)
 
 
 @pytest.mark.parametrize("gathered", [True, False], ids=["both uses", "one use"])

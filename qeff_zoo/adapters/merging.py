@@ -109,7 +109,7 @@ def open_merged(asked: Sequence[str], model: str | None = None) -> tuple[Merged,
                 f"target_parameters is {named!r}, of which it has no matrices",
                 "lora_A and lora_B of these",
             )
-        if adapter.is_of_another(model):
+        if adapter.repository != model and adapter.is_of_another(model):
             raise AdapterError(
                 f"The adapter {adapter.name!r} was trained on {adapter.base!r}, and is to be merged into {model!r}. "
                 "Expected an adapter of that model. Use one; where both are the same model, correct "
@@ -223,7 +223,19 @@ class _Changes:
         """Return a path as this model has it, which may have a head in front of what was trained; "" for none."""
         prefix = f"{self.model.base_model_prefix}."
         paths = (path, prefix + path, path.removeprefix(prefix))
-        return next((one for one in paths if one in known), "")
+        return next((one for one in paths if one in known), "") or self._renamed(path, known)
+
+    def _renamed(self, path: str, known: Mapping[str, Any]) -> str:
+        """Return what transformers calls now what it once called by a path; "" for nothing."""
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import WeightRenaming, rename_source_key
+
+        mapping = get_model_conversion_mapping(self.model)
+        renamings = [one for one in mapping if isinstance(one, WeightRenaming)]
+        prefix, ending = self.model.base_model_prefix, "" if known is self.shapes else ".weight"
+        place, _ = rename_source_key(path + ending, renamings, [], prefix, self.shapes)
+        place = place.removesuffix(ending)
+        return place if place in known else ""
 
     def add(self, one: Merged) -> Iterator[str]:
         """Add what an adapter changes; yield what does not fit."""

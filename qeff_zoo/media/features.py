@@ -58,15 +58,17 @@ def load_features(folder: Path) -> Features:
     """Return what the files of a package say.
 
     Args:
-        folder: With preprocessor_config.json, or processor_config.json that has its content as `feature_extractor`.
+        folder: With preprocessor_config.json, or processor_config.json that has its content as `feature_extractor` or
+            `audio_processor`.
 
     Raises:
         PackageError: They are damaged, or of an extractor that is not known here.
     """
     settings = read_json(folder / "preprocessor_config.json")
-    return find(
-        settings or read_json(folder / "processor_config.json").get("feature_extractor", {})
-    )
+    if not settings:
+        whole = read_json(folder / "processor_config.json")
+        settings = whole.get("feature_extractor") or whole.get("audio_processor", {})
+    return find(settings)
 
 
 def find(settings: Mapping[str, Any]) -> Features:
@@ -246,6 +248,41 @@ def _whisper(settings: Mapping[str, Any]) -> Features:
     return Features(name="input_features", rate=rate, compute=compute, step=hop, least=hop)
 
 
+@lru_cache
+def htk_filters(bins: int, size: int, rate: int) -> Array:
+    """Return mel filters by HTK's scale, (size // 2 + 1, bins): triangles in hertz, each as high as the others."""
+    most = 2595.0 * np.log10(1.0 + (rate // 2) / 700.0)
+    edges = 700.0 * (10.0 ** (np.linspace(0.0, most, bins + 2) / 2595.0) - 1.0)
+    return _triangles(edges, np.linspace(0, rate // 2, size // 2 + 1))
+
+
+def _granite(settings: Mapping[str, Any]) -> Features:
+    """Granite Speech's log-mel features, two frames side by side; the quietest value depends on the loudest."""
+    bins = int(settings.get("feature_size") or settings.get("n_mels", 80))
+    rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", _HOP))
+    size, width = int(settings.get("n_fft", _SIZE)), int(settings.get("win_length", _WIDTH))
+    window = np.zeros(size, np.float32)
+    window[(size - width) // 2 :][:width] = np.hanning(width + 1)[:-1]
+    filters = htk_filters(bins, size, rate).astype(np.float32)
+
+    def compute(samples: Array) -> Array:
+        around = np.pad(np.asarray(samples, np.float32), size // 2, mode="reflect")
+        frames = _frames(around, size, hop)
+        logs = np.empty((len(frames), bins), np.float32)
+        for start in range(0, len(frames), _BLOCK):
+            spectra = np.fft.rfft(frames[start : start + _BLOCK] * window, axis=1)
+            powers = (spectra.real**2 + spectra.imag**2).astype(np.float32, copy=False)
+            logs[start : start + _BLOCK] = np.log10(np.maximum(powers @ filters, 1e-10))
+        scaled = np.maximum(logs, logs.max() - 8) / 4 + 1
+        pairs: Array = scaled[: len(scaled) // 2 * 2].reshape(-1, 2 * bins)
+        return pairs
+
+    # The spectrum of the first frame reflects this much of a sound.
+    return Features(
+        name="input_features", rate=rate, compute=compute, step=2 * hop, least=size // 2 + 1
+    )
+
+
 def _nemo(settings: Mapping[str, Any]) -> Features:
     """NeMo's log-mel features, each bin with mean 0 and a standard deviation of 1 over the whole recording."""
     bins, size = int(settings.get("feature_size", 80)), int(settings.get("n_fft", _SIZE))
@@ -301,5 +338,6 @@ KINDS: Mapping[str, Callable[[Mapping[str, Any]], Features]] = MappingProxyType(
         "WhisperFeatureExtractor": _whisper,
         "ParakeetFeatureExtractor": _nemo,
         "LasrFeatureExtractor": _lasr,
+        "GraniteSpeechFeatureExtractor": _granite,
     }
 )

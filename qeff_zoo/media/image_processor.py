@@ -111,11 +111,14 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             "max_soft_tokens": 280, "pooling_kernel_size": 3,
         },
     ),
-    "Glm4vImageProcessor": (
-        patch_rules.grid_of_frames,
-        {
-            **_PATCHES, "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 15000},
-        },
+    **dict.fromkeys(
+        ("Glm46VImageProcessor", "Glm4vImageProcessor", "GlmgaImageProcessor"),
+        (
+            patch_rules.grid_of_frames,
+            {
+                **_PATCHES, "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 15000},
+            },
+        ),
     ),
     "Ernie4_5_VLMoeImageProcessor": (
         patch_rules.grid_of_patches,

@@ -62,9 +62,15 @@ def size_of_frames(
     return plain
 
 
+def unit_of(settings: Settings) -> int:
+    """Return the pixels of which the sides of a frame are multiples."""
+    unit: int = settings["patch_size"] * settings["merge_size"]
+    return unit * int(settings.get("patch_expand_factor", 1))
+
+
 def grid_of_frames(images: Sequence[Pixels], settings: Settings) -> Arrays:
     """GLM-4V: patches as of Qwen2-VL, of pictures whose size is chosen otherwise."""
-    size, factor = settings["size"], settings["patch_size"] * settings["merge_size"]
+    size, factor = settings["size"], unit_of(settings)
     limits, deep = (size["shortest_edge"], size["longest_edge"]), settings["temporal_patch_size"]
     if settings["do_resize"]:
         images = [

@@ -7,7 +7,6 @@ second, as there.
 """
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,88 +15,30 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError
+from qeff_zoo.errors import CheckpointError, UnsupportedModelError
+from qeff_zoo.media import frame_rules
 from qeff_zoo.media.image_processor import PROCESSORS, standard
 from qeff_zoo.media.image_rules import Arrays
 from qeff_zoo.media.images import LIMITS, ImageLimits, Pixels
-from qeff_zoo.media.patch_rules import patches_of_frames, size_of_frames, smart_size
+from qeff_zoo.media.patch_rules import patches_of_frames, size_of_frames, smart_size, unit_of
 from qeff_zoo.media.pixels import cropped_as_asked, resize
 from qeff_zoo.media.videos import Frames, Video, read_video
 
 Settings: TypeAlias = Mapping[str, Any]
 
 _USUAL = "Qwen2VLVideoProcessor"
-_FPS = 24.0  # of frames without times
 _HALF = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
 _SETTINGS = {
     **PROCESSORS["Qwen2VLImageProcessor"][1],
     "size": {"shortest_edge": 128 * 28 * 28, "longest_edge": 28 * 28 * 768},
     "min_frames": 4, "max_frames": 768, "do_sample_frames": False, "max_video_tokens": 128_000,
 }  # fmt: skip
-
-
-# --- which frames ----------------------------------------------------------------------------------------------------
-
-
-def _at_equal_steps(video: Frames, told: Settings) -> Sequence[int]:
-    """Qwen2-VL: as many as asked for, or so many of each second."""
-    total, deep = len(video.pictures), told["temporal_patch_size"]
-    wanted: Any = told.get("num_frames")
-    each_second: Any = told.get("fps")
-    if wanted is each_second is None:
-        return range(total)
-    if wanted is not None:
-        count = round(wanted / deep) * deep
-    elif video.fps is None:
-        raise _no_times(video, each_second)
-    else:
-        most = math.floor(min(told["max_frames"], total) / deep) * deep
-        some = min(max(total / video.fps * each_second, told["min_frames"]), most, total)
-        count = math.floor(some / deep) * deep
-    if not 0 < count <= total:
-        raise _too_few(video, max(count, deep))
-    steps = np.arange(0, total, total / count, dtype=np.float32)
-    return [int(one) for one in steps]
-
-
-def _from_first_to_last(video: Frames, told: Settings) -> Sequence[int]:
-    """Qwen3-VL: so many of each second, the first and the last among them."""
-    total = len(video.pictures)
-    count = int(total / (video.fps or _FPS) * told["fps"])
-    count = min(max(count, told["min_frames"]), told["max_frames"], total)
-    return [int(one) for one in np.linspace(0, total - 1, count).round()]
-
-
-def _in_the_middle(video: Frames, told: Settings) -> Sequence[int]:
-    """InternVL: the middle of each of so many parts, or parts that begin at `initial_shift`."""
-    total, count, each_second = len(video.pictures), told.get("num_frames"), told.get("fps")
-    if count is None and each_second is not None:
-        if video.fps is None:
-            raise _no_times(video, each_second)
-        count = int(total / video.fps * each_second)
-    if count is None:
-        return range(total)
-    if not 0 < count <= total:
-        raise _too_few(video, max(count, 1))
-    shift = told["initial_shift"]
-    start = total / count / 2 if shift is True else float(shift)
-    # float32, as there: what is nearly the next frame is that one
-    steps = np.arange(start, total, total / count).astype(np.float32)
-    return [int(one) for one in steps if one < total]
-
-
-def _no_times(video: Frames, each_second: float) -> MediaError:
-    return MediaError(
-        f"Cannot sample {video.name}: its {len(video.pictures)} frames have no times, and the checkpoint takes "
-        f"{each_second} frames of each second. Expected an animation, which says them. Give a GIF, WebP or APNG."
-    )
-
-
-def _too_few(video: Frames, expected: int) -> MediaError:
-    return MediaError(
-        f"Cannot sample {video.name}: it has {len(video.pictures)} frames. Expected at least {expected}, which the "
-        "checkpoint takes of it. Give a longer one."
-    )
+_GLM4V = {
+    **PROCESSORS["Glm4vImageProcessor"][1],
+    "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 2 * 30000},
+    "do_sample_frames": True, "fps": 2, "max_duration": 300,
+}  # fmt: skip
+_TENTHS = ("<|begin_of_image|>", "<|end_of_image|>{:.1f} seconds")
 
 
 # --- of what size ----------------------------------------------------------------------------------------------------
@@ -116,7 +57,7 @@ def _each_by_itself(image: Pixels, frames: int, told: Settings) -> tuple[int, in
 
 def _all_together(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
     """Qwen3-VL: pixels of all frames lie between two numbers."""
-    size, factor = told["size"], told["patch_size"] * told["merge_size"]
+    size, factor = told["size"], unit_of(told)
     most = size["longest_edge"]
     if told.get("cap_pixels_per_frame"):
         share = min(told["max_video_tokens"] * factor * factor, most // frames)
@@ -133,7 +74,7 @@ def _one_size(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
 
 
 def _seconds_of_steps(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
-    fps = _FPS if video.fps is None else len(chosen) / len(video.pictures) * video.fps
+    fps = frame_rules.FPS if video.fps is None else len(chosen) / len(video.pictures) * video.fps
     return {"second_per_grid_ts": np.array([told["temporal_patch_size"] / fps], np.float32)}
 
 
@@ -141,9 +82,15 @@ def _times(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
     """Say of each step when it is: between its first frame and its last."""
     deep = told["temporal_patch_size"]
     filled = [*chosen, *[chosen[-1]] * (-len(chosen) % deep)]
-    fps = video.fps or _FPS
+    fps = video.fps or frame_rules.FPS
     ends = zip(filled[::deep], filled[deep - 1 :: deep], strict=True)
     return {"timestamps": np.array([(first / fps + last / fps) / 2 for first, last in ends])}
+
+
+def _times_of_beginnings(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
+    """Say of each step when its first frame is."""
+    fps = video.fps or frame_rules.FPS
+    return {"timestamps": np.array([one / fps for one in chosen[:: told["temporal_patch_size"]]])}
 
 
 def _patches(frames: NDArray[np.float32], told: Settings) -> Arrays:
@@ -166,6 +113,8 @@ class Kind:
         size: Height and width of a frame, of so many.
         tell: What a model is told beside patches and their grid.
         fewest: Frames that a video must have.
+        stamp: What its processor writes around a step of a video, as of `recipe.Images`; nothing where recipes say it.
+        counts: Whether `num_frames` says how many are sampled, in place of `fps`; else it says nothing.
         arrange: Makes arrays of frames (n, 3, height, width).
     """
 
@@ -174,27 +123,44 @@ class Kind:
     size: Callable[[Pixels, int, Settings], tuple[int, int]]
     tell: Callable[[Frames, Sequence[int], Settings], Arrays]
     fewest: int = 1
+    stamp: tuple[str, ...] = ()
+    counts: bool = True
     arrange: Callable[[NDArray[np.float32], Settings], Arrays] = _patches
 
 
 #: By the name of transformers' class.
 KINDS: Mapping[str, Kind] = {
     _USUAL: Kind(
-        settings=_SETTINGS, sample=_at_equal_steps, size=_each_by_itself, tell=_seconds_of_steps
+        settings=_SETTINGS, sample=frame_rules.at_equal_steps, size=_each_by_itself, tell=_seconds_of_steps
     ),
     "Qwen3VLVideoProcessor": Kind(
         settings={
             **_SETTINGS, **_HALF, "size": {"shortest_edge": 128 * 32 * 32, "longest_edge": 32 * 32 * 768},
             "patch_size": 16, "do_sample_frames": True, "fps": 2, "max_video_tokens": 768,
         },
-        sample=_from_first_to_last, size=_all_together, tell=_times, fewest=2,
+        sample=frame_rules.from_first_to_last, size=_all_together, tell=_times, fewest=2,
+    ),
+    "Glm4vVideoProcessor": Kind(
+        settings=_GLM4V, sample=frame_rules.from_second_to_second, size=_all_together, tell=_times_of_beginnings,
+        fewest=2, stamp=("<|begin_of_image|>", "<|end_of_image|>{second}"), counts=False,
+    ),
+    "Glm46VVideoProcessor": Kind(
+        settings=_GLM4V, sample=frame_rules.fewer_of_longer, size=_all_together, tell=_times_of_beginnings,
+        fewest=2, stamp=_TENTHS, counts=False,
+    ),
+    "GlmgaVideoProcessor": Kind(
+        settings={
+            **_GLM4V, "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 2 * 55790}, "max_frames": 640,
+        },
+        sample=frame_rules.so_many_of_a_second, size=_all_together, tell=_times_of_beginnings,
+        fewest=2, stamp=_TENTHS, counts=False,
     ),
     "InternVLVideoProcessor": Kind(
         settings={
             **PROCESSORS["GotOcr2ImageProcessor"][1], "do_sample_frames": False, "initial_shift": True,
             "temporal_patch_size": 1,
         },
-        sample=_in_the_middle, size=_one_size, tell=_times, arrange=_pictures,
+        sample=frame_rules.in_the_middle, size=_one_size, tell=_times, arrange=_pictures,
     ),
 }  # fmt: skip
 
@@ -219,12 +185,12 @@ class VideoProcessor:
         """
         video, told = read_video(source, limits), self.settings
         if len(video.pictures) < self.kind.fewest:
-            raise _too_few(video, self.kind.fewest)
+            raise frame_rules.too_few(video, self.kind.fewest)
         chosen: Sequence[int] = range(len(video.pictures))
         if told["do_sample_frames"]:
             chosen = self.kind.sample(video, told)
             if len(chosen) < self.kind.fewest:
-                raise _too_few(video, self.kind.fewest)
+                raise frame_rules.too_few(video, self.kind.fewest)
         frames = np.stack([self._numbers(video.pictures[one], len(chosen)) for one in chosen])
         return {**self.kind.arrange(frames, told), **self.kind.tell(video, chosen, told)}
 
@@ -259,6 +225,28 @@ def load_video_processor(folder: Path, usual: str = "") -> VideoProcessor:
         CheckpointError: There is nothing to read, or it contradicts itself.
         UnsupportedModelError: Nothing here computes what this kind does.
     """
+    if found := _read(folder):
+        return _processor(*found, usual or _USUAL)
+    raise CheckpointError(
+        f"Cannot tell what {folder} makes of videos: it has no settings of a processor. Expected "
+        "video_preprocessor_config.json. Get the whole checkpoint."
+    )
+
+
+def stamp_of(folder: Path, usual: str) -> tuple[str, ...]:
+    """Return what a checkpoint's own processor writes around the steps of a video; nothing where recipes say it.
+
+    Args:
+        folder: The checkpoint or package.
+        usual: transformers' class, where none is named.
+    """
+    document, _ = _read(folder) or ({}, None)
+    kind = KINDS.get(document.get("video_processor_type", usual))
+    return kind.stamp if kind else ()
+
+
+def _read(folder: Path) -> tuple[Mapping[str, Any], Path] | None:
+    """Return the settings of a processor, and their file; None where there are none."""
     for file, part in (
         ("processor_config.json", "video_processor"),
         ("video_preprocessor_config.json", ""),
@@ -268,11 +256,8 @@ def load_video_processor(folder: Path, usual: str = "") -> VideoProcessor:
             continue
         document = json.loads((folder / file).read_text(encoding="utf-8"))
         if document := document.get(part) if part else document:
-            return _processor(document, folder / file, usual or _USUAL)
-    raise CheckpointError(
-        f"Cannot tell what {folder} makes of videos: it has no settings of a processor. Expected "
-        "video_preprocessor_config.json. Get the whole checkpoint."
-    )
+            return document, folder / file
+    return None
 
 
 def _processor(document: Mapping[str, Any], file: Path, usual: str) -> VideoProcessor:
@@ -284,7 +269,7 @@ def _processor(document: Mapping[str, Any], file: Path, usual: str) -> VideoProc
         )
     kind = KINDS[name]
     settings = {**kind.settings, **{key: one for key, one in document.items() if one is not None}}
-    if None not in (settings.get("num_frames"), settings.get("fps")):
+    if kind.counts and None not in (settings.get("num_frames"), settings.get("fps")):
         raise CheckpointError(
             f"Cannot sample videos as {file} says: it takes {settings['num_frames']} frames of each (num_frames), and "
             f"{settings['fps']} of each second (fps). Expected one of the two. Remove the other."

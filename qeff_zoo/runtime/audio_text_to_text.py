@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """An audio-text-to-text package as a session: sounds and prompts in, generated text and metrics out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from qeff_zoo.media.features import load_features
 from qeff_zoo.media.sound import read_sound
 from qeff_zoo.media.sound_processor import SoundProcessor
-from qeff_zoo.runtime.hearing import Hearing
+from qeff_zoo.runtime.chat_template import Message
+from qeff_zoo.runtime.hearing import BlockHearing, Hearing
 from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSession, Prepared
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Program
@@ -48,9 +49,22 @@ class AudioTextToTextSession(MediaTextSession):
         feature_cache_bytes: int = FEATURE_CACHE_BYTES,
     ) -> None:
         told = chosen["sounds"]
-        reader = Hearing(audio, read_json(folder / "config.json"), feature_cache_bytes, told)
+        kind = BlockHearing if told.get("blocks") else Hearing
+        reader = kind(audio, read_json(folder / "config.json"), feature_cache_bytes, told)
         super().__init__(folder, program, reader=reader, told=told, prefixes=prefixes)
         self._processor: SoundProcessor | None = None
+
+    def _rendered(self, messages: Sequence[Message]) -> str:
+        """Write messages out; of a model whose template knows texts alone, their parts one after another."""
+        if self.told.get("written") and self.tokenizer is not None:
+            marker = self.tokenizer.piece(self.marker).strip()
+            messages = [
+                {**one, "content": "".join(part.get("text", marker) for part in one["content"])}
+                if isinstance(one.get("content"), list)
+                else one
+                for one in messages
+            ]
+        return super()._rendered(messages)
 
     def prepare(self, given: Any) -> Prepared:
         """Make the arrays of a sound that the encoder takes.

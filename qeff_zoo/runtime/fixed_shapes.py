@@ -263,6 +263,8 @@ class WholeShapes:
 _PATCHES, _PLACES, _ORDER = "pixel_values", "position_ids", "window_index"
 #: Of which such a program has one at least.
 _LIE = {_PLACES, "cu_seqlens"}
+#: Inputs of programs that read blocks of sounds: what of those is sound, and the frames of each window.
+_REAL, _FRAMES = "attention_mask", _ORDER
 #: Begins names of those that say where segments end.
 _ENDS = "cu_"
 
@@ -272,17 +274,19 @@ class PatchCall(WholeCall):
     """A call whose patches were filled up to one specialization.
 
     Args:
-        given: Patches that were there.
-        made: Patches of the specialization.
+        given: Patches, or windows of a sound, that were there.
+        made: Those of the specialization.
+        rows: Axis of what becomes of them.
     """
 
     given: int
     made: int
+    rows: str = "image_rows"
 
     def answer(self, output: Array, axes: Sequence[int | str]) -> Array:
         """Cut an output of the program to the rows of the patches that were there."""
         kept = (
-            slice(size * self.given // self.made) if axis == "image_rows" else slice(None)
+            slice(size * self.given // self.made) if axis == self.rows else slice(None)
             for axis, size in zip(axes, output.shape, strict=True)
         )
         return output[tuple(kept)]
@@ -323,10 +327,48 @@ class PatchShapes(WholeShapes):
         )
 
 
+class BlockShapes(WholeShapes):
+    """The shapes of a program that reads sounds in blocks, of which any number up to the largest will do.
+
+    What fills up is masked, and stands in no window but those that come last.
+
+    Args:
+        specializations: As in a manifest.
+        inputs: Of the program.
+    """
+
+    def fit(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> PatchCall:
+        """Choose the smallest specialization that a sound fits into, and fill it up.
+
+        Raises:
+            GenerationError: None is large enough.
+        """
+        counts = {name: len(array) for name, array in inputs.items()}
+        fitting = [
+            index
+            for index, one in enumerate(self._every)
+            if all(one[name][0] >= count for name, count in counts.items())
+        ]
+        if not fitting:
+            most = max(one[_REAL][0] for one in self._every)
+            raise GenerationError(
+                f"A sound has {counts[_REAL]:,} blocks; expected at most {most:,}, as the program was compiled. Cut it."
+            )
+        index = min(fitting, key=lambda one: self._every[one][_REAL][0])
+        shapes = self._every[index]
+        return PatchCall(
+            index=index,
+            inputs={name: _filled_up(name, one, shapes[name]) for name, one in inputs.items()},
+            given=counts[_FRAMES],
+            made=shapes[_FRAMES][0],
+            rows="audio_rows",
+        )
+
+
 def _filled_up(name: str, array: Array, shape: Sequence[int]) -> Array:
     """Fill up an input of patches, of segments, or of rows of features."""
     filled = np.zeros(shape, array.dtype)
-    if name == _PLACES:
+    if name == _PLACES or (name == _ORDER and array.ndim > 1):
         filled[...] = PADDING
     elif name == _ORDER:
         filled[...] = np.arange(len(filled))
@@ -338,7 +380,7 @@ def _filled_up(name: str, array: Array, shape: Sequence[int]) -> Array:
 
 def shapes_of(
     specializations: Specializations, inputs: Mapping[str, Tensor]
-) -> FixedShapes | WholeShapes | PatchShapes:
+) -> FixedShapes | WholeShapes:
     """Return what makes calls fit a program.
 
     Args:
@@ -347,6 +389,8 @@ def shapes_of(
     """
     if all("seq_len" in entry["symbols"] for entry in specializations):
         return FixedShapes(specializations, inputs)
+    if {_REAL, _FRAMES} <= inputs.keys():
+        return BlockShapes(specializations, inputs)
     return (PatchShapes if _LIE & inputs.keys() else WholeShapes)(specializations, inputs)
 
 

@@ -11,6 +11,14 @@ from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.reading import Reader
 
 FEATURES = "input_features"
+#: Tell sound from what fills up the last block, and which of its frames a window has.
+_REAL, _WINDOWS = "attention_mask", "window_index"
+
+
+def _too_short() -> GenerationError:
+    return GenerationError(
+        "A sound is too short to become a row of features; expected a twentieth of a second or more. Give a longer one."
+    )
 
 
 class Hearing(Reader):
@@ -20,7 +28,7 @@ class Hearing(Reader):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Bins and frames of a window."""
+        """Bins and frames of a window, or frames of a block and bins."""
         return tuple(map(int, self.program.inputs[FEATURES].shape[1:]))
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
@@ -33,10 +41,7 @@ class Hearing(Reader):
         found = [self._hear(prepared, number) for number in range(len(features))]
         rows = {key: np.concatenate([one[key] for one in found]) for key in found[0]}
         if not len(next(iter(rows.values()))):
-            raise GenerationError(
-                "A sound is too short to become a row of features; expected a twentieth of a second or more. Give a "
-                "longer one."
-            )
+            raise _too_short()
         return Encoded(digest=digest, features=rows, kind=self.kind)
 
     def _hear(self, prepared: Mapping[str, Array], number: int) -> dict[str, Array]:
@@ -47,3 +52,31 @@ class Hearing(Reader):
         lengths = found.pop("lengths", None)
         stop = None if lengths is None else int(lengths[0])
         return {key: rows[:stop] for key, rows in found.items()}
+
+
+class BlockHearing(Hearing):
+    """Reads sounds of any length at once: `input_features`, (1, frames, bins)."""
+
+    def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
+        features, (frames, bins) = prepared[FEATURES], self.shape
+        if features.ndim != 3 or features.shape[0] != 1 or features.shape[2] != bins:
+            raise GenerationError(
+                f"A sound has {FEATURES} of {features.shape}; expected (1, frames, {bins}). Give what the checkpoint's "
+                "own processor returns of one sound."
+            )
+        if not (count := features.shape[1]):
+            raise _too_short()
+        width = int(self.program.inputs[_WINDOWS].shape[1])
+        blocks, windows = -(-count // frames), -(-count // width)
+        whole = np.zeros((blocks * frames, bins), np.float32)
+        whole[:count] = features[0]
+        real = (np.arange(blocks * frames) < count).astype(np.int64)
+        index = np.arange(windows * width)
+        rows = self._run(
+            {
+                FEATURES: whole.reshape(blocks, frames, bins),
+                _REAL: real.reshape(blocks, frames),
+                _WINDOWS: np.where(index < count, index, -1).reshape(windows, width),
+            }
+        )
+        return Encoded(digest=digest, features=rows, kind=self.kind)

@@ -127,7 +127,7 @@ class ImageTextToTextSession(MediaTextSession):
                 usual = self.told.get("video_processor", "")
                 self._video_processor = load_video_processor(self.folder, usual)
             made = self._video_processor(given)
-        if self.told.get("stamp"):
+        if self._stamp():
             made = {**made, TIMES: check_times(made)}
         each = self.config.get("image_seq_length", 1) if tower is None else 1 / tower.merge**2
         rows = int(len(made["pixel_values"]) * each)
@@ -159,7 +159,7 @@ class ImageTextToTextSession(MediaTextSession):
         film = self._film()
         self._check_count(tokens, self.marker, len(pictures))
         self._check_count(tokens, film, len(films), "videos")
-        if texts := self.told.get("stamp"):
+        if texts := self._stamp():
             stamps = Stamps(texts, film, self.tokenizer)
             if chat or text is None:
                 tokens = stamps.in_tokens(tokens, films)
@@ -185,6 +185,16 @@ class ImageTextToTextSession(MediaTextSession):
                 f"most {room:,}, the package's context. Give shorter ones, or build it with a larger --ctx-len."
             )
 
+    def _stamp(self) -> Sequence[str]:
+        """Return the texts around a step of a video that is read as a picture; nothing where a video is read as one.
+
+        Checkpoints of one type may have processors that write times otherwise.
+        """
+        from qeff_zoo.media.video_processor import stamp_of
+
+        said: Sequence[str] = self.told.get("stamp", ())
+        return stamp_of(self.folder, self.told.get("video_processor", "")) or said
+
     def _film(self) -> int:
         """Return the token of a video."""
         named = self._named(self.told["video"])
@@ -204,7 +214,8 @@ class ImageTextToTextSession(MediaTextSession):
         if not self.told.get("video"):
             raise GenerationError(
                 f"The prompt has videos, and this package of {self.config.get('model_type')!r} reads pictures alone; "
-                "expected one of Qwen2-VL to Qwen3.5, or InternVL. Give it single frames as pictures (--image)."
+                "expected one of Qwen2-VL to Qwen3.5, GLM-4.1V to 4.6V, or InternVL. Give it single frames as pictures "
+                "(--image)."
             )
         if not isinstance(self.reader, Vision) or isinstance(self.reader.program, Bounded):
             raise GenerationError(

@@ -116,10 +116,12 @@ class MediaTextSession(TextGenerationSession):
     ) -> Request:
         """Return a request of token ids with one token for each picture or sound, and of those, prepared."""
         parts = [self.reader.look(one) for one in prepared]
-        if not parts and self.told.get("whole") == "prompt":
+        if not parts and (self.told.get("whole") == "prompt" or self.told.get("adapter")):
+            adapted = self.told.get("adapter")
+            why = "an adapter for those is in its weights" if adapted else "it is made for those"
             raise GenerationError(
                 f"The prompt has no {self.argument}; expected one at least, since this model answers about those "
-                f"alone. Give one (--{self.part})."
+                f"alone: {why}. Give one (--{self.part})."
             )
         if not parts:  # which may be a request that was written out before
             self._check_count(tokens, self.placeholder, 0)

@@ -22,8 +22,7 @@ def check_times(given: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     if len(times) != steps:
         raise GenerationError(
             f"The video has {steps} steps of time, and {len(times)} times of them ({TIMES!r}); expected one for each, "
-            "in seconds, which this model is told. Let the package process the video, whose settings are "
-            "Qwen3VLVideoProcessor's, or give them beside its arrays."
+            "in seconds, which this model is told. Let the package process the video, or give them beside its arrays."
         )
     return times
 
@@ -65,11 +64,11 @@ class Stamps:
 
     def text(self, video: Prepared) -> str:
         """Return what is written for a video."""
-        told = (
-            self._before.format(float(one), number=place + 1)
+        step = f"{self._before}{self.marker}{self._after}"
+        return self._between.join(
+            step.format(float(one), number=place + 1, second=int(one))
             for place, one in enumerate(video[TIMES])
         )
-        return self._between.join(f"{before}{self.marker}{self._after}" for before in told)
 
     def in_text(self, prompt: str, videos: Sequence[Prepared]) -> str:
         """Write out the videos of a text, of which it has as many places."""

@@ -74,12 +74,35 @@ class _Unpadded(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+class _Sampled(TorchFunctionMode):
+    """Interpolates a table at places that are told, where a forward would compute them of sizes.
+
+    Args:
+        told: Of each patch the positions around it, and the weight of each.
+    """
+
+    def __init__(self, told: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.taps, self.weights = told["interp_indices"], told["interp_weights"]
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is not nn.functional.grid_sample:
+            return func(*args, **(kwargs or {}))
+        table = args[0][0].flatten(1).T
+        # (patches, taps, channels) to (1, channels, patches, 1)
+        return (table[self.taps] * self.weights[..., None]).sum(1).T[None, :, :, None]
+
+
 class _Sizes(list[Any]):
     """Sizes of pictures where a forward expects a tensor of them, since some are not known yet."""
 
     def __getitem__(self, index: Any) -> Any:
         if not isinstance(index, tuple):
             return super().__getitem__(index)
+        if isinstance(index[0], Tensor):  # of each patch, for places that are told: see `_Sampled`
+            return torch.ones(index[0].shape)
         return _Sizes([row[index[1]] for row in self[index[0]]])
 
     def __floordiv__(self, size: int) -> "_Sizes":
@@ -136,6 +159,8 @@ class Patches(nn.Module):
                     changed.enter_context(mock.patch.dict(vars(part), {_RESIZES: place}))
             changed.enter_context(Concrete())
             changed.enter_context(_Unpadded())
+            if "interp_indices" in told:
+                changed.enter_context(_Sampled(told))
             if self.told:
                 told["image_merge_sizes"] = _Sizes([self.told])
             if self.placed:

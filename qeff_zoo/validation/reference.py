@@ -42,6 +42,7 @@ from qeff_zoo.validation.reference_formats.orders import by_parameter
 from qeff_zoo.validation.reference_loading import about_quantization, decoded_weights, load_model
 from qeff_zoo.validation.reference_numerics import (
     Arithmetic,
+    Widest,
     compute_in_float64,
     in_float16,
     round_weights,
@@ -119,7 +120,8 @@ def _run_variants(
     elif not numerics.rounds and sum(weight.numel() for weight in model.parameters()) < _SMALL:
         compute_in_float64(model)
         torch.set_default_dtype(torch.float64)  # for what transformers makes on the way
-        runs["double"] = answers.alone(choices.repeat)
+        with Widest():
+            runs["double"] = answers.alone(choices.repeat)
     arrays = {
         f"{variant}.{number}": array
         for variant, found in runs.items()

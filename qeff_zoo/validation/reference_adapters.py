@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightRenaming, rename_source_key
 from transformers.pytorch_utils import Conv1D
 
 _OF_PEFT = re.compile(r"^base_model\.model\.|(?<=\.)(?:base_layer|modules_to_save)\.")
@@ -93,9 +95,15 @@ def _merge_stacks(
 
 
 def _spelled(model: Any, path: str) -> list[str]:
-    """Return a module's path with and without the model's prefix before it."""
+    """Return a module's path with and without the model's prefix before it, and as it is called by now."""
     prefix = f"{model.base_model_prefix}."
-    return [path, prefix + path, path.removeprefix(prefix)]
+    renamings = [
+        one for one in get_model_conversion_mapping(model) if isinstance(one, WeightRenaming)
+    ]
+    now, _ = rename_source_key(
+        f"{path}.weight", renamings, [], model.base_model_prefix, model.state_dict()
+    )
+    return [path, prefix + path, path.removeprefix(prefix), now.removesuffix(".weight")]
 
 
 def _merge_layer(layer: Any, own: dict[str, Tensor], factor: float, module: str) -> None:

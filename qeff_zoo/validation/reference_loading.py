@@ -62,7 +62,10 @@ def load_model(request: Mapping[str, Any], task: str, rope_factors: str | None) 
         raise ValueError(f"The checkpoint has no {sorted(missing)[:5]}.")
     if weights and (strange := _strange(model, loaded["unexpected_keys"])):
         raise ValueError(f"The reference does not know what these are for: {strange[:5]}.")
-    merge(model, request.get("adapters", ()))
+    adapters = request.get("adapters", ())
+    if getattr(model, "_hf_peft_config_loaded", False):  # one that lies beside it is on already
+        adapters = [one for one in adapters if not Path(one["folder"]).samefile(folder)]
+    merge(model, adapters)
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")
     if rope_factors is not None:

@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 from transformers.pytorch_utils import Conv1D
 
 from qeff_zoo.numerics import RoundedMatrix
@@ -124,6 +126,26 @@ def compute_in_float64(model: Any) -> None:
     for module in model.modules():
         if hasattr(module, "reorder_and_upcast_attn"):  # of GPT-2: the same product, in float32
             module.reorder_and_upcast_attn = False
+
+
+class Widest(TorchFunctionMode):
+    """Gives float64 to operators that refuse to be given it beside float32, to which a model's own code keeps."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        try:
+            return func(*args, **(kwargs or {}))
+        except RuntimeError:
+            found = {one.dtype for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)}
+            if not found >= {torch.float32, torch.float64}:
+                raise
+            args, kwargs = tree_map_only(Tensor, _widened, (args, kwargs or {}))
+            return func(*args, **kwargs)
+
+
+def _widened(values: Tensor) -> Tensor:
+    return values.double() if values.dtype is torch.float32 else values
 
 
 @contextmanager

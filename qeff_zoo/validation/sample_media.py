@@ -28,6 +28,9 @@ _PIXELS = ((24, 40), (41, 23), (30, 30), (23, 57))
 
 #: Of sounds, in windows of an encoder.
 _WINDOWS = (0.7, 1.6, 1.0, 0.4)
+#: Of those that an encoder reads at once, in its blocks: those of a prompt are as long as one another, since
+#: transformers' processor would fill up the shorter one, and its model hear that.
+_BLOCKS = (0.7, 0.7, 1.6, 2.0, 2.0, 0.4)
 
 
 def insert(
@@ -87,6 +90,10 @@ def sounds(session: AudioTextToTextSession) -> Iterator[Prepared]:
         session: Of the package.
     """
     random = np.random.default_rng(0)
+    if session.told.get("blocks"):
+        frames, bins = session.reader.shape
+        for length in cycle(_BLOCKS):
+            yield {FEATURES: random.standard_normal((1, int(length * frames), bins), np.float32)}
     bins, frames = session.reader.shape
     name, most = session.told.get("mask"), session.told.get("windows", 0) or max(_WINDOWS)
     for length in cycle(_WINDOWS):

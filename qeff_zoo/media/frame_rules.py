@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which frames of a video processors take: `(video, settings) -> indices`, a rule for each way to choose."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.errors import MediaError
+from qeff_zoo.media.pixels import Settings
+from qeff_zoo.media.videos import Frames
+
+FPS = 24.0  # of frames without times
+#: GLM-4.6V: how many steps a second, of videos of so many seconds at most; and how many frames there are at most.
+_EACH_SECOND = {30: 3, 300: 1, 2400: 0.5}
+_MOST_FRAMES = 640
+
+
+def at_equal_steps(video: Frames, told: Settings) -> Sequence[int]:
+    """Qwen2-VL: as many as asked for, or so many of each second."""
+    total, deep = len(video.pictures), told["temporal_patch_size"]
+    wanted: Any = told.get("num_frames")
+    each_second: Any = told.get("fps")
+    if wanted is each_second is None:
+        return range(total)
+    if wanted is not None:
+        count = round(wanted / deep) * deep
+    elif video.fps is None:
+        raise _no_times(video, each_second)
+    else:
+        most = math.floor(min(told["max_frames"], total) / deep) * deep
+        some = min(max(total / video.fps * each_second, told["min_frames"]), most, total)
+        count = math.floor(some / deep) * deep
+    if not 0 < count <= total:
+        raise too_few(video, max(count, deep))
+    steps = np.arange(0, total, total / count, dtype=np.float32)
+    return [int(one) for one in steps]
+
+
+def from_first_to_last(video: Frames, told: Settings) -> Sequence[int]:
+    """Qwen3-VL: so many of each second, the first and the last among them."""
+    total = len(video.pictures)
+    count = int(total / (video.fps or FPS) * told["fps"])
+    count = min(max(count, told["min_frames"]), told["max_frames"], total)
+    return [int(one) for one in np.linspace(0, total - 1, count).round()]
+
+
+def from_second_to_second(video: Frames, told: Settings) -> Sequence[int]:
+    """GLM-4.1V: the first frame at or after each of equal steps in time, up to `max_duration`."""
+    total, each_second = len(video.pictures), told["fps"]
+    fps, duration = _times_of(video, each_second)
+    if duration <= told["max_duration"]:
+        count = max(math.floor(duration * each_second), 1)
+        at = [math.ceil(one * fps / each_second) for one in range(count)]
+    elif (count := int(told["max_duration"] * each_second)) >= total:
+        at = [*range(total)]
+    else:
+        at = [math.ceil(one * fps) for one in np.linspace(0, duration, count)]
+    return _each_once([min(one, total - 1) for one in at])
+
+
+def fewer_of_longer(video: Frames, told: Settings) -> Sequence[int]:
+    """GLM-4.6V: the longer a video, the fewer frames of a second, and 640 at most."""
+    fps, duration = _times_of(video, max(_EACH_SECOND.values()))
+    long = min(duration, max(_EACH_SECOND))
+    steps = next(each for most, each in _EACH_SECOND.items() if long <= most)
+    each_second = steps * told["temporal_patch_size"]
+    count = min(int(long * steps * told["temporal_patch_size"]), _MOST_FRAMES)
+    total = len(video.pictures)
+    if total < count:
+        return _each_once(_spread(0, total - 1, count))
+    return _each_once(_filled(_by_time(total, fps, each_second, int(duration)), total, count))
+
+
+def so_many_of_a_second(video: Frames, told: Settings) -> Sequence[int]:
+    """GLM-GA: `fps` frames of each second, and `max_frames` at most."""
+    each_second = told["fps"]
+    fps, duration = _times_of(video, each_second)
+    count = min(int(duration * each_second), told["max_frames"])
+    total = len(video.pictures)
+    if total < count:
+        at = [math.floor(one * total / count) for one in range(count)]
+    else:
+        at = _by_time(total, fps, each_second, duration - 1 / each_second)
+    return _each_once(_filled(at, total, count))
+
+
+def _times_of(video: Frames, each_second: float) -> tuple[float, float]:
+    """Return frames a second, and seconds."""
+    if video.fps is None:
+        raise _no_times(video, each_second)
+    return video.fps, len(video.pictures) / video.fps
+
+
+def _by_time(total: int, fps: float, each_second: float, end: float) -> list[int]:
+    """Return the first frame at or after each step in time, until that reaches an end."""
+    at, now, step = list[int](), 0.0, 1 / each_second
+    for one in range(total):
+        if one * (1 / fps) >= now:
+            now += step
+            at.append(one)
+            if now >= end:
+                break
+    return at
+
+
+def _filled(at: list[int], total: int, count: int) -> list[int]:
+    """Return as many frames as are wanted: those, or others at equal distances."""
+    if len(at) < count:
+        return _spread(at[0], at[-1], count)
+    return _spread(0, total - 1, count) if len(at) > count else at
+
+
+def _each_once(chosen: Sequence[int]) -> list[int]:
+    """Leave out frames that were chosen before, and take the last twice where their number is odd."""
+    once = [*dict.fromkeys(chosen)]
+    return once + once[-1:] if len(once) % 2 else once
+
+
+def _spread(first: int, last: int, count: int) -> list[int]:
+    found: list[int] = np.linspace(first, last, count, dtype=int).tolist()
+    return found
+
+
+def in_the_middle(video: Frames, told: Settings) -> Sequence[int]:
+    """InternVL: the middle of each of so many parts, or parts that begin at `initial_shift`."""
+    total, count, each_second = len(video.pictures), told.get("num_frames"), told.get("fps")
+    if count is None and each_second is not None:
+        if video.fps is None:
+            raise _no_times(video, each_second)
+        count = int(total / video.fps * each_second)
+    if count is None:
+        return range(total)
+    if not 0 < count <= total:
+        raise too_few(video, max(count, 1))
+    shift = told["initial_shift"]
+    start = total / count / 2 if shift is True else float(shift)
+    # float32, as there: what is nearly the next frame is that one
+    steps = np.arange(start, total, total / count).astype(np.float32)
+    return [int(one) for one in steps if one < total]
+
+
+def _no_times(video: Frames, each_second: float) -> MediaError:
+    return MediaError(
+        f"Cannot sample {video.name}: its {len(video.pictures)} frames have no times, and the checkpoint takes "
+        f"{each_second} frames of each second. Expected an animation, which says them. Give a GIF, WebP or APNG."
+    )
+
+
+def too_few(video: Frames, expected: int) -> MediaError:
+    """Return the error of a video with fewer frames than are taken of it."""
+    return MediaError(
+        f"Cannot sample {video.name}: it has {len(video.pictures)} frames. Expected at least {expected}, which the "
+        "checkpoint takes of it. Give a longer one."
+    )

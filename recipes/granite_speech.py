@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Granite Speech, `transformers.models.granite_speech`: a Conformer in blocks, a Q-Former for each window, and Granite.
+
+Unusual: a sound of any length is read at once. Some checkpoints have an adapter beside them that is on only where a
+prompt has sounds: a package has it merged, and answers prompts with sounds alone.
+"""
+
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Sounds, Tiny
+
+from .granite import RECIPE as GRANITE
+
+TEXT = {**GRANITE.tiny[0].config, "model_type": "granite"}
+ENCODER = {
+    "input_dim": 16, "num_layers": 4, "hidden_dim": 32, "feedforward_mult": 2, "num_heads": 4, "output_dim": 12,
+    "context_size": 14, "max_pos_emb": 16, "conv_kernel_size": 5, "initializer_range": 0.2,
+}  # fmt: skip
+PROJECTOR = {
+    "model_type": "blip_2_qformer", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 48, "encoder_hidden_size": 32, "cross_attention_frequency": 1, "initializer_range": 0.2,
+}  # fmt: skip
+CONFIG = {
+    "text_config": TEXT, "encoder_config": ENCODER, "projector_config": PROJECTOR, "audio_token_index": 200,
+    "has_lora_adapter": False, "window_size": 6, "downsample_rate": 3,
+}  # fmt: skip
+
+RECIPE = Recipe(
+    model_type="granite_speech",
+    architectures=("GraniteSpeechForConditionalGeneration",),
+    task="audio-text-to-text",
+    special="Sound of any length, attended to in blocks of 4 seconds; an adapter for prompts with sounds is merged.",
+    transforms=GRANITE.transforms,
+    sounds=Sounds(blocks="context_size", written=True, adapter=True),
+    shapes=DECODER_SHAPES,
+    tiny=(Tiny(config=CONFIG),),
+)
