@@ -18,7 +18,8 @@ def _sparse_layers(config: Any) -> int:
 
 
 def _norms(config: Any) -> int:
-    return (2 if config.model_type == _MOE else 4) * config.num_hidden_layers + 1
+    norms: int = config.num_hidden_layers * (2 if config.model_type == _MOE else 4)
+    return norms + 1
 
 
 RECIPE = replace(
