@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qeff_zoo.errors import CheckpointError
-from qeff_zoo.media.image_rules import Arrays, nearest_grid
+from qeff_zoo.media.image_rules import Arrays, cut, nearest_grid
 from qeff_zoo.media.images import Pixels
 from qeff_zoo.media.pixels import numbers, resize
 
@@ -84,12 +84,7 @@ def whole_and_covering_tiles(images: Sequence[Pixels], settings: Mapping[str, An
             columns, rows = (_covering_grid if covering else nearest_grid)(image, settings)
         parts = [resize(image, high, wide, resample)]
         if rows * columns > 1:
-            canvas = resize(image, rows * high, columns * wide, resample)
-            parts += [
-                canvas[top : top + high, left : left + wide]
-                for top in range(0, rows * high, high)
-                for left in range(0, columns * wide, wide)
-            ]
+            parts += cut(resize(image, rows * high, columns * wide, resample), high, wide)
         arrays += [numbers(part, settings) for part in parts]
         grids.append([rows, columns])
     return {"pixel_values": np.stack(arrays), "grids": np.array(grids)}

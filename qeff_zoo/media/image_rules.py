@@ -147,7 +147,7 @@ def tiles_of_resolutions(images: Sequence[Pixels], settings: Settings) -> Arrays
         canvas = np.zeros((tall, wide, 3), np.uint8)
         top, left = (tall - inner.shape[0]) // 2, (wide - inner.shape[1]) // 2
         canvas[top : top + inner.shape[0], left : left + inner.shape[1]] = inner
-        tiles = [resize(image, height, width, resample), *_cut(canvas, tile)]
+        tiles = [resize(image, height, width, resample), *cut(canvas, tile, tile)]
         arrays.append(_stacked([_finished(part, settings) for part in tiles]))
     if settings.get("do_pad"):
         most = max(len(array) for array in arrays)
@@ -160,13 +160,12 @@ def tiles_of_resolutions(images: Sequence[Pixels], settings: Settings) -> Arrays
     }
 
 
-def _cut(image: Pixels, side: int) -> list[Pixels]:
-    """Cut into squares, row by row."""
-    height, width = image.shape[:2]
+def cut(image: Pixels, height: int, width: int) -> list[Pixels]:
+    """Cut into parts of so many pixels, row by row."""
     return [
-        image[top : top + side, left : left + side]
-        for top in range(0, height, side)
-        for left in range(0, width, side)
+        image[top : top + height, left : left + width]
+        for top in range(0, image.shape[0], height)
+        for left in range(0, image.shape[1], width)
     ]
 
 
@@ -245,7 +244,7 @@ def tiles_and_whole(images: Sequence[Pixels], settings: Settings) -> Arrays:
             image = resize(image, *_whole_tiles(image, side), resample)
             if max(image.shape[:2]) > side:
                 high, wide = image.shape[0] // side, image.shape[1] // side
-                parts += _cut(image, side)
+                parts += cut(image, side, side)
                 image = resize(image, side, side, resample)
             parts.append(image)
         rows.append(high)
@@ -309,11 +308,7 @@ def tiles_of_one_canvas(images: Sequence[Pixels], settings: Settings) -> Arrays:
             continue
         wide, high = nearest_grid(image, settings)
         canvas = resize(image, high * size["height"], wide * size["width"], resample)
-        parts = [
-            canvas[top : top + size["height"], left : left + size["width"]]
-            for top in range(0, canvas.shape[0], size["height"])
-            for left in range(0, canvas.shape[1], size["width"])
-        ]
+        parts = cut(canvas, size["height"], size["width"])
         if len(parts) > 1:
             parts.append(resize(image, size["height"], size["width"], resample))
         arrays += [numbers(part, settings) for part in parts]

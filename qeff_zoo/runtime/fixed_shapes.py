@@ -318,13 +318,7 @@ class PatchShapes(WholeShapes):
                 "Give one of fewer pixels, or build the package with a larger --image-size."
             )
         index = min(fitting, key=lambda one: self._every[one][_PATCHES][0])
-        shapes = self._every[index]
-        return PatchCall(
-            index=index,
-            inputs={name: _filled_up(name, one, shapes[name]) for name, one in inputs.items()},
-            given=given,
-            made=shapes[_PATCHES][0],
-        )
+        return _filled_call(index, self._every[index], inputs, _PATCHES)
 
 
 class BlockShapes(WholeShapes):
@@ -355,14 +349,24 @@ class BlockShapes(WholeShapes):
                 f"A sound has {counts[_REAL]:,} blocks; expected at most {most:,}, as the program was compiled. Cut it."
             )
         index = min(fitting, key=lambda one: self._every[one][_REAL][0])
-        shapes = self._every[index]
-        return PatchCall(
-            index=index,
-            inputs={name: _filled_up(name, one, shapes[name]) for name, one in inputs.items()},
-            given=counts[_FRAMES],
-            made=shapes[_FRAMES][0],
-            rows="audio_rows",
-        )
+        return _filled_call(index, self._every[index], inputs, _FRAMES, rows="audio_rows")
+
+
+def _filled_call(
+    index: int,
+    shapes: Mapping[str, Sequence[int]],
+    inputs: Mapping[str, Array],
+    counted: str,
+    rows: str = "image_rows",
+) -> PatchCall:
+    """Return the call of a specialization, filled up; of its rows, those are kept that belong to what is counted."""
+    return PatchCall(
+        index=index,
+        inputs={name: _filled_up(name, one, shapes[name]) for name, one in inputs.items()},
+        given=len(inputs[counted]),
+        made=shapes[counted][0],
+        rows=rows,
+    )
 
 
 def _filled_up(name: str, array: Array, shape: Sequence[int]) -> Array:
