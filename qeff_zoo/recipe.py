@@ -205,6 +205,10 @@ class Sounds(Media):
     Args:
         windows: How many a sound may have at most; 0 for as many as fit into a prompt.
         together: Whether features of a sound are computed of all its windows together, and not of each by itself.
+        window: Name of the encoder's frames of a window, where a forward takes a sound of any length at once, whose
+            windows do not hear one another; nothing where each is given by itself, with a frame for every position.
+        times: Name of a method of the model that says when each row of a sound's windows is, (windows, rows) in
+            seconds, which it is to find in the prompt; nothing where rows have no times.
         blocks: Name of the encoder's frames of a block, where it reads a sound of any length at once, and cuts it into
             blocks only for attention.
         written: Whether a message is a text in which the token stands for each sound, and no list of parts.
@@ -214,6 +218,8 @@ class Sounds(Media):
     token: str = "audio_token_id"
     windows: int = 0
     together: bool = False
+    window: str = ""
+    times: str = ""
     blocks: str = ""
     written: bool = False
     adapter: bool = False

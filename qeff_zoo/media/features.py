@@ -5,7 +5,7 @@ In: the settings in a package's preprocessor_config.json. Out: a `Features`, whi
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -248,6 +248,17 @@ def _whisper(settings: Mapping[str, Any]) -> Features:
     return Features(name="input_features", rate=rate, compute=compute, step=hop, least=hop)
 
 
+def _qwen3(settings: Mapping[str, Any]) -> Features:
+    """Whisper's log-mel features of more bins, of a sound that has silence behind it where it is short."""
+    whisper = _whisper({"feature_size": 128, **settings})
+    least = int(settings.get("min_length", _RATE // 2))
+
+    def compute(samples: Array) -> Array:
+        return whisper.compute(np.pad(samples, (0, max(0, least - len(samples)))))
+
+    return replace(whisper, compute=compute)
+
+
 @lru_cache
 def htk_filters(bins: int, size: int, rate: int) -> Array:
     """Return mel filters by HTK's scale, (size // 2 + 1, bins): triangles in hertz, each as high as the others."""
@@ -336,6 +347,7 @@ KINDS: Mapping[str, Callable[[Mapping[str, Any]], Features]] = MappingProxyType(
         "SeamlessM4TFeatureExtractor": _kaldi,
         "Speech2TextFeatureExtractor": _utterance,
         "WhisperFeatureExtractor": _whisper,
+        "Qwen3ASRFeatureExtractor": _qwen3,
         "ParakeetFeatureExtractor": _nemo,
         "LasrFeatureExtractor": _lasr,
         "GraniteSpeechFeatureExtractor": _granite,
