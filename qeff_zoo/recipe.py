@@ -226,6 +226,20 @@ class Sounds(Media):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Speech:
+    """How what is written of speech begins, where no file of a checkpoint says it.
+
+    Args:
+        begins: Its tokens, with `{source}` in place of the code of the language that is spoken, and `{target}` of that
+            which is written.
+        languages: Their codes.
+    """
+
+    begins: tuple[str, ...]
+    languages: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tiny:
     """A configuration that runs in seconds, awkward on purpose, with every layer kind at least twice.
 
@@ -254,6 +268,7 @@ class Recipe:
         components: Models that become programs; nothing for those of the task.
         images: How pictures come in, of a model that reads them.
         sounds: The same of a model that hears.
+        speech: How what is written of speech begins; None where generation_config.json says it.
         shapes: Named profiles; the first is the default.
         retains_context: Some state of a decoder grows with the context; else all are windows or recurrent states.
         fixed_kv_heads: Why `--kv-heads` cannot repeat the key/value heads, in words; nothing where it can, or where a
@@ -274,6 +289,7 @@ class Recipe:
     components: tuple[Component, ...] = ()
     images: Images | None = None
     sounds: Sounds | None = None
+    speech: Speech | None = None
     shapes: Mapping[str, Shape]
     retains_context: bool = True
     fixed_kv_heads: str = ""
