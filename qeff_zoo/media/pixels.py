@@ -54,7 +54,7 @@ def interpolated(image: Pixels, height: int, width: int) -> Pixels:
     )
     left, up = 1 - right, 1 - down
     found = np.zeros((height, width, 3), np.float32)
-    # As PyTorch adds up in one thread, products unrounded: by that, halves go up or down. With more it has another order.
+    # As PyTorch adds up in one thread, products unrounded: halves go up or down by that. With more it differs.
     for rows, columns, tall, wide in (
         (tops, rights, up, right),
         (tops, lefts, up, left),
