@@ -113,7 +113,8 @@ class Media:
         token: Field of the config with the token of which there is one for each row of features.
         axes: Of rotary positions: 1, or 3 for time, height and width.
         types: Argument that tells the forward which tokens are a picture's, where attention depends on that.
-        whole: What must be in one call of prefill, since its tokens see one another: "image", "prompt", or nothing.
+        whole: What must be in one call of prefill, since its tokens see one another: "image", "images" for all those of
+            a prompt with what lies between them, "prompt", or nothing.
         deepstack: Field of the vision config that lists the layers whose features are added in the language model.
         added: Fields of the config that list layers of the language model before which features are added, in the order
             in which its forward lists those; none of them take a token's place then. Of pairs the second is that layer.
@@ -124,6 +125,9 @@ class Media:
         after: Tokens after them.
         text: How what follows the last picture of a prompt is written, as `<bos>{}`; nothing for as it is.
         mask: What a processor calls the part of its result that is no padding, where it fills up.
+        among: Fields of the config with the tokens that are written among and around a picture's rows, where they see
+            others and are seen as if they had rows, too.
+        opening: Names of special tokens, of which the first that a tokenizer has begins every prompt.
     """
 
     token: str
@@ -138,6 +142,8 @@ class Media:
     after: tuple[int | str, ...] = ()
     text: str = ""
     mask: str = ""
+    among: tuple[str, ...] = ()
+    opening: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +170,8 @@ class Images(Media):
             the config says it.
         positions: What a processor calls the column and row of each patch, -1 for padding, where it says those itself.
         shapes: What a processor calls rows and columns of each tile's patches, where it fills up their sequence.
+        pooled: What a processor calls the patches of which each row is made, counted over all crops of a picture, -1
+            for none, where a row may be of several crops; these are then read together.
         crossing: Field of the text config that lists the layers which read pictures by cross-attention, where those do,
             and features take no token's place; then `mask` is of tiles.
         video: Field of the config with the token that stands for a row of a video, where the tower reads frames, too;
@@ -191,6 +199,7 @@ class Images(Media):
     merge: int = 0
     positions: str = ""
     shapes: str = ""
+    pooled: str = ""
     crossing: str = ""
     video: str = ""
     video_processor: str = ""

@@ -15,7 +15,11 @@ from typing import Any
 from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError
 from qeff_zoo.media import image_rules as rules
 from qeff_zoo.media import patch_rules
-from qeff_zoo.media.canvases import tiles_of_canvases, whole_and_covering_tiles
+from qeff_zoo.media.canvases import (
+    tiles_of_canvases,
+    whole_and_covering_tiles,
+    whole_and_overlapping_crops,
+)
 from qeff_zoo.media.images import LIMITS, ImageLimits, Picture, read_image
 
 FILES = ("processor_config.json", "preprocessor_config.json")
@@ -158,6 +162,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         {
             **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 224, "width": 224},
             "max_image_tiles": 4,
+        },
+    ),
+    "Molmo2ImageProcessor": (
+        whole_and_overlapping_crops,
+        {
+            **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 378, "width": 378}, "patch_size": 14,
+            "max_crops": 8, "overlap_margins": (4, 4), "pooling_size": (2, 2),
         },
     ),
     "Ovis2ImageProcessor": (

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.chat_template import Message, special_tokens
 from qeff_zoo.runtime.insets import Encoded, Insets, arrange
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Array, Program
@@ -64,6 +65,16 @@ class MediaTextSession(TextGenerationSession):
         self.placeholder = self._id(told["token"])
         #: All tokens that have rows of features.
         self.placeholders = {self.placeholder, *self.config.get(told.get("around", ""), ())}
+        #: Further tokens that are written for a picture, and see its rows both ways.
+        self.among = {self._id(name) for name in told.get("among", ())}
+        processor = read_json(folder / "processor_config.json")
+        #: What of a processor's settings a layout depends on.
+        self._writing = {
+            name: processor[name] for name in reader.layout.settings if name in processor
+        }
+        names, known = told.get("opening", ()), special_tokens(folder)
+        #: What every prompt begins with.
+        self._opening = next((known[name] for name in names if name in known), "")
         marker = told.get("marker") or told["token"]
         #: What is written for a picture or sound where that is no token.
         self._mark = "" if marker.endswith(_FIELDS) else marker
@@ -95,6 +106,18 @@ class MediaTextSession(TextGenerationSession):
             return replace(made, text=prompt)
         made = self.request_of(self._read(prompt), [self.prepare(one) for one in given], **choices)
         return replace(made, text=prompt) if isinstance(prompt, str) else made
+
+    def encode(self, prompt: Prompt, *, chat: bool = False) -> list[int]:
+        """As of `PromptReader`; a text begins as the model's processor begins it."""
+        if isinstance(prompt, str) and not chat:
+            prompt = self._opened(prompt)
+        return super().encode(prompt, chat=chat)
+
+    def _rendered(self, messages: Sequence[Message]) -> str:
+        return self._opened(super()._rendered(messages))
+
+    def _opened(self, text: str) -> str:
+        return text if text.startswith(self._opening) else self._opening + text
 
     def _encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
         """Turn text into token ids, of which one stands for each picture or sound."""
@@ -191,7 +214,8 @@ class MediaTextSession(TextGenerationSession):
 
     def _limit(self, tokens: Sequence[int], generation_len: int | None, blocks: int = 0) -> int:
         # The placeholder may lie beyond all tokens that the model writes.
-        known = [0 if token in self.placeholders else token for token in tokens]
+        own = self.placeholders | self.among
+        known = [0 if token in own else token for token in tokens]
         return super()._limit(known, generation_len, blocks)
 
     @property
@@ -206,7 +230,8 @@ class MediaTextSession(TextGenerationSession):
     def _written_out(self, tokens: Sequence[int], parts: Sequence[Encoded]) -> list[int]:
         """Replace the token of each picture or sound by those of its rows, and what stands around them."""
         self._check_count(tokens, self.marker, len(parts))
-        if taken := self.placeholders & {*tokens} - {self.marker, self.placeholder}:
+        own = (self.placeholders | self.among) - {self.marker, self.placeholder}
+        if taken := own & {*tokens}:
             raise GenerationError(
                 f"The prompt has the tokens {sorted(taken)}, which stand around {self._nouns}; expected them to be "
                 "written by this package alone. Leave them out."
@@ -229,7 +254,7 @@ class MediaTextSession(TextGenerationSession):
     def run_of(self, encoded: Encoded) -> list[int]:
         """Return the tokens that a picture or sound takes in a prompt; without a tokenizer, those of its rows alone."""
         whole = [token for one in self.told.get("before", ()) for token in self._named(one)]
-        for part in self.reader.layout.write(encoded.grid, encoded.rows):
+        for part in self.reader.layout.write(encoded.grid, encoded.rows, **self._writing):
             whole += [self.placeholder] * part if isinstance(part, int) else self._named(part)
         return whole + [token for one in self.told.get("after", ()) for token in self._named(one)]
 
@@ -264,7 +289,8 @@ class MediaTextSession(TextGenerationSession):
                 "--single-program."
             )
         axes, whole = int(self.told.get("axes", 1)), self.told.get("whole", "")
-        return arrange(tokens, self.placeholders, parts, axes=axes, whole=whole, prompt=prompt)
+        told = {"axes": axes, "whole": whole, "prompt": prompt, "among": self.among}
+        return arrange(tokens, self.placeholders, parts, **told)
 
     def _id(self, name: str) -> int:
         """Return a token that the config names; older ones call it an index."""

@@ -70,6 +70,8 @@ class Vision(Reader):
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
         if self._told.get("crossing"):
             return self._view(digest, prepared)
+        if name := self._told.get("pooled"):
+            return self._look_at_crops(digest, name, prepared)
         pixels = np.ascontiguousarray(prepared["pixel_values"], np.float32)
         if self.tower is None:
             return self._look_at_tiles(digest, pixels, prepared)
@@ -150,6 +152,13 @@ class Vision(Reader):
         tiles = prepared[self._told["mask"]].reshape(-1) > 0
         features = {name: rows[0] for name, rows in found.items()}
         return Viewed(digest=digest, features=features, tiles=tiles)
+
+    def _look_at_crops(self, digest: bytes, pooled: str, prepared: Mapping[str, Array]) -> Encoded:
+        """Read all crops of a picture together, since rows are made of patches of several."""
+        pixels = np.ascontiguousarray(prepared["pixel_values"], np.float32)
+        found = self._run({"pixel_values": pixels, pooled: prepared[pooled].astype(np.int64)})
+        grid = self.layout.grid(len(pixels), prepared, self._config)
+        return Encoded(digest=digest, features=found, grid=grid)
 
     def _look_at_tiles(
         self, digest: bytes, pixels: Array, prepared: Mapping[str, Array]

@@ -5,7 +5,7 @@ IN   pixel_values (1, channels, height, width) f32      a picture or a tile, of 
                                                         or of any size in whole patches
      [high_res_pixel_values (1, channels, height, width) f32, where a second tower reads it in another size]; or
      pixel_values (patches, values) f32                 patches of a picture of any size, and where they lie: see
-                                                        `qeff_zoo.tasks.patches`
+                                                        `qeff_zoo.tasks.patches`; or crops: `qeff_zoo.tasks.crops`
 OUT  image_embeds (rows, hidden)                        a row for each placeholder token of the picture or tile; where
                                                         lines of a picture end with a learned row, that is the last;
                                                         where tokens around it have rows, too, those, as they are listed
@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_leaves
 
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.recipe import Images, Media
-from qeff_zoo.tasks import Tracing, patches
+from qeff_zoo.tasks import Tracing, crops, patches
 from qeff_zoo.tasks.patches import rename, rows_of
 from qeff_zoo.transforms import towers
 
@@ -292,6 +292,8 @@ def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
     if told.patches:
         own = partial(Shaped, model) if told.shapes else partial(Column, model, told)
         return patches.tracing(model, told, own)
+    if told.pooled:
+        return crops.tracing(model, told)
     vision = model.config.vision_config
     size = vision.image_size
     axes: dict[int, Any] = {}

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import CheckpointError
+from qeff_zoo.media.canvases import squares_of
 from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.runtime.hearing import FEATURES
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+from qeff_zoo.runtime.layouts import GRIDS
 from qeff_zoo.runtime.media_text import MediaTextSession, Prepared
 from qeff_zoo.runtime.reading import Distant
 from qeff_zoo.runtime.vision import GRID, MERGE, PIXELS
@@ -127,6 +129,12 @@ def noise(
         shape += [(one + 1) * patch for one in size]
     if session.told.get("nested"):
         shape = [1, *shape]
+    if name := session.told.get("pooled"):
+        side = math.isqrt(shape[0])
+        squares, grid = squares_of(np.arange(side**2).reshape(side, side), (2, 2))
+        found[name] = np.concatenate([squares, np.where(squares < 0, -1, squares + side**2)])
+        found[GRIDS] = np.array([[*grid, *grid]])
+        shape = [2, *shape]
     if (name := session.told.get("mask")) and tower is None:
         found[name] = np.ones((*shape[:-3], *shape[-2:]), np.int64)
     if tower is not None:
