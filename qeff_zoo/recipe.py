@@ -239,13 +239,15 @@ class Speech:
     """How what is written of speech begins, where no file of a checkpoint says it.
 
     Args:
+        languages: Codes of those that may be spoken.
         begins: Its tokens, with `{source}` in place of the code of the language that is spoken, and `{target}` of that
-            which is written.
-        languages: Their codes.
+            which is written; nothing where a checkpoint's chat template writes them.
+        translates: Whether the one may differ from the other.
     """
 
-    begins: tuple[str, ...]
     languages: tuple[str, ...]
+    begins: tuple[str, ...] = ()
+    translates: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
