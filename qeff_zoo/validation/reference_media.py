@@ -72,6 +72,8 @@ class Media:
         if found and (pooled := self._told.get("pooled")):
             found[pooled] = _counted_on(found[pooled], found["pixel_values"])
         crossing = bool(self._told.get("crossing"))
+        if found and self._told.get("packed"):  # side by side
+            found["pixel_values"] = [torch.cat(found["pixel_values"], -1)]
         shown = {name: torch.cat(_alike(parts), int(crossing)) for name, parts in found.items()}
         if crossing and shown:
             shown[_SEEN] = self._seen(input_ids, shown[self._told["mask"]])
