@@ -220,6 +220,10 @@ class Sounds(Media):
     Args:
         windows: How many a sound may have at most; 0 for as many as fit into a prompt.
         together: Whether features of a sound are computed of all its windows together, and not of each by itself.
+        window: Name of the encoder's frames of a window, where a forward takes a sound of any length at once, whose
+            windows do not hear one another; nothing where each is given by itself, with a frame for every position.
+        times: Name of a method of the model that says when each row of a sound's windows is, (windows, rows) in
+            seconds, which it is to find in the prompt; nothing where rows have no times.
         blocks: Name of the encoder's frames of a block, where it reads a sound of any length at once, and cuts it into
             blocks only for attention.
         written: Whether a message is a text in which the token stands for each sound, and no list of parts.
@@ -229,9 +233,25 @@ class Sounds(Media):
     token: str = "audio_token_id"
     windows: int = 0
     together: bool = False
+    window: str = ""
+    times: str = ""
     blocks: str = ""
     written: bool = False
     adapter: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speech:
+    """How what is written of speech begins, where no file of a checkpoint says it.
+
+    Args:
+        begins: Its tokens, with `{source}` in place of the code of the language that is spoken, and `{target}` of that
+            which is written.
+        languages: Their codes.
+    """
+
+    begins: tuple[str, ...]
+    languages: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,6 +283,7 @@ class Recipe:
         components: Models that become programs; nothing for those of the task.
         images: How pictures come in, of a model that reads them.
         sounds: The same of a model that hears.
+        speech: How what is written of speech begins; None where generation_config.json says it.
         shapes: Named profiles; the first is the default.
         retains_context: Some state of a decoder grows with the context; else all are windows or recurrent states.
         fixed_kv_heads: Why `--kv-heads` cannot repeat the key/value heads, in words; nothing where it can, or where a
@@ -283,6 +304,7 @@ class Recipe:
     components: tuple[Component, ...] = ()
     images: Images | None = None
     sounds: Sounds | None = None
+    speech: Speech | None = None
     shapes: Mapping[str, Shape]
     retains_context: bool = True
     fixed_kv_heads: str = ""

@@ -42,6 +42,9 @@ class SoundProcessor:
         """
         if self.told.get("blocks"):
             return {self.features.name: self.features.compute(samples)[None]}
+        if self.told.get("window"):
+            logs = np.ascontiguousarray(self.features.compute(samples).T)[None]
+            return {self.features.name: logs, self.told["mask"]: np.ones_like(logs[:, 0], np.int64)}
         frames = self.shape[1]
         width = frames * self.features.step
         windows, most = -(-len(samples) // width), int(self.told.get("windows", 0))

@@ -8,6 +8,7 @@ is `automatic-speech-recognition`, as of models that label frames.
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.choices import Request
@@ -30,7 +31,7 @@ def _read(model: Any) -> Tracing:
     return crossing.read_source(model)
 
 
-def _tracing(model: Any, **variant: Any) -> Tracing:
+def _tracing(model: Any, *, speech: Any = None, **variant: Any) -> Tracing:
     from qeff_zoo.tasks import crossing
 
     return crossing.tracing(model, **variant)
@@ -39,7 +40,10 @@ def _tracing(model: Any, **variant: Any) -> Tracing:
 def _variant(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
-    return {"continuous_batching": True} if shape.full_batch_size else {}
+    return {
+        **({"continuous_batching": True} if shape.full_batch_size else {}),
+        **({"speech": asdict(recipe.speech)} if recipe.speech else {}),
+    }
 
 
 def _align(model: Any, **variant: Any) -> Tracing:

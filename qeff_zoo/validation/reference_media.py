@@ -74,7 +74,11 @@ class Media:
         crossing = bool(self._told.get("crossing"))
         if found and self._told.get("packed"):  # side by side
             found["pixel_values"] = [torch.cat(found["pixel_values"], -1)]
-        shown = {name: torch.cat(_alike(parts), int(crossing)) for name, parts in found.items()}
+        mask = self._told.get("mask")
+        shown = {
+            name: torch.cat(_alike(parts, of_mask=name == mask), int(crossing))
+            for name, parts in found.items()
+        }
         if crossing and shown:
             shown[_SEEN] = self._seen(input_ids, shown[self._told["mask"]])
         shown |= {name: one.to(dtype) for name, one in shown.items() if one.is_floating_point()}
@@ -129,12 +133,12 @@ def _counted_on(parts: list[Tensor], pixels: list[Tensor]) -> list[Tensor]:
     return found
 
 
-def _alike(parts: list[Tensor]) -> list[Tensor]:
+def _alike(parts: list[Tensor], *, of_mask: bool) -> list[Tensor]:
     """Pad pictures of several sizes or numbers of tiles with zeros, and where patches lie with -1, as processors do."""
     if len({part.shape[1:] for part in parts}) == 1:
         return parts
     most = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
-    filled = -1 if parts[0].dtype is torch.int64 else 0
+    filled = -1 if parts[0].dtype is torch.int64 and not of_mask else 0
     wide = [part.new_full((len(part), *most), filled) for part in parts]
     for part, room in zip(parts, wide, strict=True):
         room[tuple(slice(size) for size in part.shape)] = part

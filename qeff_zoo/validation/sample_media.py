@@ -104,6 +104,9 @@ def sounds(session: AudioTextToTextSession) -> Iterator[Prepared]:
         if name:
             real = np.arange(count * frames) < int(min(length, most) * frames)
             found[name] = real.reshape(count, frames).astype(np.int64)
+        if session.told.get("window"):  # all at once
+            joined = found[FEATURES].transpose(1, 0, 2).reshape(1, bins, -1)
+            found = {FEATURES: joined, str(name): found[str(name)].reshape(1, -1)}
         yield found
 
 
