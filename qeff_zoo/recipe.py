@@ -162,14 +162,18 @@ class Images(Media):
             merged, one below another.
         lines: Whether a processor gives patches line by line, and not square by square of those that are merged.
         planes: Whether patches are (channels, rows, columns), and not one list of values.
-        taps: How learned positions are interpolated: "bilinear" or "bicubic" around the middles of patches, or
-            "antialiased", where a patch may take a share of every position; else bilinear with corners aligned.
+        taps: How learned positions are interpolated: "bilinear" or "bicubic" around the middles of patches, "nearest",
+            where each takes one, or "antialiased", where a patch may take a share of every position; else bilinear with
+            corners aligned.
         frames: Whether the tower is told the frame of a patch beside its row and column.
         merged: Whether a processor merges patches itself, so that each that it gives becomes a row.
         merge: Patches on a side of the square that becomes a row, where a forward is told that of each picture; 0 where
             the config says it.
         positions: What a processor calls the column and row of each patch, -1 for padding, where it says those itself.
         shapes: What a processor calls rows and columns of each tile's patches, where it fills up their sequence.
+        packed: What a processor calls rows and columns of each tile's patches, where those of all tiles lie side by
+            side in one line; squares of them may be merged within the tower, too.
+        numbered: Names of the tokenizer's special tokens around the number of each picture of a prompt.
         pooled: What a processor calls the patches of which each row is made, counted over all crops of a picture, -1
             for none, where a row may be of several crops; these are then read together.
         crossing: Field of the text config that lists the layers which read pictures by cross-attention, where those do,
@@ -199,6 +203,8 @@ class Images(Media):
     merge: int = 0
     positions: str = ""
     shapes: str = ""
+    packed: str = ""
+    numbered: tuple[str, ...] = ()
     pooled: str = ""
     crossing: str = ""
     video: str = ""

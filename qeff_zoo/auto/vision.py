@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _GRID, _RATIOS = "image_grid_thw", "aspect_ratio_ids"
 _SHAPES = ("spatial_shapes", "pixel_attention_mask")
+_SIZES = "target_sizes"
 _CROPS, _GRIDS, _POOLED = "image_num_crops", "image_grids", "image_token_pooling"
 
 
@@ -198,6 +199,13 @@ def _pictures(inputs: Mapping[str, Any]) -> "list[Prepared]":
     if _SHAPES[0] in inputs:  # a tile each, since their tokens are written out
         names = ["pixel_values", *_SHAPES]
         return [{name: inputs[name][at : at + 1] for name in names} for at in range(len(pixels))]
+    if _SIZES in inputs:  # a tile each, too
+        ends = inputs[_SIZES].prod(axis=1).cumsum() * pixels.shape[2]
+        parts = np.split(pixels, ends[:-1], axis=-1)
+        return [
+            {"pixel_values": part, _SIZES: size[None]}
+            for part, size in zip(parts, inputs[_SIZES], strict=True)
+        ]
     if _CROPS in inputs:
         return [*_of_crops(inputs)]
     if grids is None:

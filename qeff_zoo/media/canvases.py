@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processors make of pictures that choose a canvas for each: of Llama 3.2 Vision, Ovis 2 and Molmo 2."""
+"""What processors make of pictures that choose a canvas for each: Llama 3.2 Vision's, Ovis 2's and Molmo 2's."""
 
 import math
 from collections.abc import Mapping, Sequence

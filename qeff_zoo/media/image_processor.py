@@ -21,6 +21,7 @@ from qeff_zoo.media.canvases import (
     whole_and_overlapping_crops,
 )
 from qeff_zoo.media.images import LIMITS, ImageLimits, Picture, read_image
+from qeff_zoo.media.slices import whole_and_slices
 
 FILES = ("processor_config.json", "preprocessor_config.json")
 
@@ -155,6 +156,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             "image_grid_pinpoints": [
                 [384 * rows, 384 * columns] for rows in range(1, 7) for columns in range(1, 7)
             ],
+        },
+    ),
+    "MiniCPMV4_6ImageProcessor": (
+        whole_and_slices,
+        {
+            **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 448, "width": 448}, "patch_size": 14,
+            "max_slice_nums": 9, "scale_resolution": 448, "slice_mode": True, "downsample_mode": "16x",
         },
     ),
     "MllamaImageProcessor": (

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from qeff_zoo.errors import MediaError
+from qeff_zoo.runtime.geometry import Tower
 from qeff_zoo.runtime.program import Array
 
 #: Tokens by their text, or as `field.number` of a list of the config, and numbers of placeholders.
@@ -267,6 +268,25 @@ def _whole_and_canvas(
     return [begin, *of_whole * side, end, "image_start_token_id", *line * tall, end]
 
 
+# --- MiniCPM-V: the whole picture, then slices of it, line by line ----------------------------------------------------
+
+
+def _sliced(_: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    whole = prepared["target_sizes"].reshape(-1, 2)[0].prod()
+    tall, wide = (int(one) for one in np.reshape(prepared.get("grids", (0, 0)), -1))
+    return int(whole) // Tower.read(config, {"packed": "target_sizes"}).merge ** 2, tall, wide
+
+
+def _whole_and_slices(grid: Grid, rows: int) -> Written:
+    first, tall, wide = grid
+    found: Written = ["image_start_token", first, "image_end_token"]
+    for row in range(tall):
+        found += ["\n"] * (row > 0)
+        each = (rows - first) // (tall * wide)
+        found += ["slice_start_token", each, "slice_end_token"] * wide
+    return found
+
+
 #: By the name that recipes say.
 LAYOUTS: Mapping[str, Layout] = {
     "": Layout(),
@@ -278,6 +298,7 @@ LAYOUTS: Mapping[str, Layout] = {
     "placed_tiles": Layout(grid=_shaped, write=_placed_tiles),
     "separated_tiles": Layout(grid=_ratio, write=_separated_tiles),
     "surrounded_tiles": Layout(arrange=_surrounded, grid=_told_grid, write=_surrounded_tiles),
+    "whole_and_slices": Layout(grid=_sliced, write=_whole_and_slices),
     "whole_and_canvas": Layout(
         grid=_two_grids,
         write=_whole_and_canvas,

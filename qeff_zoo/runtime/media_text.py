@@ -25,6 +25,8 @@ USUAL = PrefixChoices()
 #: How the names of fields end that a config has for a token, and for several.
 _FIELDS = "_id", "_index"
 _LISTS = "_ids"
+#: How names of special tokens end.
+_SPECIAL = "_token"
 
 
 class MediaTextSession(TextGenerationSession):
@@ -67,19 +69,29 @@ class MediaTextSession(TextGenerationSession):
         self.placeholders = {self.placeholder, *self.config.get(told.get("around", ""), ())}
         #: Further tokens that are written for a picture, and see its rows both ways.
         self.among = {self._id(name) for name in told.get("among", ())}
-        processor = read_json(folder / "processor_config.json")
-        #: What of a processor's settings a layout depends on.
-        self._writing = {
-            name: processor[name] for name in reader.layout.settings if name in processor
-        }
-        names, known = told.get("opening", ()), special_tokens(folder)
-        #: What every prompt begins with.
-        self._opening = next((known[name] for name in names if name in known), "")
+        self._learn_writing(folder)
         marker = told.get("marker") or told["token"]
         #: What is written for a picture or sound where that is no token.
         self._mark = "" if marker.endswith(_FIELDS) else marker
         #: The token that stands for a whole picture or sound in a prompt that is not written out.
         self.marker = self.placeholder if self._mark else self._id(marker)
+
+    def _learn_writing(self, folder: Path) -> None:
+        """Read what of a checkpoint's files says how prompts and pictures are written."""
+        told, processor = self.told, read_json(folder / "processor_config.json")
+        settings = self.reader.layout.settings
+        #: What of a processor's settings a layout depends on.
+        self._writing = {name: processor[name] for name in settings if name in processor}
+        of_images = processor.get("image_processor")
+        of_images = of_images or read_json(folder / "preprocessor_config.json")
+        #: What is written around the number of each picture.
+        self._numbered: Sequence[str] = told.get("numbered", ())
+        if not of_images.get("use_image_id", True):
+            self._numbered = ()
+        self._special = special_tokens(folder)
+        names = (self._special.get(name) for name in told.get("opening", ()))
+        #: What every prompt begins with.
+        self._opening = next(filter(None, names), "")
 
     def prepare(self, given: Any) -> Prepared:
         """Make the arrays of a picture or sound that the program takes which reads it."""
@@ -236,10 +248,21 @@ class MediaTextSession(TextGenerationSession):
                 f"The prompt has the tokens {sorted(taken)}, which stand around {self._nouns}; expected them to be "
                 "written by this package alone. Leave them out."
             )
-        left, whole = iter(parts), list[int]()
+        left, whole = iter(enumerate(parts)), list[int]()
         for token in tokens:
-            whole += self.run_of(next(left)) if token == self.marker else [token]
+            if token == self.marker:
+                number, part = next(left)
+                whole += self._number(number) + self.run_of(part)
+            else:
+                whole.append(token)
         return whole
+
+    def _number(self, number: int) -> list[int]:
+        """Return the tokens that say how many pictures or sounds came before, where a processor writes that."""
+        if not self._numbered:
+            return []
+        begin, end = self._numbered
+        return [token for one in (begin, str(number), end) for token in self._named(one)]
 
     def _check_count(self, tokens: Sequence[int], marker: int, parts: int, nouns: str = "") -> None:
         count, nouns = sum(token == marker for token in tokens), nouns or self._nouns
@@ -259,15 +282,25 @@ class MediaTextSession(TextGenerationSession):
         return whole + [token for one in self.told.get("after", ()) for token in self._named(one)]
 
     def _named(self, one: int | str) -> list[int]:
-        """Return what a recipe names: an id, a field of the config, or a text."""
+        """Return what a recipe names: an id, a field of the config, a special token, or a text."""
         if isinstance(one, int):
             return [one]
         if one.endswith(_FIELDS):
             return [self._id(one)]
+        if one.endswith(_SPECIAL) and self.tokenizer is not None:
+            one = self._special_token(one)
         name, _, at = one.rpartition(".")
         if name.endswith(_LISTS):
             return [int(self.config[name][int(at)])]
         return self.tokenizer.encode(one, special_tokens=False) if self.tokenizer else []
+
+    def _special_token(self, name: str) -> str:
+        if name not in self._special:
+            raise GenerationError(
+                f"tokenizer_config.json of the package has no {name!r}; expected the token that is written for "
+                f"{self._nouns}. Add it to the checkpoint's file, as a special token of the model, and build again."
+            )
+        return self._special[name]
 
     def insets(self, tokens: Sequence[int], prepared: Sequence[Prepared]) -> Insets | None:
         """Read the pictures or sounds of a prompt.

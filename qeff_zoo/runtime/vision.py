@@ -80,6 +80,8 @@ class Vision(Reader):
             frames, (width, height) = 1, (int(one) + 1 for one in told["position_ids"].max(0))
         elif self.tower.column:
             return self._look_at_column(digest, pixels, prepared)
+        elif name := self._told.get("packed"):
+            return self._look_at_packed(digest, pixels, prepared[name].reshape(-1, 2), prepared)
         elif name := self._told.get("shapes"):
             return self._look_at_shapes(digest, pixels, prepared[name].reshape(-1, 2), prepared)
         else:
@@ -137,6 +139,23 @@ class Vision(Reader):
             grid = 1, height, width
             patches = self.tower.ordered(tile[: height * width], grid)
             found.append(self._run({"pixel_values": patches, **self.tower.describe(grid)}))
+        features = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+        grid = self.layout.grid(len(found), prepared, self._config)
+        return Encoded(digest=digest, features=features, grid=grid)
+
+    def _look_at_packed(
+        self, digest: bytes, pixels: Array, shapes: Array, prepared: Mapping[str, Array]
+    ) -> Encoded:
+        """Read tiles of any size one by one, patches of which lie side by side, (1, channels, rows, columns of all)."""
+        assert self.tower is not None
+        found, begun = [], 0
+        side = pixels.shape[2]
+        every = pixels[0].reshape(len(pixels[0]), side, -1, side).transpose(2, 0, 1, 3)
+        for height, width in shapes.tolist():
+            grid = 1, height, width
+            patches = self.tower.ordered(every[begun : begun + height * width], grid)
+            found.append(self._run({"pixel_values": patches, **self.tower.describe(grid)}))
+            begun += height * width
         features = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
         grid = self.layout.grid(len(found), prepared, self._config)
         return Encoded(digest=digest, features=features, grid=grid)

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles of any size, patches of which lie side by side in one line, as they are traced: see `qeff_zoo.tasks.patches`."""
+"""Tiles of any size, patches of which lie side by side in one line, as they are traced: `qeff_zoo.tasks.patches`."""
 
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.tasks.patches import Sizes, rows_of, swapped
+from qeff_zoo.tasks.patches import Sizes, rows_of
 
 
 class Packed(nn.Module):
@@ -42,7 +43,7 @@ class Packed(nn.Module):
             return join(hidden, Sizes([[outer * rows, outer]]))
 
         windows = count // inner**2
-        with Concrete(), swapped((merger, "forward", one_column)):
+        with Concrete(), mock.patch.dict(vars(merger), {"forward": one_column}):
             output = self.model.get_image_features(
                 pixel_values=line,
                 target_sizes=sizes,

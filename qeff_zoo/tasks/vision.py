@@ -32,6 +32,7 @@ from torch.utils._pytree import tree_leaves
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.recipe import Images, Media
 from qeff_zoo.tasks import Tracing, crops, patches
+from qeff_zoo.tasks.packing import Packed
 from qeff_zoo.tasks.patches import rename, rows_of
 from qeff_zoo.transforms import towers
 
@@ -290,6 +291,8 @@ def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
     """
     told = Images(**images)
     if told.patches:
+        if told.packed:
+            return patches.tracing(model, told, partial(Packed, model))
         own = partial(Shaped, model) if told.shapes else partial(Column, model, told)
         return patches.tracing(model, told, own)
     if told.pooled:

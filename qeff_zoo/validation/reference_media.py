@@ -72,6 +72,8 @@ class Media:
         if found and (pooled := self._told.get("pooled")):
             found[pooled] = _counted_on(found[pooled], found["pixel_values"])
         crossing = bool(self._told.get("crossing"))
+        if found and self._told.get("packed"):  # side by side
+            found["pixel_values"] = [torch.cat(found["pixel_values"], -1)]
         mask = self._told.get("mask")
         shown = {
             name: torch.cat(_alike(parts, of_mask=name == mask), int(crossing))

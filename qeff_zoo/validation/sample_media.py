@@ -147,6 +147,10 @@ def noise(
             rows, columns = np.indices((height, width)).reshape(2, -1)
             found[tower.positions] = np.stack([columns, rows], 1)[None]
             shape = [1, *shape]
+        if name := session.told.get("packed"):
+            found[name] = found.pop(GRID)[:, 1:]
+            count, channels, side = shape[:3]
+            shape = [1, channels, side, count * side]
         if name := session.told.get("shapes"):
             shape = [1, _FILLED * tower.merge**2, *shape[1:]]
             found[name] = found.pop(GRID)[:, 1:]
