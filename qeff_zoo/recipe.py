@@ -110,7 +110,8 @@ class Media:
     """How pictures or sounds, of which another program makes rows of features, come into a language model.
 
     Args:
-        token: Field of the config with the token of which there is one for each row of features.
+        token: Field of the config with the token of which there is one for each row of features; `part.field` of one of
+            its parts.
         axes: Of rotary positions: 1, or 3 for time, height and width.
         types: Argument that tells the forward which tokens are a picture's, where attention depends on that.
         whole: What must be in one call of prefill, since its tokens see one another: "image", "prompt", or nothing.
@@ -124,6 +125,8 @@ class Media:
         after: Tokens after them.
         text: How what follows the last picture of a prompt is written, as `<bos>{}`; nothing for as it is.
         mask: What a processor calls the part of its result that is no padding, where it fills up.
+        adapter: Folder of a checkpoint, "." for its own, that has an adapter which is to be on only where a prompt has
+            pictures or sounds.
     """
 
     token: str
@@ -138,6 +141,7 @@ class Media:
     after: tuple[int | str, ...] = ()
     text: str = ""
     mask: str = ""
+    adapter: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +153,7 @@ class Images(Media):
             pictures of one size.
         layout: How the tiles of a picture lie in its rows and in the prompt: one of `runtime.layouts`.
         nested: Whether the forward takes the tiles of a picture on an axis of their own.
+        pixels: What a processor and a forward call the pixels of a picture, where that is not `pixel_values`.
         fine: What begins the names of a second tower's config, and of a picture as that one takes it, where two towers
             read each picture in two sizes.
         sized: Whether the tower takes a picture of any height and width, in whole patches.
@@ -180,6 +185,7 @@ class Images(Media):
     patches: bool = False
     layout: str = ""
     nested: bool = False
+    pixels: str = ""
     fine: str = ""
     sized: bool = False
     column: bool = False
@@ -208,7 +214,6 @@ class Sounds(Media):
         blocks: Name of the encoder's frames of a block, where it reads a sound of any length at once, and cuts it into
             blocks only for attention.
         written: Whether a message is a text in which the token stands for each sound, and no list of parts.
-        adapter: Whether an adapter that lies beside a checkpoint is on only where a prompt has sounds.
     """
 
     token: str = "audio_token_id"
@@ -216,7 +221,6 @@ class Sounds(Media):
     together: bool = False
     blocks: str = ""
     written: bool = False
-    adapter: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,11 @@ from typing import Any
 from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError
 from qeff_zoo.media import image_rules as rules
 from qeff_zoo.media import patch_rules
-from qeff_zoo.media.canvases import tiles_of_canvases, whole_and_covering_tiles
+from qeff_zoo.media.canvases import (
+    tiles_of_canvases,
+    whole_and_covering_tiles,
+    whole_and_padded_tiles,
+)
 from qeff_zoo.media.images import LIMITS, ImageLimits, Picture, read_image
 
 FILES = ("processor_config.json", "preprocessor_config.json")
@@ -175,6 +179,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         patch_rules.lines_of_patches,
         {
             **_PATCHES, "size": {"shortest_edge": 384 * 384, "longest_edge": 1536 * 1536},
+        },
+    ),
+    "Phi4MultimodalImageProcessor": (
+        whole_and_padded_tiles,
+        {
+            **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 448, "width": 448}, "patch_size": 14,
+            "dynamic_hd": 36,
         },
     ),
     "PixtralImageProcessor": (
