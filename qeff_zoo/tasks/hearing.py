@@ -26,7 +26,7 @@ from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.recipe import Sounds
 from qeff_zoo.tasks import Tracing, blocks
 from qeff_zoo.tasks.patches import rows_of
-from qeff_zoo.tasks.vision import Noted, Unread, swapped
+from qeff_zoo.tasks.seams import Noted, swapped, unread
 
 FEATURES, NUMBER = "input_features", "window_ids"
 #: Configs' names for the number of positions of an encoder.
@@ -73,12 +73,7 @@ class Window(nn.Module):
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the rows of features, and perhaps how many of them count."""
         heard, told = _Heard(), dict(zip(self.names, given, strict=True))
-        skip = (
-            self.model.get_decoder(),
-            "forward",
-            lambda *_, inputs_embeds=None, **__: Unread(inputs_embeds),
-        )
-        changes = [skip, *self._when(told)]
+        changes = [unread(self.model), *self._when(told)]
         tokens, module = torch.full((1, 2), self.token), sys.modules[type(self.model).__module__]
         packed = {_ENDS: _ends_of(module), _MOST: lambda *_, **__: 1} if self.sounds.window else {}
         with swapped(*changes), mock.patch.dict(vars(module), packed), Concrete(), heard:
