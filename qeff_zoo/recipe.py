@@ -211,6 +211,8 @@ class Sounds(Media):
     Args:
         windows: How many a sound may have at most; 0 for as many as fit into a prompt.
         together: Whether features of a sound are computed of all its windows together, and not of each by itself.
+        features: What a processor and a forward call features of a sound, where that is not `input_features`.
+        span: Rows that its encoder reads at once, where it merges frames of a sound of any length to rows first.
         blocks: Name of the encoder's frames of a block, where it reads a sound of any length at once, and cuts it into
             blocks only for attention.
         written: Whether a message is a text in which the token stands for each sound, and no list of parts.
@@ -219,6 +221,8 @@ class Sounds(Media):
     token: str = "audio_token_id"
     windows: int = 0
     together: bool = False
+    features: str = ""
+    span: int = 0
     blocks: str = ""
     written: bool = False
 
@@ -284,7 +288,7 @@ class Recipe:
 
     @property
     def media(self) -> Media | None:
-        """How what is no text comes in, of a model that reads it among text."""
+        """How what is no text comes in, of a model that reads it among text: pictures, where it reads both."""
         return self.images or self.sounds
 
 
