@@ -259,6 +259,7 @@ def spec_of(recipe: Recipe) -> dict[str, Any]:
         "components": [asdict(component) for component in recipe.components],
         **({"image_processor": recipe.image_processor} if recipe.image_processor else {}),
         **({"media": _spoken(recipe.media)} if recipe.media else {}),
+        **({"sounds": _spoken(recipe.sounds)} if recipe.images and recipe.sounds else {}),
     }
 
 
@@ -298,8 +299,9 @@ def _choose_task(
     )
     choices.set("task", chosen.task, chosen.by)
     choices.problems += chosen.problems
+    recipe = tasks.for_task(recipe, chosen.task)
     choices.problems += tasks.find(chosen.task).problems(checkpoint, recipe, request)
-    return tasks.for_task(recipe, chosen.task)
+    return recipe
 
 
 def _check_applicable(

@@ -230,6 +230,8 @@ class Sounds(Media):
             windows do not hear one another; nothing where each is given by itself, with a frame for every position.
         times: Name of a method of the model that says when each row of a sound's windows is, (windows, rows) in
             seconds, which it is to find in the prompt; nothing where rows have no times.
+        features: What a processor and a forward call features of a sound, where that is not `input_features`.
+        span: Rows that its encoder reads at once, where it merges frames of a sound of any length to rows first.
         blocks: Name of the encoder's frames of a block, where it reads a sound of any length at once, and cuts it into
             blocks only for attention.
         written: Whether a message is a text in which the token stands for each sound, and no list of parts.
@@ -240,6 +242,8 @@ class Sounds(Media):
     together: bool = False
     window: str = ""
     times: str = ""
+    features: str = ""
+    span: int = 0
     blocks: str = ""
     written: bool = False
 
@@ -323,7 +327,7 @@ class Recipe:
 
     @property
     def media(self) -> Media | None:
-        """How what is no text comes in, of a model that reads it among text."""
+        """How what is no text comes in, of a model that reads it among text: pictures, where it reads both."""
         return self.images or self.sounds
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 _BLOCKS, _WINDOWS = 8, 107
+_GROUPS = 500
 
 
 def _read_window(model: Any, **variant: Any) -> Tracing:
@@ -54,8 +55,11 @@ def _variant(
 
 
 def _windows(shape: Shape) -> list[dict[str, Any]]:
-    # Blocks are of a program that reads sounds of any length: 8 of them are 32 seconds of Granite Speech.
-    return named("Window", [{"batch_size": 1, "blocks": _BLOCKS, "windows": _WINDOWS}])
+    # Blocks are of a program that reads sounds of any length: 8 of them are 32 seconds of Granite Speech. So are groups
+    # of frames: 500 of them are 40 seconds, and one span, of Phi-4 multimodal.
+    blocks = {"blocks": _BLOCKS, "windows": _WINDOWS}
+    groups = {"groups": _GROUPS, "spans": 1, "width": _GROUPS}
+    return named("Window", [{"batch_size": 1, **blocks, **groups}])
 
 
 def _session() -> Any:

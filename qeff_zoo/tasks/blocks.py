@@ -137,11 +137,12 @@ def tracing(model: Any, sounds: Sounds) -> Tracing:
         dynamic_shapes={"given": [{0: size} for size in sizes]},
         input_names=[FEATURES, REAL, WINDOWS],
         output_names=["audio_embeds"],
-        then=_name_rows,
+        then=name_rows,
     )
 
 
-def _name_rows(graph: Any) -> None:
+def name_rows(graph: Any) -> None:
+    """Call the number of rows that, of which a trace knows how it was computed."""
     rename(
         graph.graph.outputs,
         lambda dim, axis: dim if axis or isinstance(dim, int) else "audio_rows",

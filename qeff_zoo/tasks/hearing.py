@@ -10,7 +10,7 @@ OUT  audio_embeds (rows, hidden)                        a row for each placehold
      [lengths (1,) i64]                                 with a mask: how many of those rows are of the sound
 
 The forward that is traced is transformers' own, up to where it would merge the features into the text. An encoder that
-reads a sound of any length at once is in `qeff_zoo.tasks.blocks`.
+reads a sound of any length at once is in `qeff_zoo.tasks.blocks` and `qeff_zoo.tasks.spans`.
 """
 
 import sys
@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.recipe import Sounds
-from qeff_zoo.tasks import Tracing, blocks
+from qeff_zoo.tasks import Tracing, blocks, spans
 from qeff_zoo.tasks.patches import rows_of
 from qeff_zoo.tasks.seams import Noted, swapped, unread
 
@@ -125,6 +125,8 @@ def tracing(model: Any, *, sounds: Mapping[str, Any]) -> Tracing:
     told = Sounds(**sounds)
     if told.blocks:
         return blocks.tracing(model, told)
+    if told.span:
+        return spans.tracing(model, told)
     bins, frames = window_of(model, told)
     given = [torch.zeros(1, bins, frames)]
     if told.mask:

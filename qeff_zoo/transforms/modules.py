@@ -39,5 +39,9 @@ def vision_tower(model: Any) -> Any:
     found = model.get_encoder(modality="image")
     if found is not model:
         return found
-    told = model.config.vision_config
-    return next(one for one in model.modules() if getattr(one, "config", None) is told)
+    return with_config(model, model.config.vision_config)
+
+
+def with_config(model: Any, config: Any) -> Any:
+    """Return the outermost part of a model that is made of a part of its config."""
+    return next(one for one in model.modules() if getattr(one, "config", None) is config)

@@ -96,7 +96,7 @@ class Media:
     @property
     def together(self) -> bool:
         """Whether sequences may be rows of one call: not where a row would see what fills up those of another."""
-        return not (self._told.get("crossing") or self._told.get("blocks"))
+        return not any(map(self._told.get, ("crossing", "blocks", "span")))
 
     def behind(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what tokens behind a prompt are told, as `generate` does.

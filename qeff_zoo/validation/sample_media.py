@@ -11,6 +11,7 @@ import numpy as np
 
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.media.crops import squares_of
+from qeff_zoo.media.sound_processor import ROWS
 from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.runtime.hearing import FEATURES
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
@@ -33,6 +34,8 @@ _WINDOWS = (0.7, 1.6, 1.0, 0.4)
 #: Of those that an encoder reads at once, in its blocks: those of a prompt are as long as one another, since
 #: transformers' processor would fill up the shorter one, and its model hear that.
 _BLOCKS = (0.7, 0.7, 1.6, 2.0, 2.0, 0.4)
+#: The same in frames, of sounds of which so many become a row.
+_FRAMES = (39, 39, 70, 17, 17, 33)
 
 
 def insert(
@@ -96,6 +99,12 @@ def sounds(session: AudioTextToTextSession) -> Iterator[Prepared]:
         frames, bins = session.reader.shape
         for length in cycle(_BLOCKS):
             yield {FEATURES: random.standard_normal((1, int(length * frames), bins), np.float32)}
+    if session.told.get("span"):
+        merged, bins = session.reader.shape
+        for length in cycle(_FRAMES):
+            features = random.standard_normal((1, length, bins), np.float32)
+            rows = np.array([-(-length // merged)])
+            yield {session.told.get("features") or FEATURES: features, ROWS: rows}
     bins, frames = session.reader.shape
     name, most = session.told.get("mask"), session.told.get("windows", 0) or max(_WINDOWS)
     for length in cycle(_WINDOWS):

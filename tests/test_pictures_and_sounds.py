@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles of a padded picture, as Phi-4 multimodal reads them, with an adapter that is on where a prompt has pictures."""
+"""One checkpoint, two tasks: Phi-4 multimodal reads tiles of padded pictures, or sounds, with an adapter for each."""
 
 import importlib
 import json
 import sys
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,11 +15,15 @@ import pytest
 import torch
 from peft import LoraConfig
 from PIL import Image
+from test_audio_text import RATE, recorded, sound
 from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers import models as tokenizer_models
 from torch.nn import functional as F  # noqa: N812
 from transformers import Phi4MultimodalConfig, Phi4MultimodalForCausalLM, PreTrainedTokenizerFast
 from transformers.image_processing_backends import TorchvisionBackend
+from transformers.models.phi4_multimodal.feature_extraction_phi4_multimodal import (
+    Phi4MultimodalFeatureExtractor,
+)
 from transformers.models.phi4_multimodal.processing_phi4_multimodal import Phi4MultimodalProcessor
 
 from qeff_zoo import pipeline
@@ -25,12 +31,13 @@ from qeff_zoo.auto.vision import _pictures
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import MediaError, PlanError
+from qeff_zoo.media.features import find
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.media.interpolation import resize_bytes, resize_numbers
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.store import Store
 
-pytestmark = pytest.mark.xdist_group("padded_tiles")
+pytestmark = pytest.mark.xdist_group("pictures_and_sounds")
 
 SMALL = {"size": {"height": 28, "width": 28}, "patch_size": 7, "dynamic_hd": 4}
 LARGE = {"size": {"height": 448, "width": 448}, "patch_size": 14, "dynamic_hd": 36}
@@ -121,69 +128,133 @@ def test_narrow_pictures_are_refused() -> None:
         process([np.zeros((10, 300, 3), np.uint8)])
 
 
-def saved(folder: Path) -> Any:
-    """Save a tiny Phi-4 multimodal as transformers converts it, with tiles of the usual size; it has its adapter."""
-    told = find_recipe("phi4_multimodal").tiny[0].config
-    sizes = {"image_size": 448, "crop_size": 448, "patch_size": 14}
+@dataclass(frozen=True)
+class Saved:
+    """A tiny Phi-4 multimodal, as transformers converts it: adapters in folders, tiles of the usual size."""
+
+    folder: Path
+    model: Any
+    store: Store
+
+    def package(self, task: str, adapter: str) -> Path:
+        """Build for a task, with an adapter."""
+        package = self.folder.parent / adapter
+        request = Request(task=task, adapter=(str(self.folder / adapter),), ctx_len=608)
+        pipeline.build(str(self.folder), request, validate=False, output=package, store=self.store)
+        return package
+
+    def answer(self, adapter: str, text: str, **shown: Any) -> list[int]:
+        """Answer by transformers' model and `generate`."""
+        self.model.set_adapter(adapter)
+        ids = torch.tensor([[int(word[1:]) for word in text.split()]])
+        told = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+        found = self.model.generate(input_ids=ids, **shown, **told)[0, ids.shape[1] :]
+        return found.tolist()  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    top = tmp_path_factory.mktemp("phi")
+    folder, told = top / "tiny-phi", dict(find_recipe("phi4_multimodal").tiny[0].config)
+    told["vision_config"] = told["vision_config"] | {
+        "image_size": 448,
+        "crop_size": 448,
+        "patch_size": 14,
+    }
+    told["vision_config"]["num_hidden_layers"] = told["num_hidden_layers"] = 2
+    told["audio_config"] = told["audio_config"] | {"input_size": 80, "num_blocks": 1}
     config = Phi4MultimodalConfig(
-        **{key: value for key, value in told.items() if key != "vision_config"},
-        vision_config={**told["vision_config"], **sizes},
+        **{**told, "max_position_embeddings": 1024, "sliding_window": None}
     )
-    config.max_position_embeddings = 1024
     torch.manual_seed(0)
     model = Phi4MultimodalForCausalLM._from_config(config, attn_implementation="eager").eval()
     for parameter in model.parameters():
         if parameter.dim() == 1 or not parameter.any():
             parameter.data += 0.1 * torch.randn_like(parameter)
     model.save_pretrained(folder)
-    kind = {"image_processor_type": "Phi4MultimodalImageProcessorFast"}
-    (folder / "preprocessor_config.json").write_text(json.dumps({**kind, **LARGE}))
+    kinds = {"image_processor_type": "Phi4MultimodalImageProcessorFast"}
+    (folder / "preprocessor_config.json").write_text(json.dumps({**kinds, **LARGE}))
+    hears = {"feature_extractor_type": "Phi4MultimodalFeatureExtractor"}
+    (folder / "processor_config.json").write_text(json.dumps({"audio_processor": hears}))
     words = {f"w{number}": number for number in range(257)}
-    words["<|image|>"] = words.pop("w200")
+    words |= {"<|image|>": words.pop("w200"), "<|audio|>": words.pop("w201")}
     tokenizer = Tokenizer(tokenizer_models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        additional_special_tokens=["<|image|>"],
+        additional_special_tokens=["<|image|>", "<|audio|>"],
         chat_template="{% for one in messages[0].content %}"
-        "{{ '<|image|>' if one.type == 'image' else one.text }}{% endfor %}",
+        "{{ one if one is string else one.text if one.type == 'text' else '<|' + one.type + '|>' }}{% endfor %}",
     ).save_pretrained(folder)
-    model.add_adapter(LoraConfig(r=3, lora_alpha=8, target_modules=["qkv_proj", "down_proj"]))
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.3)
-    model.save_pretrained(str(folder / "vision-lora"))
-    return model
+    changed = LoraConfig(r=3, lora_alpha=8, target_modules=["qkv_proj", "down_proj"])
+    for adapter in ("vision-lora", "speech-lora"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of a second one
+            model.add_adapter(changed, adapter)
+        model.set_adapter(adapter)
+        for name, parameter in model.named_parameters():
+            if f"lora_B.{adapter}" in name:
+                torch.nn.init.normal_(parameter, std=0.3)
+        model.save_pretrained(str(folder / adapter))
+        inner = folder / adapter / adapter  # where peft has put it by its name
+        for path in inner.iterdir() if inner.is_dir() else ():
+            path.rename(folder / adapter / path.name)
+    return Saved(folder, model, Store(top / "store"))
 
 
-def test_a_package_with_the_adapter_answers_as_generate(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_package_that_sees_answers_as_generate(
+    tiny: Saved, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint, store, package = tmp_path / "tiny-phi", Store(tmp_path / "store"), tmp_path / "made"
-    model = saved(checkpoint)
     with pytest.raises(
         PlanError, match=r"expected it to be merged. Give --adapter .*/vision-lora:"
     ):
-        pipeline.build(str(checkpoint), store=store)
-    request = Request(adapter=(str(checkpoint / "vision-lora"),), ctx_len=608)
-    pipeline.build(str(checkpoint), request, validate=False, output=package, store=store)
+        pipeline.build(str(tiny.folder), store=tiny.store)
+    package = tiny.package("image-text-to-text", "vision-lora")
     pixels = np.random.default_rng(0).integers(0, 256, (300, 200, 3), np.uint8)
     Image.fromarray(pixels).save(tmp_path / "picture.png")
     shown = dict(theirs(pixels, LARGE, monkeypatch))
-    run = Phi4MultimodalProcessor.replace_image_token(
-        SimpleNamespace(image_token="w200 "), {"num_img_tokens": shown.pop("num_img_tokens")}, 0
-    )
-    ids = torch.tensor([[int(word[1:]) for word in f"{run}w3 w4".split()]])
-    told = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
-    right = model.generate(input_ids=ids, **shown, **told)[0, ids.shape[1] :].tolist()
+    count = {"num_img_tokens": shown.pop("num_img_tokens")}
+    token = SimpleNamespace(image_token="w200 ")
+    text = Phi4MultimodalProcessor.replace_image_token(token, count, 0) + "w3 w4"
+    right = tiny.answer("vision-lora", text, **shown)
+    assert right != tiny.answer("speech-lora", text, **shown)
     command = ["run", str(package), "--prompt", " w3 w4", "--chat", "--generation-len", "6"]
     assert main([*command, "--image", str(tmp_path / "picture.png"), "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["outputs"]
     assert found["token_ids"] == right
-    model.disable_adapters()
-    assert right != model.generate(input_ids=ids, **shown, **told)[0, ids.shape[1] :].tolist()
     assert main(command) == 1
     assert "has no images; expected one at least" in capsys.readouterr().err
+
+
+def test_a_package_that_hears_answers_as_generate(
+    tiny: Saved, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second is cut, as it is longer than the encoder reads at once, and the last part filled up."""
+    with pytest.raises(
+        PlanError, match=r"expected it to be merged. Give --adapter .*/speech-lora:"
+    ):
+        pipeline.build(str(tiny.folder), Request(task="audio-text-to-text"), store=tiny.store)
+    package = tiny.package("audio-text-to-text", "speech-lora")
+    for number, seconds in enumerate((1.3, 42.0)):
+        given = sound(number, seconds)
+        recorded(tmp_path / "speech.wav", given)
+        heard = (given * 32767).astype("<i2").astype(np.float32) / 32768
+        shown = Phi4MultimodalFeatureExtractor()(heard, sampling_rate=RATE, return_tensors="pt")
+        token = SimpleNamespace(audio_token="w201 ")
+        text = Phi4MultimodalProcessor.replace_audio_token(token, shown, 0) + "w3 w4"
+        command = ["run", str(package), str(tmp_path / "speech.wav"), "--chat", "--json"]
+        assert main([*command, "--prompt", " w3 w4", "--generation-len", "6"]) == 0
+        (found,) = json.loads(capsys.readouterr().out)["outputs"]
+        assert found["token_ids"] == tiny.answer("speech-lora", text, **shown)
+
+
+@pytest.mark.parametrize("samples", [400, 559, 560, 16_000, 50_001])
+def test_features_of_sounds_are_those_of_transformers(samples: int) -> None:
+    given = sound(samples, samples / RATE)
+    extractor = Phi4MultimodalFeatureExtractor()
+    made = find(extractor.to_dict()).compute(given)
+    right = extractor(given, sampling_rate=RATE)["audio_input_features"][0].numpy()
+    np.testing.assert_allclose(made, right, atol=2e-5, rtol=0)
 
 
 def test_pictures_of_a_processor_are_taken_apart() -> None:
