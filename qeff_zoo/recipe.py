@@ -110,7 +110,8 @@ class Media:
     """How pictures or sounds, of which another program makes rows of features, come into a language model.
 
     Args:
-        token: Field of the config with the token of which there is one for each row of features.
+        token: Field of the config with the token of which there is one for each row of features; `part.field` of one of
+            its parts.
         axes: Of rotary positions: 1, or 3 for time, height and width.
         types: Argument that tells the forward which tokens are a picture's, where attention depends on that.
         whole: What must be in one call of prefill, since its tokens see one another: "image", "images" for all those of
@@ -128,6 +129,8 @@ class Media:
         among: Fields of the config with the tokens that are written among and around a picture's rows, where they see
             others and are seen as if they had rows, too.
         opening: Names of special tokens, of which the first that a tokenizer has begins every prompt.
+        adapter: Folder of a checkpoint, "." for its own, that has an adapter which is to be on only where a prompt has
+            pictures or sounds.
     """
 
     token: str
@@ -144,6 +147,7 @@ class Media:
     mask: str = ""
     among: tuple[str, ...] = ()
     opening: tuple[str, ...] = ()
+    adapter: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +159,7 @@ class Images(Media):
             pictures of one size.
         layout: How the tiles of a picture lie in its rows and in the prompt: one of `runtime.layouts`.
         nested: Whether the forward takes the tiles of a picture on an axis of their own.
+        pixels: What a processor and a forward call the pixels of a picture, where that is not `pixel_values`.
         fine: What begins the names of a second tower's config, and of a picture as that one takes it, where two towers
             read each picture in two sizes.
         sized: Whether the tower takes a picture of any height and width, in whole patches.
@@ -192,6 +197,7 @@ class Images(Media):
     patches: bool = False
     layout: str = ""
     nested: bool = False
+    pixels: str = ""
     fine: str = ""
     sized: bool = False
     column: bool = False
@@ -227,7 +233,6 @@ class Sounds(Media):
         blocks: Name of the encoder's frames of a block, where it reads a sound of any length at once, and cuts it into
             blocks only for attention.
         written: Whether a message is a text in which the token stands for each sound, and no list of parts.
-        adapter: Whether an adapter that lies beside a checkpoint is on only where a prompt has sounds.
     """
 
     token: str = "audio_token_id"
@@ -237,7 +242,6 @@ class Sounds(Media):
     times: str = ""
     blocks: str = ""
     written: bool = False
-    adapter: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,13 +249,15 @@ class Speech:
     """How what is written of speech begins, where no file of a checkpoint says it.
 
     Args:
+        languages: Codes of those that may be spoken.
         begins: Its tokens, with `{source}` in place of the code of the language that is spoken, and `{target}` of that
-            which is written.
-        languages: Their codes.
+            which is written; nothing where a checkpoint's chat template writes them.
+        translates: Whether the one may differ from the other.
     """
 
-    begins: tuple[str, ...]
     languages: tuple[str, ...]
+    begins: tuple[str, ...] = ()
+    translates: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 """Speech models that are told the language and how to write: text is that of transformers' processor and `generate`."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,18 @@ import tokenizers
 import torch
 import transformers
 from parity import Array
+from transformers.models.canary.processing_canary import LANGUAGE_CODE_TO_NAME
+from transformers.models.cohere_asr.processing_cohere_asr import LANGUAGES as LANGUAGES_OF_COHERE
 
 import qeff_zoo
 from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.media import features, pieces
 from qeff_zoo.media.dither import noise
 from qeff_zoo.registry import find_recipe
+from qeff_zoo.runtime.speech_tokens import SpeechTokens
+from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.store import Store
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.sample_sounds import voice
@@ -33,10 +38,23 @@ SPECIAL = [
 ]  # fmt: skip
 
 
-def checkpoint(name: str, folder: Path, **settings: Any) -> Any:
-    """Write a tiny model with a tokenizer; return transformers' processor of it."""
-    recipe = find_recipe(name)
+#: As NeMo's prompts of Canary.
+TEMPLATE = (
+    "{% set asked = messages[0].content[1] %}<|startofcontext|> <|startoftranscript|> <|emo:undefined|> "
+    "<|{{ asked.source_language }}|> <|{{ asked.target_language }}|> "
+    "{{ '<|pnc|>' if asked.punctuation else '<|nopnc|>' }} <|noitn|> <|notimestamp|> <|nodiarize|>"
+)
+
+
+def checkpoint(folder: Path, **settings: Any) -> Any:
+    """Write a tiny Cohere Transcribe with a tokenizer; return transformers' processor of it."""
+    recipe = find_recipe("cohere_asr")
     tiny_models.make(recipe, recipe.tiny[0], folder)
+    return processor_of("cohere_asr", folder, **settings)
+
+
+def processor_of(name: str, folder: Path, **settings: Any) -> Any:
+    """Write and return transformers' processor."""
     words = {f"w{number}": number for number in range(len(SPECIAL), 257)}
     words |= {text: number for number, text in enumerate(SPECIAL)}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
@@ -45,8 +63,13 @@ def checkpoint(name: str, folder: Path, **settings: Any) -> Any:
     fast = transformers.PreTrainedTokenizerFast(
         tokenizer_object=made, unk_token="<unk>", pad_token="<pad>", eos_token="<|endoftext|>"
     )
-    extractor = transformers.CohereAsrFeatureExtractor(feature_size=16, **settings)
-    processor = transformers.CohereAsrProcessor(extractor, fast)
+    processor: Any
+    if name == "canary":
+        extractor = transformers.ParakeetFeatureExtractor(feature_size=16)
+        processor = transformers.CanaryProcessor(extractor, fast, chat_template=TEMPLATE)
+    else:
+        extractor = transformers.CohereAsrFeatureExtractor(feature_size=16, **settings)
+        processor = transformers.CohereAsrProcessor(extractor, fast)
     processor.save_pretrained(folder)
     return processor
 
@@ -81,7 +104,7 @@ def test_text_of_cohere_transcribe_is_that_of_generate(tmp_path: Path) -> None:
         "min_energy_window_samples": 400,
     }
     folder = tmp_path / "cohere"
-    processor = checkpoint("cohere_asr", folder, **limits)
+    processor = checkpoint(folder, **limits)
     session = session_of(folder, tmp_path / "store")
     sounds = [voice(length, RATE, length) for length in (9000, 60_000, 25_599)]
     for language in ("de", "ja"):
@@ -96,6 +119,31 @@ def test_text_of_cohere_transcribe_is_that_of_generate(tmp_path: Path) -> None:
         session.transcribe(sounds[0])
     with pytest.raises(GenerationError, match=r"Language 'sv' is not known"):
         session.transcribe(sounds[0], language="sv")
+
+
+def test_answers_of_canary_begin_as_its_chat_template_writes(tmp_path: Path) -> None:
+    """In the language that is spoken, and in English; graphs and `generate` are as of Cohere Transcribe."""
+    processor = processor_of("canary", tmp_path)
+    transformers.CanaryConfig().save_pretrained(tmp_path)
+    speech = find_recipe("canary").speech
+    assert speech is not None
+    found = SpeechTokens.read(tmp_path, asdict(speech), Tokenizer.find(tmp_path))
+    for task, target in (("transcribe", "de"), ("translate", "en"), (None, "de")):
+        right = processor.apply_transcription_request(voice(4000, RATE, 1), "de", target)
+        ours = found.beginning(found.language_token("German"), task, times=False)
+        assert list(ours) == right["decoder_input_ids"][0].tolist()
+    assert {*speech.languages} == {*LANGUAGE_CODE_TO_NAME}
+    with pytest.raises(GenerationError, match="which language is spoken"):
+        found.beginning(None, None, times=False)
+    (tmp_path / "chat_template.jinja").unlink()
+    with pytest.raises(PackageError, match="has no chat template"):
+        SpeechTokens.read(tmp_path, asdict(speech), Tokenizer.find(tmp_path))
+
+
+def test_cohere_transcribe_knows_the_languages_of_its_processor() -> None:
+    speech = find_recipe("cohere_asr").speech
+    assert speech is not None
+    assert {*speech.languages} == LANGUAGES_OF_COHERE
 
 
 def test_noise_is_that_of_pytorch() -> None:

@@ -173,7 +173,8 @@ def _of_processor(
         )
     ids = np.atleast_2d(np.asarray(inputs["input_ids"]))
     mask = np.atleast_2d(np.asarray(inputs.get("attention_mask", np.ones_like(ids)))).astype(bool)
-    pictures = iter(_pictures({name: np.asarray(inputs[name]) for name in inputs}))
+    arrays = {name: np.asarray(inputs[name]) for name in inputs}
+    pictures = iter(_pictures(arrays, session.told.get("pixels", "pixel_values")))
     for row, seen in zip(ids, mask, strict=True):
         tokens = row[seen].tolist()
         left, shown = sum(one in session.placeholders for one in tokens), list["Prepared"]()
@@ -183,13 +184,16 @@ def _of_processor(
         yield tokens, shown
 
 
-def _pictures(inputs: Mapping[str, Any]) -> "list[Prepared]":
+def _pictures(inputs: Mapping[str, Any], pixels_name: str = "pixel_values") -> "list[Prepared]":
     """Take apart what a processor returns of several pictures."""
     import numpy as np
 
-    if "pixel_values" not in inputs:
+    if pixels_name not in inputs:
         return []
-    pixels, grids = inputs["pixel_values"], inputs.get(_GRID)
+    pixels, grids = inputs[pixels_name], inputs.get(_GRID)
+    if pixels_name != "pixel_values":  # which has more to say of each
+        names = [name for name in inputs if name.startswith("image_")]
+        return [{name: inputs[name][at : at + 1] for name in names} for at in range(len(pixels))]
     if _RATIOS in inputs:  # of each prompt as many pictures; those that fill up have none
         names = [name for name in inputs if name == "pixel_values" or name.startswith("aspect_")]
         return [

@@ -151,8 +151,8 @@ def _find_of_half(model: Any, half: nn.Module) -> tuple[str, nn.ModuleList] | No
     if not lists:
         return None
     longest = max(lists, key=lambda path: len(lists[path]))
-    prefix = next(path for path, module in model.named_modules() if module is half)
-    return f"{prefix}.{longest}", lists[longest]
+    prefix = next(f"{path}." if path else "" for path, one in model.named_modules() if one is half)
+    return prefix + longest, lists[longest]
 
 
 def reduce(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processors make of pictures that choose a canvas for each: Llama 3.2 Vision's, Ovis 2's and Molmo 2's."""
+"""What processors make of pictures that they put on a canvas: the one that suits each, and its tiles."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qeff_zoo.errors import CheckpointError
+from qeff_zoo.errors import CheckpointError, MediaError
 from qeff_zoo.media.image_rules import Arrays, cut, nearest_grid
 from qeff_zoo.media.images import Pixels
-from qeff_zoo.media.pixels import interpolated, numbers, resize
+from qeff_zoo.media.interpolation import resize_bytes, resize_numbers
+from qeff_zoo.media.pixels import numbers, resize
 
-_BILINEAR = 2  # as Pillow numbers its filters
+_LEAST = 10  # pixels of a side, below which Phi-4 multimodal takes no picture
 
 
 def tiles_of_canvases(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
@@ -22,12 +23,7 @@ def tiles_of_canvases(images: Sequence[Pixels], settings: Mapping[str, Any]) -> 
     Returns `pixel_values` (1, n, tiles, 3, side, side), zeros where there are fewer; `aspect_ratio_ids` (1, n), the
     number of the canvas; and `aspect_ratio_mask` (1, n, tiles), 1 for a tile.
     """
-    side, most = settings["size"].get("height"), settings["max_image_tiles"]
-    if not side or side != settings["size"].get("width"):
-        raise CheckpointError(
-            f"Cannot cut pictures into tiles: `size` is {settings['size']!r}. Expected a height and a width that are "
-            "equal. Correct the processor's JSON."
-        )
+    side, most = _side(settings), settings["max_image_tiles"]
     sides = range(1, most + 1)
     canvases = [(high, wide) for high in sides for wide in sides if high * wide <= most]
     pixels = np.zeros((1, len(images), most, 3, side, side), np.float32)
@@ -49,6 +45,17 @@ def tiles_of_canvases(images: Sequence[Pixels], settings: Mapping[str, Any]) -> 
         ids[0, place] = number + 1
         mask[0, place, : len(tiles)] = 1
     return {"pixel_values": pixels, "aspect_ratio_ids": ids, "aspect_ratio_mask": mask}
+
+
+def _side(settings: Mapping[str, Any]) -> int:
+    """Return the height of a tile, which is its width."""
+    side = settings["size"].get("height")
+    if not side or side != settings["size"].get("width"):
+        raise CheckpointError(
+            f"Cannot cut pictures into tiles: `size` is {settings['size']!r}. Expected a height and a width that are "
+            "equal. Correct the processor's JSON."
+        )
+    return int(side)
 
 
 def _nearest_canvas(image: Pixels, canvases: NDArray[Any]) -> int:
@@ -122,114 +129,64 @@ def _kept(image: Pixels, grid: tuple[int, int], side: int) -> float:
     return float(area / (width * height))
 
 
-def whole_and_overlapping_crops(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
-    """Molmo 2: the whole picture, then crops of a canvas that overlap; rows are made of squares of their patches.
+def whole_and_padded_tiles(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
+    """Phi-4 multimodal: the whole picture, then the tiles of a canvas, which is white below or to the right of it.
 
-    Returns `pixel_values` (crops of all pictures, patches, values); `image_token_pooling` (rows, patches of one), which
-    are counted over all crops, -1 for none; `image_grids` (n, 4), in rows: rows and columns of the whole, and of the
-    canvas; and `image_num_crops` (n).
+    As transformers' torchvision backend, the only one: bit for bit but for the whole, which is interpolated in float32.
+
+    Returns `image_pixel_values` (n, tiles, 3, side, side), zeros beyond a picture's own tiles, `image_sizes` (n, 2) of
+    the canvas, and `image_attention_mask` (n, tiles, rows, columns), 1 for a patch that is no padding.
     """
-    side, patch = _crop(settings)
-    within, before, counts = (side // patch) ** 2, 0, []
-    pixels, pooled, grids = [], list[NDArray[np.int64]](), []
+    side, patch = _side(settings), settings["patch_size"]["height"]
+    if settings["do_rescale"] and settings["do_normalize"]:  # at once, as there
+        scale = np.float32(1.0 / settings["rescale_factor"])
+        named = {name: np.float32(settings[name]) * scale for name in ("image_mean", "image_std")}
+        settings = {**settings, **named, "do_rescale": False}
+    parts, masks, sizes = [], [], []
     for image in images:
-        crops, places = _overlapping(image, settings)
-        whole = np.arange(within).reshape(side // patch, side // patch)
-        shapes = []
-        for at, lie in ((0, whole), (within, places)):
-            squares, shape = squares_of(lie, settings["pooling_size"])
-            pooled.append(np.where(squares < 0, -1, squares + at + before))
-            shapes += shape
-        parts = [interpolated(image, side, side), *crops]
-        made = [numbers(part, settings, at_once=True).transpose(1, 2, 0) for part in parts]
-        pixels += [_patches(part, patch) for part in made]
-        grids.append(shapes)
-        counts.append(len(parts))
-        before += within * len(parts)
+        canvas, mask = _white_canvas(image, side, patch, settings)
+        values = numbers(canvas, settings)
+        tiles = cut(values.transpose(1, 2, 0), side, side)
+        parts.append(
+            [resize_numbers(values, side, side), *(one.transpose(2, 0, 1) for one in tiles)]
+        )
+        unit = side // patch
+        masks.append([np.ones((unit, unit), np.int64), *cut(mask, unit, unit)])
+        sizes.append(canvas.shape[:2])
+    pixels = np.zeros((len(images), max(map(len, parts)), 3, side, side), np.float32)
+    there = np.ones((*pixels.shape[:2], side // patch, side // patch), np.int64)
+    for place, (tiles, known) in enumerate(zip(parts, masks, strict=True)):
+        pixels[place, : len(tiles)] = tiles
+        there[place, : len(known)] = known
     return {
-        "pixel_values": np.stack(pixels),
-        "image_token_pooling": np.concatenate(pooled),
-        "image_grids": np.array(grids),
-        "image_num_crops": np.array(counts),
+        "image_pixel_values": pixels,
+        "image_sizes": np.array(sizes),
+        "image_attention_mask": there,
     }
 
 
-def _crop(settings: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the pixels on a side of a crop, and of a patch.
-
-    Raises:
-        CheckpointError: These, or the squares that rows are made of, are no squares, or crops have no middle.
-    """
-    size, pool, patch = (settings[name] for name in ("size", "pooling_size", "patch_size"))
-    side, edges = size.get("height"), sum(settings["overlap_margins"]) * patch["height"]
-    if side != size.get("width") or len({*pool}) > 1 or not edges < side or side % patch["height"]:
-        raise CheckpointError(
-            f"Cannot cut pictures into crops: `size` is {size!r}, `patch_size` {patch!r}, `pooling_size` {pool!r} and "
-            f"`overlap_margins` {settings['overlap_margins']!r}. Expected squares, of whole patches, with room between "
-            "the margins. Correct the processor's JSON."
+def _white_canvas(
+    image: Pixels, side: int, patch: int, settings: Mapping[str, Any]
+) -> tuple[Pixels, NDArray[np.int64]]:
+    """Put a picture on whole tiles; return that, and 1 for each patch that it has a part of."""
+    height, width = image.shape[:2]
+    wide, high = (math.ceil(one / side) for one in (width, height))
+    if wide * high > (most := settings["dynamic_hd"]):
+        wide, high = nearest_grid(image, {**settings, "min_patches": 1, "max_patches": most})
+    tall, broad = high * side, wide * side
+    across, down = broad / width, tall / height
+    inner = (int(height * across), broad) if across < down else (tall, int(width * down))
+    if min(inner) < _LEAST:
+        raise MediaError(
+            f"Cannot read a picture of {width} x {height} pixels: it would become one of {inner[1]} x {inner[0]}. "
+            f"Expected {_LEAST} pixels on each side at least. Crop it: it is too narrow for this model."
         )
-    if settings["resample"] != _BILINEAR:
-        raise CheckpointError(
-            f"Cannot resize pictures: `resample` is {settings['resample']!r}. Expected {_BILINEAR}, bilinear. Correct "
-            "the processor's JSON."
-        )
-    return int(side), int(patch["height"])
-
-
-def _overlapping(
-    image: Pixels, settings: Mapping[str, Any]
-) -> tuple[list[Pixels], NDArray[np.int64]]:
-    """Cut the canvas that suits a picture, which is stretched to it, into crops.
-
-    Returns the crops, and of each patch of the canvas its number among those of all crops.
-    """
-    side, patch = _crop(settings)
-    first, last = settings["overlap_margins"]
-    edges = (first + last) * patch
-    step = side - edges
-    high, wide = _tiling(image, edges, step, settings["max_crops"])
-    canvas = interpolated(image, high * step + edges, wide * step + edges)
-    crops = [
-        canvas[top : top + side, left : left + side]
-        for top in range(0, high * step, step)
-        for left in range(0, wide * step, step)
-    ]
-    count = side // patch
-    places = np.arange(high * wide * count**2).reshape(high, wide, count, count)
-    places[1:, :, :first] = places[:, 1:, :, :first] = -1
-    places[:-1, :, count - last :] = places[:, :-1, :, count - last :] = -1
-    flat = places.transpose(0, 2, 1, 3).reshape(-1)
-    return crops, flat[flat >= 0].reshape(canvas.shape[0] // patch, canvas.shape[1] // patch)
-
-
-def _tiling(image: Pixels, edges: int, step: int, most: int) -> tuple[int, int]:
-    """Choose rows and columns of crops: those that enlarge a picture least, else shrink it least."""
-    sides = range(1, most + 1)
-    tilings = sorted(
-        ((high, wide) for high in sides for wide in sides if high * wide <= most),
-        key=lambda one: (one[0] * one[1], one[0]),
+    canvas = np.full((tall, broad, 3), 255, np.uint8)
+    canvas[: inner[0], : inner[1]] = resize_bytes(image, *inner)
+    mask = np.ones((tall // patch, broad // patch), np.int64)
+    below, beside = (
+        (whole - part) // patch for whole, part in zip((tall, broad), inner, strict=True)
     )
-    own = np.array(image.shape[:2], np.float32) - edges
-    with np.errstate(divide="ignore"):  # a picture that is no larger than the margins
-        scales = (np.array(tilings, np.float32) * step / own).min(1)
-    enlarging = np.where(scales < 1, np.float32(10e9), scales)
-    return tilings[int(scales.argmax() if (scales < 1).all() else enlarging.argmin())]
-
-
-def squares_of(
-    places: NDArray[np.int64], pool: Sequence[int]
-) -> tuple[NDArray[np.int64], list[int]]:
-    """Return the patches of which each row is made, -1 beyond the sides, and rows and columns of rows."""
-    missing = [-size % unit for size, unit in zip(places.shape, pool, strict=True)]
-    around = [(one // 2, one - one // 2) for one in missing]
-    filled = np.pad(places, around, constant_values=-1)
-    high, wide = (size // unit for size, unit in zip(filled.shape, pool, strict=True))
-    squares = filled.reshape(high, pool[0], wide, pool[1]).transpose(0, 2, 1, 3)
-    return squares.reshape(high * wide, -1), [high, wide]
-
-
-def _patches(crop: NDArray[Any], patch: int) -> NDArray[Any]:
-    """Cut a crop (rows, columns, channels) into patches, (patches, values)."""
-    count = len(crop) // patch
-    blocks = crop.reshape(count, patch, count, patch, -1).transpose(0, 2, 1, 3, 4)
-    return blocks.reshape(count**2, -1)
+    mask[len(mask) - below :] = 0
+    mask[:, mask.shape[1] - beside :] = 0
+    return canvas, mask

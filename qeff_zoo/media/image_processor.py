@@ -18,8 +18,9 @@ from qeff_zoo.media import patch_rules
 from qeff_zoo.media.canvases import (
     tiles_of_canvases,
     whole_and_covering_tiles,
-    whole_and_overlapping_crops,
+    whole_and_padded_tiles,
 )
+from qeff_zoo.media.crops import whole_and_overlapping_crops
 from qeff_zoo.media.images import LIMITS, ImageLimits, Picture, read_image
 from qeff_zoo.media.slices import whole_and_slices
 
@@ -194,6 +195,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         patch_rules.lines_of_patches,
         {
             **_PATCHES, "size": {"shortest_edge": 384 * 384, "longest_edge": 1536 * 1536},
+        },
+    ),
+    "Phi4MultimodalImageProcessor": (
+        whole_and_padded_tiles,
+        {
+            **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 448, "width": 448}, "patch_size": 14,
+            "dynamic_hd": 36,
         },
     ),
     "PixtralImageProcessor": (

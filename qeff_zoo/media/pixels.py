@@ -38,42 +38,6 @@ def resize(image: Pixels, height: int, width: int, resample: int) -> Pixels:
     )
 
 
-def interpolated(image: Pixels, height: int, width: int) -> Pixels:
-    """Resize bilinearly between the four nearest pixels, however many others there are, as PyTorch does; then round.
-
-    Raises:
-        MediaError: The result would have too many pixels.
-    """
-    if height * width > LIMITS.pixels:
-        raise MediaError(
-            f"Cannot resize a picture of {image.shape[1]} x {image.shape[0]} pixels to {width} x {height}. Expected at "
-            f"most {LIMITS.pixels:,} pixels. Correct the processor's JSON."
-        )
-    (tops, bottoms, down), (lefts, rights, right) = (
-        _around(old, new) for old, new in zip(image.shape[:2], (height, width), strict=True)
-    )
-    left, up = 1 - right, 1 - down
-    found = np.zeros((height, width, 3), np.float32)
-    # As PyTorch adds up in one thread, products unrounded: halves go up or down by that. With more it differs.
-    for rows, columns, tall, wide in (
-        (tops, rights, up, right),
-        (tops, lefts, up, left),
-        (bottoms, lefts, down, left),
-        (bottoms, rights, down, right),
-    ):
-        weights = (tall[:, None] * wide)[:, :, None].astype(np.float64)
-        found = (weights * image[rows[:, None], columns] + found).astype(np.float32)
-    return np.rint(found).astype(np.uint8)
-
-
-def _around(old: int, new: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float32]]:
-    """Return of each new place on an axis the old ones before and behind, and the weight of the one behind."""
-    scale = np.float64(np.float32(old) / np.float32(new))
-    at = np.maximum((scale * (np.arange(new) + 0.5) - 0.5).astype(np.float32), np.float32(0))
-    first = np.minimum(at.astype(np.int64), old - 1)
-    return first, np.minimum(first + 1, old - 1), np.clip(at - first.astype(np.float32), 0, 1)
-
-
 def shortest_edge(image: Pixels, edge: int) -> tuple[int, int]:
     """Return the height and width of a picture whose shorter side has this length."""
     height, width = image.shape[:2]

@@ -287,10 +287,30 @@ def _whole_and_slices(grid: Grid, rows: int) -> Written:
     return found
 
 
+# --- Phi-4 multimodal: tiles without their padding, whose lines each end with a learned row, then the whole ----------
+
+
+def _cut_lines(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
+    """Order features of the whole picture and its tiles; lines of each end with a row, and each with another one."""
+    side, size = math.isqrt(len(tiles[0])), int(config["vision_config"]["crop_size"])
+    tall, wide = (int(one) // size for one in prepared["image_sizes"].reshape(2))
+    mask = prepared["image_attention_mask"]
+    mask = mask.reshape(-1, *mask.shape[-2:])[1 : 1 + tall * wide, ::2, ::2]
+    real = mask.reshape(tall, wide, side, side).transpose(0, 2, 1, 3).reshape(tall * side, -1)
+    rows, columns = int(real[:, 0].sum()), int(real[0].sum())
+    parts = np.stack([tile[:-1] for tile in tiles[1 : 1 + tall * wide]])
+    parts = parts.reshape(tall, wide, side, side + 1, -1)[:, :, :, :-1].transpose(0, 2, 1, 3, 4)
+    parts = parts.reshape(tall * side, wide * side, -1)[:rows, :columns]
+    ends = np.broadcast_to(tiles[0][side], (rows, 1, parts.shape[2]))
+    lines = np.concatenate([parts, ends], axis=1).reshape(-1, parts.shape[2])
+    return np.concatenate([lines, tiles[0][-1:], tiles[0][:-1]])
+
+
 #: By the name that recipes say.
 LAYOUTS: Mapping[str, Layout] = {
     "": Layout(),
     "broken_lines": Layout(grid=_sized, write=_broken_lines),
+    "cut_lines": Layout(arrange=_cut_lines),
     "ended_tiles": Layout(write=_ended_tiles),
     "lines": Layout(arrange=_lines),
     "named_tiles": Layout(grid=_split, write=_named_tiles),

@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
@@ -327,8 +328,9 @@ class MediaTextSession(TextGenerationSession):
 
     def _id(self, name: str) -> int:
         """Return a token that the config names; older ones call it an index."""
-        older = name.replace("_id", "_index")
-        found = self.config.get(name, self.config.get(older))
+        *parts, field = name.split(".")
+        part = reduce(lambda whole, one: whole.get(one, {}), parts, self.config)
+        found = part.get(field, part.get(field.replace("_id", "_index")))
         if found is None:
             raise GenerationError(
                 f"config.json of the package has no {name!r}; expected the id of the token that stands for "

@@ -35,7 +35,7 @@ class SpeechTokens:
         start: Begins every answer.
         end: Ends every answer.
         languages: Token by code, as "en", or a number of those that a model is told; nothing of models of one language.
-        tasks: Token by task; nothing of models that only transcribe.
+        tasks: Token by task, or a number of those that a model is told; nothing of models that only transcribe.
         no_times: Asks for text without times; None where the model knows no times. Those come right behind it.
         before: Begins what was said earlier; None where nothing of that can be told.
         suppressed: Never said.
@@ -96,14 +96,16 @@ class SpeechTokens:
         begun = [] if first is None else [(1, first)]
         forced: dict[int, int | None] = dict(said.get("forced_decoder_ids") or begun)
         known = {name.strip("<|>"): token for name, token in (said.get("lang_to_id") or {}).items()}
+        tasks: dict[str, int] = said.get("task_to_id") or {}
         if told:
             known = {code: number for number, code in enumerate(told["languages"])}
+            tasks = {task: number for number, task in enumerate(TASKS) if told.get("translates")}
         return cls(
             start=start,
             end=end,
             languages=known,
-            begins=speech_prompts.find(told, tokenizer) if told and tokenizer else None,
-            tasks=said.get("task_to_id") or {},
+            begins=speech_prompts.find(folder, told, tokenizer) if told and tokenizer else None,
+            tasks=tasks,
             no_times=said.get("no_timestamps_token_id"),
             before=before,
             suppressed=suppressed,
@@ -177,7 +179,7 @@ class SpeechTokens:
                 "does. Ask for text alone, of recordings that fit into one window."
             )
         if self.begins is not None:
-            return self._told(language)
+            return self._told(language, task)
         tokens = [self.start, *([] if task else self.forced)]
         if language is not None:
             tokens[1:2] = [language]
@@ -189,7 +191,7 @@ class SpeechTokens:
             tokens.append(self.no_times)
         return tuple(token for token in tokens if token is not None)
 
-    def _told(self, language: int | None) -> tuple[int, ...]:
+    def _told(self, language: int | None, task: SpeechTask | None) -> tuple[int, ...]:
         """Return the tokens that an answer begins with in a language that was told, as `generate` completes them."""
         source = self.code_of(language)
         if source is None:
@@ -198,7 +200,7 @@ class SpeechTokens:
                 f"{', '.join(sorted(self.languages))}. Give it (--language CODE)."
             )
         assert self.begins is not None
-        first, *others = self.begins(source, source)
+        first, *others = self.begins(source, "en" if task == "translate" else source)
         return (self.start, *([] if first == self.start else [first]), *others)
 
     def detected(self, logits: Array) -> int:

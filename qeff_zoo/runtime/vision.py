@@ -66,13 +66,14 @@ class Vision(Reader):
         super().__init__(program, config, budget, told)
         #: Of a program that takes patches: what their geometry depends on.
         self.tower = Tower.read(config, told) if told.get("patches") else None
+        self._pixels = told.get("pixels", PIXELS)
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
         if self._told.get("crossing"):
             return self._view(digest, prepared)
         if name := self._told.get("pooled"):
             return self._look_at_crops(digest, name, prepared)
-        pixels = np.ascontiguousarray(prepared["pixel_values"], np.float32)
+        pixels = np.ascontiguousarray(prepared[self._pixels], np.float32)
         if self.tower is None:
             return self._look_at_tiles(digest, pixels, prepared)
         if self.tower.positions:
@@ -184,14 +185,21 @@ class Vision(Reader):
     ) -> Encoded:
         """Read tiles one by one: they do not see one another."""
         tiles: Sequence[Array] = [*pixels.reshape(-1, *pixels.shape[-3:])]
-        if (mask := prepared.get(self._told.get("mask", ""))) is not None:
+        name, shown = self._told.get("mask", ""), self.program.inputs.keys() - {self._pixels}
+        masks: dict[str, Array] = {}
+        if (mask := prepared.get(name)) is not None:
             real = mask.reshape(-1, *mask.shape[-2:]) > 0
-            sizes = zip(tiles, real.any(2).sum(1), real.any(1).sum(1), strict=True)
-            tiles = [tile[:, :height, :width] for tile, height, width in sizes]
-        finer = self.program.inputs.keys() - {"pixel_values"}  # the same tiles, in another size
+            if name in shown:
+                masks[name] = real.astype(np.int64)
+            else:
+                sizes = zip(tiles, real.any(2).sum(1), real.any(1).sum(1), strict=True)
+                tiles = [tile[:, :height, :width] for tile, height, width in sizes]
+        # What else it is shown are the same tiles, in another size.
+        others = {
+            one: np.asarray(prepared[one], np.float32) for one in shown - masks.keys()
+        } | masks
         told = [
-            {"pixel_values": tile[None]}
-            | {name: np.asarray(prepared[name], np.float32)[[at]] for name in finer}
+            {self._pixels: tile[None], **{one: array[[at]] for one, array in others.items()}}
             for at, tile in enumerate(tiles)
         ]
         found = [self._run(one) for one in told]

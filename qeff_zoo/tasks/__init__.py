@@ -176,6 +176,8 @@ def task_of(architecture: str, recipe: Recipe) -> str:
         architecture: Class name.
         recipe: Of its `model_type`.
     """
+    if recipe.media:  # a name may end as that of a class for text alone
+        return recipe.task
     reads = find(recipe.task).reads
     alike = (task for task in map(find, NAMES) if task.reads == reads)
     # What has no head is recognized last: every name may end like that.

@@ -21,6 +21,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -210,7 +211,7 @@ def tracing(
 
     made = decoding.tracing(model, step=partial(Step, media=told), more=more, **variant)
     around = getattr(config, told.around) if told.around else ()
-    tokens, index = [getattr(config, told.token), *around], f"{modality}_index"
+    tokens, index = [attrgetter(told.token)(config), *around], f"{modality}_index"
     return replace(made, then=partial(_finish, then=made.then, index=index, tokens=tokens))
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.choices import Request
-from qeff_zoo.recipe import WINDOW_SHAPES, Recipe, Shape, SoundShape
+from qeff_zoo.recipe import WINDOW_SHAPES, Recipe, Shape, SoundShape, Speech
 from qeff_zoo.tasks import SPEECH_SEQ2SEQ, Part, Task, Tracing, named, text_generation
 
 if TYPE_CHECKING:
@@ -42,8 +42,12 @@ def _variant(
 ) -> dict[str, Any]:
     return {
         **({"continuous_batching": True} if shape.full_batch_size else {}),
-        **({"speech": asdict(recipe.speech)} if recipe.speech else {}),
+        **({"speech": _said(recipe.speech)} if recipe.speech else {}),
     }
+
+
+def _said(speech: Speech) -> dict[str, Any]:
+    return {name: value for name, value in asdict(speech).items() if value}
 
 
 def _align(model: Any, **variant: Any) -> Tracing:

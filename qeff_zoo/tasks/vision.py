@@ -20,6 +20,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import attrgetter
 from typing import Any
 from unittest import mock
 
@@ -155,7 +156,7 @@ class Picture(nn.Module):
     def __init__(self, model: Any, images: Images) -> None:
         super().__init__()
         self.model, self.images = model, images
-        token = getattr(model.config, images.token)
+        token = attrgetter(images.token)(model.config)
         around = getattr(model.config, images.around) if images.around else ()
         self.tokens = torch.tensor([[token, token, *around]])
 

@@ -32,3 +32,12 @@ def language_model(model: Any) -> Any:
     """Return the part of a model that reads embedded text: all of it where there is no other."""
     composite = model.config.get_text_config() is not model.config
     return model.get_decoder() if composite and hasattr(model, "get_decoder") else model
+
+
+def vision_tower(model: Any) -> Any:
+    """Return the part of a model that reads pictures, which a few do not name."""
+    found = model.get_encoder(modality="image")
+    if found is not model:
+        return found
+    told = model.config.vision_config
+    return next(one for one in model.modules() if getattr(one, "config", None) is told)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import CheckpointError
-from qeff_zoo.media.canvases import squares_of
+from qeff_zoo.media.crops import squares_of
 from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.runtime.hearing import FEATURES
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
@@ -49,7 +49,7 @@ def insert(
     """
     places = () if isinstance(session.reader, Distant) else _PLACES
     every = sounds(session) if isinstance(session, AudioTextToTextSession) else _pictures(session)
-    reserved = set(_tokens(session.config))
+    reserved = {*_tokens(session.config), *session.placeholders}
     plain = next(token for token in range(1, session.decoder.vocab_size) if token not in reserved)
     filled: list[list[int]] = []
     shown: list[list[Prepared]] = []
@@ -121,6 +121,14 @@ def noise(
         random: Draws.
     """
     assert not isinstance(session.reader, Distant)
+    if name := session.told.get("pixels"):  # the whole picture, and one tile of the same size
+        mask = session.told["mask"]
+        sides, patches = (session.reader.program.inputs[one].shape[1:] for one in (name, mask))
+        return {
+            name: random.standard_normal((1, 2, *sides), np.float32),
+            "image_sizes": np.array([sides[1:]]),
+            mask: np.ones((1, 2, *patches), np.int64),
+        }
     tower, found = getattr(session.reader, "tower", None), dict[str, Any]()
     tensor = session.reader.program.inputs["pixel_values"]
     shape = [one for one in tensor.shape if isinstance(one, int)]
