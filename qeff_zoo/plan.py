@@ -348,9 +348,14 @@ def _check_programs(
             f"does not run {' and '.join(map(repr, sorted(lacking)))} of them. Choose --target "
             f"{targets.NAMES[0]}{other if fits_without else ''}."
         )
-    elif target.fixed and recipe.images and "vision" in roles and recipe.images.sized:
+    elif (
+        target.fixed
+        and recipe.images
+        and "vision" in roles
+        and (recipe.images.sized or recipe.images.pooled)
+    ):
         choices.problems.append(
-            f"Recipe {recipe.model_type!r} reads pictures of any size and has no patches that fill one up, but "
+            f"Recipe {recipe.model_type!r} reads pictures of any size and has nothing that fills one up, but "
             f"programs for --target {target.name} have fixed sizes. Choose --target {targets.NAMES[0]}, or another "
             "model."
         )

@@ -114,7 +114,8 @@ class Media:
             its parts.
         axes: Of rotary positions: 1, or 3 for time, height and width.
         types: Argument that tells the forward which tokens are a picture's, where attention depends on that.
-        whole: What must be in one call of prefill, since its tokens see one another: "image", "prompt", or nothing.
+        whole: What must be in one call of prefill, since its tokens see one another: "image", "images" for all those of
+            a prompt with what lies between them, "prompt", or nothing.
         deepstack: Field of the vision config that lists the layers whose features are added in the language model.
         added: Fields of the config that list layers of the language model before which features are added, in the order
             in which its forward lists those; none of them take a token's place then. Of pairs the second is that layer.
@@ -125,6 +126,9 @@ class Media:
         after: Tokens after them.
         text: How what follows the last picture of a prompt is written, as `<bos>{}`; nothing for as it is.
         mask: What a processor calls the part of its result that is no padding, where it fills up.
+        among: Fields of the config with the tokens that are written among and around a picture's rows, where they see
+            others and are seen as if they had rows, too.
+        opening: Names of special tokens, of which the first that a tokenizer has begins every prompt.
         adapter: Folder of a checkpoint, "." for its own, that has an adapter which is to be on only where a prompt has
             pictures or sounds.
     """
@@ -141,6 +145,8 @@ class Media:
     after: tuple[int | str, ...] = ()
     text: str = ""
     mask: str = ""
+    among: tuple[str, ...] = ()
+    opening: tuple[str, ...] = ()
     adapter: str = ""
 
 
@@ -161,14 +167,20 @@ class Images(Media):
             merged, one below another.
         lines: Whether a processor gives patches line by line, and not square by square of those that are merged.
         planes: Whether patches are (channels, rows, columns), and not one list of values.
-        taps: How learned positions are interpolated: "bilinear" or "bicubic" around the middles of patches, or
-            "antialiased", where a patch may take a share of every position; else bilinear with corners aligned.
+        taps: How learned positions are interpolated: "bilinear" or "bicubic" around the middles of patches, "nearest",
+            where each takes one, or "antialiased", where a patch may take a share of every position; else bilinear with
+            corners aligned.
         frames: Whether the tower is told the frame of a patch beside its row and column.
         merged: Whether a processor merges patches itself, so that each that it gives becomes a row.
         merge: Patches on a side of the square that becomes a row, where a forward is told that of each picture; 0 where
             the config says it.
         positions: What a processor calls the column and row of each patch, -1 for padding, where it says those itself.
         shapes: What a processor calls rows and columns of each tile's patches, where it fills up their sequence.
+        packed: What a processor calls rows and columns of each tile's patches, where those of all tiles lie side by
+            side in one line; squares of them may be merged within the tower, too.
+        numbered: Names of the tokenizer's special tokens around the number of each picture of a prompt.
+        pooled: What a processor calls the patches of which each row is made, counted over all crops of a picture, -1
+            for none, where a row may be of several crops; these are then read together.
         crossing: Field of the text config that lists the layers which read pictures by cross-attention, where those do,
             and features take no token's place; then `mask` is of tiles.
         video: Field of the config with the token that stands for a row of a video, where the tower reads frames, too;
@@ -197,6 +209,9 @@ class Images(Media):
     merge: int = 0
     positions: str = ""
     shapes: str = ""
+    packed: str = ""
+    numbered: tuple[str, ...] = ()
+    pooled: str = ""
     crossing: str = ""
     video: str = ""
     video_processor: str = ""
@@ -211,6 +226,10 @@ class Sounds(Media):
     Args:
         windows: How many a sound may have at most; 0 for as many as fit into a prompt.
         together: Whether features of a sound are computed of all its windows together, and not of each by itself.
+        window: Name of the encoder's frames of a window, where a forward takes a sound of any length at once, whose
+            windows do not hear one another; nothing where each is given by itself, with a frame for every position.
+        times: Name of a method of the model that says when each row of a sound's windows is, (windows, rows) in
+            seconds, which it is to find in the prompt; nothing where rows have no times.
         features: What a processor and a forward call features of a sound, where that is not `input_features`.
         span: Rows that its encoder reads at once, where it merges frames of a sound of any length to rows first.
         blocks: Name of the encoder's frames of a block, where it reads a sound of any length at once, and cuts it into
@@ -221,10 +240,28 @@ class Sounds(Media):
     token: str = "audio_token_id"
     windows: int = 0
     together: bool = False
+    window: str = ""
+    times: str = ""
     features: str = ""
     span: int = 0
     blocks: str = ""
     written: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speech:
+    """How what is written of speech begins, where no file of a checkpoint says it.
+
+    Args:
+        languages: Codes of those that may be spoken.
+        begins: Its tokens, with `{source}` in place of the code of the language that is spoken, and `{target}` of that
+            which is written; nothing where a checkpoint's chat template writes them.
+        translates: Whether the one may differ from the other.
+    """
+
+    languages: tuple[str, ...]
+    begins: tuple[str, ...] = ()
+    translates: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,6 +293,7 @@ class Recipe:
         components: Models that become programs; nothing for those of the task.
         images: How pictures come in, of a model that reads them.
         sounds: The same of a model that hears.
+        speech: How what is written of speech begins; None where generation_config.json says it.
         shapes: Named profiles; the first is the default.
         retains_context: Some state of a decoder grows with the context; else all are windows or recurrent states.
         fixed_kv_heads: Why `--kv-heads` cannot repeat the key/value heads, in words; nothing where it can, or where a
@@ -276,6 +314,7 @@ class Recipe:
     components: tuple[Component, ...] = ()
     images: Images | None = None
     sounds: Sounds | None = None
+    speech: Speech | None = None
     shapes: Mapping[str, Shape]
     retains_context: bool = True
     fixed_kv_heads: str = ""

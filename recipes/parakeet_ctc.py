@@ -6,7 +6,7 @@ Unusual: Fast Conformer layers over mel features, which two-dimensional convolut
 
 from qeff_zoo.recipe import Recipe, Shape, Tiny
 
-_ENCODER = {
+ENCODER = {
     "hidden_size": 64,
     "num_hidden_layers": 4,
     **dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 4),
@@ -27,12 +27,12 @@ RECIPE = Recipe(
         "throughput": Shape(seq_lens=(3000,), batch_size=8),
     },
     tiny=(
-        Tiny(config={"vocab_size": 37, "pad_token_id": 36, "encoder_config": _ENCODER}),
+        Tiny(config={"vocab_size": 37, "pad_token_id": 36, "encoder_config": ENCODER}),
         Tiny(
             config={
                 "vocab_size": 37,
                 "pad_token_id": 36,
-                "encoder_config": {**_ENCODER, "scale_input": False, "attention_bias": False},
+                "encoder_config": {**ENCODER, "scale_input": False, "attention_bias": False},
             },
             name="plain",
         ),

@@ -412,6 +412,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "size": {"height": 28, "width": 28},
         "image_grid_pinpoints": [[28, 28], [28, 84], [84, 28], [56, 56]],
     },
+    "MiniCPMV4_6ImageProcessor": {"patch_size": 4, "scale_resolution": 24},
     "MllamaImageProcessor": {"size": {"height": 28, "width": 28}},
     "Ovis2ImageProcessor": {"size": {"height": 28, "width": 28}, "crop_to_patches": True},
     "PPChart2TableImageProcessor": {"size": {"height": 28, "width": 28}},

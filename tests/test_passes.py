@@ -382,6 +382,29 @@ def test_angles_of_several_axes_are_looked_up(
     np.testing.assert_array_equal(found, expected)
 
 
+_WINDOWS = """
+<ir_version: 10, opset_import: ["": 18]>
+main (int64[1] window_ids, float[3] other) => (float[1, 3] y)
+<float[4, 3] times = {0, 1, 2, 300, 301, 302, 600, 601, 602, 900, 901, 902}>
+{
+    time = Gather <axis = 0> (times, window_ids)
+    angle = Mul (time, time)
+    looked_up = Cos (angle)
+    moved = Add (time, other)
+    computed = Sin (moved)
+    y = Add (looked_up, computed)
+}"""
+
+
+def test_angles_of_a_window_of_sound_are_looked_up_by_its_number() -> None:
+    model, whole = (ir.from_onnx_text(_WINDOWS) for _ in range(2))
+    assert position_tables.tabulate(model.graph, 50) == 1
+    assert [one.op_type for one in model.graph if one.op_type in ("Cos", "Sin")] == ["Sin"]
+    given = {"window_ids": np.array([2]), "other": np.zeros(3, np.float32)}
+    found, expected = (run(one, **given) for one in (model, whole))
+    np.testing.assert_array_equal(found, expected)
+
+
 # --- constants that devices hold -----------------------------------------------------------------
 
 

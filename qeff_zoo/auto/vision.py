@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _GRID, _RATIOS = "image_grid_thw", "aspect_ratio_ids"
 _SHAPES = ("spatial_shapes", "pixel_attention_mask")
+_SIZES = "target_sizes"
+_CROPS, _GRIDS, _POOLED = "image_num_crops", "image_grids", "image_token_pooling"
 
 
 class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
@@ -201,6 +203,15 @@ def _pictures(inputs: Mapping[str, Any], pixels_name: str = "pixel_values") -> "
     if _SHAPES[0] in inputs:  # a tile each, since their tokens are written out
         names = ["pixel_values", *_SHAPES]
         return [{name: inputs[name][at : at + 1] for name in names} for at in range(len(pixels))]
+    if _SIZES in inputs:  # a tile each, too
+        ends = inputs[_SIZES].prod(axis=1).cumsum() * pixels.shape[2]
+        parts = np.split(pixels, ends[:-1], axis=-1)
+        return [
+            {"pixel_values": part, _SIZES: size[None]}
+            for part, size in zip(parts, inputs[_SIZES], strict=True)
+        ]
+    if _CROPS in inputs:
+        return [*_of_crops(inputs)]
     if grids is None:
         return [{"pixel_values": one[None]} for one in pixels]
     ends = grids.prod(axis=1).cumsum()
@@ -208,3 +219,20 @@ def _pictures(inputs: Mapping[str, Any], pixels_name: str = "pixel_values") -> "
         {"pixel_values": pixels[stop - grid.prod() : stop], _GRID: grid[None]}
         for grid, stop in zip(grids, ends, strict=True)
     ]
+
+
+def _of_crops(inputs: Mapping[str, Any]) -> "Iterator[Prepared]":
+    """Take apart crops of several pictures, and rows of them, which count the patches of all."""
+    import numpy as np
+
+    crop = row = 0
+    for count, grid in zip(inputs[_CROPS].tolist(), inputs[_GRIDS], strict=True):
+        rows = int(grid[0] * grid[1] + grid[2] * grid[3])
+        pixels, pooled = inputs["pixel_values"], inputs[_POOLED][row : row + rows]
+        before = crop * pixels.shape[1]
+        yield {
+            "pixel_values": pixels[crop : crop + count],
+            _POOLED: np.where(pooled < 0, -1, pooled - before),
+            _GRIDS: grid[None],
+        }
+        crop, row = crop + count, row + rows

@@ -105,6 +105,16 @@ def _resize(func: Any, args: Any, kwargs: Any) -> Tensor | None:
     return resized
 
 
+class Unsqueezed(TorchFunctionMode):
+    """Leaves an axis where there is more than one of it, which PyTorch does too."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kept = _squeeze(func, args, kwargs or {}) if func is Tensor.squeeze else None
+        return func(*args, **(kwargs or {})) if kept is None else kept
+
+
 def _squeeze(_: Any, args: Any, kwargs: Any) -> Tensor | None:
     """ONNX fails where there is nothing to squeeze."""
     axis = args[1] if len(args) > 1 else kwargs.get("dim")

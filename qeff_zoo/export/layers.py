@@ -231,7 +231,12 @@ def _per_layer(config: Any, count: int) -> list[list[Any]]:
     own = [vars(kind) for kind in type(config).__mro__ if not issubclass(PreTrainedConfig, kind)]
     computed = {name for members in own for name in members if isinstance(members[name], property)}
     values = [*vars(config).values(), *(getattr(config, name) for name in sorted(computed))]
-    return [value for value in values if isinstance(value, list) and len(value) == count]
+    every = list(range(count))  # a list of layers that names all of them
+    return [
+        value
+        for value in values
+        if isinstance(value, list) and len(value) == count and value != every
+    ]
 
 
 def _watch(layer: nn.Module, index: int, uses: list[int]) -> None:

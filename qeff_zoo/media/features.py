@@ -5,8 +5,8 @@ In: the settings in a package's preprocessor_config.json. Out: a `Features`, whi
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qeff_zoo.errors import PackageError
+from qeff_zoo.media import dither, pieces
 from qeff_zoo.runtime.tokenizer import read_json
 
 Array: TypeAlias = NDArray[Any]
@@ -37,6 +38,7 @@ class Features:
         compute: Samples -> (inputs,) or (inputs, bins), float32.
         step: Samples from one input to the next.
         least: Samples that the first input takes.
+        cut: Samples of a recording -> pieces, each of which is a sound by itself.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Features:
     compute: Callable[[Array], Array]
     step: int = 1
     least: int = 1
+    cut: Callable[[Array], list[Array]] = field(default=lambda samples: [samples], repr=False)
 
     def count(self, samples: int) -> int:
         """Return how many inputs become of so many samples."""
@@ -248,6 +251,17 @@ def _whisper(settings: Mapping[str, Any]) -> Features:
     return Features(name="input_features", rate=rate, compute=compute, step=hop, least=hop)
 
 
+def _qwen3(settings: Mapping[str, Any]) -> Features:
+    """Whisper's log-mel features of more bins, of a sound that has silence behind it where it is short."""
+    whisper = _whisper({"feature_size": 128, **settings})
+    least = int(settings.get("min_length", _RATE // 2))
+
+    def compute(samples: Array) -> Array:
+        return whisper.compute(np.pad(samples, (0, max(0, least - len(samples)))))
+
+    return replace(whisper, compute=compute)
+
+
 @lru_cache
 def htk_filters(bins: int, size: int, rate: int) -> Array:
     """Return mel filters by HTK's scale, (size // 2 + 1, bins): triangles in hertz, each as high as the others."""
@@ -311,6 +325,24 @@ def _nemo(settings: Mapping[str, Any]) -> Features:
     return Features(name="input_features", rate=rate, compute=compute, step=hop, least=hop)
 
 
+def _cohere(settings: Mapping[str, Any]) -> Features:
+    """NeMo's log-mel features of more bins and a little noise; a long recording is cut where it is quiet."""
+    nemo = _nemo({"feature_size": 128, **settings})
+    loudness = np.float32(settings.get("dither", 1e-5))
+
+    def compute(samples: Array) -> Array:
+        noise = loudness * dither.noise(len(samples), seed=len(samples)) if loudness > 0 else 0
+        return nemo.compute(np.asarray(samples, np.float32) + noise)
+
+    def samples_of(name: str, usual: float) -> int:
+        return round(float(settings.get(name, usual)) * nemo.rate)
+
+    most, search = samples_of("max_audio_clip_s", 35.0), samples_of("overlap_chunk_second", 5.0)
+    window = int(settings.get("min_energy_window_samples", _RATE // 10))
+    cut = partial(pieces.cut, most=most, search=search, window=window)
+    return replace(nemo, compute=compute, cut=cut)
+
+
 def _lasr(settings: Mapping[str, Any]) -> Features:
     """LASR's log-mel features, which nothing normalizes."""
     bins, size = int(settings.get("feature_size", 128)), int(settings.get("n_fft", _SIZE))
@@ -359,7 +391,9 @@ KINDS: Mapping[str, Callable[[Mapping[str, Any]], Features]] = MappingProxyType(
         "SeamlessM4TFeatureExtractor": _kaldi,
         "Speech2TextFeatureExtractor": _utterance,
         "WhisperFeatureExtractor": _whisper,
+        "Qwen3ASRFeatureExtractor": _qwen3,
         "ParakeetFeatureExtractor": _nemo,
+        "CohereAsrFeatureExtractor": _cohere,
         "LasrFeatureExtractor": _lasr,
         "GraniteSpeechFeatureExtractor": _granite,
         "Phi4MultimodalFeatureExtractor": _phi4,

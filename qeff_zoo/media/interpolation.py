@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resizing as PyTorch does it, without torch, for processors that transformers has with its torchvision backend alone.
 
-Bytes are resized with antialiasing, in whole numbers; numbers by bicubic interpolation without it.
+Bytes are resized with antialiasing, in whole numbers, or without it; numbers by bicubic interpolation without it.
 """
 
 from typing import Any
@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qeff_zoo.media.images import Pixels
+from qeff_zoo.errors import MediaError
+from qeff_zoo.media.images import LIMITS, Pixels
 
 Array = NDArray[Any]
 
@@ -91,3 +92,39 @@ def _near(x: Array) -> Array:
 def _far(x: Array) -> Array:
     found: Array = _CUBIC * (((x - 5) * x + 8) * x - 4)
     return found
+
+
+def resize_aliased(image: Pixels, height: int, width: int) -> Pixels:
+    """Resize bilinearly between the four nearest pixels, however many others there are, as PyTorch does; then round.
+
+    Raises:
+        MediaError: The result would have too many pixels.
+    """
+    if height * width > LIMITS.pixels:
+        raise MediaError(
+            f"Cannot resize a picture of {image.shape[1]} x {image.shape[0]} pixels to {width} x {height}. Expected at "
+            f"most {LIMITS.pixels:,} pixels. Correct the processor's JSON."
+        )
+    (tops, bottoms, down), (lefts, rights, right) = (
+        _around(old, new) for old, new in zip(image.shape[:2], (height, width), strict=True)
+    )
+    left, up = 1 - right, 1 - down
+    found = np.zeros((height, width, 3), np.float32)
+    # As PyTorch adds up in one thread, products unrounded: halves go up or down by that. With more it differs.
+    for rows, columns, tall, wide in (
+        (tops, rights, up, right),
+        (tops, lefts, up, left),
+        (bottoms, lefts, down, left),
+        (bottoms, rights, down, right),
+    ):
+        weights = (tall[:, None] * wide)[:, :, None].astype(np.float64)
+        found = (weights * image[rows[:, None], columns] + found).astype(np.float32)
+    return np.rint(found).astype(np.uint8)
+
+
+def _around(old: int, new: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float32]]:
+    """Return of each new place on an axis the old ones before and behind, and the weight of the one behind."""
+    scale = np.float64(np.float32(old) / np.float32(new))
+    at = np.maximum((scale * (np.arange(new) + 0.5) - 0.5).astype(np.float32), np.float32(0))
+    first = np.minimum(at.astype(np.int64), old - 1)
+    return first, np.minimum(first + 1, old - 1), np.clip(at - first.astype(np.float32), 0, 1)

@@ -45,6 +45,9 @@ class SoundProcessor:
         """
         if self.told.get("blocks"):
             return {self.features.name: self.features.compute(samples)[None]}
+        if self.told.get("window"):
+            logs = np.ascontiguousarray(self.features.compute(samples).T)[None]
+            return {self.features.name: logs, self.told["mask"]: np.ones_like(logs[:, 0], np.int64)}
         if self.told.get("span"):
             logs, merged = self.features.compute(samples), self.shape[0]
             rows = np.array([-(-len(logs) // merged)])

@@ -27,13 +27,16 @@ _CLOSE = 1e-5  # share of the largest number
 
 #: Inputs: of tokens or patches, and of tokens whose rotary embedding has several axes.
 _POSITIONS = ("position_ids", "rope_positions")
+#: Of a window of sound: its number, by which it finds its times in a table of all windows.
+_NUMBER = "window_ids"
 
 
 def tabulate(graph: ir.Graph, ctx_len: int) -> int:
     """Look up every cosine, sine, logarithm or power of a position, in place.
 
     Args:
-        graph: With `position_ids` (batch, seq), or with others that have several axes; without, nothing changes.
+        graph: With `position_ids` (batch, seq), or with others that have several axes, or with `window_ids` (1,);
+            without, nothing changes.
         ctx_len: Positions that there are.
 
     Returns:
@@ -41,7 +44,9 @@ def tabulate(graph: ir.Graph, ctx_len: int) -> int:
     """
     tables: dict[bytes, ir.Value] = {}
     given = [value for value in graph.inputs if value.name in _POSITIONS]
-    return sum(_tabulate(graph, positions, given, ctx_len, tables) for positions in given)
+    count = sum(_tabulate(graph, positions, given, ctx_len, tables) for positions in given)
+    numbers = [value for value in graph.inputs if value.name == _NUMBER]
+    return count + sum(_tabulate_windows(graph, number, tables) for number in numbers)
 
 
 def _tabulate(
@@ -66,6 +71,28 @@ def _tabulate(
             safe = _without_padding(graph, positions)
         tape = Tape()
         made = look_up(tape, axes, found, _initializer(graph, found.rows, tables), safe)
+        made.type, made.shape = value.type, value.shape
+        ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, [value], [made])
+        count += 1
+    return count
+
+
+def _tabulate_windows(graph: ir.Graph, number: ir.Value, tables: dict[bytes, ir.Value]) -> int:
+    """Look up what depends on the number of a window alone."""
+    known: dict[ir.Value, bool | None] = {number: True}
+    found = [node for node in graph if _depends(node.outputs[0], known)]
+    times = next(node.inputs[0] for node in found if node.op_type == "Gather")
+    assert times is not None
+    assert times.const_value is not None
+    every = np.arange(len(times.const_value.numpy()))
+    count = 0
+    for node in (one for one in found if one.op_type in _OPS):
+        session = parts.cut([number], node.outputs, {})
+        if session is None:
+            continue
+        rows = np.concatenate([parts.run(session, every[at : at + 1])[0] for at in every])
+        (value,), tape = node.outputs, Tape()
+        made = tape.op("Gather", [_initializer(graph, rows, tables), number], {"axis": 0})
         made.type, made.shape = value.type, value.shape
         ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, [value], [made])
         count += 1

@@ -10,7 +10,7 @@ from qeff_zoo.runtime.insets import Encoded
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.reading import Reader
 
-FEATURES = "input_features"
+FEATURES, NUMBER = "input_features", "window_ids"
 #: Tell sound from what fills up the last block, and which of its frames a window has.
 _REAL, _WINDOWS = "attention_mask", "window_index"
 #: There is no row, and nothing is heard in its place.
@@ -34,6 +34,7 @@ class Hearing(Reader):
         return tuple(map(int, self.program.inputs[FEATURES].shape[1:]))
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
+        prepared = self._cut(prepared) if self._told.get("window") else prepared
         features, name = prepared[FEATURES], self._told.get("mask", "")
         if features.shape[1:] != self.shape or (name and name not in prepared):
             raise GenerationError(
@@ -46,10 +47,23 @@ class Hearing(Reader):
             raise _too_short()
         return Encoded(digest=digest, features=rows, kind=self.kind)
 
+    def _cut(self, prepared: Mapping[str, Array]) -> dict[str, Array]:
+        """Cut a sound, (1, bins, frames) and the mask of its frames, into windows, and fill up the last."""
+        (bins, frames), count = self.shape, prepared[FEATURES].shape[-1]
+        if prepared[FEATURES].shape != (1, bins, count):
+            return dict(prepared)
+        found = {}
+        for name, array in prepared.items():
+            whole = np.pad(array[0], [(0, 0)] * (array.ndim - 2) + [(0, -count % frames)])
+            found[name] = np.moveaxis(whole.reshape(*whole.shape[:-1], -1, frames), -2, 0)
+        return found
+
     def _hear(self, prepared: Mapping[str, Array], number: int) -> dict[str, Array]:
         """Read a window by itself: windows do not hear one another."""
         window = {name: array[number : number + 1] for name, array in prepared.items()}
         window[FEATURES] = np.ascontiguousarray(window[FEATURES], np.float32)
+        if NUMBER in self.program.inputs:
+            window[NUMBER] = np.array([number])
         found = self._run(window)
         lengths = found.pop("lengths", None)
         stop = None if lengths is None else int(lengths[0])

@@ -26,7 +26,7 @@ from qeff_zoo.runtime.speech_choices import SpeechChoices
 from qeff_zoo.runtime.speech_results import Segment, Transcription
 from qeff_zoo.runtime.speech_tokens import TICK, SpeechTokens
 from qeff_zoo.runtime.speech_windows import Recording, Window
-from qeff_zoo.runtime.speech_words import times_of
+from qeff_zoo.runtime.speech_words import UNSPACED, times_of
 from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
 from qeff_zoo.tasks import SPEECH_SEQ2SEQ
 
@@ -85,7 +85,7 @@ class SpeechSeq2SeqSession:
         self.sources = Sources(encoder, program.memory)
         self.features = features.load_features(folder)
         self.tokenizer = Tokenizer.find(folder)
-        self.tokens = SpeechTokens.read(folder)
+        self.tokens = SpeechTokens.read(folder, chosen.get("speech"), self.tokenizer)
         self._open_alignment = alignment
         #: Seconds to the first token of the last call.
         self.first_token_s = 0.0
@@ -212,7 +212,7 @@ class SpeechSeq2SeqSession:
                 f"Features have shape {wrong[0]}; expected {expected if self.input_shape else '(samples,)'}. Compute "
                 "them with the checkpoint's own feature extractor."
             )
-        return self._all((self._begun(one, chosen, prompt) for one in features), listen)
+        return self._all((self._begun([one], chosen, prompt) for one in features), listen)
 
     def _all(
         self, recordings: Iterable[Recording], listen: Callable[[int, Segment], None] | None
@@ -301,21 +301,22 @@ class SpeechSeq2SeqSession:
         any_length = self.sources.any_length
         least = int(_LEAST * self.rate) if any_length else self.frames * self.features.step
         padded = np.pad(samples, (0, max(0, least - len(samples))))
-        found = self.features.compute(padded)
-        return self._begun(found, choices, prompt, len(samples) / self.rate)
+        parts = [self.features.compute(part) for part in self.features.cut(padded)]
+        return self._begun(parts, choices, prompt, len(samples) / self.rate)
 
     def _begun(
         self,
-        found: Array,
+        parts: Sequence[Array],
         choices: SpeechChoices,
         prompt: Sequence[int],
         seconds: float | None = None,
     ) -> Recording:
-        """Return a recording of which the features are known; by default as long as they are."""
+        """Return a recording of which the features are known, of each piece; by default as long as they are."""
         assert self.tokenizer is not None
-        if self.sources.any_length and len(found) > self.frames:
+        found, longest = np.concatenate(parts), max(map(len, parts))
+        if self.sources.any_length and longest > self.frames:
             raise GenerationError(
-                f"The recording has {len(found) * self.features.step / self.rate:,.1f} seconds; expected at most "
+                f"The recording has {longest * self.features.step / self.rate:,.1f} seconds; expected at most "
                 f"{self.seconds:,.1f}, the largest of the package's seq_lens. Cut it, or build the package with a "
                 "larger --seq-lens."
             )
@@ -328,11 +329,12 @@ class SpeechSeq2SeqSession:
             prompt=prompt,
             decode=self.tokenizer.decode,
             step=self.features.step / self.rate,
+            ends=np.cumsum([*map(len, parts)]).tolist() if len(parts) > 1 else (),
         )
         recording.language = self._told(choices)
         if recording.tells_times:
             self.tokens.beginning(recording.language, choices.task, times=True)
-        elif len(recording) > self.frames:
+        elif not self.sources.any_length and len(recording) > self.frames:
             raise GenerationError(
                 f"The recording has {recording.seconds:,.0f} seconds; expected at most {self.seconds:,.0f} where no "
                 "times are told, by which a longer one is cut. Leave timestamps out, or cut it."
@@ -457,11 +459,18 @@ class SpeechSeq2SeqSession:
 
     def _transcription(self, recording: Recording) -> Transcription:
         assert self.tokenizer is not None
+        language, text = (
+            self.tokens.code_of(recording.language),
+            self.tokenizer.decode(recording.said).strip(),
+        )
+        if recording.in_pieces:
+            spoken = [one.text for one in recording.segments if one.text]
+            text = ("" if language in UNSPACED else " ").join(spoken)
         return Transcription(
-            text=self.tokenizer.decode(recording.said).strip(),
+            text=text,
             words=tuple(recording.words),
             segments=tuple(recording.segments),
-            language=self.tokens.code_of(recording.language),
+            language=language,
             seconds=recording.seconds,
         )
 

@@ -8,14 +8,16 @@ are never said, or not at first; and times, which come in pairs and never go bac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime import speech_prompts
 from qeff_zoo.runtime.languages import code_of
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.runtime.tokenizer import read_json
+from qeff_zoo.runtime.speech_prompts import Begins
+from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
 from qeff_zoo.tasks import positions_of
 
 #: To write what was said in its own language, or in English.
@@ -32,8 +34,8 @@ class SpeechTokens:
     Args:
         start: Begins every answer.
         end: Ends every answer.
-        languages: Token by code, as "en"; nothing of models of one language.
-        tasks: Token by task; nothing of models that only transcribe.
+        languages: Token by code, as "en", or a number of those that a model is told; nothing of models of one language.
+        tasks: Token by task, or a number of those that a model is told; nothing of models that only transcribe.
         no_times: Asks for text without times; None where the model knows no times. Those come right behind it.
         before: Begins what was said earlier; None where nothing of that can be told.
         suppressed: Never said.
@@ -42,6 +44,7 @@ class SpeechTokens:
         forced: By place, tokens that an answer of an older package begins with; None for a language that is detected.
         longest: Tokens of an answer, those that it is begun with not counted; None for as many as the context holds.
         positions: Of the decoder.
+        begins: Makes the tokens that an answer begins with, of a model that is told the languages; else None.
     """
 
     start: int
@@ -56,10 +59,21 @@ class SpeechTokens:
     forced: Sequence[int | None] = ()
     longest: int | None = None
     positions: int = 0
+    begins: Begins | None = field(default=None, compare=False)
 
     @classmethod
-    def read(cls, folder: Path) -> "SpeechTokens":
+    def read(
+        cls,
+        folder: Path,
+        told: Mapping[str, Any] | None = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> "SpeechTokens":
         """Read a package's settings; what generation_config.json leaves out, older checkpoints have in config.json.
+
+        Args:
+            folder: The package.
+            told: What a recipe says of speech; None for what those files say.
+            tokenizer: Of the package.
 
         Raises:
             GenerationError: They do not say how an answer begins and ends.
@@ -67,6 +81,8 @@ class SpeechTokens:
         config = read_json(folder / "config.json")
         said = {**config, **read_json(folder / "generation_config.json")}
         start, end = said.get("decoder_start_token_id"), said.get("eos_token_id")
+        if start is None:
+            start = said.get("bos_token_id")
         if not isinstance(start, int) or not isinstance(end, int):
             raise GenerationError(
                 f"Package {str(folder)!r} has decoder_start_token_id {start!r} and eos_token_id {end!r}; expected a "
@@ -79,13 +95,17 @@ class SpeechTokens:
         first = said.get("forced_bos_token_id")
         begun = [] if first is None else [(1, first)]
         forced: dict[int, int | None] = dict(said.get("forced_decoder_ids") or begun)
+        known = {name.strip("<|>"): token for name, token in (said.get("lang_to_id") or {}).items()}
+        tasks: dict[str, int] = said.get("task_to_id") or {}
+        if told:
+            known = {code: number for number, code in enumerate(told["languages"])}
+            tasks = {task: number for number, task in enumerate(TASKS) if told.get("translates")}
         return cls(
             start=start,
             end=end,
-            languages={
-                name.strip("<|>"): token for name, token in (said.get("lang_to_id") or {}).items()
-            },
-            tasks=said.get("task_to_id") or {},
+            languages=known,
+            begins=speech_prompts.find(folder, told, tokenizer) if told and tokenizer else None,
+            tasks=tasks,
             no_times=said.get("no_timestamps_token_id"),
             before=before,
             suppressed=suppressed,
@@ -158,6 +178,8 @@ class SpeechTokens:
                 "This model tells no times: generation_config.json has no `no_timestamps_token_id`. Expected one that "
                 "does. Ask for text alone, of recordings that fit into one window."
             )
+        if self.begins is not None:
+            return self._told(language, task)
         tokens = [self.start, *([] if task else self.forced)]
         if language is not None:
             tokens[1:2] = [language]
@@ -168,6 +190,18 @@ class SpeechTokens:
         if not times and self.no_times is not None:
             tokens.append(self.no_times)
         return tuple(token for token in tokens if token is not None)
+
+    def _told(self, language: int | None, task: SpeechTask | None) -> tuple[int, ...]:
+        """Return the tokens that an answer begins with in a language that was told, as `generate` completes them."""
+        source = self.code_of(language)
+        if source is None:
+            raise GenerationError(
+                f"This model has to be told which language is spoken; expected one of "
+                f"{', '.join(sorted(self.languages))}. Give it (--language CODE)."
+            )
+        assert self.begins is not None
+        first, *others = self.begins(source, "en" if task == "translate" else source)
+        return (self.start, *([] if first == self.start else [first]), *others)
 
     def detected(self, logits: Array) -> int:
         """Return the token of the likeliest language.

@@ -70,6 +70,7 @@ class Recording:
         prompt: Tokens of the prompt.
         decode: Makes text of tokens.
         step: Seconds from one frame to the next.
+        ends: Frames behind each piece of it, each of which is a window by itself; nothing where it is in one piece.
     """
 
     def __init__(
@@ -83,8 +84,10 @@ class Recording:
         prompt: Sequence[int],
         decode: Decode,
         step: float,
+        ends: Sequence[int] = (),
     ) -> None:
-        self._features, self.seconds, self._frames = features, seconds, frames
+        self._features, self.seconds, self._longest = features, seconds, frames
+        self._ends = ends
         self.choices, self._tokens, self._decode, self._step = choices, tokens, decode, step
         is_long = len(features) > frames or choices.word_timestamps
         self.tells_times = is_long if choices.timestamps is None else choices.timestamps
@@ -103,6 +106,16 @@ class Recording:
 
     def __len__(self) -> int:
         return len(self._features)
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether it was cut before anything was heard."""
+        return bool(self._ends)
+
+    @property
+    def _frames(self) -> int:
+        """Of the next window."""
+        return next((end - self._at for end in self._ends if end > self._at), self._longest)
 
     @property
     def needs_language(self) -> bool:
@@ -214,7 +227,8 @@ class Recording:
             stride=round(TICK / self._step),
         )
         if self._tokens.first_time is None:  # all of it, and not to a whole tick
-            pieces = [(0, self.seconds / TICK, answer)]
+            is_last = self._at + frames == len(self._features)
+            pieces = [(0, (self.seconds if is_last else frames * self._step) / TICK, answer)]
         offset = self._at * self._step
         ratio = compression(self._decode(self._texts(answer)).encode())
         found, place = [], 0

@@ -15,7 +15,7 @@ from qeff_zoo.runtime.speech_results import TimedText
 from qeff_zoo.runtime.speech_tokens import TICK
 
 #: Codes of languages that put no spaces between words.
-_UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
+UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 _OPENING, _CLOSING = "\"'“¡¿([{-", "\"'.。,，!！?？:：”)]}、"  # noqa: RUF001
 _UNKNOWN = "\ufffd"  # stands for what is part of a character
 _SAME_ROW, _SAME_COLUMN = 2, 1
@@ -104,7 +104,7 @@ def words_of(
         language: Code of the language; None for one with spaces.
     """
     pieces = _characters(tokens, decode)
-    parts = pieces if language in _UNSPACED else _spaced(pieces)
+    parts = pieces if language in UNSPACED else _spaced(pieces)
     found, place = [], 0
     for text, count in _punctuated(parts):
         said = spans[place : place + count]

@@ -30,6 +30,7 @@ from transformers import Cache, EncoderDecoderCache
 from transformers.masking_utils import causal_mask_function
 from transformers.modeling_outputs import BaseModelOutput
 
+from qeff_zoo.export.concrete import Unsqueezed
 from qeff_zoo.export.layers import plain
 from qeff_zoo.export.uncomputed import uncomputed
 from qeff_zoo.states import State
@@ -149,7 +150,7 @@ class Read(nn.Module):
         if _has_end(self.model):
             name, mask = self.model.main_input_name, given["attention_mask"]
             given[name] = listening.silenced(given[name], mask)
-            lengths = [listening.frames_of(self.model, mask.sum(1))]
+            lengths = [listening.frames_of(_counter(self.model), mask.sum(1))]
         cache = Both(Probe(positions, {}, {}), cross)
         if self.asking:
             read = self.model.get_encoder()(**given)[0]
@@ -197,7 +198,9 @@ class Step(decoding.Step):
         self, input_ids: Tensor, position_ids: Tensor, state: RetainedState, more: Sequence[Tensor]
     ) -> Any:
         """Run transformers' forward from what was read, of which keys and values are there."""
-        nothing = torch.zeros(input_ids.shape[0], 1, self.model.config.hidden_size)
+        config = self.model.config
+        width = getattr(config, "encoder_config", config).hidden_size
+        nothing = torch.zeros(input_ids.shape[0], 1, width)
         read: Any = BaseModelOutput(last_hidden_state=nothing)
         read.attention_mask = None  # some models look here for what others are given
         given: dict[str, Any] = {"encoder_outputs": read}
@@ -211,13 +214,14 @@ class Step(decoding.Step):
 def _call(
     model: Any, input_ids: Tensor, position_ids: Tensor, cache: Both, given: Mapping[str, Any]
 ) -> Any:
-    return model(
-        **given,
-        **_placed(model, position_ids, cache),
-        decoder_input_ids=input_ids,
-        past_key_values=cache,
-        use_cache=True,
-    )
+    with Unsqueezed():  # positions, of which some models expect those of a single row
+        return model(
+            **given,
+            **_placed(model, position_ids, cache),
+            decoder_input_ids=input_ids,
+            past_key_values=cache,
+            use_cache=True,
+        )
 
 
 def _placed(model: Any, position_ids: Tensor, cache: Both) -> dict[str, Tensor]:
@@ -237,7 +241,13 @@ def _placed(model: Any, position_ids: Tensor, cache: Both) -> dict[str, Tensor]:
 
 def _has_end(model: Any) -> bool:
     """Tell whether a model reads sounds of any length, whose ends its encoder knows."""
-    return hasattr(model, "heard")
+    return hasattr(model, "heard") or _counter(model) is not model
+
+
+def _counter(model: Any) -> Any:
+    """Return what counts the rows of a sound: an encoder that is a model by itself, or the whole."""
+    encoder = model.get_encoder()
+    return encoder if hasattr(encoder, listening.SUBSAMPLED) else model
 
 
 def _source(model: Any) -> dict[str, tuple[Tensor, dict[int, Any]]]:

@@ -4,6 +4,8 @@
 IN   input_features (1, bins, frames) f32               of a window, as many frames as the encoder has positions for
      [<mask> (1, frames) i64]                           1 is sound, 0 is what fills it up, of models that ask; named
                                                         after the forward's argument
+     [window_ids (1,) i64]                              which window of its sound it is, of models that ask when its
+                                                        rows are
 OUT  audio_embeds (rows, hidden)                        a row for each placeholder token
      [lengths (1,) i64]                                 with a mask: how many of those rows are of the sound
 
@@ -11,21 +13,26 @@ The forward that is traced is transformers' own, up to where it would merge the 
 reads a sound of any length at once is in `qeff_zoo.tasks.blocks` and `qeff_zoo.tasks.spans`.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.recipe import Sounds
 from qeff_zoo.tasks import Tracing, blocks, spans
 from qeff_zoo.tasks.patches import rows_of
-from qeff_zoo.tasks.vision import Noted, Unread, swapped
+from qeff_zoo.tasks.seams import Noted, swapped, unread
 
-FEATURES = "input_features"
+FEATURES, NUMBER = "input_features", "window_ids"
 #: Configs' names for the number of positions of an encoder.
 _POSITIONS = ("max_source_positions", "max_position_embeddings")
+#: What says where windows end in a sequence that has no padding, and how long the longest is.
+_ENDS, _MOST = "get_audio_cu_seqlens", "get_max_seqlen"
 
 
 class _Heard(Noted):
@@ -41,6 +48,11 @@ class _Heard(Noted):
             if where.dtype is torch.bool and where.shape == values.shape[:2] != values.shape:
                 self.real = where
                 return values
+        if func is Tensor.nonzero and args[0].dtype is torch.bool and args[0].dim() == 1:
+            self.real = args[0][None]
+            return torch.arange(args[0].shape[0])[:, None]
+        if func is Tensor.to and args[1:] == (torch.float64,):  # which devices do not have
+            return args[0]
         return super().__torch_function__(func, types, args, kwargs)
 
 
@@ -54,25 +66,53 @@ class Window(nn.Module):
 
     def __init__(self, model: Any, sounds: Sounds) -> None:
         super().__init__()
-        self.model, self.names = model, [FEATURES, *([sounds.mask] if sounds.mask else [])]
+        self.model, self.sounds = model, sounds
+        self.names = [FEATURES, *filter(None, [sounds.mask, NUMBER if sounds.times else ""])]
         self.token = getattr(model.config, sounds.token)
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the rows of features, and perhaps how many of them count."""
-        heard = _Heard()
-        skip = (
-            self.model.get_decoder(),
-            "forward",
-            lambda *_, inputs_embeds=None, **__: Unread(inputs_embeds),
-        )
-        tokens = torch.full((1, 2), self.token)
-        with swapped(skip), Concrete(), heard:
-            self.model(input_ids=tokens, **dict(zip(self.names, given, strict=True)))
+        heard, told = _Heard(), dict(zip(self.names, given, strict=True))
+        changes = [unread(self.model), *self._when(told)]
+        tokens, module = torch.full((1, 2), self.token), sys.modules[type(self.model).__module__]
+        packed = {_ENDS: _ends_of(module), _MOST: lambda *_, **__: 1} if self.sounds.window else {}
+        with swapped(*changes), mock.patch.dict(vars(module), packed), Concrete(), heard:
+            self.model(input_ids=tokens, **told)
         rows = rows_of(heard.features)
         if heard.real is None:
             return (rows,)
         # Frames that count may be merged to rows only after they were chosen.
         return rows, heard.real.sum(1) * rows.shape[0] // heard.real.shape[1]
+
+    def _when(self, told: dict[str, Tensor]) -> list[tuple[Any, str, Any]]:
+        """Let the model say when rows are: those of the window that it is told, out of the longest sound's."""
+        if (number := told.pop(NUMBER, None)) is None:
+            return []
+        base, windows = self.model.base_model, self.sounds.windows
+        times = getattr(base, self.sounds.times)
+
+        def when(_: Tensor, __: Tensor, rows: int) -> Tensor:
+            with _disable_current_modes(), torch._C.DisableTorchFunction():
+                tokens = torch.full((1, windows * rows), self.token)
+                found: Tensor = times(tokens, torch.full((windows,), rows), rows)
+            return found.index_select(0, number)
+
+        return [(base, self.sounds.times, when)]
+
+
+def _ends_of(module: Any) -> Any:
+    """Return what says where a window's rows begin and end, and those of what fills it up, by transformers' own rule.
+
+    Args:
+        module: Of the model.
+    """
+
+    def ends(chunks: Tensor, frames: Tensor, _: int, half: int, **__: Any) -> Tensor:
+        whole = torch.tensor([2 * half * chunks.shape[0]])
+        count = module._get_feat_extract_output_lengths
+        return torch.cat([torch.zeros_like(whole), count(frames, half), count(whole, half)])
+
+    return ends
 
 
 def tracing(model: Any, *, sounds: Mapping[str, Any]) -> Tracing:
@@ -87,10 +127,12 @@ def tracing(model: Any, *, sounds: Mapping[str, Any]) -> Tracing:
         return blocks.tracing(model, told)
     if told.span:
         return spans.tracing(model, told)
-    bins, frames = window_of(model)
+    bins, frames = window_of(model, told)
     given = [torch.zeros(1, bins, frames)]
     if told.mask:
         given.append(torch.ones(1, frames, dtype=torch.long))
+    if told.times:
+        given.append(torch.zeros(1, dtype=torch.long))
     module = Window(model, told).eval()
     return Tracing(
         module=module,
@@ -101,9 +143,11 @@ def tracing(model: Any, *, sounds: Mapping[str, Any]) -> Tracing:
     )
 
 
-def window_of(model: Any) -> tuple[int, int]:
-    """Return bins and frames of a window: as many as become the positions that the encoder has."""
+def window_of(model: Any, sounds: Sounds) -> tuple[int, int]:
+    """Return bins and frames of a window: as many as the config says, or become the positions of the encoder."""
     audio = model.config.audio_config
+    if sounds.window:
+        return audio.num_mel_bins, getattr(audio, sounds.window)
     frames = next(getattr(audio, name) for name in _POSITIONS if hasattr(audio, name))
     first, *others = (
         one for one in model.base_model.audio_tower.modules() if isinstance(one, nn.Conv1d)

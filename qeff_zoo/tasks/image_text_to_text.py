@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _PATCHES = 1024
 _SIDE = 448
 _MERGED = 4  # patches of a row of features
+#: Crops of a picture that are read together: the whole, and four of it.
+_CROPS = 5
 #: Where two pictures begin and end, one of which is what fills up.
 _SEGMENTS = 3
 
@@ -114,7 +116,13 @@ def _pictures(shape: Shape) -> list[dict[str, Any]]:
     if isinstance(shape, PatchShape):
         return named("Picture", [_of_patches(count, shape) for count in shape.patches])
     symbols = {"image_rows": _PATCHES // _MERGED, "windows": _PATCHES // _MERGED}
-    sides = {"height": _SIDE, "width": _SIDE, "segments": _SEGMENTS}
+    sides = {
+        "height": _SIDE,
+        "width": _SIDE,
+        "segments": _SEGMENTS,
+        "crops": _CROPS,
+        "pool": _MERGED,
+    }
     return named("Picture", [{"batch_size": 1, "patches": _PATCHES, **symbols, **sides}])
 
 

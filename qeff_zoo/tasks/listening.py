@@ -30,7 +30,8 @@ _EXAMPLE, _LEAST = (
 )
 #: Configs' names for the values of a frame of features, and models' for their own rule of how many frames become of it.
 _BINS = ("feature_projection_input_dim", "input_feat_per_channel", "num_mel_bins")
-_RULES = ("_get_feat_extract_output_lengths", "_get_subsampling_output_length")
+SUBSAMPLED = "_get_subsampling_output_length"
+_RULES = (SUBSAMPLED, "_get_feat_extract_output_lengths")
 
 
 class Listen(nn.Module):

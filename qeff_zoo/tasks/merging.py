@@ -33,7 +33,8 @@ from torch.overrides import TorchFunctionMode
 from qeff_zoo.recipe import Images, Media, Sounds
 from qeff_zoo.states import mark_tokens
 from qeff_zoo.tasks import Tracing, decoding
-from qeff_zoo.tasks.vision import MERGES, layers_of, swapped
+from qeff_zoo.tasks.seams import MERGES, swapped
+from qeff_zoo.tasks.vision import layers_of
 from qeff_zoo.transforms.retained_state import RetainedState
 
 _ROWS = 5  # of the example

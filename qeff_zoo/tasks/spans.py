@@ -25,7 +25,7 @@ from qeff_zoo.recipe import Sounds
 from qeff_zoo.tasks import Tracing
 from qeff_zoo.tasks.blocks import FEATURES, REAL, WINDOWS, name_rows
 from qeff_zoo.tasks.patches import rows_of
-from qeff_zoo.tasks.vision import swapped
+from qeff_zoo.tasks.seams import swapped
 from qeff_zoo.tasks.within import Put
 from qeff_zoo.transforms.modules import with_config
 

@@ -8,10 +8,11 @@ is `automatic-speech-recognition`, as of models that label frames.
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.choices import Request
-from qeff_zoo.recipe import WINDOW_SHAPES, Recipe, Shape, SoundShape
+from qeff_zoo.recipe import WINDOW_SHAPES, Recipe, Shape, SoundShape, Speech
 from qeff_zoo.tasks import SPEECH_SEQ2SEQ, Part, Task, Tracing, named, text_generation
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def _read(model: Any) -> Tracing:
     return crossing.read_source(model)
 
 
-def _tracing(model: Any, **variant: Any) -> Tracing:
+def _tracing(model: Any, *, speech: Any = None, **variant: Any) -> Tracing:
     from qeff_zoo.tasks import crossing
 
     return crossing.tracing(model, **variant)
@@ -39,7 +40,14 @@ def _tracing(model: Any, **variant: Any) -> Tracing:
 def _variant(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
-    return {"continuous_batching": True} if shape.full_batch_size else {}
+    return {
+        **({"continuous_batching": True} if shape.full_batch_size else {}),
+        **({"speech": _said(recipe.speech)} if recipe.speech else {}),
+    }
+
+
+def _said(speech: Speech) -> dict[str, Any]:
+    return {name: value for name, value in asdict(speech).items() if value}
 
 
 def _align(model: Any, **variant: Any) -> Tracing:

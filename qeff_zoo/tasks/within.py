@@ -21,7 +21,8 @@ from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.recipe import Images
 from qeff_zoo.tasks import Tracing
 from qeff_zoo.tasks.patches import rows_of
-from qeff_zoo.tasks.vision import Picture, swapped
+from qeff_zoo.tasks.seams import swapped
+from qeff_zoo.tasks.vision import Picture
 
 #: What makes features of tiles, before they are put in order.
 _TOWER = "get_img_features"

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import CheckpointError
+from qeff_zoo.media.crops import squares_of
 from qeff_zoo.media.sound_processor import ROWS
 from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.runtime.hearing import FEATURES
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+from qeff_zoo.runtime.layouts import GRIDS
 from qeff_zoo.runtime.media_text import MediaTextSession, Prepared
 from qeff_zoo.runtime.reading import Distant
 from qeff_zoo.runtime.vision import GRID, MERGE, PIXELS
@@ -111,6 +113,9 @@ def sounds(session: AudioTextToTextSession) -> Iterator[Prepared]:
         if name:
             real = np.arange(count * frames) < int(min(length, most) * frames)
             found[name] = real.reshape(count, frames).astype(np.int64)
+        if session.told.get("window"):  # all at once
+            joined = found[FEATURES].transpose(1, 0, 2).reshape(1, bins, -1)
+            found = {FEATURES: joined, str(name): found[str(name)].reshape(1, -1)}
         yield found
 
 
@@ -141,6 +146,12 @@ def noise(
         shape += [(one + 1) * patch for one in size]
     if session.told.get("nested"):
         shape = [1, *shape]
+    if name := session.told.get("pooled"):
+        side = math.isqrt(shape[0])
+        squares, grid = squares_of(np.arange(side**2).reshape(side, side), (2, 2))
+        found[name] = np.concatenate([squares, np.where(squares < 0, -1, squares + side**2)])
+        found[GRIDS] = np.array([[*grid, *grid]])
+        shape = [2, *shape]
     if (name := session.told.get("mask")) and tower is None:
         found[name] = np.ones((*shape[:-3], *shape[-2:]), np.int64)
     if tower is not None:
@@ -153,6 +164,10 @@ def noise(
             rows, columns = np.indices((height, width)).reshape(2, -1)
             found[tower.positions] = np.stack([columns, rows], 1)[None]
             shape = [1, *shape]
+        if name := session.told.get("packed"):
+            found[name] = found.pop(GRID)[:, 1:]
+            count, channels, side = shape[:3]
+            shape = [1, channels, side, count * side]
         if name := session.told.get("shapes"):
             shape = [1, _FILLED * tower.merge**2, *shape[1:]]
             found[name] = found.pop(GRID)[:, 1:]

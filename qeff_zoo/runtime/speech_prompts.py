@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the decoder of a speech model is begun with that is told how to write: languages in, tokens out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from qeff_zoo.errors import PackageError
+from qeff_zoo.runtime.chat_template import ChatTemplate
+from qeff_zoo.runtime.tokenizer import Tokenizer
+
+#: Codes of the language that is spoken, and of the one that is written -> token ids.
+Begins: TypeAlias = Callable[[str, str], Sequence[int]]
+
+
+def find(folder: Path, told: Mapping[str, Any], tokenizer: Tokenizer) -> Begins:
+    """Return what makes the tokens that an answer begins with.
+
+    Args:
+        folder: The package.
+        told: What a recipe says of speech.
+        tokenizer: Of the package.
+
+    Raises:
+        PackageError: There is no chat template, of a model that has one.
+    """
+    given = told.get("begins")
+    return _by_tokens(given, tokenizer) if given else _by_template(folder, tokenizer)
+
+
+def _by_template(folder: Path, tokenizer: Tokenizer) -> Begins:
+    template = ChatTemplate.find(folder)
+    if template is None:
+        raise PackageError(
+            f"Package {str(folder)!r} has no chat template; expected one, as answers of this model begin as it writes. "
+            "Build the package from a checkpoint with its own."
+        )
+
+    def begins(source: str, target: str) -> Sequence[int]:
+        languages = {"source_language": source, "target_language": target}
+        content = [{"type": "audio"}, {"type": "text", **languages, "punctuation": True}]
+        text = template.render([{"role": "user", "content": content}])
+        return tokenizer.encode(text, special_tokens=False)
+
+    return begins
+
+
+def _by_tokens(given: Sequence[str], tokenizer: Tokenizer) -> Begins:
+    def begins(source: str, target: str) -> Sequence[int]:
+        texts = [text.format(source=source, target=target) for text in given]
+        found = {text: tokenizer.token_id(text) for text in texts}
+        if missing := [text for text, token in found.items() if token is None]:
+            raise PackageError(
+                f"tokenizer.json has no tokens {', '.join(missing)}; expected them, as answers of this model begin "
+                "with them. Build the package from a checkpoint with its own tokenizer."
+            )
+        return [token for text in texts if (token := found[text]) is not None]
+
+    return begins

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sounds that are read in windows which need more than themselves, against transformers' processors and `generate`.
+
+Music Flamingo's windows know when they are; those of Qwen3-ASR are cut of one sound, whose features it has at once.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import parity
+import pytest
+import tokenizers
+import torch
+import transformers
+from test_audio_text import RATE, sound
+from test_media_recipes import session_of
+
+from qeff_zoo.media.features import find
+from qeff_zoo.registry import recipe_for
+from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
+from qeff_zoo.runtime.tokenizer import Tokenizer
+
+#: What stands for a sound, and around it, in texts.
+WORDS = {
+    "musicflamingo": {"<sound>": 200, "<|sound_bos|>": 201, "<|sound_eos|>": 202},
+    "qwen3_asr": {"<|audio_pad|>": 200, "<|audio_start|>": 201, "<|audio_end|>": 202},
+}
+PROMPTS = {
+    "musicflamingo": "w7 <sound> w3 w4",
+    "qwen3_asr": "w7 <|audio_start|> <|audio_pad|> <|audio_end|> w3",
+}
+#: Of feature extractors, by which a window of the tiny models is one second, or two.
+EXTRACTORS: dict[str, Any] = {
+    "musicflamingo": transformers.WhisperFeatureExtractor(
+        feature_size=8, chunk_length=1, hop_length=400
+    ),
+    "qwen3_asr": transformers.Qwen3ASRFeatureExtractor(feature_size=8),
+}
+
+
+def opened(name: str, folder: Path) -> tuple[AudioTextToTextSession, Any, Any]:
+    """Open what a package of the type's tiny model would have; return also transformers' processor and model."""
+    case = parity.all_cases()[f"{name}-base"]
+    subject = parity.Subject(case.config, recipe_for(case.config))
+    session = session_of(case, subject)
+    assert isinstance(session, AudioTextToTextSession)
+    words = {f"w{number}": number for number in range(257)}
+    for word, number in WORDS[name].items():
+        del words[f"w{number}"]
+        words[word] = number
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokens = dict(
+        zip(("audio_token", "audio_bos_token", "audio_eos_token"), WORDS[name], strict=True)
+    )
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="w0", extra_special_tokens=tokens
+    )
+    kind = {"musicflamingo": "MusicFlamingoProcessor", "qwen3_asr": "Qwen3ASRProcessor"}[name]
+    processor = getattr(transformers, kind)(EXTRACTORS[name], fast)
+    processor.save_pretrained(folder)
+    session.folder, session.tokenizer = folder, Tokenizer.find(folder)
+    return session, processor, subject.hf
+
+
+@pytest.mark.parametrize("name", EXTRACTORS)
+def test_answers_are_those_of_transformers_processor_and_generate(
+    name: str, tmp_path: Path
+) -> None:
+    """Of a part of a window, and of several windows, the last of which is not full."""
+    session, processor, model = opened(name, tmp_path)
+    for number, seconds in enumerate((0.41, 2.7)):
+        given = sound(number, seconds)
+        prepared = processor(
+            text=PROMPTS[name], audio=given, sampling_rate=RATE, return_tensors="pt"
+        )
+        with torch.no_grad():
+            right = model.generate(
+                **{key: one for key, one in prepared.items() if key != "num_audio_tokens"},
+                max_new_tokens=8, do_sample=False, eos_token_id=None,
+            )  # fmt: skip
+        (found,) = session.generate(
+            PROMPTS[name], sounds=[given], generation_len=8, ignore_eos=True
+        )
+        assert found.token_ids == right[0, prepared["input_ids"].shape[1] :].tolist()
+
+
+@pytest.mark.parametrize("samples", [3000, 8000, 15_999, 16_000, 40_123])
+def test_features_of_qwen3_asr_are_those_of_transformers(samples: int) -> None:
+    """To 2e-4, half of which is the rounding of transformers' own."""
+    extractor = transformers.Qwen3ASRFeatureExtractor()
+    given = sound(samples, samples / RATE)
+    theirs = extractor(
+        given, sampling_rate=RATE, padding=True, return_attention_mask=True, return_tensors="np"
+    )
+    ours = find(extractor.to_dict()).compute(given)
+    count = int(theirs["attention_mask"].sum())
+    assert ours.shape == (count, 128)
+    np.testing.assert_allclose(ours.T, theirs["input_features"][0, :, :count], atol=2e-4, rtol=0)
+    assert not theirs["input_features"][0, :, count:].any()
