@@ -299,9 +299,8 @@ def _choose_task(
     )
     choices.set("task", chosen.task, chosen.by)
     choices.problems += chosen.problems
-    recipe = tasks.for_task(recipe, chosen.task)
     choices.problems += tasks.find(chosen.task).problems(checkpoint, recipe, request)
-    return recipe
+    return tasks.for_task(recipe, chosen.task)
 
 
 def _check_applicable(

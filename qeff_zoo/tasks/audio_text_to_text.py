@@ -40,7 +40,7 @@ def _sounds(
     assert recipe.sounds is not None
     told = {
         **asdict(recipe.sounds),
-        "adapter": image_text_to_text.adapter_beside(checkpoint, recipe),
+        "adapter": image_text_to_text.adapter_beside(checkpoint, recipe.sounds),
     }
     return {"sounds": {name: value for name, value in told.items() if value}}
 

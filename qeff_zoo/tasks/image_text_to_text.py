@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.choices import Request
-from qeff_zoo.recipe import DECODER_SHAPES, PatchShape, Recipe, Shape
+from qeff_zoo.recipe import DECODER_SHAPES, Media, PatchShape, Recipe, Shape
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, named, text_generation
 
 if TYPE_CHECKING:
@@ -64,13 +64,13 @@ def _images(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     assert recipe.images is not None
-    told = {**asdict(recipe.images), "adapter": adapter_beside(checkpoint, recipe)}
+    told = {**asdict(recipe.images), "adapter": adapter_beside(checkpoint, recipe.images)}
     return {"images": {name: value for name, value in told.items() if value}}
 
 
-def adapter_beside(checkpoint: "Checkpoint", recipe: Recipe) -> str:
+def adapter_beside(checkpoint: "Checkpoint", media: Media) -> str:
     """Return where in a checkpoint an adapter lies that is off for text alone, as a recipe says; "" where none does."""
-    place = recipe.media.adapter if recipe.media else ""
+    place = media.adapter
     return place if place and _config_of(place) in checkpoint.files.names else ""
 
 
@@ -82,13 +82,15 @@ def problems(nouns: str, checkpoint: "Checkpoint", recipe: Recipe, request: Requ
     """Say what is wrong with a request; an adapter that lies beside a checkpoint has to be merged.
 
     Args:
-        nouns: What prompts have.
+        nouns: What prompts have, "pictures" or "sounds".
         checkpoint: To be built.
         recipe: Of it.
         request: What the user asked for.
     """
     found = text_generation.TASK.problems(checkpoint, recipe, request)
-    if not (place := adapter_beside(checkpoint, recipe)):
+    media = recipe.images if nouns == "pictures" else recipe.sounds
+    assert media is not None
+    if not (place := adapter_beside(checkpoint, media)):
         return found
     own = str(PurePosixPath(checkpoint.model_id or str(checkpoint.folder), place))
     folder = (checkpoint.folder / place).resolve()
