@@ -135,6 +135,54 @@ def onnxruntime_genai(model: str, threads: int) -> Turn:
     return turn
 
 
+def onnxruntime_genai_lookup(model: str, threads: int) -> Turn:
+    """Open a model of `genai_writer.py`, to write a given text: two prompts, of which the second is written.
+
+    Its n-grams are of three tokens and its drafts of four, if nothing else is said.
+    """
+    import onnxruntime_genai as genai
+
+    config = genai.Config(model)
+    options = {"session_options": {"intra_op_num_threads": threads}}
+    config.overlay(json.dumps({"model": {"decoder": options}}))
+    opened = genai.Model(config)
+    context = json.loads(Path(model, "genai_config.json").read_bytes())["model"]["context_length"]
+    longest = {"ngram_size": 3, "max_draft_tokens": 15}
+    ways = {
+        "plain": {},
+        "lookup of 4": {"ngram_size": 3},
+        "lookup of 15": longest,
+        "lookup of 2 to 15": {**longest, "min_adaptive_k": 2, "cooldown": True},
+    }
+
+    def turn(prompts: Sequence[Tokens], generation_len: int) -> dict[str, Any]:
+        prompt, text = prompts[0], prompts[1][:generation_len]
+        every = np.zeros(context + 1, np.int64)
+        every[: len(prompt) + len(text)] = [*prompt, *text]
+        found = {}
+        for name, chosen in ways.items():
+            parameters = genai.GeneratorParams(opened)
+            parameters.set_search_options(
+                do_sample=False, max_length=len(prompt) + len(text), batch_size=1
+            )
+            if chosen:
+                parameters.set_speculative_options(**chosen)
+            generator = genai.Generator(opened, parameters)
+            generator.set_model_input("text", every)
+            generator.append_tokens(np.array([prompt], np.int32))
+            generator.generate_next_token()
+            clocks = _Clocks()
+            while not generator.is_done():
+                generator.generate_next_token()
+            found[name] = clocks.last()["total_cpu_s"]
+            # The text may have a token that ends it.
+            written = [int(token) for token in generator.get_sequence(0)[len(prompt) :]]
+            assert written == text
+        return {"decode_cpu_s": found}
+
+    return turn
+
+
 def openvino_genai(model: str, threads: int) -> Turn:
     """Open a model of OpenVINO that optimum-intel exported, with OpenVINO GenAI, for one prompt at a time."""
     import openvino
@@ -259,6 +307,7 @@ ENGINES: Mapping[str, Callable[[str, int], Turn]] = {
     "stream": stream,
     "profile": profile,
     "onnxruntime-genai": onnxruntime_genai,
+    "onnxruntime-genai lookup": onnxruntime_genai_lookup,
     "openvino-genai": openvino_genai,
     "llama.cpp": llama_cpp,
     "llama.cpp lookup": llama_cpp_lookup,

@@ -8,7 +8,7 @@ With --rows several texts are written beside each other, and the tokens of all a
 Judged is CPU time on one thread, since others on the machine disturb it less. Prints JSON.
 
     python benchmarks/speculation.py [--size 160m|1.2b] [--weights int4] [--target ort] [--tokens 600]
-        [--repeat 1] [--rows 4] [--kinds prose] [--peer PYTHON GGUF]
+        [--repeat 1] [--rows 4] [--kinds prose] [--genai] [--peer PYTHON GGUF]
 """
 
 import argparse
@@ -24,6 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
+import genai_writer
 import numpy as np
 from measuring import machine
 from random_llama import SIZES, make
@@ -101,6 +102,9 @@ def main() -> None:
     parser.add_argument(
         "--peer", nargs=2, metavar=("PYTHON", "GGUF"), help="llama.cpp, and the same model for it"
     )
+    parser.add_argument(
+        "--genai", action="store_true", help="onnxruntime-genai, with the same graph and weights"
+    )
     default = Path(tempfile.gettempdir(), "qeff-zoo-benchmarks")
     parser.add_argument("--cache", type=Path, default=default, metavar="DIR")
     arguments = parser.parse_args()
@@ -128,9 +132,9 @@ def main() -> None:
         costs = replace(costs, drafting=model.measure())
         ways["draft model"] = model
     found = _compare(session, ways, arguments)
-    peer = _peer(arguments) if arguments.peer else {}
-    limits = _judge(found, peer, costs)
-    _print({**answer, "texts": found, "llama.cpp_cpu_s": peer, "limits": limits})
+    peers = {one.name: _write_by(Engine(one, 1), arguments) for one in _peers(arguments)}
+    limits = _judge(found, peers, costs)
+    _print({**answer, "texts": found, "peers_cpu_s": peers, "limits": limits})
 
 
 def _print(answer: dict[str, Any]) -> None:
@@ -138,10 +142,11 @@ def _print(answer: dict[str, Any]) -> None:
     sys.stdout.write("\n")
 
 
-def _build(arguments: argparse.Namespace, size: str, rows: int = 1) -> str:
-    """Return the folder of a package that checks drafts."""
+def _build(arguments: argparse.Namespace, size: str, rows: int = 1, *, checks: bool = True) -> str:
+    """Return the folder of a package that checks drafts, or of one that does not."""
     weights, target = arguments.weights, arguments.target
-    folder = arguments.cache / "-".join(["speculation", size, weights, target, str(rows)])
+    kind = "speculation" if checks else "plain"
+    folder = arguments.cache / "-".join([kind, size, weights, target, str(rows)])
     if not folder.is_dir():
         source = make(arguments.cache / f"llama-{size}-0", SIZES[size], 0)
         qeff_zoo.build(
@@ -149,7 +154,7 @@ def _build(arguments: argparse.Namespace, size: str, rows: int = 1) -> str:
             target=target,
             weights=weights,
             ctx_len=_CTX_LEN,
-            num_speculative_tokens=(_MOST,),
+            num_speculative_tokens=(_MOST,) if checks else (),
             full_batch_size=rows if rows > 1 else None,
             validate=False,
             output=folder,
@@ -178,15 +183,26 @@ def _compare(
     }
 
 
-def _peer(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Return, by kind of text and way, the seconds in which llama.cpp writes the same texts."""
-    python, model = arguments.peer
-    name = "llama.cpp lookup"
-    engine = Engine(Contender(name=name, engine=name, model=model, python=python), 1)
+def _peers(arguments: argparse.Namespace) -> Iterator[Contender]:
+    """Yield who else writes the same texts, with drafts by lookup of its own."""
+    if arguments.peer:
+        python, model = arguments.peer
+        name = "llama.cpp lookup"
+        yield Contender(name=name, engine=name, model=model, python=python)
+    if arguments.genai:
+        package = Path(_build(arguments, arguments.size, checks=False))
+        name = "onnxruntime-genai lookup"
+        model = str(genai_writer.make(package, package.with_name(f"{package.name}-writer")))
+        yield Contender(name=name, engine=name, model=model)
+
+
+def _write_by(engine: Engine, arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Return, by kind of text and way, the seconds in which a peer writes the texts."""
     found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for kind, prompt, text in _texts(arguments.kinds, arguments.tokens):
         for way, seconds in engine.turn([prompt, text], len(text))["decode_cpu_s"].items():
             found[kind][way] += seconds
+        print(engine.name, kind, dict(found[kind]), file=sys.stderr)
     engine.close()
     return found
 
@@ -268,7 +284,7 @@ def _sum(every: list[dict[str, float]]) -> dict[str, Any]:
 
 
 def _judge(
-    found: dict[str, Any], peer: dict[str, dict[str, float]], costs: Costs
+    found: dict[str, Any], peers: dict[str, dict[str, dict[str, float]]], costs: Costs
 ) -> dict[str, Any]:
     """Compare speeds with what is asked for."""
     limits: dict[str, Any] = {}
@@ -288,9 +304,9 @@ def _judge(
             a / b for a, b in zip(plain["each_cpu_s"], ways["lookup"]["each_cpu_s"], strict=True)
         ]
         limit(f"{kind}, the worst text", min(each), 0.97)
-        if kind in peer:
-            least = min(seconds for way, seconds in peer[kind].items() if way != "plain")
-            limit(f"{kind}, to llama.cpp's lookup", least / ways["lookup"]["cpu_s"], 1.0)
+        for peer, kinds in peers.items():
+            least = min(seconds for way, seconds in kinds[kind].items() if way != "plain")
+            limit(f"{kind}, to {peer}", least / ways["lookup"]["cpu_s"], 1.0)
         if "draft model" in ways:
             drafted = ways["draft model"]
             calls = drafted["drafted"] / _DRAFTED

@@ -259,6 +259,7 @@ def spec_of(recipe: Recipe) -> dict[str, Any]:
         "components": [asdict(component) for component in recipe.components],
         **({"image_processor": recipe.image_processor} if recipe.image_processor else {}),
         **({"media": _spoken(recipe.media)} if recipe.media else {}),
+        **({"sounds": _spoken(recipe.sounds)} if recipe.images and recipe.sounds else {}),
     }
 
 
@@ -298,8 +299,9 @@ def _choose_task(
     )
     choices.set("task", chosen.task, chosen.by)
     choices.problems += chosen.problems
+    recipe = tasks.for_task(recipe, chosen.task)
     choices.problems += tasks.find(chosen.task).problems(checkpoint, recipe, request)
-    return tasks.for_task(recipe, chosen.task)
+    return recipe
 
 
 def _check_applicable(
@@ -347,9 +349,14 @@ def _check_programs(
             f"does not run {' and '.join(map(repr, sorted(lacking)))} of them. Choose --target "
             f"{targets.NAMES[0]}{other if fits_without else ''}."
         )
-    elif target.fixed and recipe.images and "vision" in roles and recipe.images.sized:
+    elif (
+        target.fixed
+        and recipe.images
+        and "vision" in roles
+        and (recipe.images.sized or recipe.images.pooled)
+    ):
         choices.problems.append(
-            f"Recipe {recipe.model_type!r} reads pictures of any size and has no patches that fill one up, but "
+            f"Recipe {recipe.model_type!r} reads pictures of any size and has nothing that fills one up, but "
             f"programs for --target {target.name} have fixed sizes. Choose --target {targets.NAMES[0]}, or another "
             "model."
         )

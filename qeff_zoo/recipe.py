@@ -110,10 +110,12 @@ class Media:
     """How pictures or sounds, of which another program makes rows of features, come into a language model.
 
     Args:
-        token: Field of the config with the token of which there is one for each row of features.
+        token: Field of the config with the token of which there is one for each row of features; `part.field` of one of
+            its parts.
         axes: Of rotary positions: 1, or 3 for time, height and width.
         types: Argument that tells the forward which tokens are a picture's, where attention depends on that.
-        whole: What must be in one call of prefill, since its tokens see one another: "image", "prompt", or nothing.
+        whole: What must be in one call of prefill, since its tokens see one another: "image", "images" for all those of
+            a prompt with what lies between them, "prompt", or nothing.
         deepstack: Field of the vision config that lists the layers whose features are added in the language model.
         added: Fields of the config that list layers of the language model before which features are added, in the order
             in which its forward lists those; none of them take a token's place then. Of pairs the second is that layer.
@@ -124,6 +126,11 @@ class Media:
         after: Tokens after them.
         text: How what follows the last picture of a prompt is written, as `<bos>{}`; nothing for as it is.
         mask: What a processor calls the part of its result that is no padding, where it fills up.
+        among: Fields of the config with the tokens that are written among and around a picture's rows, where they see
+            others and are seen as if they had rows, too.
+        opening: Names of special tokens, of which the first that a tokenizer has begins every prompt.
+        adapter: Folder of a checkpoint, "." for its own, that has an adapter which is to be on only where a prompt has
+            pictures or sounds.
     """
 
     token: str
@@ -138,6 +145,9 @@ class Media:
     after: tuple[int | str, ...] = ()
     text: str = ""
     mask: str = ""
+    among: tuple[str, ...] = ()
+    opening: tuple[str, ...] = ()
+    adapter: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +159,7 @@ class Images(Media):
             pictures of one size.
         layout: How the tiles of a picture lie in its rows and in the prompt: one of `runtime.layouts`.
         nested: Whether the forward takes the tiles of a picture on an axis of their own.
+        pixels: What a processor and a forward call the pixels of a picture, where that is not `pixel_values`.
         fine: What begins the names of a second tower's config, and of a picture as that one takes it, where two towers
             read each picture in two sizes.
         sized: Whether the tower takes a picture of any height and width, in whole patches.
@@ -156,14 +167,20 @@ class Images(Media):
             merged, one below another.
         lines: Whether a processor gives patches line by line, and not square by square of those that are merged.
         planes: Whether patches are (channels, rows, columns), and not one list of values.
-        taps: How learned positions are interpolated: "bilinear" or "bicubic" around the middles of patches, or
-            "antialiased", where a patch may take a share of every position; else bilinear with corners aligned.
+        taps: How learned positions are interpolated: "bilinear" or "bicubic" around the middles of patches, "nearest",
+            where each takes one, or "antialiased", where a patch may take a share of every position; else bilinear with
+            corners aligned.
         frames: Whether the tower is told the frame of a patch beside its row and column.
         merged: Whether a processor merges patches itself, so that each that it gives becomes a row.
         merge: Patches on a side of the square that becomes a row, where a forward is told that of each picture; 0 where
             the config says it.
         positions: What a processor calls the column and row of each patch, -1 for padding, where it says those itself.
         shapes: What a processor calls rows and columns of each tile's patches, where it fills up their sequence.
+        packed: What a processor calls rows and columns of each tile's patches, where those of all tiles lie side by
+            side in one line; squares of them may be merged within the tower, too.
+        numbered: Names of the tokenizer's special tokens around the number of each picture of a prompt.
+        pooled: What a processor calls the patches of which each row is made, counted over all crops of a picture, -1
+            for none, where a row may be of several crops; these are then read together.
         crossing: Field of the text config that lists the layers which read pictures by cross-attention, where those do,
             and features take no token's place; then `mask` is of tiles.
         video: Field of the config with the token that stands for a row of a video, where the tower reads frames, too;
@@ -180,6 +197,7 @@ class Images(Media):
     patches: bool = False
     layout: str = ""
     nested: bool = False
+    pixels: str = ""
     fine: str = ""
     sized: bool = False
     column: bool = False
@@ -191,6 +209,9 @@ class Images(Media):
     merge: int = 0
     positions: str = ""
     shapes: str = ""
+    packed: str = ""
+    numbered: tuple[str, ...] = ()
+    pooled: str = ""
     crossing: str = ""
     video: str = ""
     video_processor: str = ""
@@ -209,10 +230,11 @@ class Sounds(Media):
             windows do not hear one another; nothing where each is given by itself, with a frame for every position.
         times: Name of a method of the model that says when each row of a sound's windows is, (windows, rows) in
             seconds, which it is to find in the prompt; nothing where rows have no times.
+        features: What a processor and a forward call features of a sound, where that is not `input_features`.
+        span: Rows that its encoder reads at once, where it merges frames of a sound of any length to rows first.
         blocks: Name of the encoder's frames of a block, where it reads a sound of any length at once, and cuts it into
             blocks only for attention.
         written: Whether a message is a text in which the token stands for each sound, and no list of parts.
-        adapter: Whether an adapter that lies beside a checkpoint is on only where a prompt has sounds.
     """
 
     token: str = "audio_token_id"
@@ -220,9 +242,10 @@ class Sounds(Media):
     together: bool = False
     window: str = ""
     times: str = ""
+    features: str = ""
+    span: int = 0
     blocks: str = ""
     written: bool = False
-    adapter: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,7 +327,7 @@ class Recipe:
 
     @property
     def media(self) -> Media | None:
-        """How what is no text comes in, of a model that reads it among text."""
+        """How what is no text comes in, of a model that reads it among text: pictures, where it reads both."""
         return self.images or self.sounds
 
 

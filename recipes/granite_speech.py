@@ -29,7 +29,7 @@ RECIPE = Recipe(
     task="audio-text-to-text",
     special="Sound of any length, attended to in blocks of 4 seconds; an adapter for prompts with sounds is merged.",
     transforms=GRANITE.transforms,
-    sounds=Sounds(blocks="context_size", written=True, adapter=True),
+    sounds=Sounds(blocks="context_size", written=True, adapter="."),
     shapes=DECODER_SHAPES,
     tiny=(Tiny(config=CONFIG),),
 )

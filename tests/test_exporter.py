@@ -4,7 +4,8 @@
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ import torch
 from parity import CONTINUOUS, PLAIN, Subject, Variant
 from transformers import AutoModelForCausalLM
 
+from qeff_zoo import tasks
 from qeff_zoo.errors import CheckpointError, ExportError
 from qeff_zoo.export import exporter, folding, loader
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.semantic.domains import SEMANTIC
 from qeff_zoo.states import State, states_of
 from qeff_zoo.weights import external_data
+from qeff_zoo.weights.external_data import is_placeholder
 
 EMBEDDING: Variant = (("pooling", "mean"), ("normalize", True))
 #: One of each: subject, variant.
@@ -229,6 +232,38 @@ def test_a_config_that_transformers_refuses() -> None:
         exporter.export_graph(config, llama)
 
 
+@pytest.fixture
+def wrapped(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[Any], Any]], ir.Model]:
+    """Export the smallest Llama with one more module in what is traced, before the model itself."""
+    task = tasks.find("text-generation")
+    llama = parity.all_cases()["llama-base"]
+
+    def export(name: str, found: Callable[[Any], Any]) -> ir.Model:
+        def tracing(model: Any, **variant: Any) -> tasks.Tracing:
+            made = task.tracing(model, **variant)
+            made.module._modules = {name: found(model), **made.module._modules}
+            return made
+
+        monkeypatch.setattr(exporter.tasks, "find", lambda _: replace(task, tracing=tracing))
+        return exporter.export_graph(llama.config, llama.recipe)
+
+    return export
+
+
+def test_a_module_that_is_held_twice(wrapped: Callable[..., ir.Model]) -> None:
+    """Its weights would have names that no checkpoint has, and values that nobody set."""
+    plain = wrapped("nothing", lambda _: torch.nn.Identity())
+    twice = wrapped("again", lambda model: model.model.norm)
+    assert {*twice.graph.initializers} == {*plain.graph.initializers}
+    weights = [twice.graph.initializers[name] for name in ("model.norm.weight", "lm_head.weight")]
+    assert all(map(is_placeholder, weights))
+
+
+def test_a_parameter_that_no_checkpoint_has_is_refused(wrapped: Callable[..., ir.Model]) -> None:
+    with pytest.raises(ExportError, match=r"'extra\.weight' of what is traced is none of Llama"):
+        wrapped("extra", lambda _: torch.nn.Linear(2, 2))
+
+
 def test_a_buffer_without_a_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be traced as zeros, and no checkpoint holds it."""
     llama = parity.all_cases()["llama-base"]
@@ -285,6 +320,7 @@ import json, sys
 from qeff_zoo.export import exporter
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.weights import external_data
+from qeff_zoo.weights.external_data import is_placeholder
 
 config = {
     "model_type": "llama", "hidden_size": 16384, "intermediate_size": 53248, "vocab_size": 128256,

@@ -13,6 +13,7 @@ from local_hub import LocalHub
 from package_builder import SPEC
 from safetensors.numpy import save_file
 
+from qeff_zoo.adapters.merging import open_merged
 from qeff_zoo.adapters.reading import open_adapter
 from qeff_zoo.cli import main
 from qeff_zoo.errors import AdapterError, CheckpointError, PublishError, ResolutionError
@@ -125,3 +126,16 @@ def test_adapters_that_are_not_published(adapter: Path, alice: LocalHub) -> None
     with pytest.raises(AdapterError, match=r"has no adapter_model\.safetensors"):
         publish_adapter(str(adapter), REPO)
     assert not alice.models
+
+
+def test_an_adapter_may_lie_in_a_folder_of_a_repository(adapter: Path, hub: LocalHub) -> None:
+    names = ("adapter_config.json", "adapter_model.safetensors")
+    files = {f"vision-lora/{name}": (adapter / name).read_bytes() for name in names}
+    revision = hub.commit("org/tiny", {"config.json": b"{}", **files})
+    found = open_adapter("org/tiny/vision-lora")
+    assert (found.repository, found.revision) == ("org/tiny/vision-lora", revision)
+    assert found.digest == open_adapter(adapter).digest
+    (merged,) = open_merged([f"org/tiny/vision-lora@{revision}=0.5"], "org/tiny")
+    assert (merged.weight, merged.source["model_id"]) == (0.5, "org/tiny/vision-lora")
+    with pytest.raises(AdapterError, match=r"has no speech-lora/adapter_config\.json"):
+        open_adapter("org/tiny/speech-lora")

@@ -89,7 +89,8 @@ def open_merged(asked: Sequence[str], model: str | None = None) -> tuple[Merged,
     """Open adapters that are to be merged, and refuse what cannot be.
 
     Args:
-        asked: Each a folder or a Hub `org/name`, of which `@` and a revision may follow, and then `=` and a weight.
+        asked: Each a folder, or a Hub `org/name` or `org/name/folder`, after which `@` and a revision may follow, and
+            then `=` and a weight.
         model: Hub id of what they are merged into; None for a folder.
 
     Raises:
@@ -100,7 +101,8 @@ def open_merged(asked: Sequence[str], model: str | None = None) -> tuple[Merged,
     for number, one in enumerate(asked):
         source, weight = _weighted(one)
         name, revision = source, None
-        if source.count("/") == 1 and not source.startswith((".", "/", "~")):
+        inside = source.count("/") == 2 and not Path(source).is_dir()
+        if (inside or source.count("/") == 1) and not source.startswith((".", "/", "~")):
             name, _, revision = source.partition("@")
         adapter = open_adapter(name, revision or None)
         adapter.require({})

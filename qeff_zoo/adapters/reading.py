@@ -59,7 +59,7 @@ class Adapter:
         name: As it was asked for, for messages.
         folder: Of its files.
         config: adapter_config.json as it stands.
-        repository: Of the Hub, `org/name`; "" for a folder.
+        repository: Of the Hub, `org/name`, or `org/name/folder` of one that has it there; "" for a folder.
         revision: Of that repository, 40 hex digits.
     """
 
@@ -250,43 +250,55 @@ class Adapter:
         )
 
 
+def place_of(source: str) -> tuple[str, str]:
+    """Part what names an adapter: a folder or `org/name`, and "folder/" where it lies in one of a repository."""
+    is_path = source.startswith((".", "/", "~")) or Path(source).is_dir()
+    if is_path or source.count("/") != 2:
+        return source, ""
+    repository, _, inner = source.rpartition("/")
+    return repository, f"{inner}/"
+
+
 def open_adapter(source: str | Path, revision: str | None = None) -> Adapter:
     """Open an adapter; of the Hub, download it.
 
     Args:
-        source: A folder, or a Hub `org/name`. A folder that exists wins.
+        source: A folder, or a Hub `org/name`, or `org/name/folder` of one that has it beside a model. A folder that
+            exists wins.
         revision: Branch, tag or commit of a Hub repository; None for its default branch.
 
     Raises:
         AdapterError: It is none, or not one of LoRA.
         CheckpointError: A file is damaged, or cannot be had.
     """
-    files = files_beside(str(source), str(source), revision, lambda name: name == CONFIG)
+    place, inner = place_of(str(source))
+    named, weights = f"{inner}{CONFIG}", f"{inner}{WEIGHTS}"
+    files = files_beside(place, place, revision, lambda name: name == named)
     if files is None:
         raise AdapterError(
             f"No folder {str(source)!r}. Expected that of an adapter, or a Hub id 'org/name'. Check the path."
         )
-    if CONFIG not in files.names:
+    if named not in files.names:
         raise AdapterError(
-            f"{files} has no {CONFIG}, so it is no adapter. Expected what peft's save_pretrained writes. Give the "
+            f"{files} has no {named}, so it is no adapter. Expected what peft's save_pretrained writes. Give the "
             "folder or the repository of one."
         )
-    if WEIGHTS not in files.names:
-        pickled = (
-            f", only {_PICKLE}: a pickle, which can run code" if _PICKLE in files.names else ""
-        )
+    if weights not in files.names:
+        there = f"{inner}{_PICKLE}" in files.names
+        pickled = f", only {inner}{_PICKLE}: a pickle, which can run code" if there else ""
         raise AdapterError(
-            f"{files} has no {WEIGHTS}{pickled}. Expected the adapter as safetensors. Save it again with peft's "
+            f"{files} has no {weights}{pickled}. Expected the adapter as safetensors. Save it again with peft's "
             "save_pretrained."
         )
-    files.fetch([CONFIG, WEIGHTS])
-    config = read_json(files.folder / CONFIG)
+    files.fetch([named, weights])
+    config = read_json(files.folder / named)
+    repository = getattr(files, "model_id", "")
     kind = config.get("peft_type")
     adapter = Adapter(
         name=str(source),
-        folder=files.folder,
+        folder=files.folder / inner,
         config=config,
-        repository=getattr(files, "model_id", ""),
+        repository=f"{repository}/{inner}".rstrip("/") if repository else "",
         revision=getattr(files, "revision", ""),
     )
     if kind != "LORA":

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _GRID, _RATIOS = "image_grid_thw", "aspect_ratio_ids"
 _SHAPES = ("spatial_shapes", "pixel_attention_mask")
+_SIZES = "target_sizes"
+_CROPS, _GRIDS, _POOLED = "image_num_crops", "image_grids", "image_token_pooling"
 
 
 class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
@@ -171,7 +173,8 @@ def _of_processor(
         )
     ids = np.atleast_2d(np.asarray(inputs["input_ids"]))
     mask = np.atleast_2d(np.asarray(inputs.get("attention_mask", np.ones_like(ids)))).astype(bool)
-    pictures = iter(_pictures({name: np.asarray(inputs[name]) for name in inputs}))
+    arrays = {name: np.asarray(inputs[name]) for name in inputs}
+    pictures = iter(_pictures(arrays, session.told.get("pixels", "pixel_values")))
     for row, seen in zip(ids, mask, strict=True):
         tokens = row[seen].tolist()
         left, shown = sum(one in session.placeholders for one in tokens), list["Prepared"]()
@@ -181,13 +184,16 @@ def _of_processor(
         yield tokens, shown
 
 
-def _pictures(inputs: Mapping[str, Any]) -> "list[Prepared]":
+def _pictures(inputs: Mapping[str, Any], pixels_name: str = "pixel_values") -> "list[Prepared]":
     """Take apart what a processor returns of several pictures."""
     import numpy as np
 
-    if "pixel_values" not in inputs:
+    if pixels_name not in inputs:
         return []
-    pixels, grids = inputs["pixel_values"], inputs.get(_GRID)
+    pixels, grids = inputs[pixels_name], inputs.get(_GRID)
+    if pixels_name != "pixel_values":  # which has more to say of each
+        names = [name for name in inputs if name.startswith("image_")]
+        return [{name: inputs[name][at : at + 1] for name in names} for at in range(len(pixels))]
     if _RATIOS in inputs:  # of each prompt as many pictures; those that fill up have none
         names = [name for name in inputs if name == "pixel_values" or name.startswith("aspect_")]
         return [
@@ -197,6 +203,15 @@ def _pictures(inputs: Mapping[str, Any]) -> "list[Prepared]":
     if _SHAPES[0] in inputs:  # a tile each, since their tokens are written out
         names = ["pixel_values", *_SHAPES]
         return [{name: inputs[name][at : at + 1] for name in names} for at in range(len(pixels))]
+    if _SIZES in inputs:  # a tile each, too
+        ends = inputs[_SIZES].prod(axis=1).cumsum() * pixels.shape[2]
+        parts = np.split(pixels, ends[:-1], axis=-1)
+        return [
+            {"pixel_values": part, _SIZES: size[None]}
+            for part, size in zip(parts, inputs[_SIZES], strict=True)
+        ]
+    if _CROPS in inputs:
+        return [*_of_crops(inputs)]
     if grids is None:
         return [{"pixel_values": one[None]} for one in pixels]
     ends = grids.prod(axis=1).cumsum()
@@ -204,3 +219,20 @@ def _pictures(inputs: Mapping[str, Any]) -> "list[Prepared]":
         {"pixel_values": pixels[stop - grid.prod() : stop], _GRID: grid[None]}
         for grid, stop in zip(grids, ends, strict=True)
     ]
+
+
+def _of_crops(inputs: Mapping[str, Any]) -> "Iterator[Prepared]":
+    """Take apart crops of several pictures, and rows of them, which count the patches of all."""
+    import numpy as np
+
+    crop = row = 0
+    for count, grid in zip(inputs[_CROPS].tolist(), inputs[_GRIDS], strict=True):
+        rows = int(grid[0] * grid[1] + grid[2] * grid[3])
+        pixels, pooled = inputs["pixel_values"], inputs[_POOLED][row : row + rows]
+        before = crop * pixels.shape[1]
+        yield {
+            "pixel_values": pixels[crop : crop + count],
+            _POOLED: np.where(pooled < 0, -1, pooled - before),
+            _GRIDS: grid[None],
+        }
+        crop, row = crop + count, row + rows

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from qeff_zoo import tasks
 from qeff_zoo.adapters import Slots
+from qeff_zoo.errors import ExportError
 from qeff_zoo.export import folding, functional, layers, loader, promotion, translations
 from qeff_zoo.export.uncomputed import uncomputed
 from qeff_zoo.passes import bfloat16, bodies, linear, rotary
@@ -84,7 +85,7 @@ def _attempt(
         tracing = part.tracing(model, **variant)
         if slots is not None:
             tracing = lora.apply(tracing, model, repeated, slots)
-        graph = _trace(tracing, set(model.state_dict()))
+        graph = _trace(tracing, _stored_names(model, tracing.module))
     if uses:  # a layer computed with its index
         return None
     if repeated is not None and not folding.fold(graph, repeated):
@@ -102,12 +103,35 @@ def _run_once(tracing: Tracing) -> Any:
         return tracing.module(**given)
 
 
-def _trace(tracing: Tracing, stored: set[str]) -> ir.Model:
+def _stored_names(model: Any, traced: Any) -> dict[str, str]:
+    """Return the names in the model's state_dict of what a checkpoint holds, by those in the module that is traced.
+
+    A wrapper may hold a module of the model under a name of its own.
+
+    Raises:
+        ExportError: The module has a parameter that the model lacks: nothing says its value.
+    """
+    kept = model.state_dict(keep_vars=True)
+    first = {id(value): name for name, value in reversed(kept.items())}
+    found = {}
+    for name, value in traced.state_dict(keep_vars=True).items():
+        same = name.removeprefix("model.")
+        if same in kept or id(value) in first:
+            found[name] = same if same in kept else first[id(value)]
+        elif isinstance(value, torch.nn.Parameter):
+            raise ExportError(
+                f"The parameter {name!r} of what is traced is none of {type(model).__name__}: no checkpoint says its "
+                "value. Expected parameters of the model's own modules; keep others as buffers that are not stored."
+            )
+    return found
+
+
+def _trace(tracing: Tracing, stored: Mapping[str, str]) -> ir.Model:
     """Run torch.export and the ONNX exporter; name inputs, outputs, initializers and symbols.
 
     Args:
         tracing: What to trace, and the names.
-        stored: Initializers that a checkpoint holds; all others keep their values in the graph.
+        stored: See `_stored_names`; all other initializers keep their values in the graph.
     """
 
     def export() -> torch.export.ExportedProgram:
@@ -192,7 +216,7 @@ def _reads_no_weight(node: ir.Node) -> bool | None:
     return False if any(is_placeholder(value) for value in node.inputs) else None
 
 
-def _name_initializers(graph: ir.Graph, stored: set[str]) -> None:
+def _name_initializers(graph: ir.Graph, stored: Mapping[str, str]) -> None:
     """Name initializers as the checkpoint's model does, without the wrapper's prefix, and forget stored values.
 
     A matrix of no elements, as of no shared experts, keeps its value: there is nothing to read from a file.
@@ -200,9 +224,9 @@ def _name_initializers(graph: ir.Graph, stored: set[str]) -> None:
     found = dict(graph.initializers)
     graph.initializers.clear()
     for traced, value in found.items():
-        value.name = name = traced.removeprefix("model.")
+        value.name = name = stored.get(traced, traced.removeprefix("model."))
         known = value.const_value
-        if name in stored and known is not None:
+        if traced in stored and known is not None:
             empty = 0 in known.shape
             value.const_value = (
                 ir.tensor(known.numpy(), name=name)

@@ -81,7 +81,9 @@ def _needed(
 
 def _cut(graph: ir.Graph, repeated: RepeatedLayers) -> list[list[ir.Node]]:
     """Group nodes by the layer in their module path; constants are copied into every layer that reads them."""
-    pattern = re.compile(rf"(?:^|[/.]){re.escape(repeated.path)}\.(\d+)[.:/]")
+    # Where a module is held twice, torch.export says by which slice a layer was taken.
+    path = rf"{re.escape(repeated.path)}(?:\.slice\(None, \d+, None\))?"
+    pattern = re.compile(rf"(?:^|[/.]){path}\.(\d+)[.:/]")
     regions: list[list[ir.Node]] = [[] for _ in repeated.traced]
     place_of: dict[ir.Node, int] = {}
     for node in graph:

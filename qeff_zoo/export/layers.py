@@ -151,8 +151,8 @@ def _find_of_half(model: Any, half: nn.Module) -> tuple[str, nn.ModuleList] | No
     if not lists:
         return None
     longest = max(lists, key=lambda path: len(lists[path]))
-    prefix = next(path for path, module in model.named_modules() if module is half)
-    return f"{prefix}.{longest}", lists[longest]
+    prefix = next(f"{path}." if path else "" for path, one in model.named_modules() if one is half)
+    return prefix + longest, lists[longest]
 
 
 def reduce(
@@ -231,7 +231,12 @@ def _per_layer(config: Any, count: int) -> list[list[Any]]:
     own = [vars(kind) for kind in type(config).__mro__ if not issubclass(PreTrainedConfig, kind)]
     computed = {name for members in own for name in members if isinstance(members[name], property)}
     values = [*vars(config).values(), *(getattr(config, name) for name in sorted(computed))]
-    return [value for value in values if isinstance(value, list) and len(value) == count]
+    every = list(range(count))  # a list of layers that names all of them
+    return [
+        value
+        for value in values
+        if isinstance(value, list) and len(value) == count and value != every
+    ]
 
 
 def _watch(layer: nn.Module, index: int, uses: list[int]) -> None:

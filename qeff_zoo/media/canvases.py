@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processors of Llama 3.2 Vision and Ovis 2 make of pictures: the canvas that suits each, and its tiles."""
+"""What processors make of pictures that they put on a canvas: the one that suits each, and its tiles."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qeff_zoo.errors import CheckpointError
+from qeff_zoo.errors import CheckpointError, MediaError
 from qeff_zoo.media.image_rules import Arrays, cut, nearest_grid
 from qeff_zoo.media.images import Pixels
+from qeff_zoo.media.interpolation import resize_bytes, resize_numbers
 from qeff_zoo.media.pixels import numbers, resize
+
+_LEAST = 10  # pixels of a side, below which Phi-4 multimodal takes no picture
 
 
 def tiles_of_canvases(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
@@ -20,12 +23,7 @@ def tiles_of_canvases(images: Sequence[Pixels], settings: Mapping[str, Any]) -> 
     Returns `pixel_values` (1, n, tiles, 3, side, side), zeros where there are fewer; `aspect_ratio_ids` (1, n), the
     number of the canvas; and `aspect_ratio_mask` (1, n, tiles), 1 for a tile.
     """
-    side, most = settings["size"].get("height"), settings["max_image_tiles"]
-    if not side or side != settings["size"].get("width"):
-        raise CheckpointError(
-            f"Cannot cut pictures into tiles: `size` is {settings['size']!r}. Expected a height and a width that are "
-            "equal. Correct the processor's JSON."
-        )
+    side, most = _side(settings), settings["max_image_tiles"]
     sides = range(1, most + 1)
     canvases = [(high, wide) for high in sides for wide in sides if high * wide <= most]
     pixels = np.zeros((1, len(images), most, 3, side, side), np.float32)
@@ -47,6 +45,17 @@ def tiles_of_canvases(images: Sequence[Pixels], settings: Mapping[str, Any]) -> 
         ids[0, place] = number + 1
         mask[0, place, : len(tiles)] = 1
     return {"pixel_values": pixels, "aspect_ratio_ids": ids, "aspect_ratio_mask": mask}
+
+
+def _side(settings: Mapping[str, Any]) -> int:
+    """Return the height of a tile, which is its width."""
+    side = settings["size"].get("height")
+    if not side or side != settings["size"].get("width"):
+        raise CheckpointError(
+            f"Cannot cut pictures into tiles: `size` is {settings['size']!r}. Expected a height and a width that are "
+            "equal. Correct the processor's JSON."
+        )
+    return int(side)
 
 
 def _nearest_canvas(image: Pixels, canvases: NDArray[Any]) -> int:
@@ -118,3 +127,66 @@ def _kept(image: Pixels, grid: tuple[int, int], side: int) -> float:
                 long, short = side, short / long * side
             area += long * short
     return float(area / (width * height))
+
+
+def whole_and_padded_tiles(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
+    """Phi-4 multimodal: the whole picture, then the tiles of a canvas, which is white below or to the right of it.
+
+    As transformers' torchvision backend, the only one: bit for bit but for the whole, which is interpolated in float32.
+
+    Returns `image_pixel_values` (n, tiles, 3, side, side), zeros beyond a picture's own tiles, `image_sizes` (n, 2) of
+    the canvas, and `image_attention_mask` (n, tiles, rows, columns), 1 for a patch that is no padding.
+    """
+    side, patch = _side(settings), settings["patch_size"]["height"]
+    if settings["do_rescale"] and settings["do_normalize"]:  # at once, as there
+        scale = np.float32(1.0 / settings["rescale_factor"])
+        named = {name: np.float32(settings[name]) * scale for name in ("image_mean", "image_std")}
+        settings = {**settings, **named, "do_rescale": False}
+    parts, masks, sizes = [], [], []
+    for image in images:
+        canvas, mask = _white_canvas(image, side, patch, settings)
+        values = numbers(canvas, settings)
+        tiles = cut(values.transpose(1, 2, 0), side, side)
+        parts.append(
+            [resize_numbers(values, side, side), *(one.transpose(2, 0, 1) for one in tiles)]
+        )
+        unit = side // patch
+        masks.append([np.ones((unit, unit), np.int64), *cut(mask, unit, unit)])
+        sizes.append(canvas.shape[:2])
+    pixels = np.zeros((len(images), max(map(len, parts)), 3, side, side), np.float32)
+    there = np.ones((*pixels.shape[:2], side // patch, side // patch), np.int64)
+    for place, (tiles, known) in enumerate(zip(parts, masks, strict=True)):
+        pixels[place, : len(tiles)] = tiles
+        there[place, : len(known)] = known
+    return {
+        "image_pixel_values": pixels,
+        "image_sizes": np.array(sizes),
+        "image_attention_mask": there,
+    }
+
+
+def _white_canvas(
+    image: Pixels, side: int, patch: int, settings: Mapping[str, Any]
+) -> tuple[Pixels, NDArray[np.int64]]:
+    """Put a picture on whole tiles; return that, and 1 for each patch that it has a part of."""
+    height, width = image.shape[:2]
+    wide, high = (math.ceil(one / side) for one in (width, height))
+    if wide * high > (most := settings["dynamic_hd"]):
+        wide, high = nearest_grid(image, {**settings, "min_patches": 1, "max_patches": most})
+    tall, broad = high * side, wide * side
+    across, down = broad / width, tall / height
+    inner = (int(height * across), broad) if across < down else (tall, int(width * down))
+    if min(inner) < _LEAST:
+        raise MediaError(
+            f"Cannot read a picture of {width} x {height} pixels: it would become one of {inner[1]} x {inner[0]}. "
+            f"Expected {_LEAST} pixels on each side at least. Crop it: it is too narrow for this model."
+        )
+    canvas = np.full((tall, broad, 3), 255, np.uint8)
+    canvas[: inner[0], : inner[1]] = resize_bytes(image, *inner)
+    mask = np.ones((tall // patch, broad // patch), np.int64)
+    below, beside = (
+        (whole - part) // patch for whole, part in zip((tall, broad), inner, strict=True)
+    )
+    mask[len(mask) - below :] = 0
+    mask[:, mask.shape[1] - beside :] = 0
+    return canvas, mask

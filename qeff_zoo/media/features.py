@@ -68,10 +68,10 @@ def load_features(folder: Path) -> Features:
         PackageError: They are damaged, or of an extractor that is not known here.
     """
     settings = read_json(folder / "preprocessor_config.json")
-    if not settings:
-        whole = read_json(folder / "processor_config.json")
-        settings = whole.get("feature_extractor") or whole.get("audio_processor", {})
-    return find(settings)
+    whole = read_json(folder / "processor_config.json")
+    part = whole.get("feature_extractor") or whole.get("audio_processor", {})
+    of_pictures = part and "feature_extractor_type" not in settings
+    return find(part if of_pictures or not settings else settings)
 
 
 def find(settings: Mapping[str, Any]) -> Features:
@@ -405,6 +405,29 @@ def _lasr(settings: Mapping[str, Any]) -> Features:
     return Features(name="input_features", rate=rate, compute=compute, step=hop, least=width)
 
 
+def _phi4(settings: Mapping[str, Any]) -> Features:
+    """Phi-4 multimodal's log-mel features, of frames that are each emphasized by themselves."""
+    bins, size = int(settings.get("feature_size", 80)), int(settings.get("n_fft", _SIZE))
+    rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", _HOP))
+    width, emphasis = int(settings.get("win_length", _WIDTH)), settings.get("preemphasis", 0.97)
+    limits = (settings.get("mel_min_frequency", 0), settings.get("mel_max_frequency", 7690))
+    window = np.hamming(width)
+    filters = kaldi_filters(bins, size, rate, *limits).astype(np.float32)
+
+    def compute(samples: Array) -> Array:
+        frames = _frames(np.asarray(samples, np.float32), width, hop)
+        logs = np.empty((len(frames), bins), np.float32)
+        for start in range(0, len(frames), _BLOCK):
+            some = frames[start : start + _BLOCK]
+            before = np.concatenate([some[:, :1], some[:, :-1]], axis=1)
+            loud = (some - np.float32(emphasis) * before) * np.float32(2**15)
+            spectra = np.fft.rfft(loud * window, n=size, axis=1).astype(np.complex64)
+            logs[start : start + _BLOCK] = np.log(np.maximum(np.abs(spectra) ** 2 @ filters, 1))
+        return logs
+
+    return Features(name="audio_input_features", rate=rate, compute=compute, step=hop, least=width)
+
+
 KINDS: Mapping[str, Callable[[Mapping[str, Any]], Features]] = MappingProxyType(
     {
         "Wav2Vec2FeatureExtractor": _plain,
@@ -417,5 +440,6 @@ KINDS: Mapping[str, Callable[[Mapping[str, Any]], Features]] = MappingProxyType(
         "LasrFeatureExtractor": _lasr,
         "GraniteSpeechFeatureExtractor": _granite,
         "GraniteSpeech5FeatureExtractor": _granite5,
+        "Phi4MultimodalFeatureExtractor": _phi4,
     }
 )

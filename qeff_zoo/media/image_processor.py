@@ -15,8 +15,14 @@ from typing import Any
 from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError
 from qeff_zoo.media import image_rules as rules
 from qeff_zoo.media import patch_rules
-from qeff_zoo.media.canvases import tiles_of_canvases, whole_and_covering_tiles
+from qeff_zoo.media.canvases import (
+    tiles_of_canvases,
+    whole_and_covering_tiles,
+    whole_and_padded_tiles,
+)
+from qeff_zoo.media.crops import whole_and_overlapping_crops
 from qeff_zoo.media.images import LIMITS, ImageLimits, Picture, read_image
+from qeff_zoo.media.slices import whole_and_slices
 
 FILES = ("processor_config.json", "preprocessor_config.json")
 
@@ -153,11 +159,25 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             ],
         },
     ),
+    "MiniCPMV4_6ImageProcessor": (
+        whole_and_slices,
+        {
+            **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 448, "width": 448}, "patch_size": 14,
+            "max_slice_nums": 9, "scale_resolution": 448, "slice_mode": True, "downsample_mode": "16x",
+        },
+    ),
     "MllamaImageProcessor": (
         tiles_of_canvases,
         {
             **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 224, "width": 224},
             "max_image_tiles": 4,
+        },
+    ),
+    "Molmo2ImageProcessor": (
+        whole_and_overlapping_crops,
+        {
+            **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 378, "width": 378}, "patch_size": 14,
+            "max_crops": 8, "overlap_margins": (4, 4), "pooling_size": (2, 2),
         },
     ),
     "Ovis2ImageProcessor": (
@@ -175,6 +195,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         patch_rules.lines_of_patches,
         {
             **_PATCHES, "size": {"shortest_edge": 384 * 384, "longest_edge": 1536 * 1536},
+        },
+    ),
+    "Phi4MultimodalImageProcessor": (
+        whole_and_padded_tiles,
+        {
+            **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 448, "width": 448}, "patch_size": 14,
+            "dynamic_hd": 36,
         },
     ),
     "PixtralImageProcessor": (

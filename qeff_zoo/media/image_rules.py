@@ -160,8 +160,8 @@ def tiles_of_resolutions(images: Sequence[Pixels], settings: Settings) -> Arrays
     }
 
 
-def cut(image: Pixels, height: int, width: int) -> list[Pixels]:
-    """Cut into parts of so many pixels, row by row."""
+def cut(image: NDArray[Any], height: int, width: int) -> list[NDArray[Any]]:
+    """Cut (rows, columns, …) into parts of so many of each, row by row."""
     return [
         image[top : top + height, left : left + width]
         for top in range(0, image.shape[0], height)

@@ -109,16 +109,25 @@ def pad_to_square(image: Pixels, color: Sequence[int]) -> Pixels:
     return square
 
 
-def numbers(image: Pixels, settings: Settings) -> NDArray[Any]:
-    """Scale and normalize: (height, width, 3) in, (3, height, width) out, float32 unless neither is asked for."""
+def numbers(image: Pixels, settings: Settings, *, at_once: bool = False) -> NDArray[Any]:
+    """Scale and normalize: (height, width, 3) in, (3, height, width) out, float32 unless neither is asked for.
+
+    Args:
+        image: Of its final size.
+        settings: Of the processor.
+        at_once: Whether both are one step, as in transformers' torchvision backend; its roundings are others.
+    """
     if not settings["do_rescale"] and not settings["do_normalize"]:
         return np.ascontiguousarray(image.transpose(2, 0, 1))
     values = np.arange(256, dtype=np.float64)
-    if settings["do_rescale"]:
+    at_once = at_once and settings["do_rescale"] and settings["do_normalize"]
+    if settings["do_rescale"] and not at_once:
         values = values * settings["rescale_factor"]
     table = np.repeat(values.astype(np.float32)[None], 3, axis=0)
     if settings["do_normalize"]:
         mean, std = (np.asarray(settings[name], np.float32) for name in ("image_mean", "image_std"))
+        if at_once:
+            mean, std = (one * np.float32(1 / settings["rescale_factor"]) for one in (mean, std))
         table = (table - mean.reshape(-1, 1)) / std.reshape(-1, 1)
     out = np.empty((3, *image.shape[:2]), np.float32)
     for color in range(3):

@@ -11,6 +11,9 @@ from qeff_zoo.errors import MediaError
 from qeff_zoo.media.features import Features
 from qeff_zoo.media.sound import Samples
 
+#: What a processor calls the number of rows that a sound becomes.
+ROWS = "audio_embed_sizes"
+
 
 @dataclass(frozen=True)
 class SoundProcessor:
@@ -45,6 +48,10 @@ class SoundProcessor:
         if self.told.get("window"):
             logs = np.ascontiguousarray(self.features.compute(samples).T)[None]
             return {self.features.name: logs, self.told["mask"]: np.ones_like(logs[:, 0], np.int64)}
+        if self.told.get("span"):
+            logs, merged = self.features.compute(samples), self.shape[0]
+            rows = np.array([-(-len(logs) // merged)])
+            return {self.features.name: logs[None], ROWS: rows}
         frames = self.shape[1]
         width = frames * self.features.step
         windows, most = -(-len(samples) // width), int(self.told.get("windows", 0))

@@ -9,7 +9,7 @@ from qeff_zoo.media.features import load_features
 from qeff_zoo.media.sound import read_sound
 from qeff_zoo.media.sound_processor import SoundProcessor
 from qeff_zoo.runtime.chat_template import Message
-from qeff_zoo.runtime.hearing import BlockHearing, Hearing
+from qeff_zoo.runtime.hearing import BlockHearing, Hearing, SpanHearing
 from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSession, Prepared
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Program
@@ -49,7 +49,7 @@ class AudioTextToTextSession(MediaTextSession):
         feature_cache_bytes: int = FEATURE_CACHE_BYTES,
     ) -> None:
         told = chosen["sounds"]
-        kind = BlockHearing if told.get("blocks") else Hearing
+        kind = BlockHearing if told.get("blocks") else SpanHearing if told.get("span") else Hearing
         reader = kind(audio, read_json(folder / "config.json"), feature_cache_bytes, told)
         super().__init__(folder, program, reader=reader, told=told, prefixes=prefixes)
         self._processor: SoundProcessor | None = None

@@ -70,9 +70,7 @@ class ChatTemplate:
             source = {entry["name"]: entry["template"] for entry in source}.get("default")
         if not source:
             return None
-        known = {**read_json(folder / "special_tokens_map.json"), **config}
-        tokens = {name: _content(value) for name, value in known.items() if name.endswith("_token")}
-        return cls(source, {name: token for name, token in tokens.items() if token is not None})
+        return cls(source, special_tokens(folder))
 
     def render(self, messages: Sequence[Message]) -> str:
         """Write messages as a prompt that asks for the assistant's answer.
@@ -94,6 +92,21 @@ class ChatTemplate:
                 **self._tokens,
             )
         )
+
+
+#: Where tokenizer_config.json has the special tokens of one model alone, in old and new releases of transformers.
+_OWN = ("extra_special_tokens", "model_specific_special_tokens")
+
+
+def special_tokens(folder: Path) -> dict[str, str]:
+    """Return the texts of a folder's special tokens by name, as `bos_token`."""
+    config = read_json(folder / "tokenizer_config.json")
+    known = {**read_json(folder / "special_tokens_map.json"), **config}
+    for name in _OWN:
+        more = config.get(name)
+        known |= more if isinstance(more, dict) else {}
+    tokens = {name: _content(value) for name, value in known.items() if name.endswith("_token")}
+    return {name: token for name, token in tokens.items() if token is not None}
 
 
 def _plain(message: Message) -> dict[str, Any]:

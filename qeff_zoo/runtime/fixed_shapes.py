@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from types import MappingProxyType
 
 import numpy as np
@@ -274,7 +275,7 @@ class PatchCall(WholeCall):
     """A call whose patches were filled up to one specialization.
 
     Args:
-        given: Patches, or windows of a sound, that were there.
+        given: Numbers of patches, or of windows of a sound, that were there.
         made: Those of the specialization.
         rows: Axis of what becomes of them.
     """
@@ -363,8 +364,8 @@ def _filled_call(
     return PatchCall(
         index=index,
         inputs={name: _filled_up(name, one, shapes[name]) for name, one in inputs.items()},
-        given=len(inputs[counted]),
-        made=shapes[counted][0],
+        given=inputs[counted].size,
+        made=prod(shapes[counted]),
         rows=rows,
     )
 

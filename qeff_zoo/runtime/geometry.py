@@ -23,9 +23,11 @@ class Tower:
         frames: Whether a patch's frame is told, too.
         positions: What a processor calls the columns and rows of patches, where it says those.
         column: Whether a processor gives a picture, and no patches.
+        inner: Patches on a side of the squares within such a one that are merged first, within the tower.
     """
 
     merge: int
+    inner: int = 1
     window: int = 0
     side: int = 0
     taps: str = ""
@@ -44,7 +46,10 @@ class Tower:
         """
         vision = config["vision_config"]
         told = images.get("merge") or merge_of({**config, **vision})
-        merge = 1 if images.get("merged") else told
+        merge, inner = 1 if images.get("merged") else told, 1
+        if images.get("packed"):
+            inner = _merged_within(config, vision)
+            merge = inner * told ** int(config.get("merger_times", 1))
         patch = int(vision.get("patch_size", 14))
         taps = images.get("taps", "")
         side = int(vision.get("num_position_embeddings", 0) ** 0.5)
@@ -54,6 +59,7 @@ class Tower:
             side = int(vision.get("pos_emb_height") or vision["image_size"] // patch)
         return cls(
             merge=merge,
+            inner=inner,
             window=int(vision.get("window_size", 0)) // merge // patch,
             side=side,
             taps=taps,
@@ -102,7 +108,11 @@ class Tower:
         }
         if self.window:
             told |= self._windows(time, height // self.merge, width // self.merge)
-        if self.side:
+        if self.side and self.taps == "nearest":
+            down, right = (_nearest(size, self.side) for size in (height, width))
+            nearest = down[rows] * self.side + right[columns]
+            told["interp_indices"] = np.tile(nearest, time)[:, None]
+        elif self.side:
             whole = self.taps == "antialiased"
             taps = self._shares if whole else self._taps
             told |= taps(time, rows, height, columns, width)
@@ -124,10 +134,12 @@ class Tower:
         return ordered
 
     def _places(self, height: int, width: int) -> tuple[Array, Array]:
-        """Return row and column of each patch, square by square of those that are merged."""
-        shape = height // self.merge, self.merge, width // self.merge, self.merge
+        """Return row and column of each patch, square by square of those that are merged, and so within those."""
+        outer = self.merge // self.inner
+        shape = (height // self.merge, outer, self.inner, width // self.merge, outer, self.inner)
+        order = (0, 3, 1, 4, 2, 5)
         rows, columns = np.indices((height, width))
-        ordered = (one.reshape(shape).transpose(0, 2, 1, 3).reshape(-1) for one in (rows, columns))
+        ordered = (one.reshape(shape).transpose(order).reshape(-1) for one in (rows, columns))
         return next(ordered), next(ordered)
 
     def _windows(self, time: int, height: int, width: int) -> dict[str, Array]:
@@ -171,6 +183,21 @@ def merge_of(vision: Mapping[str, Any]) -> int:
     names = "spatial_merge_size", "merge_kernel_size", "pooling_kernel_size", "downsample_factor"
     merge = next((vision[name] for name in names if name in vision), 2)
     return int(merge if isinstance(merge, int) else merge[0])
+
+
+def _merged_within(config: Mapping[str, Any], vision: Mapping[str, Any]) -> int:
+    """Return how many patches are on a side of the squares that a tower merges behind one of its layers."""
+    never = config.get("downsample_mode") == "4x"
+    return 1 if never else int(vision.get("window_kernel_size", (2, 2))[0])
+
+
+def _nearest(size: int, side: int) -> Array:
+    """Return of each place on an axis the position of a table in whose part of the axis it begins, as PyTorch does."""
+    step = 1 / side
+    bounds = (step + step * np.arange(np.ceil((1 - step) / step))).astype(np.float32)
+    at = np.arange(size, dtype=np.float32) / np.float32(size)
+    found: Array = np.searchsorted(bounds, at, side="right")
+    return found
 
 
 def _between(at: Array, size: int, side: int, taps: str) -> tuple[Array, Array]:

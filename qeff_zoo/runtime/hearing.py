@@ -13,6 +13,8 @@ from qeff_zoo.runtime.reading import Reader
 FEATURES, NUMBER = "input_features", "window_ids"
 #: Tell sound from what fills up the last block, and which of its frames a window has.
 _REAL, _WINDOWS = "attention_mask", "window_index"
+#: There is no row, and nothing is heard in its place.
+_HEARD = -2
 
 
 def _too_short() -> GenerationError:
@@ -72,25 +74,45 @@ class BlockHearing(Hearing):
     """Reads sounds of any length at once: `input_features`, (1, frames, bins)."""
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
-        features, (frames, bins) = prepared[FEATURES], self.shape
+        count, told = self._in_blocks(prepared)
+        width = int(self.program.inputs[_WINDOWS].shape[1])
+        index = np.arange(-(-count // width) * width)
+        places = np.where(index < count, index, -1).reshape(-1, width)
+        return Encoded(
+            digest=digest, features=self._run({**told, _WINDOWS: places}), kind=self.kind
+        )
+
+    def _in_blocks(self, prepared: Mapping[str, Array]) -> tuple[int, dict[str, Array]]:
+        """Return the frames of a sound, and those in blocks, the last of which is filled up."""
+        name = self._told.get("features") or FEATURES
+        features, (frames, bins) = prepared[name], self.shape
         if features.ndim != 3 or features.shape[0] != 1 or features.shape[2] != bins:
             raise GenerationError(
-                f"A sound has {FEATURES} of {features.shape}; expected (1, frames, {bins}). Give what the checkpoint's "
+                f"A sound has {name} of {features.shape}; expected (1, frames, {bins}). Give what the checkpoint's "
                 "own processor returns of one sound."
             )
         if not (count := features.shape[1]):
             raise _too_short()
-        width = int(self.program.inputs[_WINDOWS].shape[1])
-        blocks, windows = -(-count // frames), -(-count // width)
+        blocks = -(-count // frames)
         whole = np.zeros((blocks * frames, bins), np.float32)
         whole[:count] = features[0]
         real = (np.arange(blocks * frames) < count).astype(np.int64)
-        index = np.arange(windows * width)
-        rows = self._run(
-            {
-                FEATURES: whole.reshape(blocks, frames, bins),
-                _REAL: real.reshape(blocks, frames),
-                _WINDOWS: np.where(index < count, index, -1).reshape(windows, width),
-            }
-        )
-        return Encoded(digest=digest, features=rows, kind=self.kind)
+        return count, {
+            FEATURES: whole.reshape(blocks, frames, bins),
+            _REAL: real.reshape(blocks, frames),
+        }
+
+
+class SpanHearing(BlockHearing):
+    """Reads sounds of any length at once, of which so many frames become a row: (1, frames, bins)."""
+
+    def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
+        _, told = self._in_blocks(prepared)
+        rows, most = len(told[_REAL]), int(self._told["span"])
+        width = min(rows, most)
+        index = np.arange(-(-rows // width) * width)
+        # As transformers does, whose encoder hears what fills up the last of several spans.
+        places = np.where(index < rows, index, _HEARD).reshape(-1, width)
+        found = self._run({**told, _WINDOWS: places})
+        features = {name: one[:rows] for name, one in found.items()}
+        return Encoded(digest=digest, features=features, kind=self.kind)

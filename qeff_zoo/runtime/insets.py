@@ -87,7 +87,8 @@ class Insets:
         features: By input of the language program, (rows, width).
         axes: (3, tokens), rotary positions of the prompt's tokens; None of models whose RoPE has one axis.
         stretches: Where tokens begin and end that see one another, so that they must be in one call.
-        prompt: Names the tokens of a prompt that is such a stretch; nothing of others.
+        mutual: Positions of the tokens that do, where they are others than the placeholders.
+        prompt: Names the tokens up to the end of a stretch that has all pictures of the prompt; nothing of others.
     """
 
     parts: tuple[Encoded, ...]
@@ -96,12 +97,13 @@ class Insets:
     features: Mapping[str, Array]
     axes: Array | None = None
     stretches: tuple[tuple[int, int], ...] = ()
+    mutual: Array | None = None
     prompt: bytes = b""
 
     @property
     def together(self) -> Array:
         """Positions of the tokens that see others of their stretch."""
-        return np.arange(self.stretches[0][1]) if self.prompt else self.places
+        return self.places if self.mutual is None else self.mutual
 
     @property
     def by_grid(self) -> bool:
@@ -133,8 +135,8 @@ class Insets:
         return np.concatenate([known, behind], axis=1)
 
     def name(self, start: int, stop: int) -> bytes:
-        """Tell what tokens at some positions see from all else: the parts among them, or their whole prompt."""
-        if self.prompt and start < self.stretches[0][1]:
+        """Tell what tokens at some positions see from all else: the parts among them, or all of the prompt's."""
+        if self.prompt and start < self.stretches[0][1] and stop > self.stretches[0][0]:
             return b"".join((self.prompt, *(part.digest for part in self.parts)))
         return b"".join(
             part.digest
@@ -188,6 +190,7 @@ def arrange(
     axes: int = 1,
     whole: str = "",
     prompt: int | None = None,
+    among: Collection[int] = (),
 ) -> Insets | None:
     """Give the placeholders of a prompt, in their order, the rows of its parts; None without any.
 
@@ -198,6 +201,7 @@ def arrange(
         axes: Of rotary positions.
         whole: What must be in one call, as a recipe says.
         prompt: Tokens that the prompt has; as many as end with its last picture, where it is not told.
+        among: Ids of further tokens that see placeholders and are seen by them.
     """
     if not parts:
         return None
@@ -210,15 +214,22 @@ def arrange(
         return Views(parts=tuple(views), starts=starts, places=places, features={})
     names = () if isinstance(parts[0], Pictured) else parts[0].features
     stretches = [(start, start + one.rows) for start, one in zip(starts, parts, strict=True)]
-    ended = stretches[-1][1] if prompt is None else prompt
+    mutual = None
+    if whole == "images":
+        mutual = np.flatnonzero(np.isin(tokens, [*placeholders, *among]))
+        stretches = [(int(mutual[0]), int(mutual[-1]) + 1)]
+    elif whole == "prompt":
+        mutual = np.arange(stretches[-1][1] if prompt is None else prompt)
+        stretches = [(0, len(mutual))]
     return Insets(
         parts=tuple(parts),
         starts=starts,
         places=places,
         features={name: np.concatenate([one.features[name] for one in parts]) for name in names},
         axes=_axes(len(tokens), parts, starts) if axes > 1 else None,
-        stretches={"image": tuple(stretches), "prompt": ((0, ended),)}.get(whole, ()),
-        prompt=_digest(tokens[:ended]) if whole == "prompt" else b"",
+        stretches=tuple(stretches) if whole else (),
+        mutual=mutual,
+        prompt=b"" if mutual is None else _digest(tokens[: stretches[0][1]]),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from qeff_zoo.errors import MediaError
+from qeff_zoo.runtime.geometry import Tower
 from qeff_zoo.runtime.program import Array
 
 #: Tokens by their text, or as `field.number` of a list of the config, and numbers of placeholders.
@@ -41,11 +42,13 @@ class Layout:
         arrange: Features of each tile -> those of the picture, (rows, width).
         grid: How many tiles there are, and how they lie.
         write: What stands for a picture of so many rows in a prompt.
+        settings: Of processor_config.json, those that `write` takes by their names.
     """
 
     arrange: Callable[[Sequence[Array], Mapping[str, Array], Any], Array] = _in_order
     grid: Callable[[int, Mapping[str, Array], Any], Grid] = _counted
-    write: Callable[[Grid, int], Written] = _one_after_another
+    write: Callable[..., Written] = _one_after_another
+    settings: tuple[str, ...] = ()
 
 
 # --- LLaVA-NeXT: the whole picture, then all of its parts as one, whose lines each end with a learned row ----------
@@ -237,10 +240,77 @@ def _surrounded_tiles(grid: Grid, rows: int) -> Written:
     return found
 
 
+# --- Molmo 2: the whole picture, then a canvas of it, lines of which end with a token ---------------------------------
+
+
+#: What a processor says of rows and columns of both.
+GRIDS = "image_grids"
+
+
+def _two_grids(_: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    down, right, tall, wide = (int(one) for one in prepared[GRIDS].reshape(4))
+    return down * right, tall, wide
+
+
+def _whole_and_canvas(
+    grid: Grid,
+    rows: int,
+    image_use_col_tokens: bool | None = True,
+    use_single_crop_col_tokens: bool | None = None,
+    use_single_crop_start_token: bool | None = True,
+) -> Written:
+    first, tall, wide = grid
+    side, end = math.isqrt(first), "image_end_token_id"
+    ended, own = image_use_col_tokens, use_single_crop_col_tokens
+    line: Written = [wide, *["image_col_id"] * bool(ended)]
+    of_whole: Written = [side, *["image_col_id"] * bool(ended if own is None else own)]
+    begin = f"{'low_res_' if use_single_crop_start_token else ''}image_start_token_id"
+    return [begin, *of_whole * side, end, "image_start_token_id", *line * tall, end]
+
+
+# --- MiniCPM-V: the whole picture, then slices of it, line by line ----------------------------------------------------
+
+
+def _sliced(_: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    whole = prepared["target_sizes"].reshape(-1, 2)[0].prod()
+    tall, wide = (int(one) for one in np.reshape(prepared.get("grids", (0, 0)), -1))
+    return int(whole) // Tower.read(config, {"packed": "target_sizes"}).merge ** 2, tall, wide
+
+
+def _whole_and_slices(grid: Grid, rows: int) -> Written:
+    first, tall, wide = grid
+    found: Written = ["image_start_token", first, "image_end_token"]
+    for row in range(tall):
+        found += ["\n"] * (row > 0)
+        each = (rows - first) // (tall * wide)
+        found += ["slice_start_token", each, "slice_end_token"] * wide
+    return found
+
+
+# --- Phi-4 multimodal: tiles without their padding, whose lines each end with a learned row, then the whole ----------
+
+
+def _cut_lines(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
+    """Order features of the whole picture and its tiles; lines of each end with a row, and each with another one."""
+    side, size = math.isqrt(len(tiles[0])), int(config["vision_config"]["crop_size"])
+    tall, wide = (int(one) // size for one in prepared["image_sizes"].reshape(2))
+    mask = prepared["image_attention_mask"]
+    mask = mask.reshape(-1, *mask.shape[-2:])[1 : 1 + tall * wide, ::2, ::2]
+    real = mask.reshape(tall, wide, side, side).transpose(0, 2, 1, 3).reshape(tall * side, -1)
+    rows, columns = int(real[:, 0].sum()), int(real[0].sum())
+    parts = np.stack([tile[:-1] for tile in tiles[1 : 1 + tall * wide]])
+    parts = parts.reshape(tall, wide, side, side + 1, -1)[:, :, :, :-1].transpose(0, 2, 1, 3, 4)
+    parts = parts.reshape(tall * side, wide * side, -1)[:rows, :columns]
+    ends = np.broadcast_to(tiles[0][side], (rows, 1, parts.shape[2]))
+    lines = np.concatenate([parts, ends], axis=1).reshape(-1, parts.shape[2])
+    return np.concatenate([lines, tiles[0][-1:], tiles[0][:-1]])
+
+
 #: By the name that recipes say.
 LAYOUTS: Mapping[str, Layout] = {
     "": Layout(),
     "broken_lines": Layout(grid=_sized, write=_broken_lines),
+    "cut_lines": Layout(arrange=_cut_lines),
     "ended_tiles": Layout(write=_ended_tiles),
     "lines": Layout(arrange=_lines),
     "named_tiles": Layout(grid=_split, write=_named_tiles),
@@ -248,4 +318,14 @@ LAYOUTS: Mapping[str, Layout] = {
     "placed_tiles": Layout(grid=_shaped, write=_placed_tiles),
     "separated_tiles": Layout(grid=_ratio, write=_separated_tiles),
     "surrounded_tiles": Layout(arrange=_surrounded, grid=_told_grid, write=_surrounded_tiles),
+    "whole_and_slices": Layout(grid=_sliced, write=_whole_and_slices),
+    "whole_and_canvas": Layout(
+        grid=_two_grids,
+        write=_whole_and_canvas,
+        settings=(
+            "image_use_col_tokens",
+            "use_single_crop_col_tokens",
+            "use_single_crop_start_token",
+        ),
+    ),
 }

@@ -3,11 +3,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.chat_template import Message, special_tokens
 from qeff_zoo.runtime.insets import Encoded, Insets, arrange
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Array, Program
@@ -24,6 +26,8 @@ USUAL = PrefixChoices()
 #: How the names of fields end that a config has for a token, and for several.
 _FIELDS = "_id", "_index"
 _LISTS = "_ids"
+#: How names of special tokens end.
+_SPECIAL = "_token"
 
 
 class MediaTextSession(TextGenerationSession):
@@ -64,11 +68,31 @@ class MediaTextSession(TextGenerationSession):
         self.placeholder = self._id(told["token"])
         #: All tokens that have rows of features.
         self.placeholders = {self.placeholder, *self.config.get(told.get("around", ""), ())}
+        #: Further tokens that are written for a picture, and see its rows both ways.
+        self.among = {self._id(name) for name in told.get("among", ())}
+        self._learn_writing(folder)
         marker = told.get("marker") or told["token"]
         #: What is written for a picture or sound where that is no token.
         self._mark = "" if marker.endswith(_FIELDS) else marker
         #: The token that stands for a whole picture or sound in a prompt that is not written out.
         self.marker = self.placeholder if self._mark else self._id(marker)
+
+    def _learn_writing(self, folder: Path) -> None:
+        """Read what of a checkpoint's files says how prompts and pictures are written."""
+        told, processor = self.told, read_json(folder / "processor_config.json")
+        settings = self.reader.layout.settings
+        #: What of a processor's settings a layout depends on.
+        self._writing = {name: processor[name] for name in settings if name in processor}
+        of_images = processor.get("image_processor")
+        of_images = of_images or read_json(folder / "preprocessor_config.json")
+        #: What is written around the number of each picture.
+        self._numbered: Sequence[str] = told.get("numbered", ())
+        if not of_images.get("use_image_id", True):
+            self._numbered = ()
+        self._special = special_tokens(folder)
+        names = (self._special.get(name) for name in told.get("opening", ()))
+        #: What every prompt begins with.
+        self._opening = next(filter(None, names), "")
 
     def prepare(self, given: Any) -> Prepared:
         """Make the arrays of a picture or sound that the program takes which reads it."""
@@ -95,6 +119,18 @@ class MediaTextSession(TextGenerationSession):
             return replace(made, text=prompt)
         made = self.request_of(self._read(prompt), [self.prepare(one) for one in given], **choices)
         return replace(made, text=prompt) if isinstance(prompt, str) else made
+
+    def encode(self, prompt: Prompt, *, chat: bool = False) -> list[int]:
+        """As of `PromptReader`; a text begins as the model's processor begins it."""
+        if isinstance(prompt, str) and not chat:
+            prompt = self._opened(prompt)
+        return super().encode(prompt, chat=chat)
+
+    def _rendered(self, messages: Sequence[Message]) -> str:
+        return self._opened(super()._rendered(messages))
+
+    def _opened(self, text: str) -> str:
+        return text if text.startswith(self._opening) else self._opening + text
 
     def _encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
         """Turn text into token ids, of which one stands for each picture or sound."""
@@ -191,7 +227,8 @@ class MediaTextSession(TextGenerationSession):
 
     def _limit(self, tokens: Sequence[int], generation_len: int | None, blocks: int = 0) -> int:
         # The placeholder may lie beyond all tokens that the model writes.
-        known = [0 if token in self.placeholders else token for token in tokens]
+        own = self.placeholders | self.among
+        known = [0 if token in own else token for token in tokens]
         return super()._limit(known, generation_len, blocks)
 
     @property
@@ -206,15 +243,27 @@ class MediaTextSession(TextGenerationSession):
     def _written_out(self, tokens: Sequence[int], parts: Sequence[Encoded]) -> list[int]:
         """Replace the token of each picture or sound by those of its rows, and what stands around them."""
         self._check_count(tokens, self.marker, len(parts))
-        if taken := self.placeholders & {*tokens} - {self.marker, self.placeholder}:
+        own = (self.placeholders | self.among) - {self.marker, self.placeholder}
+        if taken := own & {*tokens}:
             raise GenerationError(
                 f"The prompt has the tokens {sorted(taken)}, which stand around {self._nouns}; expected them to be "
                 "written by this package alone. Leave them out."
             )
-        left, whole = iter(parts), list[int]()
+        left, whole = iter(enumerate(parts)), list[int]()
         for token in tokens:
-            whole += self.run_of(next(left)) if token == self.marker else [token]
+            if token == self.marker:
+                number, part = next(left)
+                whole += self._number(number) + self.run_of(part)
+            else:
+                whole.append(token)
         return whole
+
+    def _number(self, number: int) -> list[int]:
+        """Return the tokens that say how many pictures or sounds came before, where a processor writes that."""
+        if not self._numbered:
+            return []
+        begin, end = self._numbered
+        return [token for one in (begin, str(number), end) for token in self._named(one)]
 
     def _check_count(self, tokens: Sequence[int], marker: int, parts: int, nouns: str = "") -> None:
         count, nouns = sum(token == marker for token in tokens), nouns or self._nouns
@@ -229,20 +278,30 @@ class MediaTextSession(TextGenerationSession):
     def run_of(self, encoded: Encoded) -> list[int]:
         """Return the tokens that a picture or sound takes in a prompt; without a tokenizer, those of its rows alone."""
         whole = [token for one in self.told.get("before", ()) for token in self._named(one)]
-        for part in self.reader.layout.write(encoded.grid, encoded.rows):
+        for part in self.reader.layout.write(encoded.grid, encoded.rows, **self._writing):
             whole += [self.placeholder] * part if isinstance(part, int) else self._named(part)
         return whole + [token for one in self.told.get("after", ()) for token in self._named(one)]
 
     def _named(self, one: int | str) -> list[int]:
-        """Return what a recipe names: an id, a field of the config, or a text."""
+        """Return what a recipe names: an id, a field of the config, a special token, or a text."""
         if isinstance(one, int):
             return [one]
         if one.endswith(_FIELDS):
             return [self._id(one)]
+        if one.endswith(_SPECIAL) and self.tokenizer is not None:
+            one = self._special_token(one)
         name, _, at = one.rpartition(".")
         if name.endswith(_LISTS):
             return [int(self.config[name][int(at)])]
         return self.tokenizer.encode(one, special_tokens=False) if self.tokenizer else []
+
+    def _special_token(self, name: str) -> str:
+        if name not in self._special:
+            raise GenerationError(
+                f"tokenizer_config.json of the package has no {name!r}; expected the token that is written for "
+                f"{self._nouns}. Add it to the checkpoint's file, as a special token of the model, and build again."
+            )
+        return self._special[name]
 
     def insets(self, tokens: Sequence[int], prepared: Sequence[Prepared]) -> Insets | None:
         """Read the pictures or sounds of a prompt.
@@ -264,12 +323,14 @@ class MediaTextSession(TextGenerationSession):
                 "--single-program."
             )
         axes, whole = int(self.told.get("axes", 1)), self.told.get("whole", "")
-        return arrange(tokens, self.placeholders, parts, axes=axes, whole=whole, prompt=prompt)
+        told = {"axes": axes, "whole": whole, "prompt": prompt, "among": self.among}
+        return arrange(tokens, self.placeholders, parts, **told)
 
     def _id(self, name: str) -> int:
         """Return a token that the config names; older ones call it an index."""
-        older = name.replace("_id", "_index")
-        found = self.config.get(name, self.config.get(older))
+        *parts, field = name.split(".")
+        part = reduce(lambda whole, one: whole.get(one, {}), parts, self.config)
+        found = part.get(field, part.get(field.replace("_id", "_index")))
         if found is None:
             raise GenerationError(
                 f"config.json of the package has no {name!r}; expected the id of the token that stands for "

@@ -66,11 +66,14 @@ class Vision(Reader):
         super().__init__(program, config, budget, told)
         #: Of a program that takes patches: what their geometry depends on.
         self.tower = Tower.read(config, told) if told.get("patches") else None
+        self._pixels = told.get("pixels", PIXELS)
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
         if self._told.get("crossing"):
             return self._view(digest, prepared)
-        pixels = np.ascontiguousarray(prepared["pixel_values"], np.float32)
+        if name := self._told.get("pooled"):
+            return self._look_at_crops(digest, name, prepared)
+        pixels = np.ascontiguousarray(prepared[self._pixels], np.float32)
         if self.tower is None:
             return self._look_at_tiles(digest, pixels, prepared)
         if self.tower.positions:
@@ -78,6 +81,8 @@ class Vision(Reader):
             frames, (width, height) = 1, (int(one) + 1 for one in told["position_ids"].max(0))
         elif self.tower.column:
             return self._look_at_column(digest, pixels, prepared)
+        elif name := self._told.get("packed"):
+            return self._look_at_packed(digest, pixels, prepared[name].reshape(-1, 2), prepared)
         elif name := self._told.get("shapes"):
             return self._look_at_shapes(digest, pixels, prepared[name].reshape(-1, 2), prepared)
         else:
@@ -139,6 +144,23 @@ class Vision(Reader):
         grid = self.layout.grid(len(found), prepared, self._config)
         return Encoded(digest=digest, features=features, grid=grid)
 
+    def _look_at_packed(
+        self, digest: bytes, pixels: Array, shapes: Array, prepared: Mapping[str, Array]
+    ) -> Encoded:
+        """Read tiles of any size one by one, patches of which lie side by side, (1, channels, rows, columns of all)."""
+        assert self.tower is not None
+        found, begun = [], 0
+        side = pixels.shape[2]
+        every = pixels[0].reshape(len(pixels[0]), side, -1, side).transpose(2, 0, 1, 3)
+        for height, width in shapes.tolist():
+            grid = 1, height, width
+            patches = self.tower.ordered(every[begun : begun + height * width], grid)
+            found.append(self._run({"pixel_values": patches, **self.tower.describe(grid)}))
+            begun += height * width
+        features = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+        grid = self.layout.grid(len(found), prepared, self._config)
+        return Encoded(digest=digest, features=features, grid=grid)
+
     def _view(self, digest: bytes, prepared: Mapping[str, Array]) -> Viewed:
         """Read all tiles of a picture together, which see one another."""
         kinds = {"pixel_values": np.float32}
@@ -151,19 +173,33 @@ class Vision(Reader):
         features = {name: rows[0] for name, rows in found.items()}
         return Viewed(digest=digest, features=features, tiles=tiles)
 
+    def _look_at_crops(self, digest: bytes, pooled: str, prepared: Mapping[str, Array]) -> Encoded:
+        """Read all crops of a picture together, since rows are made of patches of several."""
+        pixels = np.ascontiguousarray(prepared["pixel_values"], np.float32)
+        found = self._run({"pixel_values": pixels, pooled: prepared[pooled].astype(np.int64)})
+        grid = self.layout.grid(len(pixels), prepared, self._config)
+        return Encoded(digest=digest, features=found, grid=grid)
+
     def _look_at_tiles(
         self, digest: bytes, pixels: Array, prepared: Mapping[str, Array]
     ) -> Encoded:
         """Read tiles one by one: they do not see one another."""
         tiles: Sequence[Array] = [*pixels.reshape(-1, *pixels.shape[-3:])]
-        if (mask := prepared.get(self._told.get("mask", ""))) is not None:
+        name, shown = self._told.get("mask", ""), self.program.inputs.keys() - {self._pixels}
+        masks: dict[str, Array] = {}
+        if (mask := prepared.get(name)) is not None:
             real = mask.reshape(-1, *mask.shape[-2:]) > 0
-            sizes = zip(tiles, real.any(2).sum(1), real.any(1).sum(1), strict=True)
-            tiles = [tile[:, :height, :width] for tile, height, width in sizes]
-        finer = self.program.inputs.keys() - {"pixel_values"}  # the same tiles, in another size
+            if name in shown:
+                masks[name] = real.astype(np.int64)
+            else:
+                sizes = zip(tiles, real.any(2).sum(1), real.any(1).sum(1), strict=True)
+                tiles = [tile[:, :height, :width] for tile, height, width in sizes]
+        # What else it is shown are the same tiles, in another size.
+        others = {
+            one: np.asarray(prepared[one], np.float32) for one in shown - masks.keys()
+        } | masks
         told = [
-            {"pixel_values": tile[None]}
-            | {name: np.asarray(prepared[name], np.float32)[[at]] for name in finer}
+            {self._pixels: tile[None], **{one: array[[at]] for one, array in others.items()}}
             for at, tile in enumerate(tiles)
         ]
         found = [self._run(one) for one in told]

@@ -176,6 +176,8 @@ def task_of(architecture: str, recipe: Recipe) -> str:
         architecture: Class name.
         recipe: Of its `model_type`.
     """
+    if recipe.media:  # a name may end as that of a class for text alone
+        return recipe.task
     reads = find(recipe.task).reads
     alike = (task for task in map(find, NAMES) if task.reads == reads)
     # What has no head is recognized last: every name may end like that.
@@ -186,6 +188,8 @@ def task_of(architecture: str, recipe: Recipe) -> str:
 
 def tasks_of(recipe: Recipe) -> tuple[str, ...]:
     """Return every task that a recipe serves, its own first: those that its architectures are made for."""
+    if recipe.images and recipe.sounds:
+        return recipe.task, AUDIO_TEXT_TO_TEXT
     made_for = (task_of(architecture, recipe) for architecture in recipe.architectures)
     return tuple(dict.fromkeys([recipe.task, *made_for]))
 
@@ -196,7 +200,10 @@ def for_task(recipe: Recipe, task: str) -> Recipe:
     same = wanted.role == find(recipe.task).role
     components = recipe.components if task == recipe.task else ()
     shapes = recipe.shapes if same else wanted.shapes
-    return replace(recipe, task=task, components=components, shapes=shapes)
+    read: dict[str, Any] = {}
+    if recipe.images and recipe.sounds:
+        read = {"images" if task == AUDIO_TEXT_TO_TEXT else "sounds": None}
+    return replace(recipe, task=task, components=components, shapes=shapes, **read)
 
 
 def components_of(recipe: Recipe, *beside: str) -> tuple[Component, ...]:

@@ -10,7 +10,6 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.choices import Request
 from qeff_zoo.recipe import Recipe, Shape
 from qeff_zoo.tasks import (
     AUDIO_TEXT_TO_TEXT,
@@ -25,9 +24,8 @@ if TYPE_CHECKING:
     from qeff_zoo.checkpoint import Checkpoint
 
 
-#: Says that an adapter lies beside a checkpoint.
-ADAPTER = "adapter_config.json"
 _BLOCKS, _WINDOWS = 8, 107
+_GROUPS = 500
 
 
 def _read_window(model: Any, **variant: Any) -> Tracing:
@@ -40,29 +38,11 @@ def _sounds(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     assert recipe.sounds is not None
-    told = {**asdict(recipe.sounds), "adapter": _has_adapter(checkpoint, recipe)}
+    told = {
+        **asdict(recipe.sounds),
+        "adapter": image_text_to_text.adapter_beside(checkpoint, recipe),
+    }
     return {"sounds": {name: value for name, value in told.items() if value}}
-
-
-def _has_adapter(checkpoint: "Checkpoint", recipe: Recipe) -> bool:
-    """Tell whether transformers would load an adapter that it turns off for prompts without sounds."""
-    adapts = recipe.sounds is not None and recipe.sounds.adapter
-    return adapts and ADAPTER in checkpoint.files.names
-
-
-def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    found = text_generation.TASK.problems(checkpoint, recipe, request)
-    own = checkpoint.model_id or str(checkpoint.folder)
-    merged = [one.adapter for one in checkpoint.merged]
-    if _has_adapter(checkpoint, recipe) and not any(
-        one.repository == own or one.folder.resolve() == checkpoint.folder.resolve()
-        for one in merged
-    ):
-        found.append(
-            f"An adapter lies beside {checkpoint.name!r} ({ADAPTER}), which is on where a prompt has sounds; expected "
-            f"it to be merged. Give --adapter {own}: the package then answers prompts with sounds alone."
-        )
-    return found
 
 
 def _variant(
@@ -75,8 +55,11 @@ def _variant(
 
 
 def _windows(shape: Shape) -> list[dict[str, Any]]:
-    # Blocks are of a program that reads sounds of any length: 8 of them are 32 seconds of Granite Speech.
-    return named("Window", [{"batch_size": 1, "blocks": _BLOCKS, "windows": _WINDOWS}])
+    # Blocks are of a program that reads sounds of any length: 8 of them are 32 seconds of Granite Speech. So are groups
+    # of frames: 500 of them are 40 seconds, and one span, of Phi-4 multimodal.
+    blocks = {"blocks": _BLOCKS, "windows": _WINDOWS}
+    groups = {"groups": _GROUPS, "spans": 1, "width": _GROUPS}
+    return named("Window", [{"batch_size": 1, **blocks, **groups}])
 
 
 def _session() -> Any:
@@ -100,6 +83,6 @@ TASK = replace(
     auto_classes=("AutoModelForMultimodalLM", "AutoModelForSeq2SeqLM"),
     variant=_variant,
     specializations=partial(image_text_to_text.specializations, "audio_rows"),
-    problems=_problems,
+    problems=partial(image_text_to_text.problems, "sounds"),
     session=_session,
 )

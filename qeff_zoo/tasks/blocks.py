@@ -23,7 +23,7 @@ from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.recipe import Sounds
 from qeff_zoo.tasks import Tracing
 from qeff_zoo.tasks.patches import rename, rows_of
-from qeff_zoo.tasks.vision import Noted, Unread, swapped
+from qeff_zoo.tasks.seams import Noted, swapped, unread
 
 FEATURES, REAL, WINDOWS = "input_features", "attention_mask", "window_index"
 _BLOCKS, _WINDOWS = 3, 5  # of the example
@@ -104,11 +104,7 @@ class Sound(nn.Module):
             *((one, "forward", convolve(one)) for one in self.convolutions),
             (projector, "forward", in_windows),
             (projector.qformer, "forward", of_each),
-            (
-                self.model.get_decoder(),
-                "forward",
-                lambda *_, inputs_embeds=None, **__: Unread(inputs_embeds),
-            ),
+            unread(self.model),
         ]
         tokens, hidden = torch.full((1, 2), self.token), _Hidden(real)
         with swapped(*changes), Concrete(), hidden:
@@ -141,11 +137,12 @@ def tracing(model: Any, sounds: Sounds) -> Tracing:
         dynamic_shapes={"given": [{0: size} for size in sizes]},
         input_names=[FEATURES, REAL, WINDOWS],
         output_names=["audio_embeds"],
-        then=_name_rows,
+        then=name_rows,
     )
 
 
-def _name_rows(graph: Any) -> None:
+def name_rows(graph: Any) -> None:
+    """Call the number of rows that, of which a trace knows how it was computed."""
     rename(
         graph.graph.outputs,
         lambda dim, axis: dim if axis or isinstance(dim, int) else "audio_rows",

@@ -52,7 +52,8 @@ def choose(
             f"{', '.join(served)}. Choose one of those with --task."
         )
         return Chosen(task=recipe.task, by=by, problems=(problem,))
-    if made_for and task not in made_for and find(task).has_head:
+    both = recipe.images and recipe.sounds  # of one class
+    if made_for and task not in made_for and find(task).has_head and not both:
         classes = [one for one in recipe.architectures if task_of(one, recipe) == task]
         problem = (
             f"{name!r} has architecture {architectures[0]!r}, which has no head for {task!r} ({by}); expected "

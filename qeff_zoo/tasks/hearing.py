@@ -10,7 +10,7 @@ OUT  audio_embeds (rows, hidden)                        a row for each placehold
      [lengths (1,) i64]                                 with a mask: how many of those rows are of the sound
 
 The forward that is traced is transformers' own, up to where it would merge the features into the text. An encoder that
-reads a sound of any length at once is in `qeff_zoo.tasks.blocks`.
+reads a sound of any length at once is in `qeff_zoo.tasks.blocks` and `qeff_zoo.tasks.spans`.
 """
 
 import sys
@@ -24,9 +24,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.recipe import Sounds
-from qeff_zoo.tasks import Tracing, blocks
+from qeff_zoo.tasks import Tracing, blocks, spans
 from qeff_zoo.tasks.patches import rows_of
-from qeff_zoo.tasks.vision import Noted, Unread, swapped
+from qeff_zoo.tasks.seams import Noted, swapped, unread
 
 FEATURES, NUMBER = "input_features", "window_ids"
 #: Configs' names for the number of positions of an encoder.
@@ -73,12 +73,7 @@ class Window(nn.Module):
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the rows of features, and perhaps how many of them count."""
         heard, told = _Heard(), dict(zip(self.names, given, strict=True))
-        skip = (
-            self.model.get_decoder(),
-            "forward",
-            lambda *_, inputs_embeds=None, **__: Unread(inputs_embeds),
-        )
-        changes = [skip, *self._when(told)]
+        changes = [unread(self.model), *self._when(told)]
         tokens, module = torch.full((1, 2), self.token), sys.modules[type(self.model).__module__]
         packed = {_ENDS: _ends_of(module), _MOST: lambda *_, **__: 1} if self.sounds.window else {}
         with swapped(*changes), mock.patch.dict(vars(module), packed), Concrete(), heard:
@@ -130,6 +125,8 @@ def tracing(model: Any, *, sounds: Mapping[str, Any]) -> Tracing:
     told = Sounds(**sounds)
     if told.blocks:
         return blocks.tracing(model, told)
+    if told.span:
+        return spans.tracing(model, told)
     bins, frames = window_of(model, told)
     given = [torch.zeros(1, bins, frames)]
     if told.mask:

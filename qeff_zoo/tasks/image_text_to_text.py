@@ -9,8 +9,10 @@ what drafts is beside them. See `qeff_zoo.tasks.vision`, `qeff_zoo.tasks.merging
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.choices import Request
 from qeff_zoo.recipe import DECODER_SHAPES, PatchShape, Recipe, Shape
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, named, text_generation
 
@@ -21,17 +23,27 @@ if TYPE_CHECKING:
 _PATCHES = 1024
 _SIDE = 448
 _MERGED = 4  # patches of a row of features
+#: Crops of a picture that are read together: the whole, and four of it.
+_CROPS = 5
 #: Where two pictures begin and end, one of which is what fills up.
 _SEGMENTS = 3
 
 
 def _read_picture(model: Any, **variant: Any) -> Tracing:
-    from qeff_zoo.tasks import viewing, vision
+    from qeff_zoo.tasks import viewing, vision, within
 
-    by_crossing = variant["images"].get("crossing")
-    return (
-        viewing.read_picture(model, **variant) if by_crossing else vision.tracing(model, **variant)
-    )
+    told = variant["images"]
+    if told.get("crossing"):
+        return viewing.read_picture(model, **variant)
+    if told.get("pixels"):
+        return within.tracing(model, **variant)
+    return vision.tracing(model, **variant)
+
+
+def _vision_tower(model: Any) -> Any:
+    from qeff_zoo.transforms.modules import vision_tower
+
+    return vision_tower(model)
 
 
 def _language_model(model: Any) -> Any:
@@ -52,8 +64,41 @@ def _images(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     assert recipe.images is not None
-    said = {name: value for name, value in asdict(recipe.images).items() if value}
-    return {"images": said}
+    told = {**asdict(recipe.images), "adapter": adapter_beside(checkpoint, recipe)}
+    return {"images": {name: value for name, value in told.items() if value}}
+
+
+def adapter_beside(checkpoint: "Checkpoint", recipe: Recipe) -> str:
+    """Return where in a checkpoint an adapter lies that is off for text alone, as a recipe says; "" where none does."""
+    place = recipe.media.adapter if recipe.media else ""
+    return place if place and _config_of(place) in checkpoint.files.names else ""
+
+
+def _config_of(place: str) -> str:
+    return str(PurePosixPath(place, "adapter_config.json"))
+
+
+def problems(nouns: str, checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
+    """Say what is wrong with a request; an adapter that lies beside a checkpoint has to be merged.
+
+    Args:
+        nouns: What prompts have.
+        checkpoint: To be built.
+        recipe: Of it.
+        request: What the user asked for.
+    """
+    found = text_generation.TASK.problems(checkpoint, recipe, request)
+    if not (place := adapter_beside(checkpoint, recipe)):
+        return found
+    own = str(PurePosixPath(checkpoint.model_id or str(checkpoint.folder), place))
+    folder = (checkpoint.folder / place).resolve()
+    every = [one.adapter for one in checkpoint.merged]
+    if not any(one.repository == own or one.folder.resolve() == folder for one in every):
+        found.append(
+            f"An adapter lies beside {checkpoint.name!r} ({_config_of(place)}), which is on where a prompt has {nouns}"
+            f"; expected it to be merged. Give --adapter {own}: the package then answers prompts with {nouns} alone."
+        )
+    return found
 
 
 def _variant(
@@ -69,7 +114,13 @@ def _pictures(shape: Shape) -> list[dict[str, Any]]:
     if isinstance(shape, PatchShape):
         return named("Picture", [_of_patches(count, shape) for count in shape.patches])
     symbols = {"image_rows": _PATCHES // _MERGED, "windows": _PATCHES // _MERGED}
-    sides = {"height": _SIDE, "width": _SIDE, "segments": _SEGMENTS}
+    sides = {
+        "height": _SIDE,
+        "width": _SIDE,
+        "segments": _SEGMENTS,
+        "crops": _CROPS,
+        "pool": _MERGED,
+    }
     return named("Picture", [{"batch_size": 1, "patches": _PATCHES, **symbols, **sides}])
 
 
@@ -116,14 +167,14 @@ TASK = Task(
             role="vision",
             probe=None,
             tracing=_read_picture,
-            half=lambda model: model.get_encoder(modality="image"),
+            half=_vision_tower,
             variant=_images,
             specializations=_pictures,
         ),
     ),
     beside=text_generation.TASK.beside,
     answers="logits",
-    auto_classes=("AutoModelForImageTextToText",),
+    auto_classes=("AutoModelForImageTextToText", "AutoModelForMultimodalLM"),
     suffixes=(),
     shapes=DECODER_SHAPES,
     probe=None,  # some layers are followed by features
@@ -131,7 +182,7 @@ TASK = Task(
     half=_language_model,
     variant=_variant,
     specializations=partial(specializations, "image_rows"),
-    problems=text_generation.TASK.problems,
+    problems=partial(problems, "pictures"),
     session=_session,
     stages=text_generation.TASK.stages,
 )

@@ -21,6 +21,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,7 +33,8 @@ from torch.overrides import TorchFunctionMode
 from qeff_zoo.recipe import Images, Media, Sounds
 from qeff_zoo.states import mark_tokens
 from qeff_zoo.tasks import Tracing, decoding
-from qeff_zoo.tasks.vision import MERGES, layers_of, swapped
+from qeff_zoo.tasks.seams import MERGES, swapped
+from qeff_zoo.tasks.vision import layers_of
 from qeff_zoo.transforms.retained_state import RetainedState
 
 _ROWS = 5  # of the example
@@ -210,7 +212,7 @@ def tracing(
 
     made = decoding.tracing(model, step=partial(Step, media=told), more=more, **variant)
     around = getattr(config, told.around) if told.around else ()
-    tokens, index = [getattr(config, told.token), *around], f"{modality}_index"
+    tokens, index = [attrgetter(told.token)(config), *around], f"{modality}_index"
     return replace(made, then=partial(_finish, then=made.then, index=index, tokens=tokens))
 
 

@@ -95,7 +95,7 @@ class _Sampled(TorchFunctionMode):
         return (table[self.taps] * self.weights[..., None]).sum(1).T[None, :, :, None]
 
 
-class _Sizes(list[Any]):
+class Sizes(list[Any]):
     """Sizes of pictures where a forward expects a tensor of them, since some are not known yet."""
 
     def __getitem__(self, index: Any) -> Any:
@@ -103,17 +103,17 @@ class _Sizes(list[Any]):
             return super().__getitem__(index)
         if isinstance(index[0], Tensor):  # of each patch, for places that are told: see `_Sampled`
             return torch.ones(index[0].shape)
-        return _Sizes([row[index[1]] for row in self[index[0]]])
+        return Sizes([row[index[1]] for row in self[index[0]]])
 
-    def __floordiv__(self, size: int) -> "_Sizes":
-        return _Sizes([one // size for one in self])
+    def __floordiv__(self, size: int) -> "Sizes":
+        return Sizes([one // size for one in self])
 
     def __pow__(self, power: int) -> Any:
         (size,) = self
         return size**power
 
-    def prod(self, *_: Any, **__: Any) -> "_Sizes":
-        return _Sizes([math.prod(row) for row in self])
+    def prod(self, *_: Any, **__: Any) -> "Sizes":
+        return Sizes([math.prod(row) for row in self])
 
     def tolist(self) -> list[Any]:
         return list(self)
@@ -149,7 +149,7 @@ class Patches(nn.Module):
             if hasattr(module, f"get_vision_{name}"):
                 told[name] = made(pixels.shape[0], self.merge)
         rows = pixels.shape[0] // self.merge**2
-        grid = _Sizes([[1, self.merge * rows, self.merge]])
+        grid = Sizes([[1, self.merge * rows, self.merge]])
         with ExitStack() as changed:
             for part in self.model.modules():
                 if hasattr(type(part), _JOINS):
@@ -162,7 +162,7 @@ class Patches(nn.Module):
             if "interp_indices" in told:
                 changed.enter_context(_Sampled(told))
             if self.told:
-                told["image_merge_sizes"] = _Sizes([self.told])
+                told["image_merge_sizes"] = Sizes([self.told])
             if self.placed:
                 output = self.model.get_image_features(pixels[None], lie[0][None])
             else:
@@ -198,7 +198,7 @@ def tracing(model: Any, images: Images, column: Callable[[int], nn.Module]) -> T
     rows = Dim("image_rows", min=2, max=_MOST)
     ends = torch.tensor([0, count // 2, count])
     whole = {"pixel_values": (torch.zeros(count, *values), {0: merged * rows})}
-    if not images.shapes:
+    if not (images.shapes or images.packed):
         places = torch.zeros(count, 3 if tower.frames else 2, dtype=torch.long)
         whole["position_ids"] = places, {0: merged * rows}
     if not tower.positions:
@@ -209,12 +209,13 @@ def tracing(model: Any, images: Images, column: Callable[[int], nn.Module]) -> T
     if tower.side and tower.taps == "antialiased":
         whole["interp_weights"] = torch.zeros(count, tower.side**2), {0: merged * rows}
     elif tower.side:
-        taps = 16 if tower.taps == "bicubic" else 4
+        taps = {"bicubic": 16, "nearest": 1}.get(tower.taps, 4)
         whole["interp_indices"] = torch.zeros(count, taps, dtype=torch.long), {0: merged * rows}
-        whole["interp_weights"] = torch.zeros(count, taps), {0: merged * rows}
+        if taps > 1:
+            whole["interp_weights"] = torch.zeros(count, taps), {0: merged * rows}
     names = list(whole)
     deep = getattr(vision, images.deepstack) if images.deepstack else ()
-    own = images.column or images.shapes
+    own = images.column or images.shapes or images.packed
     module = column(tower.merge) if own else Patches(model, names[1:], tower, images.merge)
     return Tracing(
         module=module.eval(),

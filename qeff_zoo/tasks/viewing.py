@@ -38,7 +38,7 @@ from qeff_zoo.states import State
 from qeff_zoo.tasks import Tracing, decoding
 from qeff_zoo.tasks.crossing import Cross
 from qeff_zoo.tasks.patches import rename
-from qeff_zoo.tasks.vision import Unread, swapped
+from qeff_zoo.tasks.seams import Unread, swapped
 from qeff_zoo.transforms.modules import language_model
 from qeff_zoo.transforms.retained_state import RetainedState
 

@@ -5,7 +5,7 @@ IN   pixel_values (1, channels, height, width) f32      a picture or a tile, of 
                                                         or of any size in whole patches
      [high_res_pixel_values (1, channels, height, width) f32, where a second tower reads it in another size]; or
      pixel_values (patches, values) f32                 patches of a picture of any size, and where they lie: see
-                                                        `qeff_zoo.tasks.patches`
+                                                        `qeff_zoo.tasks.patches`; or crops: `qeff_zoo.tasks.crops`
 OUT  image_embeds (rows, hidden)                        a row for each placeholder token of the picture or tile; where
                                                         lines of a picture end with a learned row, that is the last;
                                                         where tokens around it have rows, too, those, as they are listed
@@ -14,133 +14,28 @@ OUT  image_embeds (rows, hidden)                        a row for each placehold
 The forward that is traced is transformers' own, up to where it would merge the features into the text.
 """
 
-import math
-import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 from unittest import mock
 
 import torch
-from torch import SymInt, Tensor, nn
+from torch import Tensor, nn
 from torch.export import Dim
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.recipe import Images, Media
-from qeff_zoo.tasks import Tracing, patches
+from qeff_zoo.tasks import Tracing, crops, patches
+from qeff_zoo.tasks.packing import Packed
 from qeff_zoo.tasks.patches import rename, rows_of
+from qeff_zoo.tasks.seams import Noted, swapped, unread
 from qeff_zoo.transforms import towers
 
-MERGES = (Tensor.masked_scatter, torch.masked_scatter)
-_SHAPE = Tensor.shape.__get__  # type: ignore[attr-defined]
 #: Layouts of models that must be told how large a picture was, of which a tile is one alone here.
 _TILED = ("lines",)
 _ALONE = {"image_size_to_num_patches": lambda **_: 1}
-
-
-#: transformers compares numbers of placeholders and features, which here are told apart otherwise.
-_UNCHECKED = {"TRANSFORMERS_DISABLE_TORCH_CHECK": "1"}
-
-
-@contextmanager
-def swapped(*changes: tuple[Any, str, Any]) -> Iterator[None]:
-    """Give modules other methods for a while, in which transformers does not count placeholders.
-
-    Args:
-        *changes: Module, name of the method, and what stands in for it.
-    """
-    for module, name, method in changes:
-        module.__dict__[name] = method
-    try:
-        with mock.patch.dict(os.environ, _UNCHECKED):
-            yield
-    finally:
-        for module, name, _ in changes:
-            module.__dict__.pop(name, None)
-
-
-class Unread:
-    """What a language model returns that was not run: whatever is asked of it is not there."""
-
-    def __init__(self, embeds: Any) -> None:
-        self.last_hidden_state = embeds
-
-    def __getitem__(self, _: Any) -> Any:
-        return self.last_hidden_state
-
-    def __getattr__(self, name: str) -> None:
-        if name.startswith("__"):
-            raise AttributeError(name)
-
-
-class _Alone:
-    """Numbers of rows by which a forward would part pictures, of which there is one."""
-
-    def __floordiv__(self, _: Any) -> "_Alone":
-        return self
-
-    def prod(self, **_: Any) -> "_Alone":
-        return self
-
-    def tolist(self) -> list[None]:
-        return [None]
-
-
-class _Shape(tuple[Any, ...]):
-    """A shape with sizes that are not known yet, whose number of elements PyTorch would take for the example's."""
-
-    def __getitem__(self, index: Any) -> Any:
-        found = super().__getitem__(index)
-        return _Shape(found) if isinstance(index, slice) else found
-
-    def numel(self) -> Any:
-        return math.prod(self)
-
-
-def _is_open(shape: Any) -> bool:
-    return any(isinstance(size, SymInt) for size in shape)
-
-
-class Noted(TorchFunctionMode):
-    """Notes the features that a forward merges into its text, and rows that it puts in place of other tokens."""
-
-    features: Any = None
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.around: list[Tensor] = []
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if func in MERGES:
-            self.features = args[2]
-            return args[0]
-        if func is Tensor.__setitem__ and _is_of_tokens(args[1], args[0]):
-            self.around.append(args[2])
-            return None
-        if func is torch.as_tensor and any(isinstance(one, SymInt) for one in tree_leaves(args)):
-            return _Alone()
-        if func is Tensor.__getitem__ and _is_of_one(args[1], args[0]):
-            return args[0]
-        found = func(*args, **(kwargs or {}))
-        return _Shape(found) if func == _SHAPE and _is_open(found) else found
-
-
-def _is_of_one(index: Any, values: Tensor) -> bool:
-    """Tell whether pictures are chosen that are no padding, of one alone."""
-    chosen = isinstance(index, Tensor) and index.dtype is torch.bool
-    return chosen and index.shape == (1,) == values.shape[:1]
-
-
-def _is_of_tokens(index: Any, embeds: Tensor) -> bool:
-    """Tell whether rows are put in place of some tokens, (batch, tokens)."""
-    chosen = isinstance(index, Tensor) and index.dtype is torch.bool
-    return chosen and embeds.dim() == 3 and index.shape == embeds.shape[:2]
 
 
 class Picture(nn.Module):
@@ -154,7 +49,7 @@ class Picture(nn.Module):
     def __init__(self, model: Any, images: Images) -> None:
         super().__init__()
         self.model, self.images = model, images
-        token = getattr(model.config, images.token)
+        token = attrgetter(images.token)(model.config)
         around = getattr(model.config, images.around) if images.around else ()
         self.tokens = torch.tensor([[token, token, *around]])
 
@@ -168,14 +63,9 @@ class Picture(nn.Module):
             told["image_sizes"] = [tuple(pixels.shape[2:])]
         elif self.images.layout in _TILED:
             told["image_sizes"] = torch.tensor([pixels.shape[2:]])
-        skip = (
-            self.model.get_decoder(),
-            "forward",
-            lambda *_, inputs_embeds=None, **__: Unread(inputs_embeds),
-        )
         module = sys.modules[type(self.model).__module__]
         alone = {name: one for name, one in _ALONE.items() if hasattr(module, name)}
-        with swapped(skip), mock.patch.dict(vars(module), alone), Concrete(), noted:
+        with swapped(unread(self.model)), mock.patch.dict(vars(module), alone), Concrete(), noted:
             if self.images.added:
                 every = self.model.get_image_features(**told).deepstack_features
                 return tuple(rows_of(rows) for _, rows in every)
@@ -290,8 +180,12 @@ def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
     """
     told = Images(**images)
     if told.patches:
+        if told.packed:
+            return patches.tracing(model, told, partial(Packed, model))
         own = partial(Shaped, model) if told.shapes else partial(Column, model, told)
         return patches.tracing(model, told, own)
+    if told.pooled:
+        return crops.tracing(model, told)
     vision = model.config.vision_config
     size = vision.image_size
     axes: dict[int, Any] = {}

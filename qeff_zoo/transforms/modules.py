@@ -32,3 +32,16 @@ def language_model(model: Any) -> Any:
     """Return the part of a model that reads embedded text: all of it where there is no other."""
     composite = model.config.get_text_config() is not model.config
     return model.get_decoder() if composite and hasattr(model, "get_decoder") else model
+
+
+def vision_tower(model: Any) -> Any:
+    """Return the part of a model that reads pictures, which a few do not name."""
+    found = model.get_encoder(modality="image")
+    if found is not model:
+        return found
+    return with_config(model, model.config.vision_config)
+
+
+def with_config(model: Any, config: Any) -> Any:
+    """Return the outermost part of a model that is made of a part of its config."""
+    return next(one for one in model.modules() if getattr(one, "config", None) is config)

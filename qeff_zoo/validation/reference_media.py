@@ -42,6 +42,7 @@ class Media:
             for name, value in vars(model.config).items()
             if name.startswith(("image_", "video_")) and name.endswith("_token_id")
         ]
+        self._among = [getattr(model.config, name) for name in self._told.get("among", ())]
         self._arrays = {
             name: torch.from_numpy(array)
             for name, array in arrays.items()
@@ -68,7 +69,11 @@ class Media:
                     plain = name.removeprefix(prefix)
                     if plain != name and plain in self._taken:
                         found.setdefault(plain, []).append(self._arrays[name])
+        if found and (pooled := self._told.get("pooled")):
+            found[pooled] = _counted_on(found[pooled], found["pixel_values"])
         crossing = bool(self._told.get("crossing"))
+        if found and self._told.get("packed"):  # side by side
+            found["pixel_values"] = [torch.cat(found["pixel_values"], -1)]
         mask = self._told.get("mask")
         shown = {
             name: torch.cat(_alike(parts, of_mask=name == mask), int(crossing))
@@ -78,7 +83,8 @@ class Media:
             shown[_SEEN] = self._seen(input_ids, shown[self._told["mask"]])
         shown |= {name: one.to(dtype) for name, one in shown.items() if one.is_floating_point()}
         if (types := self._told.get("types")) and shown:
-            shown[types] = self._types(input_ids == self._told["placeholder"])
+            own = torch.tensor([self._told["placeholder"], *self._among])
+            shown[types] = self._types(torch.isin(input_ids, own))
         if _ROUTES in self._taken and shown:
             shown[_ROUTES] = torch.isin(input_ids, torch.tensor(self._around)).long()
         return shown
@@ -90,7 +96,7 @@ class Media:
     @property
     def together(self) -> bool:
         """Whether sequences may be rows of one call: not where a row would see what fills up those of another."""
-        return not (self._told.get("crossing") or self._told.get("blocks"))
+        return not any(map(self._told.get, ("crossing", "blocks", "span")))
 
     def behind(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what tokens behind a prompt are told, as `generate` does.
@@ -116,6 +122,15 @@ class Media:
             return of_pictures.long()
         before = of_pictures.flip(1).cumsum(1).flip(1)  # placeholders from here on
         return (before == 0).long()
+
+
+def _counted_on(parts: list[Tensor], pixels: list[Tensor]) -> list[Tensor]:
+    """Let patches that are counted over all crops (crops, patches, values) of a picture be so over those of all."""
+    found, before = [], 0
+    for part, crops in zip(parts, pixels, strict=True):
+        found.append(torch.where(part < 0, part, part + before))
+        before += crops.shape[0] * crops.shape[1]
+    return found
 
 
 def _alike(parts: list[Tensor], *, of_mask: bool) -> list[Tensor]:

@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import CheckpointError
+from qeff_zoo.media.crops import squares_of
+from qeff_zoo.media.sound_processor import ROWS
 from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.runtime.hearing import FEATURES
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+from qeff_zoo.runtime.layouts import GRIDS
 from qeff_zoo.runtime.media_text import MediaTextSession, Prepared
 from qeff_zoo.runtime.reading import Distant
 from qeff_zoo.runtime.vision import GRID, MERGE, PIXELS
@@ -31,6 +34,8 @@ _WINDOWS = (0.7, 1.6, 1.0, 0.4)
 #: Of those that an encoder reads at once, in its blocks: those of a prompt are as long as one another, since
 #: transformers' processor would fill up the shorter one, and its model hear that.
 _BLOCKS = (0.7, 0.7, 1.6, 2.0, 2.0, 0.4)
+#: The same in frames, of sounds of which so many become a row.
+_FRAMES = (39, 39, 70, 17, 17, 33)
 
 
 def insert(
@@ -47,7 +52,7 @@ def insert(
     """
     places = () if isinstance(session.reader, Distant) else _PLACES
     every = sounds(session) if isinstance(session, AudioTextToTextSession) else _pictures(session)
-    reserved = set(_tokens(session.config))
+    reserved = {*_tokens(session.config), *session.placeholders}
     plain = next(token for token in range(1, session.decoder.vocab_size) if token not in reserved)
     filled: list[list[int]] = []
     shown: list[list[Prepared]] = []
@@ -94,6 +99,12 @@ def sounds(session: AudioTextToTextSession) -> Iterator[Prepared]:
         frames, bins = session.reader.shape
         for length in cycle(_BLOCKS):
             yield {FEATURES: random.standard_normal((1, int(length * frames), bins), np.float32)}
+    if session.told.get("span"):
+        merged, bins = session.reader.shape
+        for length in cycle(_FRAMES):
+            features = random.standard_normal((1, length, bins), np.float32)
+            rows = np.array([-(-length // merged)])
+            yield {session.told.get("features") or FEATURES: features, ROWS: rows}
     bins, frames = session.reader.shape
     name, most = session.told.get("mask"), session.told.get("windows", 0) or max(_WINDOWS)
     for length in cycle(_WINDOWS):
@@ -119,6 +130,14 @@ def noise(
         random: Draws.
     """
     assert not isinstance(session.reader, Distant)
+    if name := session.told.get("pixels"):  # the whole picture, and one tile of the same size
+        mask = session.told["mask"]
+        sides, patches = (session.reader.program.inputs[one].shape[1:] for one in (name, mask))
+        return {
+            name: random.standard_normal((1, 2, *sides), np.float32),
+            "image_sizes": np.array([sides[1:]]),
+            mask: np.ones((1, 2, *patches), np.int64),
+        }
     tower, found = getattr(session.reader, "tower", None), dict[str, Any]()
     tensor = session.reader.program.inputs["pixel_values"]
     shape = [one for one in tensor.shape if isinstance(one, int)]
@@ -127,6 +146,12 @@ def noise(
         shape += [(one + 1) * patch for one in size]
     if session.told.get("nested"):
         shape = [1, *shape]
+    if name := session.told.get("pooled"):
+        side = math.isqrt(shape[0])
+        squares, grid = squares_of(np.arange(side**2).reshape(side, side), (2, 2))
+        found[name] = np.concatenate([squares, np.where(squares < 0, -1, squares + side**2)])
+        found[GRIDS] = np.array([[*grid, *grid]])
+        shape = [2, *shape]
     if (name := session.told.get("mask")) and tower is None:
         found[name] = np.ones((*shape[:-3], *shape[-2:]), np.int64)
     if tower is not None:
@@ -139,6 +164,10 @@ def noise(
             rows, columns = np.indices((height, width)).reshape(2, -1)
             found[tower.positions] = np.stack([columns, rows], 1)[None]
             shape = [1, *shape]
+        if name := session.told.get("packed"):
+            found[name] = found.pop(GRID)[:, 1:]
+            count, channels, side = shape[:3]
+            shape = [1, channels, side, count * side]
         if name := session.told.get("shapes"):
             shape = [1, _FILLED * tower.merge**2, *shape[1:]]
             found[name] = found.pop(GRID)[:, 1:]

@@ -5,7 +5,6 @@ It is told of a place in a text, and says one token after the other from there. 
 never written for a guess: so there is nothing to run before it drafts, and nothing to put back.
 """
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,10 +12,8 @@ import numpy as np
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.sampling import Drawn
-from qeff_zoo.runtime.speculation.costs import Costs
+from qeff_zoo.runtime.speculation.costs import Costs, behind, fastest
 from qeff_zoo.runtime.speculation.draft_model import Guessing
-
-_ROUNDS = 3
 
 
 class Assistant:
@@ -54,13 +51,9 @@ class Assistant:
 
     def measure(self) -> float:
         """Return the seconds of a token."""
-        least, hidden = float("inf"), np.zeros(self._size, np.float32)
-        position = min(64, self._decoder.sizes.ctx_len - 1)
-        for _ in range(_ROUNDS):
-            begun = time.perf_counter()
-            self.run(0, 0, position, hidden)
-            least = min(least, time.perf_counter() - begun)
-        return least
+        hidden = np.zeros(self._size, np.float32)
+        position = behind(self._decoder.sizes.ctx_len)
+        return fastest(lambda: self.run(0, 0, position, hidden))[0]
 
 
 class AssistantDrafter(Guessing):

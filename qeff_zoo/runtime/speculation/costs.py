@@ -3,12 +3,14 @@
 
 import time
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 
 from qeff_zoo.runtime.decoder import Decoder, Piece
 
+_BEHIND = 512  # tokens: with each, attention costs more, and at the beginning of a text it is another kernel
 _ROUNDS = 3  # of which the fastest counts: whatever else the machine does only adds
 _SURE = 1.1  # times as many tokens a second as others get anyway who wait: what is hoped for is not sure
 
@@ -79,8 +81,7 @@ def measure(decoder: Decoder, most: int) -> Costs:
         decoder: Of a package that checks drafts, in use by nobody.
         most: Drafted tokens of a call.
     """
-    # Behind some tokens: at the beginning of a text attention is another, cheaper kernel.
-    start = min(64, decoder.sizes.ctx_len - most - 1)
+    start = behind(decoder.sizes.ctx_len, most + 1)
 
     def wide(width: int) -> None:
         decoder.verify({0: Piece([0] * width, start)})
@@ -88,19 +89,30 @@ def measure(decoder: Decoder, most: int) -> Costs:
     def tall(rows: int) -> None:
         decoder.decode({row: Piece([0], start) for row in range(rows)})
 
-    calls = {"wide": wide, "tall": tall}
-    found = {("wide", size): float("inf") for size in _doubling(1, most + 1)}
-    found |= {("tall", size): float("inf") for size in _doubling(2, decoder.sizes.rows)}
-    for _ in range(_ROUNDS):
-        for (name, size), least in found.items():
-            begun = time.perf_counter()
-            calls[name](size)
-            found[name, size] = min(least, time.perf_counter() - begun)
+    calls = {("wide", size): partial(wide, size) for size in _doubling(1, most + 1)}
+    calls |= {("tall", size): partial(tall, size) for size in _doubling(2, decoder.sizes.rows)}
+    found = dict(zip(calls, fastest(*calls.values()), strict=True))
     return Costs(
         seconds=_rising("wide", found),
         together=_rising("tall", found),
         repeats=not decoder.only_grows,
     )
+
+
+def behind(ctx_len: int, width: int = 1) -> int:
+    """Return where calls of a number of tokens are timed: behind as many tokens as texts often have."""
+    return min(_BEHIND, ctx_len - width)
+
+
+def fastest(*calls: Callable[[], object]) -> list[float]:
+    """Time calls in turns; return the seconds of each."""
+    least = [float("inf")] * len(calls)
+    for _ in range(_ROUNDS):
+        for place, call in enumerate(calls):
+            begun = time.perf_counter()
+            call()
+            least[place] = min(least[place], time.perf_counter() - begun)
+    return least
 
 
 def _doubling(least: int, most: int) -> list[int]:

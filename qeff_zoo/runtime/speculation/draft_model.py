@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drafts of a smaller model: a package of its own, of the same vocabulary, that says what it finds likeliest."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -10,13 +9,12 @@ from operator import eq
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn, Sampler, Sampling, token_of
-from qeff_zoo.runtime.speculation.costs import Costs
+from qeff_zoo.runtime.speculation.costs import Costs, behind, fastest
 from qeff_zoo.runtime.speculation.rows import Rows
 
 _CHANCE, _BELIEF = 0.7, 8.0  # of a token to be accepted, until a request has shown its own
 _MEMORY, _FADING = 64.0, 0.75
 _HOPE = 0.01  # of what was learnt, forgotten with each token that is not drafted: a text may become easier
-_ROUNDS = 3
 
 
 @dataclass(eq=False)
@@ -51,12 +49,8 @@ class DraftModel:
 
     def measure(self) -> float:
         """Return the seconds of a token; what rows retain is lost."""
-        least = float("inf")
-        for _ in range(_ROUNDS):
-            begun = time.perf_counter()
-            self.decoder.decode({0: Piece([0], 0)})
-            least = min(least, time.perf_counter() - begun)
-        return least
+        piece = Piece([0], behind(self.decoder.sizes.ctx_len))
+        return fastest(lambda: self.decoder.decode({0: piece}))[0]
 
     def draft(
         self,

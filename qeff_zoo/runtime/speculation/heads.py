@@ -4,18 +4,16 @@
 They are a package's program `heads`, or part of the program that answers.
 """
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
 
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.sampling import Drawn
-from qeff_zoo.runtime.speculation.costs import Costs
+from qeff_zoo.runtime.speculation.costs import Costs, fastest
 from qeff_zoo.runtime.speculation.draft_model import Guessing
 
 _LIKELIEST = -1
-_ROUNDS = 3
 
 
 class Heads:
@@ -53,12 +51,8 @@ class Heads:
     def measure(self) -> float:
         """Return the seconds of a call."""
         size = int(self._program.inputs["hidden_states"].shape[1])
-        hidden, least = np.zeros((1, size), np.float32), float("inf")
-        for _ in range(_ROUNDS):
-            begun = time.perf_counter()
-            self.logits(hidden, [[0]])
-            least = min(least, time.perf_counter() - begun)
-        return least
+        hidden = np.zeros((1, size), np.float32)
+        return fastest(lambda: self.logits(hidden, [[0]]))[0]
 
 
 class HeadsWithin:

@@ -6,7 +6,6 @@ it made of that one itself; once the model has checked the draft, tokens that co
 over what was written for the guesses. So nothing has to be put back, but a window, which forgets for each guess.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,11 +13,9 @@ import numpy as np
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.sampling import Drawn
-from qeff_zoo.runtime.speculation.costs import Costs
+from qeff_zoo.runtime.speculation.costs import Costs, behind, fastest
 from qeff_zoo.runtime.speculation.draft_model import Guessing
 from qeff_zoo.runtime.speculation.rows import Rows
-
-_ROUNDS = 3
 
 
 class Layer:
@@ -46,13 +43,9 @@ class Layer:
 
     def measure(self) -> float:
         """Return the seconds of a token; what rows retain is lost."""
-        least, hidden = float("inf"), np.zeros((1, self.size), np.float32)
-        start = min(64, self.decoder.sizes.ctx_len - 1)
-        for _ in range(_ROUNDS):
-            begun = time.perf_counter()
-            self.run(0, [0], start, hidden)
-            least = min(least, time.perf_counter() - begun)
-        return least
+        hidden = np.zeros((1, self.size), np.float32)
+        start = behind(self.decoder.sizes.ctx_len)
+        return fastest(lambda: self.run(0, [0], start, hidden))[0]
 
 
 class LayerDrafter(Guessing):

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the processor of Molmo 2 makes of pictures: crops that overlap, and the patches of which each row is made."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qeff_zoo.errors import CheckpointError
+from qeff_zoo.media.image_rules import Arrays
+from qeff_zoo.media.images import Pixels
+from qeff_zoo.media.interpolation import resize_aliased
+from qeff_zoo.media.pixels import numbers
+
+_BILINEAR = 2  # as Pillow numbers its filters
+
+
+def whole_and_overlapping_crops(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
+    """Molmo 2: the whole picture, then crops of a canvas that overlap; rows are made of squares of their patches.
+
+    Returns `pixel_values` (crops of all pictures, patches, values); `image_token_pooling` (rows, patches of one), which
+    are counted over all crops, -1 for none; `image_grids` (n, 4), in rows: rows and columns of the whole, and of the
+    canvas; and `image_num_crops` (n).
+    """
+    side, patch = _crop(settings)
+    within, before, counts = (side // patch) ** 2, 0, []
+    pixels, pooled, grids = [], list[NDArray[np.int64]](), []
+    for image in images:
+        crops, places = _overlapping(image, settings)
+        whole = np.arange(within).reshape(side // patch, side // patch)
+        shapes = []
+        for at, lie in ((0, whole), (within, places)):
+            squares, shape = squares_of(lie, settings["pooling_size"])
+            pooled.append(np.where(squares < 0, -1, squares + at + before))
+            shapes += shape
+        parts = [resize_aliased(image, side, side), *crops]
+        made = [numbers(part, settings, at_once=True).transpose(1, 2, 0) for part in parts]
+        pixels += [_patches(part, patch) for part in made]
+        grids.append(shapes)
+        counts.append(len(parts))
+        before += within * len(parts)
+    return {
+        "pixel_values": np.stack(pixels),
+        "image_token_pooling": np.concatenate(pooled),
+        "image_grids": np.array(grids),
+        "image_num_crops": np.array(counts),
+    }
+
+
+def _crop(settings: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the pixels on a side of a crop, and of a patch.
+
+    Raises:
+        CheckpointError: These, or the squares that rows are made of, are no squares, or crops have no middle.
+    """
+    size, pool, patch = (settings[name] for name in ("size", "pooling_size", "patch_size"))
+    side, edges = size.get("height"), sum(settings["overlap_margins"]) * patch["height"]
+    if side != size.get("width") or len({*pool}) > 1 or not edges < side or side % patch["height"]:
+        raise CheckpointError(
+            f"Cannot cut pictures into crops: `size` is {size!r}, `patch_size` {patch!r}, `pooling_size` {pool!r} and "
+            f"`overlap_margins` {settings['overlap_margins']!r}. Expected squares, of whole patches, with room between "
+            "the margins. Correct the processor's JSON."
+        )
+    if settings["resample"] != _BILINEAR:
+        raise CheckpointError(
+            f"Cannot resize pictures: `resample` is {settings['resample']!r}. Expected {_BILINEAR}, bilinear. Correct "
+            "the processor's JSON."
+        )
+    return int(side), int(patch["height"])
+
+
+def _overlapping(
+    image: Pixels, settings: Mapping[str, Any]
+) -> tuple[list[Pixels], NDArray[np.int64]]:
+    """Cut the canvas that suits a picture, which is stretched to it, into crops.
+
+    Returns the crops, and of each patch of the canvas its number among those of all crops.
+    """
+    side, patch = _crop(settings)
+    first, last = settings["overlap_margins"]
+    edges = (first + last) * patch
+    step = side - edges
+    high, wide = _tiling(image, edges, step, settings["max_crops"])
+    canvas = resize_aliased(image, high * step + edges, wide * step + edges)
+    crops = [
+        canvas[top : top + side, left : left + side]
+        for top in range(0, high * step, step)
+        for left in range(0, wide * step, step)
+    ]
+    count = side // patch
+    places = np.arange(high * wide * count**2).reshape(high, wide, count, count)
+    places[1:, :, :first] = places[:, 1:, :, :first] = -1
+    places[:-1, :, count - last :] = places[:, :-1, :, count - last :] = -1
+    flat = places.transpose(0, 2, 1, 3).reshape(-1)
+    return crops, flat[flat >= 0].reshape(canvas.shape[0] // patch, canvas.shape[1] // patch)
+
+
+def _tiling(image: Pixels, edges: int, step: int, most: int) -> tuple[int, int]:
+    """Choose rows and columns of crops: those that enlarge a picture least, else shrink it least."""
+    sides = range(1, most + 1)
+    tilings = sorted(
+        ((high, wide) for high in sides for wide in sides if high * wide <= most),
+        key=lambda one: (one[0] * one[1], one[0]),
+    )
+    own = np.array(image.shape[:2], np.float32) - edges
+    with np.errstate(divide="ignore"):  # a picture that is no larger than the margins
+        scales = (np.array(tilings, np.float32) * step / own).min(1)
+    enlarging = np.where(scales < 1, np.float32(10e9), scales)
+    return tilings[int(scales.argmax() if (scales < 1).all() else enlarging.argmin())]
+
+
+def squares_of(
+    places: NDArray[np.int64], pool: Sequence[int]
+) -> tuple[NDArray[np.int64], list[int]]:
+    """Return the patches of which each row is made, -1 beyond the sides, and rows and columns of rows."""
+    missing = [-size % unit for size, unit in zip(places.shape, pool, strict=True)]
+    around = [(one // 2, one - one // 2) for one in missing]
+    filled = np.pad(places, around, constant_values=-1)
+    high, wide = (size // unit for size, unit in zip(filled.shape, pool, strict=True))
+    squares = filled.reshape(high, pool[0], wide, pool[1]).transpose(0, 2, 1, 3)
+    return squares.reshape(high * wide, -1), [high, wide]
+
+
+def _patches(crop: NDArray[Any], patch: int) -> NDArray[Any]:
+    """Cut a crop (rows, columns, channels) into patches, (patches, values)."""
+    count = len(crop) // patch
+    blocks = crop.reshape(count, patch, count, patch, -1).transpose(0, 2, 1, 3, 4)
+    return blocks.reshape(count**2, -1)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resizing as PyTorch does it, without torch, for processors that transformers has with its torchvision backend alone.
+
+Bytes are resized with antialiasing, in whole numbers, or without it; numbers by bicubic interpolation without it.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qeff_zoo.errors import MediaError
+from qeff_zoo.media.images import LIMITS, Pixels
+
+Array = NDArray[Any]
+
+_CUBIC = -0.75  # how sharp, as PyTorch has it
+_MOST_BITS = 22
+
+
+def resize_bytes(image: Pixels, height: int, width: int) -> Pixels:
+    """Resize (height, width, 3) bilinearly with antialiasing, first its columns, then its rows."""
+    for axis, new in ((1, width), (0, height)):
+        old = image.shape[axis]
+        if new != old:
+            lines = np.moveaxis(image, axis, 0).reshape(old, -1).astype(np.int32)
+            made = _weighed(lines, *_whole_weights(old, new))
+            shape = (new, *(size for place, size in enumerate(image.shape) if place != axis))
+            image = np.moveaxis(made.reshape(shape), 0, axis)
+    return np.ascontiguousarray(image)
+
+
+def _weighed(lines: Array, first: Array, weights: Array, bits: int) -> Array:
+    """Return sums of lines, each weighed, rounded to bytes: (new lines, values)."""
+    made = np.full((len(first), lines.shape[1]), 1 << (bits - 1), np.int32)
+    for tap in range(weights.shape[1]):
+        at = np.minimum(first + tap, len(lines) - 1)  # beyond the last its weight is 0
+        made += weights[:, tap : tap + 1] * lines[at]
+    found: Array = np.clip(made >> bits, 0, 255).astype(np.uint8)
+    return found
+
+
+def _whole_weights(old: int, new: int) -> tuple[Array, Array, int]:
+    """Return the first tap of each new line, weights of its taps as whole numbers, and the bits of their fraction."""
+    scale = old / new
+    wide = max(scale, 1.0)
+    middle = scale * (np.arange(new) + 0.5)
+    first = np.maximum((middle - wide + 0.5).astype(np.int64), 0)
+    end = np.minimum((middle + wide + 0.5).astype(np.int64), old)
+    taps = np.arange(int((end - first).max()))
+    distance = np.abs((taps + first[:, None] - middle[:, None] + 0.5) / wide)
+    weights = np.where(taps < (end - first)[:, None], np.maximum(1 - distance, 0), 0)
+    weights /= weights.sum(1, keepdims=True)
+    largest, bits = weights.max(), 0
+    while bits < _MOST_BITS and int(0.5 + largest * (1 << (bits + 1))) < 1 << 15:
+        bits += 1
+    return first, (weights * (1 << bits) + 0.5).astype(np.int32), bits
+
+
+def resize_numbers(image: Array, height: int, width: int) -> Array:
+    """Resize (colors, height, width) of float32 bicubically, each new number of the sixteen around it."""
+    (rows, down), (columns, right) = (
+        _cubic_taps(old, new) for old, new in zip(image.shape[1:], (height, width), strict=True)
+    )
+    made = np.zeros((len(image), height, width), np.float32)
+    for row, share in zip(rows, down, strict=True):
+        lines = image[:, row]
+        line = np.zeros_like(made)
+        for column, weight in zip(columns, right, strict=True):
+            line += lines[:, :, column] * weight
+        made += line * share[:, None]
+    return made
+
+
+def _cubic_taps(old: int, new: int) -> tuple[Array, Array]:
+    """Return of each new line the four that it is made of, and their weights, both (4, new)."""
+    # Of the scale and the places only what float32 has is known there; the rest is rounded once, as a processor does.
+    scale = float(np.float32(old) / np.float32(new))
+    at = (scale * (np.arange(new) + 0.5) - 0.5).astype(np.float32).astype(np.float64)
+    whole = np.floor(at)
+    t = at - whole
+    places = np.clip(whole.astype(np.int64) + np.arange(-1, 3)[:, None], 0, old - 1)
+    weights = np.stack([_far(1 + t), _near(t), _near(1 - t), _far(2 - t)])
+    return places, weights.astype(np.float32)
+
+
+def _near(x: Array) -> Array:
+    found: Array = ((_CUBIC + 2) * x - (_CUBIC + 3)) * x * x + 1
+    return found
+
+
+def _far(x: Array) -> Array:
+    found: Array = _CUBIC * (((x - 5) * x + 8) * x - 4)
+    return found
+
+
+def resize_aliased(image: Pixels, height: int, width: int) -> Pixels:
+    """Resize bilinearly between the four nearest pixels, however many others there are, as PyTorch does; then round.
+
+    Raises:
+        MediaError: The result would have too many pixels.
+    """
+    if height * width > LIMITS.pixels:
+        raise MediaError(
+            f"Cannot resize a picture of {image.shape[1]} x {image.shape[0]} pixels to {width} x {height}. Expected at "
+            f"most {LIMITS.pixels:,} pixels. Correct the processor's JSON."
+        )
+    (tops, bottoms, down), (lefts, rights, right) = (
+        _around(old, new) for old, new in zip(image.shape[:2], (height, width), strict=True)
+    )
+    left, up = 1 - right, 1 - down
+    found = np.zeros((height, width, 3), np.float32)
+    # As PyTorch adds up in one thread, products unrounded: halves go up or down by that. With more it differs.
+    for rows, columns, tall, wide in (
+        (tops, rights, up, right),
+        (tops, lefts, up, left),
+        (bottoms, lefts, down, left),
+        (bottoms, rights, down, right),
+    ):
+        weights = (tall[:, None] * wide)[:, :, None].astype(np.float64)
+        found = (weights * image[rows[:, None], columns] + found).astype(np.float32)
+    return np.rint(found).astype(np.uint8)
+
+
+def _around(old: int, new: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float32]]:
+    """Return of each new place on an axis the old ones before and behind, and the weight of the one behind."""
+    scale = np.float64(np.float32(old) / np.float32(new))
+    at = np.maximum((scale * (np.arange(new) + 0.5) - 0.5).astype(np.float32), np.float32(0))
+    first = np.minimum(at.astype(np.int64), old - 1)
+    return first, np.minimum(first + 1, old - 1), np.clip(at - first.astype(np.float32), 0, 1)

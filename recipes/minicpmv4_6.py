@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MiniCPM-V 4.6, `transformers.models.minicpmv4_6`: slices of a picture, merged within the tower too, and Qwen3.5."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Images, Tiny
+
+from .qwen3_5_text import RECIPE as QWEN3_5_TEXT
+
+_SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 3,
+}
+_TOWER = {**_SIZES, "image_size": 28, "patch_size": 4}
+_SLICES = {
+    "image_processor_type": "MiniCPMV4_6ImageProcessor",
+    "patch_size": 4,
+    "scale_resolution": 24,
+}
+_TINY = {
+    "text_config": {**QWEN3_5_TEXT.tiny[0].config, "model_type": "qwen3_5_text"},
+    "vision_config": _TOWER, "insert_layer_id": 1, "image_token_id": 200, "video_token_id": 201,
+}  # fmt: skip
+
+RECIPE = replace(
+    QWEN3_5_TEXT,
+    model_type="minicpmv4_6",
+    architectures=("MiniCPMV4_6ForConditionalGeneration",),
+    special="A picture and slices of it; squares of patches are merged behind a layer, and those again at the end.",
+    task="image-text-to-text",
+    images=Images(
+        patches=True, planes=True, lines=True, taps="nearest", packed="target_sizes",
+        layout="whole_and_slices", numbered=("image_id_start_token", "image_id_end_token"),
+    ),
+    tiny=(Tiny(config=_TINY, image_processor={**_SLICES, "max_slice_nums": 4}),),
+)  # fmt: skip

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Phi-4 multimodal, `transformers.models.phi4_multimodal`: Phi-4-mini, SigLIP on tiles of a picture, and a Conformer.
+
+Unusual: the decoder puts features among its embeddings itself. Adapters lie beside a checkpoint, one for pictures and
+one for sounds, which transformers leaves to its users: a package has that of its task merged.
+"""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Images, Sounds, Tiny
+
+from .phi3 import RECIPE as PHI3
+
+_TOWER = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+_VISION = {"num_hidden_layers": 3, "image_size": 28, "crop_size": 28, "patch_size": 7}
+_AUDIO = {
+    "num_blocks": 2, "ext_pw_out_channel": 16, "depthwise_separable_out_channel": 16, "nemo_conv_channels": 4,
+    "input_size": 24, "bias_max_distance": 4, "initializer_range": 0.4,
+}  # fmt: skip
+_PARTS = {
+    "vision_config": {**_TOWER, **_VISION, "image_token_id": 200},
+    "audio_config": {**_TOWER, **_AUDIO, "audio_token_id": 201},
+}
+_KIND = {"image_processor_type": "Phi4MultimodalImageProcessor", "patch_size": 7, "dynamic_hd": 4}
+_TOKENS = "vision_config.image_token_id", "audio_config.audio_token_id"
+_CONFIG = {**PHI3.tiny[1].config, "bos_token_id": 1, **_PARTS}
+
+RECIPE = replace(
+    PHI3,
+    model_type="phi4_multimodal",
+    architectures=("Phi4MultimodalForCausalLM",),
+    task="image-text-to-text",
+    special="Tiles of a picture without padding, in lines with a learned row, then the whole; or sound of any length.",
+    images=Images(
+        token=_TOKENS[0], layout="cut_lines", pixels="image_pixel_values", mask="image_attention_mask",
+        adapter="vision-lora",
+    ),
+    sounds=Sounds(token=_TOKENS[1], features="audio_input_features", span=500, adapter="speech-lora"),
+    tiny=(Tiny(config=_CONFIG, image_processor={**_KIND, "size": {"height": 28, "width": 28}}),),
+)  # fmt: skip

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures as crops that overlap, rows of which are made of several, and whose tokens all see one another: Molmo 2.
+
+Prepared and written as by transformers' processor, whose resizing and normalizing are torchvision's: here they are
+PyTorch's functions that torchvision calls.
+"""
+
+import json
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import parity
+import pytest
+import torch
+from PIL import Image
+from test_media_recipes import session_of
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import image_processing_backends as backends
+from transformers.models.molmo2.image_processing_molmo2 import Molmo2ImageProcessor
+from transformers.models.molmo2.processing_molmo2 import Molmo2Processor
+
+from qeff_zoo import pipeline
+from qeff_zoo.auto.vision import _pictures
+from qeff_zoo.choices import Request
+from qeff_zoo.errors import CheckpointError, GenerationError, PlanError
+from qeff_zoo.media.image_processor import image_processor
+from qeff_zoo.registry import find_recipe, recipe_for
+from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+from qeff_zoo.runtime.layouts import LAYOUTS
+from qeff_zoo.validation.sample_media import noise
+
+RECIPE = find_recipe("molmo2")
+TINY = RECIPE.tiny[0]
+
+
+def _resize(image: Any, size: Any, interpolation: Any, antialias: bool) -> Any:
+    assert interpolation == "bilinear"
+    options = {"mode": interpolation, "align_corners": False, "antialias": antialias}
+    return torch.nn.functional.interpolate(image, tuple(size), **options)
+
+
+def _normalize(image: Any, mean: Any, std: Any, inplace: bool) -> Any:
+    return image.sub(mean[:, None, None]).div(std[:, None, None])
+
+
+@pytest.fixture
+def torchvision() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(
+        1
+    )  # with more, PyTorch rounds a number in 100,000 to the other grey level
+    modes = SimpleNamespace(LANCZOS="lanczos")
+    functions = SimpleNamespace(resize=_resize, normalize=_normalize, InterpolationMode=modes)
+    names = {2: "bilinear"}
+    with (
+        mock.patch.object(backends, "tvF", functions, create=True),
+        mock.patch.object(backends, "pil_torch_interpolation_mapping", names),
+    ):
+        yield
+    torch.set_num_threads(threads)
+
+
+#: The settings of checkpoints; small ones with margins on one side, on none, and with other numbers.
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {
+        "size": {"height": 20, "width": 20},
+        "patch_size": 4,
+        "max_crops": 5,
+        "overlap_margins": [2, 0],
+    },
+    {
+        "size": {"height": 28, "width": 28},
+        "patch_size": 4,
+        "overlap_margins": [0, 0],
+        "image_mean": [0.1, 0.2, 0.3],
+        "image_std": [0.3, 0.2, 0.7],
+    },
+]
+
+
+@pytest.mark.usefixtures("torchvision")
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("size", [(24, 40), (97, 31), (5, 5), (28, 56), (8, 200), (378, 500)])
+def test_pictures_are_prepared_bit_for_bit(size: tuple[int, int], settings: dict[str, Any]) -> None:
+    """Two of them, the rows of which count the patches of both; and each by itself, taken apart again."""
+    pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
+    both = [pixels, np.ascontiguousarray(pixels.transpose(1, 0, 2))]
+    theirs = Molmo2ImageProcessor(**settings)([Image.fromarray(one) for one in both])
+    theirs = {name: np.asarray(array) for name, array in theirs.items()}
+    processor = image_processor({"image_processor_type": "Molmo2ImageProcessor", **settings})
+    ours = processor(both)
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+    for one, apart in zip(both, _pictures(theirs), strict=True):
+        alone = processor([one])
+        assert all((array == alone[name]).all() for name, array in apart.items())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"size": {"height": 20, "width": 24}},
+        {"pooling_size": [2, 3]},
+        {"overlap_margins": [3, 2]},
+        {"resample": 3},
+    ],
+)
+def test_settings_that_nobody_has_are_refused(settings: dict[str, Any]) -> None:
+    given = {"size": {"height": 20, "width": 20}, "patch_size": 4, **settings}
+    processor = image_processor({"image_processor_type": "Molmo2ImageProcessor", **given})
+    with pytest.raises(CheckpointError, match=r"Expected .*Correct the processor's JSON"):
+        processor([np.zeros((9, 9, 3), np.uint8)])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"use_single_crop_col_tokens": False},
+        {"use_single_crop_col_tokens": None, "image_use_col_tokens": False},
+        {"use_single_crop_col_tokens": True, "image_use_col_tokens": False},
+        {"use_single_crop_start_token": False},
+    ],
+)
+def test_pictures_are_written_as_by_transformers(said: dict[str, Any]) -> None:
+    usual = {"image_use_col_tokens": True, "use_single_crop_col_tokens": None}
+    told = SimpleNamespace(**{**usual, "use_single_crop_start_token": True, **said})
+    grids = np.array([[2, 2, 3, 1]])
+    expected = Molmo2Processor.replace_image_token(told, {"image_grids": grids}, 0)
+    layout = LAYOUTS["whole_and_canvas"]
+    parts = layout.write(layout.grid(3, {"image_grids": grids}, {}), 7, **said)
+    names = {
+        f"image_{name}_id": f"<im_{name.split('_')[0]}>"
+        for name in ("col", "start_token", "end_token")
+    }
+    names["low_res_image_start_token_id"] = "<low_res_im_start>"
+    assert (
+        "".join("<im_patch>" * one if isinstance(one, int) else names[one] for one in parts)
+        == expected
+    )
+
+
+@pytest.fixture(scope="module")
+def session() -> ImageTextToTextSession:
+    """A package of the recipe's, with a tokenizer that has no BOS, a chat template, and a processor."""
+    config = {"model_type": "molmo2", **TINY.config}
+    subject = parity.Subject(config, recipe_for(config))
+    folder = subject.folder / "checkpoint"
+    words = {f"w{number}": number for number in range(257)}
+    words["<s>"] = words.pop("w5")
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    around = ("<im_patch>", "<low_res_im_start>", "<im_start>", "<im_col>", "<im_end>")
+    tokenizer.add_special_tokens(["<s>", *around])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    for name, content in (
+        ("tokenizer_config", {"bos_token": None, "eos_token": {"content": "<s>"}}),
+        (
+            "processor_config",
+            {"use_single_crop_col_tokens": False, "image_processor": dict(TINY.image_processor)},
+        ),
+    ):
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    (folder / "chat_template.jinja").write_text(
+        "{% for part in messages[0].content %}{{ '<|image|>' if part.type == 'image' else part.text }}{% endfor %}"
+    )
+    case = parity.Case(recipe=RECIPE, tiny=TINY)
+    found = session_of(case, subject)
+    assert isinstance(found, ImageTextToTextSession)
+    return found
+
+
+PICTURE = np.random.default_rng(0).integers(0, 256, (24, 40, 3), np.uint8)
+
+
+def test_all_tokens_of_pictures_see_one_another_in_one_call(
+    session: ImageTextToTextSession,
+) -> None:
+    """As transformers' processor tells them: rows, and what stands among and around them."""
+    made = session.request("w1 <|image|> w2 w3 <|image|> w4", images=[PICTURE, PICTURE[:, :20]])
+    tokens, insets = [*made.prompt], made.insets
+    assert insets is not None
+    of_whole, of_canvas = [258, 257, 257, 257, 257, 261], [259, *[257, 257, 260] * 2, 261]
+    assert tokens == [5, 1, *of_whole, *of_canvas, 2, 3, *of_whole, *of_canvas, 4]
+    told = SimpleNamespace(
+        image_token_ids=[*range(257, 262)], video_token_ids=[], audio_token_ids=[]
+    )
+    (types,) = Molmo2Processor.create_mm_token_type_ids(told, [tokens])
+    assert insets.together.tolist() == np.flatnonzero(types).tolist()
+    assert insets.stretches == ((2, len(tokens) - 1),)
+    assert [insets.end(0, stop) for stop in (1, 2, 3, len(tokens) - 2)] == [1, 2, 2, 2]
+    assert insets.end(2, 10) == len(tokens) - 1
+
+
+def test_states_of_pictures_are_nobody_elses(session: ImageTextToTextSession) -> None:
+    """Those of the first hold what the second is, and what stands between; what comes before them does not."""
+    texts = ("w1 <|image|> w2 <|image|> w4", "w1 <|image|> w3 <|image|> w4")
+    shown = [PICTURE, PICTURE]
+    made = [session.request(text, images=shown).insets for text in texts]
+    made.append(session.request(texts[0], images=[PICTURE, PICTURE[:, :20]]).insets)
+    assert None not in made
+    insets: list[Any] = made
+    assert len({one.name(1, 6) for one in insets}) == 3
+    assert {one.name(0, 2) for one in insets} == {b""}
+    assert insets[0].name(3, 6) == insets[0].name(20, 24)
+
+
+def test_prompts_begin_as_transformers_begins_them(session: ImageTextToTextSession) -> None:
+    assert session.encode("w1 w2") == session.encode("<s>w1 w2") == [5, 1, 2]
+    assert session.encode([1, 2]) == [1, 2]
+    assert [*session.request("w1", chat=True, images=[PICTURE]).prompt[:2]] == [5, 258]
+
+
+def test_tokens_around_pictures_are_not_for_users_to_write(session: ImageTextToTextSession) -> None:
+    with pytest.raises(GenerationError, match=r"the tokens \[260\], which stand around pictures"):
+        session.request("<|image|> w2 <im_col>", images=[PICTURE])
+
+
+def test_a_picture_without_settings_of_a_processor_is_noise(
+    session: ImageTextToTextSession,
+) -> None:
+    made = noise(session, (2, 2), np.random.default_rng(0))
+    assert session.reader.look(made).rows == 8
+
+
+def test_programs_of_fixed_sizes_are_refused(session: ImageTextToTextSession) -> None:
+    with pytest.raises(
+        PlanError, match="reads pictures of any size and has nothing that fills one up"
+    ):
+        pipeline.make_plan(str(session.folder), Request(target="qaic"))
