@@ -21,6 +21,7 @@ from qeff_zoo.passes import (
     rotary,
     sequences,
     whole_numbers,
+    whole_units,
 )
 from qeff_zoo.semantic.domains import LAYERS, SEMANTIC
 from qeff_zoo.weights.external_data import placeholder
@@ -403,6 +404,33 @@ def test_angles_of_a_window_of_sound_are_looked_up_by_its_number() -> None:
     given = {"window_ids": np.array([2]), "other": np.zeros(3, np.float32)}
     found, expected = (run(one, **given) for one in (model, whole))
     np.testing.assert_array_equal(found, expected)
+
+
+_UNITS = """
+<ir_version: 10, opset_import: ["": 18]>
+main (float[batch_size, frames, 2] x, int64[batch_size, frames] mask) => (float[batch_size, units, 8] y)
+{
+    shape = Constant <value_ints = [0, -1, 8]> ()
+    units = Reshape (x, shape)
+    last = Constant <value_ints = [-1]> ()
+    real = Cast <to = 1> (mask)
+    sum = ReduceSum <keepdims = 0> (real, last)
+    ones = Constant <value_ints = [-1, 1, 1]> ()
+    count = Reshape (sum, ones)
+    y = Mul (units, count)
+}"""
+
+
+@pytest.mark.parametrize("length", [4, 5, 7, 8])
+def test_a_graph_of_whole_units_fills_them_up(length: int) -> None:
+    model = ir.from_onnx_text(_UNITS)
+    whole_units.fill_up(model.graph, 4)
+    assert [str(value.shape[1]) for value in model.graph.inputs] == ["seq_len"] * 2
+    x = np.arange(2 * length * 2, dtype=np.float32).reshape(2, length, 2)
+    found = run(model, x=x, mask=np.ones((2, length), np.int64)) / length
+    units = -(-length // 4)
+    expected = np.pad(x, ((0, 0), (0, 4 * units - length), (0, 0))).reshape(2, units, 8)
+    np.testing.assert_allclose(found, expected)
 
 
 # --- constants that devices hold -----------------------------------------------------------------

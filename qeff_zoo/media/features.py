@@ -270,31 +270,74 @@ def htk_filters(bins: int, size: int, rate: int) -> Array:
     return _triangles(edges, np.linspace(0, rate // 2, size // 2 + 1))
 
 
-def _granite(settings: Mapping[str, Any]) -> Features:
-    """Granite Speech's log-mel features, two frames side by side; the quietest value depends on the loudest."""
-    bins = int(settings.get("feature_size") or settings.get("n_mels", 80))
+def _granite_logs(settings: Mapping[str, Any], bins: int) -> Callable[..., Array]:
+    """Return what computes Granite Speech's log-mel features, whose quietest value depends on the loudest.
+
+    Args:
+        settings: Of preprocessor_config.json.
+        bins: Of mel.
+
+    Returns:
+        Samples, and how many frames of them are wanted, by default all -> (frames, bins).
+    """
     rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", _HOP))
+    loudest = float(settings.get("logmel_floor_db", 8.0))
     size, width = int(settings.get("n_fft", _SIZE)), int(settings.get("win_length", _WIDTH))
     window = np.zeros(size, np.float32)
     window[(size - width) // 2 :][:width] = np.hanning(width + 1)[:-1]
     filters = htk_filters(bins, size, rate).astype(np.float32)
 
-    def compute(samples: Array) -> Array:
+    def compute(samples: Array, count: int | None = None) -> Array:
         around = np.pad(np.asarray(samples, np.float32), size // 2, mode="reflect")
-        frames = _frames(around, size, hop)
+        frames = _frames(around, size, hop)[:count]
         logs = np.empty((len(frames), bins), np.float32)
         for start in range(0, len(frames), _BLOCK):
             spectra = np.fft.rfft(frames[start : start + _BLOCK] * window, axis=1)
             powers = (spectra.real**2 + spectra.imag**2).astype(np.float32, copy=False)
             logs[start : start + _BLOCK] = np.log10(np.maximum(powers @ filters, 1e-10))
-        scaled = np.maximum(logs, logs.max() - 8) / 4 + 1
-        pairs: Array = scaled[: len(scaled) // 2 * 2].reshape(-1, 2 * bins)
+        scaled: Array = np.maximum(logs, logs.max() - loudest) / 4 + 1
+        return scaled
+
+    return compute
+
+
+def _granite(settings: Mapping[str, Any]) -> Features:
+    """Granite Speech's log-mel features, two frames side by side."""
+    bins = int(settings.get("feature_size") or settings.get("n_mels", 80))
+    rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", _HOP))
+    size, logs_of = int(settings.get("n_fft", _SIZE)), _granite_logs(settings, bins)
+
+    def compute(samples: Array) -> Array:
+        logs = logs_of(samples)
+        pairs: Array = logs[: len(logs) // 2 * 2].reshape(-1, 2 * bins)
         return pairs
 
     # The spectrum of the first frame reflects this much of a sound.
     return Features(
         name="input_features", rate=rate, compute=compute, step=2 * hop, least=size // 2 + 1
     )
+
+
+def _granite5(settings: Mapping[str, Any]) -> Features:
+    """Granite Speech 5's: log-mel features and how they change, two frames side by side, the last filled up."""
+    bins, reach = (
+        int(settings.get("num_mel_bins", 80)),
+        int(settings.get("delta_win_length", 3)) // 2,
+    )
+    rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", _HOP))
+    logs_of, distances = _granite_logs(settings, bins), np.arange(1, reach + 1)
+    slope = np.float32(2 * np.square(distances).sum())
+
+    def compute(samples: Array) -> Array:
+        count = -(-(len(samples) // hop) // 2) * 2
+        lacking = max(0, (count - 1) * hop + 1 - len(samples))
+        logs = logs_of(np.pad(samples, (0, lacking)), count)
+        near = np.pad(logs, ((reach, reach), (0, 0)), mode="edge")
+        steps = [at * (near[reach + at :][:count] - near[reach - at :][:count]) for at in distances]
+        both = np.concatenate([logs, sum(steps) / slope], axis=1, dtype=np.float32)
+        return both.reshape(-1, 4 * bins)
+
+    return Features(name="input_features", rate=rate, compute=compute, step=2 * hop, least=hop)
 
 
 def _nemo(settings: Mapping[str, Any]) -> Features:
@@ -396,6 +439,7 @@ KINDS: Mapping[str, Callable[[Mapping[str, Any]], Features]] = MappingProxyType(
         "CohereAsrFeatureExtractor": _cohere,
         "LasrFeatureExtractor": _lasr,
         "GraniteSpeechFeatureExtractor": _granite,
+        "GraniteSpeech5FeatureExtractor": _granite5,
         "Phi4MultimodalFeatureExtractor": _phi4,
     }
 )

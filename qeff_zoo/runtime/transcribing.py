@@ -186,5 +186,7 @@ def _strides(config: Mapping[str, Any]) -> Sequence[int]:
     encoder = config.get("encoder_config", {})
     if "subsampling_factor" in encoder:
         return (encoder["subsampling_factor"],)
+    if halved := encoder.get("subsample_layers"):
+        return (2,) * len(halved)
     # LASR has two such convolutions, and no more.
     return config.get("conv_stride") or (encoder.get("subsampling_conv_stride", 1),) * 2

@@ -9,6 +9,8 @@ OUT  logits (batch_size, frames, vocab)                of each frame of the enco
 """
 
 import math
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from qeff_zoo.export.uncomputed import uncomputed
+from qeff_zoo.passes import whole_units
 from qeff_zoo.tasks import Tracing
 
 _BATCH = 2
@@ -29,6 +32,7 @@ _EXAMPLE, _LEAST = (
     },
 )
 #: Configs' names for the values of a frame of features, and models' for their own rule of how many frames become of it.
+_STACKS = "input_linear"  # of frames, side by side
 _BINS = ("feature_projection_input_dim", "input_feat_per_channel", "num_mel_bins")
 SUBSAMPLED = "_get_subsampling_output_length"
 _RULES = (SUBSAMPLED, "_get_feat_extract_output_lengths")
@@ -77,19 +81,43 @@ def _name_frames(graph: Any) -> None:
     logits.shape = type(logits.shape)([logits.shape[0], "frames", logits.shape[2]])
 
 
+def _fill_up(graph: Any, unit: int) -> None:
+    whole_units.fill_up(graph.graph, unit)
+    _name_frames(graph)
+
+
+def _encoder_of(model: Any) -> Any:
+    """Return the config of the encoder."""
+    return getattr(model.config, "encoder_config", model.config)
+
+
 def example(model: Any) -> tuple[Tensor, Tensor, Any]:
     """Return a sound that a model takes, its mask, and the symbol of how long it is.
 
     Args:
         model: From `loader.load_meta`.
     """
-    name, config = model.main_input_name, getattr(model.config, "encoder_config", model.config)
-    shape: tuple[int, ...] = (_BATCH, _EXAMPLE[name])
+    name, config = model.main_input_name, _encoder_of(model)
+    unit = unit_of(config.to_dict())
+    shape: tuple[int, ...] = (_BATCH, _EXAMPLE[name] if unit == 1 else 3 * unit)
     mask = torch.ones(shape, dtype=torch.long)
     if name == "input_features":
         bins = next(getattr(config, one) for one in _BINS if hasattr(config, one))
-        shape = (*shape, bins)
+        stacks = getattr(getattr(model, "encoder", None), _STACKS, None)
+        shape = (*shape, stacks.in_features if stacks else bins)
+    if unit > 1:
+        return torch.zeros(shape), mask, unit * Dim("units", min=1, max=_MOST // unit)
     return torch.zeros(shape), mask, Dim("seq_len", min=_LEAST[name], max=_longest(config))
+
+
+def unit_of(encoder: Mapping[str, Any]) -> int:
+    """Return what lengths are multiples of: the frames of a block of attention, after all layers that halve them.
+
+    Args:
+        encoder: Its config.
+    """
+    halved = encoder.get("subsample_layers")
+    return int(encoder["context_size"]) << len(halved) if halved else 1
 
 
 def _longest(config: Any) -> int:
@@ -112,13 +140,13 @@ def tracing(model: Any) -> Tracing:
         model: From `loader.load_meta`.
     """
     sound, mask, seq = example(model)
-    batch = Dim("batch_size", min=2)
+    batch, unit = Dim("batch_size", min=2), unit_of(_encoder_of(model).to_dict())
     return Tracing(
         module=Listen(model).eval(),
         inputs={"sound": sound, "attention_mask": mask},
         dynamic_shapes={"sound": {0: batch, 1: seq}, "attention_mask": {0: batch, 1: seq}},
         input_names=[model.main_input_name, "attention_mask"],
         output_names=["logits", "lengths"],
-        then=_name_frames,
+        then=_name_frames if unit == 1 else partial(_fill_up, unit=unit),
         checked_later=True,
     )
