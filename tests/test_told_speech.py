@@ -75,14 +75,13 @@ def processor_of(name: str, folder: Path, **settings: Any) -> Any:
 
 
 def session_of(folder: Path, store: Path) -> Any:
-    asked = Request(full_batch_size=2, ctx_len=32, prefill_seq_len=4, seq_lens=(100, 200))
+    asked = Request(full_batch_size=2, ctx_len=32, prefill_seq_len=4, seq_lens=(200,))
     found = pipeline.build(str(folder), asked, validate=False, store=Store(store))
     return qeff_zoo.load(found.package, threads=1)
 
 
-def answers(folder: Path, processor: Any, sound: Array, **asked: Any) -> tuple[list[Any], str]:
+def answers(model: Any, processor: Any, sound: Array, **asked: Any) -> tuple[list[Any], str]:
     """Answer by transformers' processor, model and `generate`: tokens of each piece, and the text of all."""
-    model = transformers.AutoModelForSpeechSeq2Seq.from_pretrained(folder)
     given = processor(sound, sampling_rate=RATE, **asked)
     index = given.pop("audio_chunk_index")
     begun = given["decoder_input_ids"].shape[1]
@@ -106,11 +105,12 @@ def test_text_of_cohere_transcribe_is_that_of_generate(tmp_path: Path) -> None:
     folder = tmp_path / "cohere"
     processor = checkpoint(folder, **limits)
     session = session_of(folder, tmp_path / "store")
+    model = transformers.AutoModelForSpeechSeq2Seq.from_pretrained(folder)
     sounds = [voice(length, RATE, length) for length in (9000, 60_000, 25_599)]
     for language in ("de", "ja"):
         found = session.transcribe(sounds, language=language, generation_len=12)
         for sound, one in zip(sounds, found, strict=True):
-            tokens, text = answers(folder, processor, sound, language=language)
+            tokens, text = answers(model, processor, sound, language=language)
             assert [list(part.tokens) for part in one.segments] == tokens
             assert one.text == text
             assert one.segments[-1].end == pytest.approx(one.seconds)
