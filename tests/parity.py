@@ -177,12 +177,12 @@ def all_cases() -> dict[str, Case]:
 
 @cache
 def more_cases() -> dict[str, Case]:
-    """Return, for every task but its own that a recipe serves, its first tiny config, by name."""
+    """Return, for every task but its own that a recipe serves by text alone, its first tiny config, by name."""
     found = [
         Case(recipe=tasks.for_task(recipe, task), tiny=recipe.tiny[0])
         for recipe in of_text()
         for task in tasks.tasks_of(recipe)[1:]
-        if of_one_text(task)
+        if of_one_text(task) and not tasks.find(task).before
     ]
     return {case.name: case for case in found}
 

@@ -182,6 +182,10 @@ FACTS: Mapping[str, tuple[str, Callable[[Any], None]]] = {
         "unispeech-sat-base",
         _zero("unispeech_sat.encoder.pos_conv_embed.conv.bias"),
     ),
+    "granite speech 5: labels of the middle": (
+        "granite_speech5_ctc-base",
+        _zero("encoder.out_mid.weight"),
+    ),
     "sew: frames are stretched": ("sew-base", _zero("sew.encoder.upsample.projection.bias")),
     "sew-d: distances": ("sew-d-base", _zero("sew_d.encoder.encoder.rel_embeddings.weight")),
 }
