@@ -41,7 +41,7 @@ def main() -> None:
         found = finetune(
             Config(
                 model_name=model, data=str(data), output_dir=f"{folder}/run", max_length=128,
-                num_train_epochs=12, per_device_train_batch_size=4, learning_rate=3e-3, save_strategy="no",
+                num_train_epochs=7, per_device_train_batch_size=4, learning_rate=5e-3, save_strategy="no",
             )
         )  # fmt: skip
         assert found is not None  # this is no process of torchrun but the first

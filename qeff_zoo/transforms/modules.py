@@ -43,5 +43,6 @@ def vision_tower(model: Any) -> Any:
 
 
 def with_config(model: Any, config: Any) -> Any:
-    """Return the outermost part of a model that is made of a part of its config."""
-    return next(one for one in model.modules() if getattr(one, "config", None) is config)
+    """Return the outermost part of a model that is made of a part of its config; all of it where there is none."""
+    parts = (one for one in model.modules() if getattr(one, "config", None) is config)
+    return next(parts, model)
