@@ -47,6 +47,7 @@ from qeff_zoo.tasks import (
     Tracing,
     find,
     for_task,
+    merging,
     tasks_of,
 )
 from qeff_zoo.validation.parity import relative_errors
@@ -147,6 +148,8 @@ def session_of(case: parity.Case, subject: parity.Subject) -> MediaTextSession:
     shape = Shape(prefill_seq_len=CHUNK, ctx_len=CTX_LEN, batch_size=2, max_num_images=most or 0)
     (before,) = task.before
     chosen = {"images" if case.recipe.images else "sounds": told}
+    # An export folds the layers of these.
+    assert all(part.half(model).config for part in (task, before) if part.half)
     session: MediaTextSession = task.session()(
         subject.folder / "checkpoint",
         Eager(task.tracing(model, **chosen), task.specializations(shape)),
@@ -156,6 +159,24 @@ def session_of(case: parity.Case, subject: parity.Subject) -> MediaTextSession:
     if case.tiny.image_processor and isinstance(session, ImageTextToTextSession):
         session._processor = image_processor(case.tiny.image_processor)
     return session
+
+
+def test_a_text_may_have_as_many_tokens_as_there_are_heads() -> None:
+    """A mask of scores is not taken for one of tokens, nor are texts forbidden for which it could be."""
+
+    class Filling(torch.nn.Module):
+        def forward(self, index: torch.Tensor, scores: torch.Tensor, mask: torch.Tensor) -> Any:
+            with merging._Merged(index, torch.zeros(1, 6)):
+                return scores.masked_fill(mask, 0.0)
+
+    given = (
+        torch.zeros(2, 5, dtype=torch.long),
+        torch.ones(2, 4, 6),
+        torch.ones(2, 4, 1, dtype=torch.bool),
+    )
+    shapes = ({1: torch.export.Dim("seq_len", min=2, max=99)}, {}, {})
+    made = torch.export.export(Filling(), given, dynamic_shapes=shapes, strict=False)
+    assert not made.module()(*given).any()
 
 
 def pictures_of(case: parity.Case) -> int | None:

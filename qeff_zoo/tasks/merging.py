@@ -33,7 +33,7 @@ from torch.overrides import TorchFunctionMode
 from qeff_zoo.recipe import Images, Media, Sounds
 from qeff_zoo.states import mark_tokens
 from qeff_zoo.tasks import Tracing, decoding
-from qeff_zoo.tasks.seams import MERGES, swapped
+from qeff_zoo.tasks.seams import MERGES, alike, swapped
 from qeff_zoo.tasks.vision import layers_of
 from qeff_zoo.transforms.retained_state import RetainedState
 
@@ -72,7 +72,7 @@ class _Merged(TorchFunctionMode):
         if func in _SUMS and args[0] is self.taken:
             self.adds = True
             return args[1]
-        if func in _FILLS and args[1].shape == (*self.index.shape, 1):  # of tokens
+        if func in _FILLS and alike(args[1].shape, (*self.index.shape, 1)):  # of tokens
             return torch.where((self.index >= 0)[..., None], args[2], args[0])
         return func(*args, **(kwargs or {}))
 
@@ -92,7 +92,7 @@ class _Either(list[Tensor]):
 def _is_mask(index: Any, values: Tensor) -> bool:
     """Tell whether tokens are chosen, or numbers of their states."""
     chosen = isinstance(index, Tensor) and index.dtype is torch.bool and index.dim() > 1
-    return chosen and index.shape == values.shape[: index.dim()]
+    return chosen and alike(index.shape, values.shape[: index.dim()])
 
 
 class Step(decoding.Step):

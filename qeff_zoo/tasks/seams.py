@@ -3,13 +3,14 @@
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
 import torch
 from torch import SymInt, Tensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
@@ -87,6 +88,13 @@ def _is_open(shape: Any) -> bool:
     return any(isinstance(size, SymInt) for size in shape)
 
 
+def alike(shape: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Tell whether two shapes are the same whatever the sizes are; to compare those would forbid some of them."""
+    return len(shape) == len(other) and all(
+        statically_known_true(one == two) for one, two in zip(shape, other, strict=True)
+    )
+
+
 class Noted(TorchFunctionMode):
     """Notes the features that a forward merges into its text, and rows that it puts in place of other tokens."""
 
@@ -116,10 +124,10 @@ class Noted(TorchFunctionMode):
 def _is_of_one(index: Any, values: Tensor) -> bool:
     """Tell whether pictures are chosen that are no padding, of one alone."""
     chosen = isinstance(index, Tensor) and index.dtype is torch.bool
-    return chosen and index.shape == (1,) == values.shape[:1]
+    return chosen and index.shape == (1,) and alike(values.shape[:1], (1,))
 
 
 def _is_of_tokens(index: Any, embeds: Tensor) -> bool:
     """Tell whether rows are put in place of some tokens, (batch, tokens)."""
     chosen = isinstance(index, Tensor) and index.dtype is torch.bool
-    return chosen and embeds.dim() == 3 and index.shape == embeds.shape[:2]
+    return chosen and embeds.dim() == 3 and alike(index.shape, embeds.shape[:2])
