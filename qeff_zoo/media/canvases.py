@@ -138,14 +138,10 @@ def whole_and_padded_tiles(images: Sequence[Pixels], settings: Mapping[str, Any]
     the canvas, and `image_attention_mask` (n, tiles, rows, columns), 1 for a patch that is no padding.
     """
     side, patch = _side(settings), settings["patch_size"]["height"]
-    if settings["do_rescale"] and settings["do_normalize"]:  # at once, as there
-        scale = np.float32(1.0 / settings["rescale_factor"])
-        named = {name: np.float32(settings[name]) * scale for name in ("image_mean", "image_std")}
-        settings = {**settings, **named, "do_rescale": False}
     parts, masks, sizes = [], [], []
     for image in images:
         canvas, mask = _white_canvas(image, side, patch, settings)
-        values = numbers(canvas, settings)
+        values = numbers(canvas, settings, at_once=True)
         tiles = cut(values.transpose(1, 2, 0), side, side)
         parts.append(
             [resize_numbers(values, side, side), *(one.transpose(2, 0, 1) for one in tiles)]
