@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.adapters.reading import Adapter, open_adapter, plain
+from qeff_zoo.adapters.reading import Adapter, open_adapter, place_of, plain
 from qeff_zoo.checkpoint.files import some
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.errors import AdapterError
@@ -101,8 +101,8 @@ def open_merged(asked: Sequence[str], model: str | None = None) -> tuple[Merged,
     for number, one in enumerate(asked):
         source, weight = _weighted(one)
         name, revision = source, None
-        inside = source.count("/") == 2 and not Path(source).is_dir()
-        if (inside or source.count("/") == 1) and not source.startswith((".", "/", "~")):
+        plainly = source.count("/") == 1 and not source.startswith((".", "/", "~"))
+        if plainly or place_of(source)[1]:  # of the Hub
             name, _, revision = source.partition("@")
         adapter = open_adapter(name, revision or None)
         adapter.require({})
