@@ -138,6 +138,9 @@ def test_packages_answer_as_hugging_face(
     assert np.abs(expected - expected[::-1]).max() > 1e-2  # pictures matter
     alone = np.concatenate([session.run(session.prepare([file])) for file in files])
     assert np.abs(alone - got).max() <= 2e-5 * np.abs(expected).max()
+    (program,) = built.package.manifest["programs"]
+    attention = program.get("ways", {}).get("attention", {})
+    assert set(attention) == ({"native:full"} if model_type != "resnet" else set())
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])

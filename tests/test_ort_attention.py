@@ -10,6 +10,7 @@ from unittest import mock
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime as ort
 import parity
 import pytest
 import torch
@@ -139,3 +140,73 @@ def test_an_angle_that_is_not_a_matter_of_the_position_stays_outside() -> None:
     lowered = lowering.lower(model, subject.bindings, Storage(FLOAT32), parity.CTX_LEN)
     assert lowered.ways["attention"] == {NATIVE: 4}
     assert Counter(node.op_type for node in lowered.model.graph)["Cos"] == 1
+
+
+_FULL = """
+    <ir_version: 10, opset_import: ["" : 18, "qeff_zoo" : 1]>
+    full (float[batch,seq,24] query, float{keys} key, float{values} value) => (float[batch,seq,heads,size] y) {{
+        shape = Constant <value_ints = [0, 0, 3, 8]> ()
+        query_by_token = Reshape (query, shape)
+        query_by_head = Transpose <perm = [0, 2, 1, 3]> (query_by_token)
+        ones = Constant <value_ints = [1, 1, 1, 1]> ()
+        zeros = ConstantOfShape <value = float[1] {{{hidden}}}> (ones)
+        mask = CastLike (zeros, query)
+        {more}
+        y = qeff_zoo.Attention <scale = 0.3, num_heads = 3, kv_num_heads = {groups}> (query_by_head, k, v, mask)
+    }}"""
+_BY_TOKEN = """key_by_token = Reshape (key, shape)
+        k = Transpose <perm = [0, 2, 1, 3]> (key_by_token)
+        value_shape = Constant <value_ints = [0, 0, 3, -1]> ()
+        value_by_token = Reshape (value, value_shape)
+        v = Transpose <perm = [0, 2, 1, 3]> (value_by_token)"""
+_BY_HEAD = """k = Identity (key)
+        v = Identity (value)"""
+
+
+def full(keys: str, values: str, *, hidden: float = 0.0, groups: int = 3) -> ir.Model:
+    """An attention without a mask, whose keys and values lie by token or by head."""
+    more = _BY_HEAD if keys.startswith("[batch,3") else _BY_TOKEN
+    text = _FULL.format(keys=keys, values=values, more=more, hidden=hidden, groups=groups)
+    return ir.from_onnx_text(text)
+
+
+@pytest.mark.parametrize(
+    ("keys", "values"),
+    [
+        ("[batch,length,24]", "[batch,length,24]"),
+        ("[batch,length,24]", "[batch,length,15]"),  # values of another size
+        ("[batch,3,length,8]", "[batch,3,length,8]"),  # states: of a sound that was read before
+    ],
+)
+@pytest.mark.parametrize(("batch", "seq", "length"), [(1, 9, 9), (3, 1, 40), (2, 5, 300)])
+def test_all_that_see_all_are_one_kernel(
+    keys: str, values: str, batch: int, seq: int, length: int
+) -> None:
+    model = full(keys, values)
+    assert attention.lower(model.graph, 0) == {"native:full": 1}
+    model.opset_imports["com.microsoft"] = 1
+    assert "Attention" not in {node.op_type for node in model.graph}
+    random = np.random.default_rng(0)
+    given = {}
+    for value in model.graph.inputs:
+        named = {"batch": batch, "seq": seq, "length": length}
+        sizes = [named.get(str(size), size) for size in value.shape]  # type: ignore[union-attr]
+        given[value.name] = random.normal(size=sizes).astype(np.float32)
+    session = ort.InferenceSession(ir.to_proto(model).SerializeToString())
+    (got,) = session.run(None, given)
+    query, key, value = (
+        one if one.ndim == 4 else one.reshape(*one.shape[:2], 3, -1).transpose(0, 2, 1, 3)
+        for one in given.values()
+    )
+    scores = np.exp(0.3 * query.astype(float) @ key.transpose(0, 1, 3, 2))
+    expected = (scores / scores.sum(-1, keepdims=True) @ value).transpose(0, 2, 1, 3)
+    np.testing.assert_allclose(got, expected, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("choices", "way"), [({"groups": 1}, "portable:full"), ({"hidden": -1e9}, "portable:mask")]
+)
+def test_groups_and_other_masks_keep_their_bodies(choices: Any, way: str) -> None:
+    model = full("[batch,length,24]", "[batch,length,24]", **choices)
+    assert attention.lower(model.graph, 0) == {way: 1}
+    assert "Attention" in {node.op_type for node in model.graph}

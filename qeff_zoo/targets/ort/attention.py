@@ -13,7 +13,9 @@ rows are cut off before anything is computed, and rows of different lengths have
 Keys and values that several attentions read, or whose queries are those of some tokens alone (SwiftKV), are written
 before, at the same rows, and the kernel is given no new ones.
 
-An attention of another kind (a mask that is not causal, a state that is not a plain cache) keeps its portable body.
+Where every query sees every key, as in pictures and sounds, it is MultiHeadAttention, which keeps no scores of all pairs.
+
+An attention of another kind (another mask, a state that is not a plain cache) keeps its portable body.
 """
 
 from collections import Counter
@@ -32,6 +34,7 @@ _CONTRIB = "com.microsoft"
 _READS = ("Identity", "ContextRead")
 _OPS = ("Attention", "SoftcapAttention", "SinkAttention")
 _WINDOWS = ("WindowMask", "HeldMask")
+_CASTS = ("Cast", "CastLike")
 _PRODUCTS = ("FusedMatMul", "MatMulNBits")
 _UNIT = 8  # of head sizes that the kernel takes
 _HEADS_FIRST = [0, 2, 1, 3]  # (batch, seq, heads, size) <-> (batch, heads, seq, size)
@@ -103,7 +106,7 @@ class _Lowering:
         query, key, value, mask, *sinks = node.inputs
         window, keys, values = _window(mask), self._cached(key, node), self._cached(value, node)
         if window is None:
-            return "portable:mask"
+            return self._full(node) if _hides_nothing(mask) else "portable:mask"
         if keys is None or values is None or query is None or keys.slides != values.slides:
             return "portable:cache"
         if _sizes(keys.past) != _sizes(values.past):
@@ -147,6 +150,31 @@ class _Lowering:
             self.graph, node, [], tape.nodes, replaced, [heads, *present]
         )
         return "native" if rotary is None else "native:rotary"
+
+    def _full(self, node: ir.Node) -> str:
+        """Replace one attention in which every query sees every key; return the code of the way."""
+        query, key, value, *_ = node.inputs
+        heads, groups = (node.attributes.get_int(f"{of}num_heads") for of in ("", "kv_"))
+        if node.op_type != "Attention" or heads != groups:
+            return "portable:full"
+        assert query is not None
+        assert key is not None
+        assert value is not None
+        tape = Tape()
+        # The kernel takes keys and values by token, or both by head, as states are.
+        by_token = all(_undone(one) is not None for one in (key, value))
+        kept = [_flat(tape, one) if by_token else one for one in (key, value)]
+        attended = tape.op(
+            "MultiHeadAttention",
+            [_flat(tape, query), *kept],
+            {"num_heads": heads, "scale": node.attributes.get_float("scale")},
+            domain=_CONTRIB,
+        )
+        by_head = tape.op("Reshape", [attended, _ints(tape, 0, 0, heads, -1)])
+        ir.convenience.replace_nodes_and_values(
+            self.graph, node, [node], tape.nodes, [node.outputs[0]], [by_head]
+        )
+        return "native:full"
 
     def _read_only(self, node: ir.Node, keys: _Cached, values: _Cached, window: int) -> str:
         """Replace one attention, which writes nothing, and the writes of its keys and values."""
@@ -375,6 +403,19 @@ def _window(mask: ir.Value | None) -> int | None:
     return node.attributes.get_int("window", 0) if node.op_type in _WINDOWS else None
 
 
+def _hides_nothing(mask: ir.Value | None) -> bool:
+    """Tell whether a mask is all zeros: an attention without one is given such a one."""
+    made = mask.producer() if mask is not None else None
+    while made is not None and made.op_type in _CASTS:
+        mask = made.inputs[0]
+        made = mask.producer() if mask is not None else None
+    if made is not None and made.op_type == "ConstantOfShape":
+        filled = made.attributes.get_tensor("value", None)
+        return filled is None or not filled.numpy().any()
+    known = ir.convenience.get_const_tensor(mask) if mask is not None else None
+    return known is not None and not known.numpy().any()
+
+
 def _narrowed(mask: ir.Value | None) -> bool:
     """Tell whether a causal mask is one of some of a call's tokens: its positions are picked."""
     made = mask.producer() if mask is not None else None
@@ -419,12 +460,16 @@ def _flat(tape: Tape, heads: ir.Value) -> ir.Value:
 
 def _by_token(tape: Tape, heads: ir.Value) -> ir.Value:
     """Make (batch, seq, heads, size) of (batch, heads, seq, size), by undoing what made it if that can be."""
+    return _undone(heads) or tape.op("Transpose", [heads], {"perm": _HEADS_FIRST})
+
+
+def _undone(heads: ir.Value) -> ir.Value | None:
+    """Return what a Transpose made (batch, heads, seq, size) of, or None where none did."""
     transpose = heads.producer()
-    if transpose is not None and transpose.op_type == "Transpose":
-        perm = list(transpose.attributes.get_ints("perm", []))
-        if perm == _HEADS_FIRST and transpose.inputs[0] is not None:
-            return transpose.inputs[0]
-    return tape.op("Transpose", [heads], {"perm": _HEADS_FIRST})
+    if transpose is None or transpose.op_type != "Transpose":
+        return None
+    perm = list(transpose.attributes.get_ints("perm", []))
+    return transpose.inputs[0] if perm == _HEADS_FIRST else None
 
 
 def _is_product(value: ir.Value | None) -> bool:
