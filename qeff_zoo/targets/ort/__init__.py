@@ -47,7 +47,7 @@ class OrtTarget:
     """See `qeff_zoo.targets.Target`."""
 
     name: str = "ort"
-    revision: int = 4
+    revision: int = 3
     weights: tuple[str, ...] = (*WEIGHTS, STORED)
     level: str = "checkpoint"
     no_adapters: str = ""
