@@ -260,7 +260,7 @@ class SpeechTokens:
             scores[:first] = -np.inf
             if self.latest_start is not None:
                 scores[first + self.latest_start + 1 :] = -np.inf
-        top = scores.max()
-        likely = np.exp(scores[first:] - top).sum()
-        if likely > np.exp(scores[:first].max() - top):
+        text = scores[:first].max()
+        top = max(text, scores[first:].max())
+        if np.exp(scores[first:] - top).sum() > np.exp(text - top):
             scores[:first] = -np.inf

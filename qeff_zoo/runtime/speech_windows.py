@@ -167,8 +167,9 @@ class Recording:
             window.no_speech_prob = self._tokens.silence(logits)
         scores = self._tokens.allowed(logits, window.answer, times=self.tells_times)
         token = self._samplers[window.attempt].next(scores)
-        top = scores.max()
-        window.logprob += float(scores[token] - top - np.log(np.exp(scores - top).sum()))
+        scores -= scores.max()
+        chosen = scores[token]
+        window.logprob += float(chosen - np.log(np.exp(scores, out=scores).sum()))
         window.answer.append(token)
         window.vocab = len(logits)
         return token != self._tokens.end and len(window.answer) < window.limit

@@ -144,10 +144,14 @@ class _Lowering:
             num_outputs=3,
             domain=_CONTRIB,
         )
-        heads = tape.op("Reshape", [attended, _ints(tape, 0, 0, -1, width)])
-        replaced = [node.outputs[0], keys.present, values.present]
+        replaced, heads = _heads_of(node, tape, attended)
         ir.convenience.replace_nodes_and_values(
-            self.graph, node, [], tape.nodes, replaced, [heads, *present]
+            self.graph,
+            node,
+            [],
+            tape.nodes,
+            [replaced, keys.present, values.present],
+            [heads, *present],
         )
         return "native" if rotary is None else "native:rotary"
 
@@ -170,9 +174,9 @@ class _Lowering:
             {"num_heads": heads, "scale": node.attributes.get_float("scale")},
             domain=_CONTRIB,
         )
-        by_head = tape.op("Reshape", [attended, _ints(tape, 0, 0, heads, -1)])
+        replaced, by_head = _heads_of(node, tape, attended)
         ir.convenience.replace_nodes_and_values(
-            self.graph, node, [node], tape.nodes, [node.outputs[0]], [by_head]
+            self.graph, node, [], tape.nodes, [replaced], [by_head]
         )
         return "native:full"
 
@@ -194,9 +198,9 @@ class _Lowering:
             num_outputs=1,
             domain=_CONTRIB,
         )
-        heads = tape.op("Reshape", [attended, _ints(tape, 0, 0, -1, width)])
+        replaced, heads = _heads_of(node, tape, attended)
         ir.convenience.replace_nodes_and_values(
-            self.graph, node, [node], tape.nodes, [node.outputs[0]], [heads]
+            self.graph, node, [], tape.nodes, [replaced], [heads]
         )
         return "native:read"
 
@@ -458,6 +462,34 @@ def _flat(tape: Tape, heads: ir.Value) -> ir.Value:
     return tape.op("Reshape", [split, _ints(tape, 0, 0, -1)])
 
 
+def _heads_of(node: ir.Node, tape: Tape, attended: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Say what a kernel's answer (batch, seq, heads * size) stands for.
+
+    Args:
+        node: An attention, whose answer is (batch, seq, heads, size).
+        tape: Records what is needed.
+        attended: The kernel's answer.
+
+    Returns:
+        A value of the graph, and what takes its place: where all that reads the heads flattens them, what it makes.
+    """
+    flat = [use.node for use in node.outputs[0].uses() if _flattens(use.node)]
+    if len(flat) == len(node.outputs[0].uses()) == 1:
+        return flat[0].outputs[0], attended
+    heads = node.attributes.get_int("num_heads", 0)
+    return node.outputs[0], tape.op("Reshape", [attended, _ints(tape, 0, 0, heads, -1)])
+
+
+def _flattens(node: ir.Node) -> bool:
+    """Tell whether a node makes (…, …, heads * size), as many rows as there were, for a product with a matrix."""
+    shape = node.inputs[1].producer() if node.op_type == "Reshape" and node.inputs[1] else None
+    if shape is None or shape.op_type != "Concat" or len(shape.inputs) != 3:
+        return False
+    last = ir.convenience.get_const_tensor(shape.inputs[2]) if shape.inputs[2] is not None else None
+    multiplied = any(_is_product(use.node.outputs[0]) for use in node.outputs[0].uses())
+    return multiplied and last is not None and last.numpy().tolist() == [-1]
+
+
 def _by_token(tape: Tape, heads: ir.Value) -> ir.Value:
     """Make (batch, seq, heads, size) of (batch, heads, seq, size), by undoing what made it if that can be."""
     return _undone(heads) or tape.op("Transpose", [heads], {"perm": _HEADS_FIRST})
@@ -473,9 +505,9 @@ def _undone(heads: ir.Value) -> ir.Value | None:
 
 
 def _is_product(value: ir.Value | None) -> bool:
-    """Tell whether a value is what a matrix, with a bias or less minima, made of hidden states (batch, seq, …)."""
+    """Tell whether a value is what a matrix, with a bias, less minima or scaled, made of hidden states (batch, seq, …)."""
     node = value.producer() if value is not None else None
-    if node is not None and node.op_type in ("Add", "Sub"):
+    if node is not None and node.op_type in ("Add", "Sub", "Mul"):
         return any(_is_product(one) for one in node.inputs)
     return node is not None and node.op_type in _PRODUCTS
 
