@@ -151,7 +151,8 @@ _FULL = """
         query_by_head = Transpose <perm = [0, 2, 1, 3]> (query_by_token)
         ones = Constant <value_ints = [1, 1, 1, 1]> ()
         zeros = ConstantOfShape <value = float[1] {{{hidden}}}> (ones)
-        mask = CastLike (zeros, query)
+        like = CastLike (zeros, query)
+        mask = Expand (like, ones)
         {more}
         y = qeff_zoo.Attention <scale = 0.3, num_heads = 3, kv_num_heads = {groups}> (query_by_head, k, v, mask)
     }}"""

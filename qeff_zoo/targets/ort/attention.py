@@ -34,7 +34,7 @@ _CONTRIB = "com.microsoft"
 _READS = ("Identity", "ContextRead")
 _OPS = ("Attention", "SoftcapAttention", "SinkAttention")
 _WINDOWS = ("WindowMask", "HeldMask")
-_CASTS = ("Cast", "CastLike")
+_SPREADS = ("Cast", "CastLike", "Expand")  # what they make of zeros is zeros
 _PRODUCTS = ("FusedMatMul", "MatMulNBits")
 _UNIT = 8  # of head sizes that the kernel takes
 _HEADS_FIRST = [0, 2, 1, 3]  # (batch, seq, heads, size) <-> (batch, heads, seq, size)
@@ -410,7 +410,7 @@ def _window(mask: ir.Value | None) -> int | None:
 def _hides_nothing(mask: ir.Value | None) -> bool:
     """Tell whether a mask is all zeros: an attention without one is given such a one."""
     made = mask.producer() if mask is not None else None
-    while made is not None and made.op_type in _CASTS:
+    while made is not None and made.op_type in _SPREADS:
         mask = made.inputs[0]
         made = mask.producer() if mask is not None else None
     if made is not None and made.op_type == "ConstantOfShape":
