@@ -158,13 +158,13 @@ class _Lowering:
     def _full(self, node: ir.Node) -> str:
         """Replace one attention in which every query sees every key; return the code of the way."""
         query, key, value, *_ = node.inputs
-        heads, groups = (node.attributes.get_int(f"{of}num_heads") for of in ("", "kv_"))
-        if node.op_type != "Attention" or heads != groups:
-            return "portable:full"
         assert query is not None
         assert key is not None
         assert value is not None
-        tape = Tape()
+        width = _width(query)
+        if node.op_type != "Attention" or width is None or width != _width(key):
+            return "portable:full"
+        tape, heads = Tape(), node.attributes.get_int("num_heads")
         # The kernel takes keys and values by token, or both by head, as states are.
         by_token = all(_undone(one) is not None for one in (key, value))
         kept = [_flat(tape, one) if by_token else one for one in (key, value)]
@@ -502,6 +502,32 @@ def _undone(heads: ir.Value) -> ir.Value | None:
         return None
     perm = list(transpose.attributes.get_ints("perm", []))
     return transpose.inputs[0] if perm == _HEADS_FIRST else None
+
+
+def _width(heads: ir.Value) -> int | None:
+    """Return heads * size of (batch, heads, seq, size) where a state, or the matrix that made it, says so; else None."""
+    value, _ = _read(heads)
+    if value is not None and value.shape is not None:
+        sizes = value.shape[1], value.shape[3]
+        return sizes[0] * sizes[1] if all(isinstance(one, int) for one in sizes) else None  # type: ignore[operator]
+    split = _undone(heads)
+    made = split.producer() if split is not None else None
+    return _columns(made.inputs[0]) if made is not None and made.op_type == "Reshape" else None
+
+
+def _columns(value: ir.Value | None) -> int | None:
+    """Return how many columns a value has that a matrix made, with a bias, less minima or scaled."""
+    node = value.producer() if value is not None else None
+    if value is not None and value.shape is not None:
+        return value.shape[-1] if isinstance(value.shape[-1], int) else None
+    if node is None or not _is_product(value):
+        return None
+    if node.op_type == "MatMulNBits":
+        return node.attributes.get_int("N")
+    if node.op_type in _PRODUCTS:
+        weight = node.inputs[1]
+        return int(weight.shape[0]) if weight is not None and weight.shape is not None else None  # type: ignore[arg-type]
+    return next((found for one in node.inputs if (found := _columns(one)) is not None), None)
 
 
 def _is_product(value: ir.Value | None) -> bool:
