@@ -183,6 +183,8 @@ class Images(Media):
             for none, where a row may be of several crops; these are then read together.
         crossing: Field of the text config that lists the layers which read pictures by cross-attention, where those do,
             and features take no token's place; then `mask` is of tiles.
+        finer: What a processor says of a picture of which each tile becomes more rows than usual; the field of the
+            vision config that says whether a model can make those; and the argument of the part of the tower that does.
         video: Field of the config with the token that stands for a row of a video, where the tower reads frames, too;
             or that token itself, where no config has it.
         video_processor: transformers' class for videos, where a checkpoint's own files name none.
@@ -213,6 +215,7 @@ class Images(Media):
     numbered: tuple[str, ...] = ()
     pooled: str = ""
     crossing: str = ""
+    finer: tuple[str, ...] = ()
     video: str = ""
     video_processor: str = ""
     stamp: tuple[str, ...] = ()

@@ -311,6 +311,25 @@ def test_tiles_of_a_processor_are_taken_apart() -> None:
     assert all(len(array) == 1 for one in found for array in one.values())
 
 
+def test_tiles_that_fill_up_are_not_read_and_finer_ones_need_weights() -> None:
+    """As processors return several pages, of which each has the tiles of the largest."""
+    pixels = np.random.default_rng(0).standard_normal((2, 3, 3, 28, 28), np.float32)
+    mask = np.array([[True, True, True], [True, False, False]])
+    given = {"pixel_values": pixels, "pixel_attention_mask": mask, "tile_fine_mask": mask[:, 0]}
+    found = _pictures(given, more=["pixel_attention_mask", "tile_fine_mask"])
+    case = parity.all_cases()["granite_docling-fine"]
+    subject = parity.Subject(case.config, recipe_for(case.config))
+    session = session_of(case, subject)
+    assert [session.reader.look(one).rows for one in found] == [12, 4]
+    plain = [{name: one[name] for name in one if "fine" not in name} for one in found]
+    assert [session.reader.look(one).rows for one in plain] == [3, 1]
+    case = parity.all_cases()["granite_docling-base"]
+    session = session_of(case, parity.Subject(case.config, recipe_for(case.config)))
+    assert [session.reader.look(one).rows for one in plain] == [12, 4]
+    with pytest.raises(MediaError, match=r"with tile_fine_mask, for more rows.*no weights"):
+        session.reader.look(found[0])
+
+
 @pytest.mark.parametrize("name", CASES if parity.EVERY else parity.CROSSED_MEDIA)
 def test_packages_agree_with_hugging_face(name: str, tmp_path: Path) -> None:
     case = parity.all_cases()[name]
@@ -424,6 +443,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
         for name in ("Glm46V", "Glm4v", "Glmga")
     },
     "GotOcr2ImageProcessor": {"size": {"height": 28, "width": 28}, "crop_to_patches": True},
+    "GraniteDoclingImageProcessor": {
+        "size": {"height": 28, "width": 28},
+        "max_patches": 6,
+        "fine_route": True,
+        "dense_max_patches": 20,
+        "dense_max_scale": 0.8,
+        "dense_min_aspect": 0.5,
+        "dense_max_aspect": 2.5,
+    },
     "Idefics3ImageProcessor": {
         "size": {"longest_edge": 56},
         "max_image_size": {"longest_edge": 28},
@@ -561,6 +589,22 @@ WRITTEN: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, in
             2 * (rows * columns + 1),
         )
         for rows, columns in ((0, 0), (1, 2), (2, 3))
+    },
+    **{
+        f"{rows} x {columns} tiles of Granite Docling": (
+            "named_tiles_or_one",
+            "granite_docling.processing_granite_docling.GraniteDoclingProcessor",
+            {
+                "image_seq_len": 2,
+                "image_token": "P",
+                "fake_image_token": "<fake_token_around_image>",
+                "global_image_tag": "<global-img>",
+            },
+            {"rows": [[rows]], "cols": [[columns]]},
+            (rows * columns + (rows * columns > 1), rows, columns),
+            2 * (rows * columns + (rows * columns > 1)),
+        )
+        for rows, columns in ((1, 1), (1, 2), (2, 3))
     },
     **{
         f"{rows} x {columns} tiles of Ovis 2": (

@@ -174,7 +174,9 @@ def _of_processor(
     ids = np.atleast_2d(np.asarray(inputs["input_ids"]))
     mask = np.atleast_2d(np.asarray(inputs.get("attention_mask", np.ones_like(ids)))).astype(bool)
     arrays = {name: np.asarray(inputs[name]) for name in inputs}
-    pictures = iter(_pictures(arrays, session.told.get("pixels", "pixel_values")))
+    told = session.told
+    more = [told.get("mask", ""), *told.get("finer", ())[:1]]
+    pictures = iter(_pictures(arrays, told.get("pixels", "pixel_values"), more))
     for row, seen in zip(ids, mask, strict=True):
         tokens = row[seen].tolist()
         left, shown = sum(one in session.placeholders for one in tokens), list["Prepared"]()
@@ -184,8 +186,10 @@ def _of_processor(
         yield tokens, shown
 
 
-def _pictures(inputs: Mapping[str, Any], pixels_name: str = "pixel_values") -> "list[Prepared]":
-    """Take apart what a processor returns of several pictures."""
+def _pictures(
+    inputs: Mapping[str, Any], pixels_name: str = "pixel_values", more: Sequence[str] = ()
+) -> "list[Prepared]":
+    """Take apart what a processor returns of several pictures, perhaps with more that it says of each."""
     import numpy as np
 
     if pixels_name not in inputs:
@@ -213,7 +217,8 @@ def _pictures(inputs: Mapping[str, Any], pixels_name: str = "pixel_values") -> "
     if _CROPS in inputs:
         return [*_of_crops(inputs)]
     if grids is None:
-        return [{"pixel_values": one[None]} for one in pixels]
+        names = ["pixel_values", *({*more} & inputs.keys())]
+        return [{name: inputs[name][at : at + 1] for name in names} for at in range(len(pixels))]
     ends = grids.prod(axis=1).cumsum()
     return [
         {"pixel_values": pixels[stop - grid.prod() : stop], _GRID: grid[None]}

@@ -17,6 +17,7 @@ from qeff_zoo.media import image_rules as rules
 from qeff_zoo.media import patch_rules
 from qeff_zoo.media.canvases import (
     tiles_of_canvases,
+    tiles_of_pages,
     whole_and_covering_tiles,
     whole_and_padded_tiles,
 )
@@ -138,6 +139,14 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         {
             **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 384, "width": 384},
             "crop_to_patches": False, "min_patches": 1, "max_patches": 12,
+        },
+    ),
+    "GraniteDoclingImageProcessor": (
+        tiles_of_pages,
+        {
+            **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 512, "width": 512},
+            "crop_to_patches": True, "min_patches": 1, "max_patches": 32, "fine_route": False,
+            "dense_max_patches": 0, "dense_max_scale": 0.0, "dense_min_aspect": 0.0, "dense_max_aspect": 0.0,
         },
     ),
     "Idefics3ImageProcessor": (rules.tiles_and_whole, _IDEFICS3),

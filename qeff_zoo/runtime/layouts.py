@@ -150,6 +150,19 @@ def _named_tiles(grid: Grid, rows: int) -> Written:
     return [*found, "<fake_token_around_image>", "<global-img>", each, "<fake_token_around_image>"]
 
 
+def _named_or_one(grid: Grid, rows: int) -> Written:
+    """As of Idefics 3, where a picture that was not cut is named as a tile, and no whole."""
+    each, found = rows // grid[0], Written()
+    for row in range(max(grid[1], 1)):
+        for column in range(max(grid[2], 1)):
+            found += ["<fake_token_around_image>", f"<row_{row + 1}_col_{column + 1}>", each]
+        found.append("\n")
+    if grid[0] > 1:
+        whole: Written = ["<fake_token_around_image>", "<global-img>", each]
+        found[-1:] = ["\n\n", *whole, "<fake_token_around_image>"]
+    return found
+
+
 def _ratio(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
     rows, columns = prepared.get("aspect_ratios", np.array([tiles - 1, 1])).reshape(2)
     return tiles, int(rows), int(columns)
@@ -314,6 +327,7 @@ LAYOUTS: Mapping[str, Layout] = {
     "ended_tiles": Layout(write=_ended_tiles),
     "lines": Layout(arrange=_lines),
     "named_tiles": Layout(grid=_split, write=_named_tiles),
+    "named_tiles_or_one": Layout(grid=_split, write=_named_or_one),
     "numbered_tiles": Layout(write=_numbered_tiles),
     "placed_tiles": Layout(grid=_shaped, write=_placed_tiles),
     "separated_tiles": Layout(grid=_ratio, write=_separated_tiles),

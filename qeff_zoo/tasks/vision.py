@@ -10,10 +10,12 @@ OUT  image_embeds (rows, hidden)                        a row for each placehold
                                                         lines of a picture end with a learned row, that is the last;
                                                         where tokens around it have rows, too, those, as they are listed
      [deepstack.i (rows, hidden)]                       what is added to the states after layer i of the language model
+     [finer.image_embeds, finer.deepstack.i]            the same in more rows, where a tile may become as many
 
 The forward that is traced is transformers' own, up to where it would merge the features into the text.
 """
 
+import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -27,6 +29,7 @@ from torch.export import Dim
 
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.recipe import Images, Media
+from qeff_zoo.runtime.vision import FINER
 from qeff_zoo.tasks import Tracing, crops, patches
 from qeff_zoo.tasks.packing import Packed
 from qeff_zoo.tasks.patches import rename, rows_of
@@ -63,15 +66,52 @@ class Picture(nn.Module):
             told["image_sizes"] = [tuple(pixels.shape[2:])]
         elif self.images.layout in _TILED:
             told["image_sizes"] = torch.tensor([pixels.shape[2:]])
+        if self.images.mask and not self.images.sized:
+            told[self.images.mask] = torch.ones(1, 1, dtype=torch.bool)
         module = sys.modules[type(self.model).__module__]
         alone = {name: one for name, one in _ALONE.items() if hasattr(module, name)}
         with swapped(unread(self.model)), mock.patch.dict(vars(module), alone), Concrete(), noted:
             if self.images.added:
                 every = self.model.get_image_features(**told).deepstack_features
                 return tuple(rows_of(rows) for _, rows in every)
+            if self.images.deepstack:
+                return self._of_layers(told)
             self.model(input_ids=self.tokens, **told)
         rows = rows_of(noted.features)
         return (torch.cat([rows, rows_of(noted.around)]) if noted.around else rows,)
+
+    def _of_layers(self, told: Mapping[str, Any]) -> tuple[Tensor, ...]:
+        """Return the rows of features, those that are added later, and all of them again, finer."""
+        found: list[Any] = []
+        changes = []
+        if can_be_finer(self.images, self.model.config.vision_config):
+            argument = self.images.finer[2]
+            part = [one for one in self.model.modules() if _takes(one, argument)][-1]
+            plain = part.forward
+
+            def both(*args: Any, **given: Any) -> Any:
+                rows, added = plain(*args, **{**given, argument: True})
+                found.extend([rows, *added])
+                return plain(*args, **given)
+
+            changes.append((part, "forward", both))
+        with swapped(*changes):
+            output = self.model.get_image_features(**told)
+        return tuple(map(rows_of, [output.pooler_output, *output.deepstack_features, *found]))
+
+
+def _takes(module: nn.Module, argument: str) -> bool:
+    return argument in inspect.signature(module.forward).parameters
+
+
+def can_be_finer(images: Images, vision: Any) -> bool:
+    """Tell whether a tile may become more rows than usual.
+
+    Args:
+        images: As a recipe says of them.
+        vision: The model's config of its tower.
+    """
+    return bool(images.finer) and bool(getattr(vision, images.finer[1]))
 
 
 class Column(Picture):
@@ -198,12 +238,17 @@ def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
         finer = getattr(model.config, f"{told.fine}_vision_config")
         given[f"{told.fine}_pixel_values"] = _picture(finer, finer.image_size), {}
     added = len(layers_of(told, model.config)[1:])
+    if told.deepstack:
+        added = len(getattr(vision, told.deepstack))
+    names = ["image_embeds", *(f"deepstack.{index}" for index in range(added))]
+    if can_be_finer(told, vision):
+        names += [f"{FINER}{name}" for name in names]
     return Tracing(
         module=Picture(model, told).eval(),
         inputs={"given": [example for example, _ in given.values()]},
         dynamic_shapes={"given": [axes for _, axes in given.values()]},
         input_names=[*given],
-        output_names=["image_embeds", *(f"deepstack.{index}" for index in range(added))],
+        output_names=names,
         then=_name_sides if told.sized else None,
     )
 

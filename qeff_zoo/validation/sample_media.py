@@ -153,7 +153,9 @@ def noise(
         found[GRIDS] = np.array([[*grid, *grid]])
         shape = [2, *shape]
     if (name := session.told.get("mask")) and tower is None:
-        found[name] = np.ones((*shape[:-3], *shape[-2:]), np.int64)
+        sized = session.told.get("sized")
+        of = (*shape[:-3], *shape[-2:]) if sized else shape[:-3]
+        found[name] = np.ones(of, np.int64 if sized else bool)
     if tower is not None:
         height, width = (one * tower.merge for one in size)
         found[GRID] = np.array([[1, height, width]])
