@@ -12,7 +12,7 @@ from qeff_zoo.errors import CheckpointError, MediaError
 from qeff_zoo.media.image_rules import Arrays, cut, nearest_grid
 from qeff_zoo.media.images import Pixels
 from qeff_zoo.media.interpolation import resize_bytes, resize_numbers
-from qeff_zoo.media.pixels import numbers, resize
+from qeff_zoo.media.pixels import numbers, pad_to_square, resize
 
 _NAMED = 16  # tiles of a row or column at most, for which Granite Docling has names
 _LEAST = 10  # pixels of a side, below which Phi-4 multimodal takes no picture
@@ -176,6 +176,34 @@ def _most_tiles(image: Pixels, settings: Mapping[str, Any]) -> int:
         if not right * settings["size"]["width"] / width < scale:
             return most
     return int(dense)
+
+
+def smaller_tiles_and_whole(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
+    """DeepSeek-OCR 2: the whole picture in a square, and tiles of a large one, in another size.
+
+    Returns `pixel_values` (n, 3, side, side); `num_local_patches` (n), how many tiles each has; and where any has some
+    `pixel_values_local` (tiles of all pictures, 3, tile_size, tile_size).
+    """
+    side, resample, cuts = settings["tile_size"], settings["resample"], settings["crop_to_patches"]
+    whole_side = settings["size"]["height"] if cuts else side
+    wholes, tiles, counts = [], list[NDArray[Any]](), []
+    for image in images:
+        parts: list[Pixels] = []
+        if cuts and max(image.shape[:2]) > side:
+            of_tiles = {**settings, "size": {"height": side, "width": side}}
+            columns, rows = nearest_grid(image, of_tiles)
+            parts = cut(resize(image, rows * side, columns * side, resample), side, side)
+        tiles += [numbers(part, settings) for part in parts]
+        counts.append(len(parts))
+        scale = whole_side / max(image.shape[:2])
+        height, width = (round(one * scale) for one in image.shape[:2])
+        whole = resize(image, height, width, resample)
+        wholes.append(numbers(pad_to_square(whole, settings["background_color"]), settings))
+    return {
+        "pixel_values": np.stack(wholes),
+        "num_local_patches": np.array(counts),
+        **({"pixel_values_local": np.stack(tiles)} if tiles else {}),
+    }
 
 
 def whole_and_padded_tiles(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:

@@ -16,6 +16,7 @@ from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError
 from qeff_zoo.media import image_rules as rules
 from qeff_zoo.media import patch_rules
 from qeff_zoo.media.canvases import (
+    smaller_tiles_and_whole,
     tiles_of_canvases,
     tiles_of_pages,
     whole_and_covering_tiles,
@@ -89,6 +90,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         {
             **_PATCHES, **_HALF, "size": {"shortest_edge": 256 * 256, "longest_edge": 4096 * 4096},
             "patch_size": 16, "temporal_patch_size": 1,
+        },
+    ),
+    "DeepseekOcr2ImageProcessor": (
+        smaller_tiles_and_whole,
+        {
+            **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 1024, "width": 1024}, "tile_size": 768,
+            "crop_to_patches": True, "min_patches": 2, "max_patches": 6, "background_color": (127, 127, 127),
         },
     ),
     "DeepseekVLHybridImageProcessor": (

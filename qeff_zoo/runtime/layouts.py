@@ -319,6 +319,14 @@ def _cut_lines(tiles: Sequence[Array], prepared: Mapping[str, Array], config: An
     return np.concatenate([lines, tiles[0][-1:], tiles[0][:-1]])
 
 
+# --- DeepSeek-OCR 2: tiles, then the whole; each ends with the learned row, which is kept of the whole alone ----------
+
+
+def _tiles_first(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
+    whole, *parts = tiles
+    return np.concatenate([*(part[:-1] for part in parts), whole])
+
+
 #: By the name that recipes say.
 LAYOUTS: Mapping[str, Layout] = {
     "": Layout(),
@@ -332,6 +340,7 @@ LAYOUTS: Mapping[str, Layout] = {
     "placed_tiles": Layout(grid=_shaped, write=_placed_tiles),
     "separated_tiles": Layout(grid=_ratio, write=_separated_tiles),
     "surrounded_tiles": Layout(arrange=_surrounded, grid=_told_grid, write=_surrounded_tiles),
+    "tiles_first": Layout(arrange=_tiles_first),
     "whole_and_slices": Layout(grid=_sliced, write=_whole_and_slices),
     "whole_and_canvas": Layout(
         grid=_two_grids,

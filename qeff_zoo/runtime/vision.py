@@ -58,14 +58,21 @@ class Vision(Reader):
         config: config.json of the model.
         budget: Bytes of features that are kept.
         told: What the recipe says of pictures.
+        tiles: What reads tiles of a picture, where those have another size; opened.
     """
 
     kind = "pictures"
 
     def __init__(
-        self, program: Program, config: Mapping[str, Any], budget: int, told: Mapping[str, Any]
+        self,
+        program: Program,
+        config: Mapping[str, Any],
+        budget: int,
+        told: Mapping[str, Any],
+        tiles: Program | None = None,
     ) -> None:
         super().__init__(program, config, budget, told)
+        self._tiles = tiles
         #: Of a program that takes patches: what their geometry depends on.
         self.tower = Tower.read(config, told) if told.get("patches") else None
         self._pixels = told.get("pixels", PIXELS)
@@ -76,6 +83,8 @@ class Vision(Reader):
         if name := self._told.get("pooled"):
             return self._look_at_crops(digest, name, prepared)
         pixels = np.ascontiguousarray(prepared[self._pixels], np.float32)
+        if self._tiles is not None:
+            return self._look_at_two_sizes(digest, pixels, self._tiles, prepared)
         if self.tower is None:
             return self._look_at_tiles(digest, pixels, prepared)
         if self.tower.positions:
@@ -212,6 +221,20 @@ class Vision(Reader):
             for name in found[0]
         }
         grid = self.layout.grid(len(tiles), prepared, self._config)
+        return Encoded(digest=digest, features=features, grid=grid)
+
+    def _look_at_two_sizes(
+        self, digest: bytes, pixels: Array, program: Program, prepared: Mapping[str, Array]
+    ) -> Encoded:
+        """Read a picture, and its tiles one by one, if there are any."""
+        tiles = np.asarray(prepared.get(self._told["tiles"], ()), np.float32)
+        found = [self._run({PIXELS: pixels})]
+        found += [dict(program.run({PIXELS: np.ascontiguousarray(one[None])})) for one in tiles]
+        features = {
+            name: self.layout.arrange([one[name] for one in found], prepared, self._config)
+            for name in found[0]
+        }
+        grid = self.layout.grid(len(found), prepared, self._config)
         return Encoded(digest=digest, features=features, grid=grid)
 
     def _as_fine(self, found: dict[str, Array], prepared: Mapping[str, Array]) -> dict[str, Array]:

@@ -211,12 +211,13 @@ def layers_of(media: Media, config: Any) -> list[int]:
     return [one if isinstance(one, int) else one[1] for one in listed]
 
 
-def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
+def tracing(model: Any, *, images: Mapping[str, Any], side: int | None = None) -> Tracing:
     """Describe how to trace the vision tower of `model`.
 
     Args:
         model: From `loader.load_meta`.
         images: As a recipe says of them.
+        side: Pixels on a side of what it reads; None for what the config says.
     """
     told = Images(**images)
     if told.patches:
@@ -227,7 +228,7 @@ def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
     if told.pooled:
         return crops.tracing(model, told)
     vision = model.config.vision_config
-    size = vision.image_size
+    size = side or vision.image_size
     axes: dict[int, Any] = {}
     if told.sized:
         unit = vision.patch_size * getattr(model.config, "spatial_merge_size", 1)
