@@ -187,6 +187,7 @@ class Images(Media):
             vision config that says whether a model can make those; and the argument of the part of the tower that does.
         tiles: What a processor and a forward call tiles of a picture, where those have another size than the whole: the
             tower is then two programs, one for each size.
+        towerless: Whether a matrix makes a row of each patch, and there is no tower; pictures have any size then.
         video: Field of the config with the token that stands for a row of a video, where the tower reads frames, too;
             or that token itself, where no config has it.
         video_processor: transformers' class for videos, where a checkpoint's own files name none.
@@ -219,6 +220,7 @@ class Images(Media):
     crossing: str = ""
     finer: tuple[str, ...] = ()
     tiles: str = ""
+    towerless: bool = False
     video: str = ""
     video_processor: str = ""
     stamp: tuple[str, ...] = ()

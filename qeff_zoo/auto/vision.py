@@ -219,6 +219,8 @@ def _pictures(
         return [*_of_crops(inputs)]
     if _COUNTS in inputs:
         return [*_with_tiles(inputs, more)]
+    if pixels.ndim == 2 and grids is None:  # patches of one picture, each of which is a row
+        return [{"pixel_values": pixels}]
     if grids is None:
         names = ["pixel_values", *({*more} & inputs.keys())]
         return [{name: inputs[name][at : at + 1] for name in names} for at in range(len(pixels))]

@@ -114,6 +114,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             "do_center_crop": True, "crop_size": {"height": 224, "width": 224},
         },
     ),
+    "FuyuImageProcessor": (
+        patch_rules.patches_of_whole_lines,
+        {
+            **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 1080, "width": 1920},
+            "patch_size": {"height": 30, "width": 30}, "do_pad": True, "padding_value": 1.0,
+        },
+    ),
     "Gemma3ImageProcessor": (
         rules.pan_and_scan,
         {**_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 224, "width": 224}},

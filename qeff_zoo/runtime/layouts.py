@@ -129,6 +129,11 @@ def _broken_lines(grid: Grid, rows: int) -> Written:
     return [*(line * grid[1])[:-1], "[IMG_END]"]
 
 
+def _ended_lines(grid: Grid, rows: int) -> Written:
+    line: Written = [rows // grid[1], "|NEWLINE|"]
+    return line * grid[1]
+
+
 # --- tiles that are named in the prompt -----------------------------------------------------------------------------
 
 
@@ -332,6 +337,7 @@ LAYOUTS: Mapping[str, Layout] = {
     "": Layout(),
     "broken_lines": Layout(grid=_sized, write=_broken_lines),
     "cut_lines": Layout(arrange=_cut_lines),
+    "ended_lines": Layout(grid=_told_grid, write=_ended_lines),
     "ended_tiles": Layout(write=_ended_tiles),
     "lines": Layout(arrange=_lines),
     "named_tiles": Layout(grid=_split, write=_named_tiles),

@@ -85,6 +85,10 @@ class Vision(Reader):
         pixels = np.ascontiguousarray(prepared[self._pixels], np.float32)
         if self._tiles is not None:
             return self._look_at_two_sizes(digest, pixels, self._tiles, prepared)
+        if self._told.get("towerless"):
+            found = self._run({PIXELS: pixels})
+            grid = self.layout.grid(1, prepared, self._config)
+            return Encoded(digest=digest, features=found, grid=grid)
         if self.tower is None:
             return self._look_at_tiles(digest, pixels, prepared)
         if self.tower.positions:

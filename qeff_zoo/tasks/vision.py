@@ -5,7 +5,8 @@ IN   pixel_values (1, channels, height, width) f32      a picture or a tile, of 
                                                         or of any size in whole patches
      [high_res_pixel_values (1, channels, height, width) f32, where a second tower reads it in another size]; or
      pixel_values (patches, values) f32                 patches of a picture of any size, and where they lie: see
-                                                        `qeff_zoo.tasks.patches`; or crops: `qeff_zoo.tasks.crops`
+                                                        `qeff_zoo.tasks.patches`; or crops: `qeff_zoo.tasks.crops`; or
+     pixel_values (image_rows, values) f32              patches alone, of models without a tower
 OUT  image_embeds (rows, hidden)                        a row for each placeholder token of the picture or tile; where
                                                         lines of a picture end with a learned row, that is the last;
                                                         where tokens around it have rows, too, those, as they are listed
@@ -227,6 +228,8 @@ def tracing(model: Any, *, images: Mapping[str, Any], side: int | None = None) -
         return patches.tracing(model, told, own)
     if told.pooled:
         return crops.tracing(model, told)
+    if told.towerless:
+        return _of_patches(model)
     vision = model.config.vision_config
     size = side or vision.image_size
     axes: dict[int, Any] = {}
@@ -251,6 +254,36 @@ def tracing(model: Any, *, images: Mapping[str, Any], side: int | None = None) -
         input_names=[*given],
         output_names=names,
         then=_name_sides if told.sized else None,
+    )
+
+
+class Rows(nn.Module):
+    """Patches, (image_rows, values), of which each becomes a row by itself.
+
+    Args:
+        model: Hugging Face model.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the rows of features."""
+        (patches,) = given
+        return (rows_of(self.model.model.get_image_features(patches).last_hidden_state),)
+
+
+def _of_patches(model: Any) -> Tracing:
+    """Describe how to trace what makes a row of each patch."""
+    config = model.config
+    example = torch.zeros(3, config.patch_size**2 * config.num_channels)
+    return Tracing(
+        module=Rows(model).eval(),
+        inputs={"given": [example]},
+        dynamic_shapes={"given": [{0: Dim("image_rows", min=2)}]},
+        input_names=["pixel_values"],
+        output_names=["image_embeds"],
     )
 
 

@@ -146,6 +146,9 @@ def noise(
         shape += [(one + 1) * patch for one in size]
     if session.told.get("nested"):
         shape = [1, *shape]
+    if session.told.get("towerless"):
+        found["grids"] = np.array([size])
+        shape = [math.prod(size), *shape]
     if name := session.told.get("pooled"):
         side = math.isqrt(shape[0])
         squares, grid = squares_of(np.arange(side**2).reshape(side, side), (2, 2))
