@@ -183,6 +183,11 @@ class Images(Media):
             for none, where a row may be of several crops; these are then read together.
         crossing: Field of the text config that lists the layers which read pictures by cross-attention, where those do,
             and features take no token's place; then `mask` is of tiles.
+        finer: What a processor says of a picture of which each tile becomes more rows than usual; the field of the
+            vision config that says whether a model can make those; and the argument of the part of the tower that does.
+        tiles: What a processor and a forward call tiles of a picture, where those have another size than the whole: the
+            tower is then two programs, one for each size.
+        towerless: Whether a matrix makes a row of each patch, and there is no tower; pictures have any size then.
         video: Field of the config with the token that stands for a row of a video, where the tower reads frames, too;
             or that token itself, where no config has it.
         video_processor: transformers' class for videos, where a checkpoint's own files name none.
@@ -213,6 +218,9 @@ class Images(Media):
     numbered: tuple[str, ...] = ()
     pooled: str = ""
     crossing: str = ""
+    finer: tuple[str, ...] = ()
+    tiles: str = ""
+    towerless: bool = False
     video: str = ""
     video_processor: str = ""
     stamp: tuple[str, ...] = ()
@@ -272,11 +280,13 @@ class Tiny:
         config: Arguments of the Hugging Face config class.
         name: Tells apart several variants of one recipe.
         image_processor: Content of its preprocessor_config.json, where it reads images.
+        ctx_len: Rows of the context that it is tried with, where one picture takes more than the usual; 0 for those.
     """
 
     config: Mapping[str, Any]
     name: str = "base"
     image_processor: Mapping[str, Any] = field(default_factory=dict)
+    ctx_len: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
