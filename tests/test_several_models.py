@@ -6,6 +6,7 @@ What it hears is compared in `test_windowed_sounds`.
 
 import json
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -18,8 +19,10 @@ from safetensors.torch import load_file, save_file
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from qeff_zoo import pipeline, tasks
+from qeff_zoo.auto.vision import _of_processor
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
+from qeff_zoo.errors import GenerationError
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
 from qeff_zoo.store import Store
@@ -105,3 +108,12 @@ def test_the_model_is_the_one_with_a_language_model_and_a_tower() -> None:
     assert tasks.model_config({"talker_config": speaks, "thinker_config": writes}) is writes
     for alone in (writes, speaks, {**writes, "thinker_config": writes}, {"vocab_size": 3}):
         assert tasks.model_config(alone) is alone
+
+
+@pytest.mark.parametrize("name", ["input_features", "pixel_values_videos"])
+def test_sounds_and_videos_beside_pictures_are_refused(name: str) -> None:
+    """As transformers' processor prepares those of one prompt, or the sound of a video."""
+    given: Any = {"input_ids": [[1, 203, 2]], name: np.zeros((1, 8, 20))}
+    session: Any = None
+    with pytest.raises(GenerationError, match=f"inputs have {name}; expected text and pictures"):
+        next(_of_processor(session, given))
