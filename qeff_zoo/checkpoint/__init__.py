@@ -82,7 +82,7 @@ class Checkpoint:
     @property
     def text_config(self) -> Mapping[str, Any]:
         """What the configuration says of the language model; all of it where there is no other model."""
-        inner = self.config.get("text_config")
+        inner = self.config.get("text_config") or self.config.get("decoder")
         return inner if isinstance(inner, Mapping) else self.config
 
     @property
