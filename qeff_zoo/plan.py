@@ -32,7 +32,7 @@ from qeff_zoo.versions import installed
 from qeff_zoo.weights.kv_heads import widened
 
 #: Raised when the same inputs come to give another graph or another package.
-EXPORTER_REVISION = 8
+EXPORTER_REVISION = 7
 #: Stands for the weights of a plan that is made from a config alone.
 NO_WEIGHTS = "sha256:" + "0" * 64
 _TRACERS = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")

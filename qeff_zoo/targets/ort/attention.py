@@ -34,7 +34,7 @@ _CONTRIB = "com.microsoft"
 _READS = ("Identity", "ContextRead")
 _OPS = ("Attention", "SoftcapAttention", "SinkAttention")
 _WINDOWS = ("WindowMask", "HeldMask")
-_CASTS = ("Cast", "CastLike")
+_SPREADS = ("Cast", "CastLike", "Expand")  # what they make of zeros is zeros
 _PRODUCTS = ("FusedMatMul", "MatMulNBits")
 _UNIT = 8  # of head sizes that the kernel takes
 _HEADS_FIRST = [0, 2, 1, 3]  # (batch, seq, heads, size) <-> (batch, heads, seq, size)
@@ -144,23 +144,27 @@ class _Lowering:
             num_outputs=3,
             domain=_CONTRIB,
         )
-        heads = tape.op("Reshape", [attended, _ints(tape, 0, 0, -1, width)])
-        replaced = [node.outputs[0], keys.present, values.present]
+        replaced, heads = _heads_of(node, tape, attended)
         ir.convenience.replace_nodes_and_values(
-            self.graph, node, [], tape.nodes, replaced, [heads, *present]
+            self.graph,
+            node,
+            [],
+            tape.nodes,
+            [replaced, keys.present, values.present],
+            [heads, *present],
         )
         return "native" if rotary is None else "native:rotary"
 
     def _full(self, node: ir.Node) -> str:
         """Replace one attention in which every query sees every key; return the code of the way."""
         query, key, value, *_ = node.inputs
-        heads, groups = (node.attributes.get_int(f"{of}num_heads") for of in ("", "kv_"))
-        if node.op_type != "Attention" or heads != groups:
-            return "portable:full"
         assert query is not None
         assert key is not None
         assert value is not None
-        tape = Tape()
+        width = _width(query)
+        if node.op_type != "Attention" or width is None or width != _width(key):
+            return "portable:full"
+        tape, heads = Tape(), node.attributes.get_int("num_heads")
         # The kernel takes keys and values by token, or both by head, as states are.
         by_token = all(_undone(one) is not None for one in (key, value))
         kept = [_flat(tape, one) if by_token else one for one in (key, value)]
@@ -170,9 +174,9 @@ class _Lowering:
             {"num_heads": heads, "scale": node.attributes.get_float("scale")},
             domain=_CONTRIB,
         )
-        by_head = tape.op("Reshape", [attended, _ints(tape, 0, 0, heads, -1)])
+        replaced, by_head = _heads_of(node, tape, attended)
         ir.convenience.replace_nodes_and_values(
-            self.graph, node, [node], tape.nodes, [node.outputs[0]], [by_head]
+            self.graph, node, [], tape.nodes, [replaced], [by_head]
         )
         return "native:full"
 
@@ -194,9 +198,9 @@ class _Lowering:
             num_outputs=1,
             domain=_CONTRIB,
         )
-        heads = tape.op("Reshape", [attended, _ints(tape, 0, 0, -1, width)])
+        replaced, heads = _heads_of(node, tape, attended)
         ir.convenience.replace_nodes_and_values(
-            self.graph, node, [node], tape.nodes, [node.outputs[0]], [heads]
+            self.graph, node, [], tape.nodes, [replaced], [heads]
         )
         return "native:read"
 
@@ -406,7 +410,7 @@ def _window(mask: ir.Value | None) -> int | None:
 def _hides_nothing(mask: ir.Value | None) -> bool:
     """Tell whether a mask is all zeros: an attention without one is given such a one."""
     made = mask.producer() if mask is not None else None
-    while made is not None and made.op_type in _CASTS:
+    while made is not None and made.op_type in _SPREADS:
         mask = made.inputs[0]
         made = mask.producer() if mask is not None else None
     if made is not None and made.op_type == "ConstantOfShape":
@@ -458,6 +462,34 @@ def _flat(tape: Tape, heads: ir.Value) -> ir.Value:
     return tape.op("Reshape", [split, _ints(tape, 0, 0, -1)])
 
 
+def _heads_of(node: ir.Node, tape: Tape, attended: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Say what a kernel's answer (batch, seq, heads * size) stands for.
+
+    Args:
+        node: An attention, whose answer is (batch, seq, heads, size).
+        tape: Records what is needed.
+        attended: The kernel's answer.
+
+    Returns:
+        A value of the graph, and what takes its place: where all that reads the heads flattens them, what it makes.
+    """
+    flat = [use.node for use in node.outputs[0].uses() if _flattens(use.node)]
+    if len(flat) == len(node.outputs[0].uses()) == 1:
+        return flat[0].outputs[0], attended
+    heads = node.attributes.get_int("num_heads", 0)
+    return node.outputs[0], tape.op("Reshape", [attended, _ints(tape, 0, 0, heads, -1)])
+
+
+def _flattens(node: ir.Node) -> bool:
+    """Tell whether a node makes (…, …, heads * size), as many rows as there were, for a product with a matrix."""
+    shape = node.inputs[1].producer() if node.op_type == "Reshape" and node.inputs[1] else None
+    if shape is None or shape.op_type != "Concat" or len(shape.inputs) != 3:
+        return False
+    last = ir.convenience.get_const_tensor(shape.inputs[2]) if shape.inputs[2] is not None else None
+    multiplied = any(_is_product(use.node.outputs[0]) for use in node.outputs[0].uses())
+    return multiplied and last is not None and last.numpy().tolist() == [-1]
+
+
 def _by_token(tape: Tape, heads: ir.Value) -> ir.Value:
     """Make (batch, seq, heads, size) of (batch, heads, seq, size), by undoing what made it if that can be."""
     return _undone(heads) or tape.op("Transpose", [heads], {"perm": _HEADS_FIRST})
@@ -472,10 +504,36 @@ def _undone(heads: ir.Value) -> ir.Value | None:
     return transpose.inputs[0] if perm == _HEADS_FIRST else None
 
 
-def _is_product(value: ir.Value | None) -> bool:
-    """Tell whether a value is what a matrix, with a bias or less minima, made of hidden states (batch, seq, …)."""
+def _width(heads: ir.Value) -> int | None:
+    """Return heads * size of (batch, heads, seq, size) where a state, or the matrix that made it, says so; else None."""
+    value, _ = _read(heads)
+    if value is not None and value.shape is not None:
+        sizes = value.shape[1], value.shape[3]
+        return sizes[0] * sizes[1] if all(isinstance(one, int) for one in sizes) else None  # type: ignore[operator]
+    split = _undone(heads)
+    made = split.producer() if split is not None else None
+    return _columns(made.inputs[0]) if made is not None and made.op_type == "Reshape" else None
+
+
+def _columns(value: ir.Value | None) -> int | None:
+    """Return how many columns a value has that a matrix made, with a bias, less minima or scaled."""
     node = value.producer() if value is not None else None
-    if node is not None and node.op_type in ("Add", "Sub"):
+    if value is not None and value.shape is not None:
+        return value.shape[-1] if isinstance(value.shape[-1], int) else None
+    if node is None or not _is_product(value):
+        return None
+    if node.op_type == "MatMulNBits":
+        return node.attributes.get_int("N")
+    if node.op_type in _PRODUCTS:
+        weight = node.inputs[1]
+        return int(weight.shape[0]) if weight is not None and weight.shape is not None else None  # type: ignore[arg-type]
+    return next((found for one in node.inputs if (found := _columns(one)) is not None), None)
+
+
+def _is_product(value: ir.Value | None) -> bool:
+    """Tell whether a value is what a matrix, with a bias, less minima or scaled, made of hidden states (batch, seq, …)."""
+    node = value.producer() if value is not None else None
+    if node is not None and node.op_type in ("Add", "Sub", "Mul"):
         return any(_is_product(one) for one in node.inputs)
     return node is not None and node.op_type in _PRODUCTS
 
