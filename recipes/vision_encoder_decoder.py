@@ -15,18 +15,17 @@ _SWIN = {
     "model_type": "donut-swin", "image_size": [32, 16], "patch_size": 2, "embed_dim": 16, "depths": [2, 2],
     "num_heads": [2, 4], "window_size": 4, "initializer_range": 0.2,
 }  # fmt: skip
-_ENDS = {"pad_token_id": 1, "eos_token_id": 2, "add_cross_attention": True, "vocab_size": 257}
+_ENDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "vocab_size": 257}
 _BART = {
-    **_ENDS, "bos_token_id": 0, "d_model": 64, "decoder_layers": 4, "decoder_attention_heads": 4,
-    "encoder_attention_heads": 4, "decoder_ffn_dim": 96, "max_position_embeddings": 64, "init_std": 0.2,
+    **_ENDS, "d_model": 64, "decoder_layers": 4, "decoder_attention_heads": 4, "encoder_attention_heads": 4,
+    "decoder_ffn_dim": 96, "max_position_embeddings": 64, "init_std": 0.2,
 }  # fmt: skip
-_GPT2 = {
-    **_ENDS, "model_type": "gpt2", "n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 64, "initializer_range": 0.2,
-}  # fmt: skip
+_GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 4, "n_head": 4, "initializer_range": 0.2}
+_LINE, _PAGE = ({"image_processor_type": f"{name}ImageProcessor"} for name in ("ViT", "Donut"))
 _TINY = (
-    ("base", _VIT, {**_BART, "model_type": "trocr", "cross_attention_hidden_size": 48}, "ViT", 28),
-    ("donut", _SWIN, {**_BART, "model_type": "mbart", "scale_embedding": True}, "Donut", [16, 32]),
-    ("gpt2", _VIT, _GPT2, "ViT", 28),
+    ("base", _VIT, {**_BART, "model_type": "trocr", "cross_attention_hidden_size": 48}, _LINE, 28),
+    ("donut", _SWIN, {**_BART, "model_type": "mbart", "scale_embedding": True}, _PAGE, [16, 32]),
+    ("gpt2", _VIT, {**_ENDS, **_GPT2, "add_cross_attention": True}, _LINE, 28),
 )
 RECIPE = Recipe(
     model_type="vision-encoder-decoder", architectures=("VisionEncoderDecoderModel",), task="image-to-text",
@@ -34,7 +33,6 @@ RECIPE = Recipe(
     transforms=(row_positions(lambda config: int(config.model_type in _OWN)),), shapes=READING_SHAPES,
     halves=Halves(encoders=("vit", "deit", "beit", "swin", "donut-swin"), decoders=(*_OWN, *_COUNTED, "gpt2", "bert"),
                   after_padding=_COUNTED, tagging=("donut-swin",)),
-    tiny=tuple(Tiny(name=name, config={"encoder": encoder, "decoder": decoder},
-                    image_processor={"image_processor_type": f"{kind}ImageProcessor", "size": size})
-               for name, encoder, decoder, kind, size in _TINY),
+    tiny=tuple(Tiny(name=name, config={"encoder": reads, "decoder": writes}, image_processor={**kind, "size": size})
+               for name, reads, writes, kind, size in _TINY),
 )  # fmt: skip
