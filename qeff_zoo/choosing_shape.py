@@ -176,7 +176,7 @@ def _check_apart(recipe: Recipe, choices: Chosen) -> None:
         before = [
             part for one in tasks.components_of(recipe) for part in tasks.find(one.task).before
         ]
-        if any(part.role != "vision" for part in before) or (
+        if any(part.role not in ("vision", "tiles") for part in before) or (
             recipe.images and recipe.images.crossing
         ):
             choices.problems.append(

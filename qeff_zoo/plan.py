@@ -146,7 +146,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     others |= _choose_rope_factors(checkpoint, request, shape, choices)
     usual = recipe.compile_flags.get(target.name, {})
     options = choose_options(target, usual, request, choices)
-    choices.problems += target.problems(checkpoint.config, shape, options)
+    choices.problems += target.problems(checkpoint.model_config, shape, options)
     _check_programs(checkpoint, recipe, components, target, choices, drafts=bool(within))
     if shape.decode_only:  # another package, for the same target, reads pictures
         components = tuple(one for one in components if one.role not in READERS)
@@ -352,7 +352,7 @@ def _check_programs(
         target.fixed
         and recipe.images
         and "vision" in roles
-        and (recipe.images.sized or recipe.images.pooled)
+        and (recipe.images.sized or recipe.images.pooled or recipe.images.towerless)
     ):
         choices.problems.append(
             f"Recipe {recipe.model_type!r} reads pictures of any size and has nothing that fills one up, but "

@@ -124,11 +124,15 @@ class Media:
             which need not be one token; nothing for `token`.
         before: Tokens before those of the rows, of those that the marker becomes: ids, fields of the config, or texts.
         after: Tokens after them.
+        begun: Field of the config with the token that a chat template writes before each marker, where a forward finds
+            pictures by that.
         text: How what follows the last picture of a prompt is written, as `<bos>{}`; nothing for as it is.
         mask: What a processor calls the part of its result that is no padding, where it fills up.
         among: Fields of the config with the tokens that are written among and around a picture's rows, where they see
             others and are seen as if they had rows, too.
         opening: Names of special tokens, of which the first that a tokenizer has begins every prompt.
+        embedded: Whether rows are put among the embeddings of tokens, since a forward cannot be told them as it can be
+            those of another kind.
         adapter: Folder of a checkpoint, "." for its own, that has an adapter which is to be on only where a prompt has
             pictures or sounds.
     """
@@ -143,10 +147,12 @@ class Media:
     marker: str = ""
     before: tuple[int | str, ...] = ()
     after: tuple[int | str, ...] = ()
+    begun: str = ""
     text: str = ""
     mask: str = ""
     among: tuple[str, ...] = ()
     opening: tuple[str, ...] = ()
+    embedded: bool = False
     adapter: str = ""
 
 
@@ -183,6 +189,11 @@ class Images(Media):
             for none, where a row may be of several crops; these are then read together.
         crossing: Field of the text config that lists the layers which read pictures by cross-attention, where those do,
             and features take no token's place; then `mask` is of tiles.
+        finer: What a processor says of a picture of which each tile becomes more rows than usual; the field of the
+            vision config that says whether a model can make those; and the argument of the part of the tower that does.
+        tiles: What a processor and a forward call tiles of a picture, where those have another size than the whole: the
+            tower is then two programs, one for each size.
+        towerless: Whether a matrix makes a row of each patch, and there is no tower; pictures have any size then.
         video: Field of the config with the token that stands for a row of a video, where the tower reads frames, too;
             or that token itself, where no config has it.
         video_processor: transformers' class for videos, where a checkpoint's own files name none.
@@ -213,6 +224,9 @@ class Images(Media):
     numbered: tuple[str, ...] = ()
     pooled: str = ""
     crossing: str = ""
+    finer: tuple[str, ...] = ()
+    tiles: str = ""
+    towerless: bool = False
     video: str = ""
     video_processor: str = ""
     stamp: tuple[str, ...] = ()
@@ -228,6 +242,9 @@ class Sounds(Media):
         together: Whether features of a sound are computed of all its windows together, and not of each by itself.
         window: Name of the encoder's frames of a window, where a forward takes a sound of any length at once, whose
             windows do not hear one another; nothing where each is given by itself, with a frame for every position.
+        halves: Whether that name has half of them.
+        filled: Whether a processor fills up every sound with silence, to as much as it takes at most, and the last of
+            its frames hear that.
         times: Name of a method of the model that says when each row of a sound's windows is, (windows, rows) in
             seconds, which it is to find in the prompt; nothing where rows have no times.
         features: What a processor and a forward call features of a sound, where that is not `input_features`.
@@ -241,6 +258,8 @@ class Sounds(Media):
     windows: int = 0
     together: bool = False
     window: str = ""
+    halves: bool = False
+    filled: bool = False
     times: str = ""
     features: str = ""
     span: int = 0
@@ -290,11 +309,13 @@ class Tiny:
         config: Arguments of the Hugging Face config class.
         name: Tells apart several variants of one recipe.
         image_processor: Content of its preprocessor_config.json, where it reads images.
+        ctx_len: Rows of the context that it is tried with, where one picture takes more than the usual; 0 for those.
     """
 
     config: Mapping[str, Any]
     name: str = "base"
     image_processor: Mapping[str, Any] = field(default_factory=dict)
+    ctx_len: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

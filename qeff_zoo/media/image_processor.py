@@ -16,7 +16,9 @@ from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError
 from qeff_zoo.media import image_rules as rules
 from qeff_zoo.media import patch_rules
 from qeff_zoo.media.canvases import (
+    smaller_tiles_and_whole,
     tiles_of_canvases,
+    tiles_of_pages,
     whole_and_covering_tiles,
     whole_and_padded_tiles,
 )
@@ -95,6 +97,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             "patch_size": 16, "temporal_patch_size": 1,
         },
     ),
+    "DeepseekOcr2ImageProcessor": (
+        smaller_tiles_and_whole,
+        {
+            **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 1024, "width": 1024}, "tile_size": 768,
+            "crop_to_patches": True, "min_patches": 2, "max_patches": 6, "background_color": (127, 127, 127),
+        },
+    ),
     "DeepseekVLHybridImageProcessor": (
         rules.long_edge_in_two_squares,
         {
@@ -113,6 +122,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     "DonutImageProcessor": (
         page,
         {**_PAGE, **_HALF, "size": {"height": 2560, "width": 1920}, "width_first": True},
+    ),
+    "FuyuImageProcessor": (
+        patch_rules.patches_of_whole_lines,
+        {
+            **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 1080, "width": 1920},
+            "patch_size": {"height": 30, "width": 30}, "do_pad": True, "padding_value": 1.0,
+        },
     ),
     "Gemma3ImageProcessor": (
         rules.pan_and_scan,
@@ -147,6 +163,14 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         {
             **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 384, "width": 384},
             "crop_to_patches": False, "min_patches": 1, "max_patches": 12,
+        },
+    ),
+    "GraniteDoclingImageProcessor": (
+        tiles_of_pages,
+        {
+            **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 512, "width": 512},
+            "crop_to_patches": True, "min_patches": 1, "max_patches": 32, "fine_route": False,
+            "dense_max_patches": 0, "dense_max_scale": 0.0, "dense_min_aspect": 0.0, "dense_max_aspect": 0.0,
         },
     ),
     "Idefics3ImageProcessor": (rules.tiles_and_whole, _IDEFICS3),

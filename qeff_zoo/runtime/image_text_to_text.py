@@ -20,6 +20,7 @@ from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.runtime.video_steps import TIMES, Stamps, check_times, steps_of
 from qeff_zoo.runtime.vision import GRID, STEP_SECONDS, AsPrepared, Vision
 from qeff_zoo.states import VISION_SIZE
+from qeff_zoo.tasks import model_config
 
 
 class ImageTextToTextSession(MediaTextSession):
@@ -31,6 +32,7 @@ class ImageTextToTextSession(MediaTextSession):
         vision: Its vision tower, opened; None of a package of --decode-only, or whose one program reads pictures.
         chosen: What the package's recipe says of pictures: `images` of the manifest's `spec.task`; of one program that
             reads them itself, `vision_size`, too.
+        tiles: What reads tiles of a picture, where those have another size than the whole; opened.
         prefixes: As of `TextGenerationSession`.
         feature_cache_bytes: Memory for what was read of pictures, so that a second question costs no reading.
 
@@ -47,12 +49,13 @@ class ImageTextToTextSession(MediaTextSession):
         program: Program,
         *,
         vision: Program | None = None,
+        tiles: Program | None = None,
         chosen: Mapping[str, Any],
         prefixes: PrefixChoices = USUAL,
         feature_cache_bytes: int = FEATURE_CACHE_BYTES,
     ) -> None:
         told = chosen["images"]
-        config = read_json(folder / "config.json")
+        config = model_config(read_json(folder / "config.json"))
         if feature_cache_bytes:  # those of a prompt at least, where they are a state
             memory: Mapping[str, Array] = program.memory or {}
             read = {one.name for one in program.states if not one.written} & memory.keys()
@@ -61,7 +64,7 @@ class ImageTextToTextSession(MediaTextSession):
         reads = (config, feature_cache_bytes, told)
         reader: Vision | AsPrepared | Distant = Distant(None, *reads)
         if vision is not None:
-            reader = Vision(vision, *reads)
+            reader = Vision(vision, *reads, tiles=tiles)
         elif size := chosen.get(VISION_SIZE):
             reader = AsPrepared(program, *reads)
             reader.size = size

@@ -4,6 +4,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
@@ -17,6 +18,7 @@ from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.reading import Reader
 from qeff_zoo.runtime.text_generation import Generation, Stream, TextGenerationSession
 from qeff_zoo.runtime.tokenizer import read_json
+from qeff_zoo.tasks import model_config
 
 #: One picture or sound as a processor prepares it: what the model's forward takes of it.
 Prepared: TypeAlias = Mapping[str, Array]
@@ -62,7 +64,8 @@ class MediaTextSession(TextGenerationSession):
         prefixes: PrefixChoices = USUAL,
     ) -> None:
         super().__init__(folder, program, prefixes=prefixes)
-        self.config = read_json(folder / "config.json")
+        whole = read_json(folder / "config.json")
+        self.config = model_config(whole)
         self.told, self.reader = told, reader
         #: The token that stands for a row of features.
         self.placeholder = self._id(told["token"])
@@ -70,7 +73,12 @@ class MediaTextSession(TextGenerationSession):
         self.placeholders = {self.placeholder, *self.config.get(told.get("around", ""), ())}
         #: Further tokens that are written for a picture, and see its rows both ways.
         self.among = {self._id(name) for name in told.get("among", ())}
+        #: The token before each marker, where the model finds it by that.
+        self._begun = [self._id(told["begun"])] if told.get("begun") else []
         self._learn_writing(folder)
+        # Of several models the whole knows how an answer ends, and no file needs to say it but the tokenizer's.
+        if self.config is not whole and not self.eos_token_ids and "eos_token" in self._special:
+            self.eos_token_ids = frozenset(self._named("eos_token"))
         marker = told.get("marker") or told["token"]
         #: What is written for a picture or sound where that is no token.
         self._mark = "" if marker.endswith(_FIELDS) else marker
@@ -143,9 +151,19 @@ class MediaTextSession(TextGenerationSession):
         form = self.told.get("text")
         if not form or not isinstance(prompt, str) or self.tokenizer is None:
             return self.encode(prompt)
-        before, marker, text = prompt.rpartition(self.tokenizer.piece(self.placeholder).strip())
-        written = before + marker + form.format(text)
-        return self.tokenizer.encode(written, special_tokens=False)
+        mark = self.tokenizer.piece(self.placeholder).strip()
+        *before, text = prompt.split(mark)
+        if not before:
+            return self.encode(prompt)
+        if self._encoded(mark) == [self.placeholder]:
+            return self._encoded(mark.join([*before, form.format(text)]))
+        # No special token: a text would be read otherwise where it stands before or behind one.
+        parts = ([*self._encoded(part), self.placeholder] for part in before)
+        return [*chain.from_iterable(parts), *self._encoded(form.format(text))]
+
+    def _encoded(self, text: str) -> list[int]:
+        assert self.tokenizer is not None
+        return self.tokenizer.encode(text, special_tokens=False) if text else []
 
     def request_of(
         self, tokens: Sequence[int], prepared: Sequence[Prepared], **choices: Any
@@ -243,6 +261,7 @@ class MediaTextSession(TextGenerationSession):
     def _written_out(self, tokens: Sequence[int], parts: Sequence[Encoded]) -> list[int]:
         """Replace the token of each picture or sound by those of its rows, and what stands around them."""
         self._check_count(tokens, self.marker, len(parts))
+        self._check_begun(tokens)
         own = (self.placeholders | self.among) - {self.marker, self.placeholder}
         if taken := own & {*tokens}:
             raise GenerationError(
@@ -275,6 +294,20 @@ class MediaTextSession(TextGenerationSession):
                 f"many of both. Write {shown!r} where each belongs, or use the chat template (--chat), which does."
             )
 
+    def _check_begun(self, tokens: Sequence[int]) -> None:
+        before = {tokens[at - 1] for at, token in enumerate(tokens) if at and token == self.marker}
+        if not self._begun or (before <= {*self._begun} and tokens[0] != self.marker):
+            return
+        begin = self.tokenizer.piece(self._begun[0]).strip() if self.tokenizer else self._begun[0]
+        raise GenerationError(
+            f"The prompt has a place for {self._nouns} without {begin!r} before it, by which the model finds it; "
+            "expected that before each. Write it, and what ends it, or use the chat template (--chat), which does."
+        )
+
+    def run_begun(self, encoded: Encoded) -> list[int]:
+        """Return what `run_of` does, and what a chat template writes before it, where that has to be there."""
+        return [*self._begun, *self.run_of(encoded)]
+
     def run_of(self, encoded: Encoded) -> list[int]:
         """Return the tokens that a picture or sound takes in a prompt; without a tokenizer, those of its rows alone."""
         whole = [token for one in self.told.get("before", ()) for token in self._named(one)]
@@ -293,7 +326,11 @@ class MediaTextSession(TextGenerationSession):
         name, _, at = one.rpartition(".")
         if name.endswith(_LISTS):
             return [int(self.config[name][int(at)])]
-        return self.tokenizer.encode(one, special_tokens=False) if self.tokenizer else []
+        if self.tokenizer is None:
+            return []
+        found, whole = self._encoded(one), self.tokenizer.token_id(one)
+        # What is a token, and no special one, may not be read as that where it stands alone.
+        return found if len(found) == 1 or whole is None else [whole]
 
     def _special_token(self, name: str) -> str:
         if name not in self._special:

@@ -46,9 +46,11 @@ NAMES = (
 )
 
 Role: TypeAlias = Literal[
-    "decoder", "encoder", "vision", "audio", "heads", "draft", "assistant", "alignment"
+    "decoder", "encoder", "vision", "tiles", "audio", "heads", "draft", "assistant", "alignment"
 ]
 AnswerKind: TypeAlias = Literal["logits", "embeddings", "scores"]
+#: The parts of a config that are about a language model, and about what it reads beside text.
+_TEXT, _TOWERS = "text_config", frozenset({"vision_config", "audio_config"})
 #: A chosen value and who chose it.
 Chosen: TypeAlias = tuple[Any, str]
 
@@ -92,6 +94,7 @@ class Part:
         half: `half(model)` is the module whose repeated layers it runs, of a model of two halves; None for all of it,
             and without a probe for none.
         wanted: Of a part that a package may have or not, whether that of a checkpoint has it.
+        needed: Of a part that answers need, whether those of a recipe's models do.
         variant: `variant(checkpoint, recipe, shape, chosen)` says what changes the graph beyond its sizes.
         specializations: What the symbols of its graph are for each way of calling it, as in the manifest.
     """
@@ -101,6 +104,7 @@ class Part:
     tracing: Callable[..., Tracing]
     half: Callable[[Any], Any] | None = None
     wanted: Callable[["Checkpoint"], bool] = lambda checkpoint: True
+    needed: Callable[[Recipe], bool] = lambda recipe: True
     variant: Callable[["Checkpoint", Recipe, Shape, Mapping[str, Any]], dict[str, Any]] = (
         lambda checkpoint, recipe, shape, chosen: {}
     )
@@ -217,6 +221,7 @@ def components_of(recipe: Recipe, *beside: str) -> tuple[Component, ...]:
     """
     task = find(recipe.task)
     left_out = {part.role for part in task.beside} - {*beside}
+    left_out |= {part.role for part in task.before if not part.needed(recipe)}
     of_task = (Component(role=role, task=task.name) for role in task.parts if role not in left_out)
     return recipe.components or tuple(of_task)
 
@@ -241,6 +246,28 @@ def named(name: str, every: list[dict[str, int]]) -> list[dict[str, Any]]:
         }
         for number, symbols in enumerate(every)
     ]
+
+
+def model_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a config says of the model that writes: of several, the one with a language model and a tower.
+
+    Args:
+        config: Raw config.json.
+    """
+    name = _part_of(config)
+    return config[name] if name else config
+
+
+def _part_of(config: Mapping[str, Any]) -> str:
+    parts = {name: one.keys() for name, one in config.items() if isinstance(one, Mapping)}
+    read = (name for name, said in parts.items() if _TEXT in said and not _TOWERS.isdisjoint(said))
+    return "" if _TEXT in config else next(read, "")
+
+
+def parsed_model_config(config: Any) -> Any:
+    """Return the same of a config as transformers parses it."""
+    name = _part_of(config.to_dict())
+    return getattr(config, name) if name else config
 
 
 def auto_class(task: str, config: Any) -> Any:

@@ -89,6 +89,14 @@ class _Either(list[Tensor]):
         return getattr(self[0][None], name)
 
 
+class _Read(SimpleNamespace):
+    """What a tower has made, of which a forward takes what it needs: whatever else it asks for is not there."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
 def _is_mask(index: Any, values: Tensor) -> bool:
     """Tell whether tokens are chosen, or numbers of their states."""
     chosen = isinstance(index, Tensor) and index.dtype is torch.bool and index.dim() > 1
@@ -118,7 +126,7 @@ class Step(decoding.Step):
         deep = [_Either([rows]) for rows in ([features, *deep] if self.media.added else deep)]
         if self.media.added:
             deep = [*zip(layers_of(self.media, self.model.config), deep, strict=True)]
-        output = SimpleNamespace(
+        output = _Read(
             pooler_output=_Either([features]),
             deepstack_features=deep,
             last_hidden_state=features[None],
@@ -144,7 +152,7 @@ class Step(decoding.Step):
         arguments = inspect.signature(self.model.forward).parameters
         if _ROUTES in arguments:
             types[_ROUTES] = _of_pictures(self.model.config, input_ids)
-        if _TAKES not in arguments or self.media.around:
+        if _TAKES not in arguments or self.media.around or self.media.embedded:
             given, embed = {}, self.model.get_input_embeddings()
             plain = embed.forward
             swaps.append((embed, "forward", lambda tokens: merged.put(plain(tokens), features)))

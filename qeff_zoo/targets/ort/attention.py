@@ -13,7 +13,7 @@ rows are cut off before anything is computed, and rows of different lengths have
 Keys and values that several attentions read, or whose queries are those of some tokens alone (SwiftKV), are written
 before, at the same rows, and the kernel is given no new ones.
 
-Where every query sees every key, as in pictures and sounds, it is MultiHeadAttention, which keeps no scores of all pairs.
+Where every query sees every key, as in pictures and sounds, it is MultiHeadAttention, which keeps no scores of pairs.
 
 An attention of another kind (another mask, a state that is not a plain cache) keeps its portable body.
 """
@@ -28,16 +28,14 @@ from onnx_ir.tape import Tape
 
 from qeff_zoo.semantic import domains
 from qeff_zoo.states import state_of
+from qeff_zoo.targets.ort import heads
 from qeff_zoo.targets.ort.rotary import Tables
 
 _CONTRIB = "com.microsoft"
-_READS = ("Identity", "ContextRead")
 _OPS = ("Attention", "SoftcapAttention", "SinkAttention")
 _WINDOWS = ("WindowMask", "HeldMask")
 _SPREADS = ("Cast", "CastLike", "Expand")  # what they make of zeros is zeros
-_PRODUCTS = ("FusedMatMul", "MatMulNBits")
 _UNIT = 8  # of head sizes that the kernel takes
-_HEADS_FIRST = [0, 2, 1, 3]  # (batch, seq, heads, size) <-> (batch, heads, seq, size)
 _SPARE = 64  # rows of a window's cache beyond the window: it is moved when they are full
 
 
@@ -130,7 +128,7 @@ class _Lowering:
         if keys.slides:
             window = self._slide(keys, values, window)
         tape = Tape()
-        flat = [_flat(tape, one) for one in (query, new, new_values)]
+        flat = [heads.flat(tape, one) for one in (query, new, new_values)]
         attended, *present = tape.op_multi_out(
             "GroupQueryAttention",
             [*flat, keys.past, values.past, *self._lengths(), *tables]
@@ -144,14 +142,14 @@ class _Lowering:
             num_outputs=3,
             domain=_CONTRIB,
         )
-        replaced, heads = _heads_of(node, tape, attended)
+        replaced, answer = heads.as_heads(node, tape, attended)
         ir.convenience.replace_nodes_and_values(
             self.graph,
             node,
             [],
             tape.nodes,
             [replaced, keys.present, values.present],
-            [heads, *present],
+            [answer, *present],
         )
         return "native" if rotary is None else "native:rotary"
 
@@ -161,22 +159,22 @@ class _Lowering:
         assert query is not None
         assert key is not None
         assert value is not None
-        width = _width(query)
-        if node.op_type != "Attention" or width is None or width != _width(key):
+        width = heads.width_of(query)
+        if node.op_type != "Attention" or width is None or width != heads.width_of(key):
             return "portable:full"
-        tape, heads = Tape(), node.attributes.get_int("num_heads")
+        tape = Tape()
         # The kernel takes keys and values by token, or both by head, as states are.
-        by_token = all(_undone(one) is not None for one in (key, value))
-        kept = [_flat(tape, one) if by_token else one for one in (key, value)]
+        by_token = all(heads.undone(one) is not None for one in (key, value))
+        kept = [heads.flat(tape, one) if by_token else one for one in (key, value)]
         attended = tape.op(
             "MultiHeadAttention",
-            [_flat(tape, query), *kept],
-            {"num_heads": heads, "scale": node.attributes.get_float("scale")},
+            [heads.flat(tape, query), *kept],
+            {name: node.attributes.get(name) for name in ("num_heads", "scale")},
             domain=_CONTRIB,
         )
-        replaced, by_head = _heads_of(node, tape, attended)
+        replaced, answer = heads.as_heads(node, tape, attended)
         ir.convenience.replace_nodes_and_values(
-            self.graph, node, [], tape.nodes, [replaced], [by_head]
+            self.graph, node, [], tape.nodes, [replaced], [answer]
         )
         return "native:full"
 
@@ -192,21 +190,21 @@ class _Lowering:
         tape, none = Tape(), self._no_keys(groups * width)
         attended, *_ = tape.op_multi_out(
             "GroupQueryAttention",
-            [_flat(tape, query), none, none, *present, *lengths]
+            [heads.flat(tape, query), none, none, *present, *lengths]
             + ([None, None, None, None, *sinks] if sinks else []),
             _attributes(node, groups, window),
             num_outputs=1,
             domain=_CONTRIB,
         )
-        replaced, heads = _heads_of(node, tape, attended)
+        replaced, answer = heads.as_heads(node, tape, attended)
         ir.convenience.replace_nodes_and_values(
-            self.graph, node, [], tape.nodes, [replaced], [heads]
+            self.graph, node, [], tape.nodes, [replaced], [answer]
         )
         return "native:read"
 
     def _cached(self, value: ir.Value | None, node: ir.Node) -> _Cached | None:
         """Recognize a plain cache, also one that is written already."""
-        read, _ = _read(value)
+        read, _ = heads.read(value)
         return (
             _cached(value, node)
             if read is None
@@ -220,7 +218,7 @@ class _Lowering:
         write = cached.present.producer()
         assert write is not None
         tape, rows = Tape(), self._rows(groups)
-        present = tape.op("ScatterND", [cached.past, rows, _by_token(tape, cached.new)])
+        present = tape.op("ScatterND", [cached.past, rows, heads.by_token(tape, cached.new)])
         ir.convenience.replace_nodes_and_values(
             self.graph, write, [write], tape.nodes, [cached.present], [present]
         )
@@ -236,18 +234,18 @@ class _Lowering:
                 tape.op("Squeeze", [tape.op("Shape", [positions], {"start": a, "end": a + 1})])
                 for a in (0, 1)
             )
-            ends = [_ints(tape, value) for value in (0, 1, 1)]
+            ends = [heads.ints(tape, value) for value in (0, 1, 1)]
             first = tape.op("Slice", [positions, *ends])  # (batch, 1)
             rows = tape.op("Add", [first, tape.op("Range", [zero, columns, one])])
             numbers = tape.op("Range", [zero, batch, one])
             places = [
-                tape.op("Unsqueeze", [numbers, _ints(tape, 1, 2, 3)]),
+                tape.op("Unsqueeze", [numbers, heads.ints(tape, 1, 2, 3)]),
                 tape.op(
                     "Constant", [], {"value": ir.tensor(np.arange(groups).reshape(1, 1, -1, 1))}
                 ),
-                tape.op("Unsqueeze", [rows, _ints(tape, 2, 3)]),
+                tape.op("Unsqueeze", [rows, heads.ints(tape, 2, 3)]),
             ]
-            every = [tape.op("Shape", [positions]), _ints(tape, groups, 1)]
+            every = [tape.op("Shape", [positions]), heads.ints(tape, groups, 1)]
             shape = tape.op("Concat", every, {"axis": 0})
             spread = [tape.op("Expand", [one, shape]) for one in places]
             self._places[groups] = tape.op("Concat", spread, {"axis": -1})
@@ -259,7 +257,7 @@ class _Lowering:
         if width not in self._none:
             tape, positions = Tape(), self._input("position_ids")
             batch = tape.op("Shape", [positions], {"start": 0, "end": 1})
-            shape = tape.op("Concat", [batch, _ints(tape, 0, width)], {"axis": 0})
+            shape = tape.op("Concat", [batch, heads.ints(tape, 0, width)], {"axis": 0})
             self._none[width] = tape.op("ConstantOfShape", [shape])
             self.graph.insert_before(self.graph[0], tape.nodes)
         return self._none[width]
@@ -271,7 +269,7 @@ class _Lowering:
         assert made is not None
         assert positions is not None
         if positions not in self._last:
-            tape, one = Tape(), _ints
+            tape, one = Tape(), heads.ints
             newest = tape.op("ReduceMax", [positions, one(tape, 1)], {"keepdims": 0})  # (batch,)
             longest = tape.op("ReduceMax", [newest], {"keepdims": 0})
             total = tape.op("Add", [longest, tape.op("Constant", [], {"value_int": 1})])
@@ -295,7 +293,7 @@ class _Lowering:
         """Return the index of each row's last key, (batch,), and the number of keys of the longest row, in 32 bits."""
         if not self._seen:
             tape, positions = Tape(), self._input("position_ids")
-            zero, one = _ints(tape, 0), _ints(tape, 1)
+            zero, one = heads.ints(tape, 0), heads.ints(tape, 1)
             first = tape.op("Slice", [positions, zero, one, one])  # (batch, 1)
             columns = tape.op("Shape", [positions], {"start": 1})
             total = tape.op("Add", [first, columns])
@@ -309,14 +307,14 @@ class _Lowering:
     def trim(self) -> None:
         """Cut off the columns of a call that are padding in all rows."""
         tape, positions = Tape(), self._input("position_ids")
-        zero, one = _ints(tape, 0), _ints(tape, 1)
+        zero, one = heads.ints(tape, 0), heads.ints(tape, 1)
         last = tape.op("ReduceMax", [positions, one], {"keepdims": 1})
         first = tape.op("Slice", [positions, zero, one, one])  # (batch, 1)
         follow = tape.op("ReduceMax", [tape.op("Sub", [last, first]), zero], {"keepdims": 0})
         columns = tape.op("Add", [follow, one])
         for given, axis in _axes_of_columns(self.graph.inputs):
             users = [use for use in given.uses() if use.node not in tape.nodes]
-            kept = tape.op("Slice", [given, zero, columns, _ints(tape, axis)])
+            kept = tape.op("Slice", [given, zero, columns, heads.ints(tape, axis)])
             for use in users:
                 use.node.replace_input_with(use.idx, kept)
         for made, axis in _axes_of_columns(self.graph.outputs):
@@ -339,7 +337,7 @@ def _cached(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
     sliding = _sliding(value, attention)
     if sliding is not None:
         return sliding
-    value, reads = _read(value)
+    value, reads = heads.read(value)
     if value is not None and _is_of_another(value):
         return _Cached(past=value, present=value, new=None)
     write = value.producer() if value is not None else None
@@ -372,7 +370,7 @@ def _sliding(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
     both = value.producer() if value is not None else None
     if both is None or both.graph is None or both.op_type != "Concat" or len(both.inputs) != 2:
         return None
-    past, _ = _read(both.inputs[0])
+    past, _ = heads.read(both.inputs[0])
     new = both.inputs[1]
     attended = {user for user in _users(both.outputs[0]) if user.op_type in _OPS}
     state = None if past is None else state_of(past)
@@ -382,15 +380,6 @@ def _sliding(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
         return None
     present = next(one for one in both.graph.outputs if one.name == state.output)
     return _Cached(past=past, present=present, new=new, slides=True)
-
-
-def _read(value: ir.Value | None) -> tuple[ir.Value | None, list[ir.Node]]:
-    """Return what is read, and by which nodes."""
-    reads: list[ir.Node] = []
-    while value is not None and (read := value.producer()) and read.op_type in _READS:
-        reads.append(read)
-        value = read.inputs[0]
-    return value, reads
 
 
 def _users(value: ir.Value) -> Iterator[ir.Node]:
@@ -446,97 +435,3 @@ def _sizes(past: ir.Value) -> tuple[int, int]:
     """Return heads and head size of a state (batch, heads, ctx_len, head size)."""
     assert past.shape is not None
     return int(past.shape[1]), int(past.shape[3])  # type: ignore[arg-type]
-
-
-def _flat(tape: Tape, heads: ir.Value) -> ir.Value:
-    """Make (batch, seq, heads * size) of (batch, heads, seq, size), by undoing what made it if that can be.
-
-    Args:
-        tape: Records what is needed.
-        heads: Of a query, a key or a value.
-    """
-    split = _by_token(tape, heads)
-    made = split.producer()
-    if made is not None and made.op_type == "Reshape" and _is_product(made.inputs[0]):
-        return made.inputs[0]  # type: ignore[return-value]
-    return tape.op("Reshape", [split, _ints(tape, 0, 0, -1)])
-
-
-def _heads_of(node: ir.Node, tape: Tape, attended: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Say what a kernel's answer (batch, seq, heads * size) stands for.
-
-    Args:
-        node: An attention, whose answer is (batch, seq, heads, size).
-        tape: Records what is needed.
-        attended: The kernel's answer.
-
-    Returns:
-        A value of the graph, and what takes its place: where all that reads the heads flattens them, what it makes.
-    """
-    flat = [use.node for use in node.outputs[0].uses() if _flattens(use.node)]
-    if len(flat) == len(node.outputs[0].uses()) == 1:
-        return flat[0].outputs[0], attended
-    heads = node.attributes.get_int("num_heads", 0)
-    return node.outputs[0], tape.op("Reshape", [attended, _ints(tape, 0, 0, heads, -1)])
-
-
-def _flattens(node: ir.Node) -> bool:
-    """Tell whether a node makes (…, …, heads * size), as many rows as there were, for a product with a matrix."""
-    shape = node.inputs[1].producer() if node.op_type == "Reshape" and node.inputs[1] else None
-    if shape is None or shape.op_type != "Concat" or len(shape.inputs) != 3:
-        return False
-    last = ir.convenience.get_const_tensor(shape.inputs[2]) if shape.inputs[2] is not None else None
-    multiplied = any(_is_product(use.node.outputs[0]) for use in node.outputs[0].uses())
-    return multiplied and last is not None and last.numpy().tolist() == [-1]
-
-
-def _by_token(tape: Tape, heads: ir.Value) -> ir.Value:
-    """Make (batch, seq, heads, size) of (batch, heads, seq, size), by undoing what made it if that can be."""
-    return _undone(heads) or tape.op("Transpose", [heads], {"perm": _HEADS_FIRST})
-
-
-def _undone(heads: ir.Value) -> ir.Value | None:
-    """Return what a Transpose made (batch, heads, seq, size) of, or None where none did."""
-    transpose = heads.producer()
-    if transpose is None or transpose.op_type != "Transpose":
-        return None
-    perm = list(transpose.attributes.get_ints("perm", []))
-    return transpose.inputs[0] if perm == _HEADS_FIRST else None
-
-
-def _width(heads: ir.Value) -> int | None:
-    """Return heads * size of (batch, heads, seq, size) where a state, or the matrix that made it, says so; else None."""
-    value, _ = _read(heads)
-    if value is not None and value.shape is not None:
-        sizes = value.shape[1], value.shape[3]
-        return sizes[0] * sizes[1] if all(isinstance(one, int) for one in sizes) else None  # type: ignore[operator]
-    split = _undone(heads)
-    made = split.producer() if split is not None else None
-    return _columns(made.inputs[0]) if made is not None and made.op_type == "Reshape" else None
-
-
-def _columns(value: ir.Value | None) -> int | None:
-    """Return how many columns a value has that a matrix made, with a bias, less minima or scaled."""
-    node = value.producer() if value is not None else None
-    if value is not None and value.shape is not None:
-        return value.shape[-1] if isinstance(value.shape[-1], int) else None
-    if node is None or not _is_product(value):
-        return None
-    if node.op_type == "MatMulNBits":
-        return node.attributes.get_int("N")
-    if node.op_type in _PRODUCTS:
-        weight = node.inputs[1]
-        return int(weight.shape[0]) if weight is not None and weight.shape is not None else None  # type: ignore[arg-type]
-    return next((found for one in node.inputs if (found := _columns(one)) is not None), None)
-
-
-def _is_product(value: ir.Value | None) -> bool:
-    """Tell whether a value is what a matrix, with a bias, less minima or scaled, made of hidden states (batch, seq, …)."""
-    node = value.producer() if value is not None else None
-    if node is not None and node.op_type in ("Add", "Sub", "Mul"):
-        return any(_is_product(one) for one in node.inputs)
-    return node is not None and node.op_type in _PRODUCTS
-
-
-def _ints(tape: Tape, *values: int) -> ir.Value:
-    return tape.op("Constant", [], {"value_ints": values})
