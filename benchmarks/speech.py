@@ -4,13 +4,15 @@
 Builds packages of a checkpoint in each storage, opens each, and faster-whisper with the model that the checkpoint was
 converted from, in a process of its own, and lets them take turns at one recording. Judged is CPU time on one thread,
 since others on the machine disturb it less. With --genai onnxruntime-genai takes its turns too, with a model of its own
-builder in float32; it reads 30 seconds at most, so that it is given the recording in equal parts. Prints JSON.
+builder in float32. It reads 30 seconds at most and writes no timestamps, so the package is compared with it at the same
+work: the recording in equal parts, each written down without timestamps. Prints JSON.
 
     python benchmarks/speech.py CHECKPOINT [--recording FILE] [--peer PYTHON FOLDER] [--genai] [--repeat 3]
 """
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -56,7 +58,7 @@ processor = model.create_multimodal_processor()
 for line in sys.stdin:
     samples = np.load(line.strip())
     cpu, wall, texts = time.process_time(), time.perf_counter(), []
-    for part in np.array_split(samples, -(-len(samples) // (30 * 16000))):
+    for part in np.array_split(samples, int(sys.argv[2])):
         file = io.BytesIO()
         with wave.open(file, "wb") as out:
             out.setnchannels(1)
@@ -87,16 +89,17 @@ _BUILDER = (
     "cpu",
 )
 _PEERS = {
-    "CTranslate2 float32": "fp32",
-    "CTranslate2 int8": "int8",
-    "onnxruntime-genai float32": "fp32",
+    "CTranslate2 float32": "qeff-zoo fp32",
+    "CTranslate2 int8": "qeff-zoo int8",
+    "onnxruntime-genai float32": "qeff-zoo fp32, in parts",
 }
+_LONGEST = 30  # seconds that onnxruntime-genai reads
 
 
 def main() -> None:
     """Measure what was asked for and print the figures."""
     if sys.argv[1:2] == ["serve"]:
-        serve(sys.argv[2])
+        serve(sys.argv[2], int(sys.argv[3]))
         return
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("checkpoint")
@@ -109,10 +112,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         recording = Path(name, "recording.npy")
         seconds = write(arguments.recording, recording)
-        processes = {
-            f"qeff-zoo {weights}": start([sys.executable, __file__, "serve", str(package.path)])
+        packages = {
+            weights: str(build(arguments.checkpoint, weights=weights, validate=False).path)
             for weights in ("fp32", "int8")
-            for package in [build(arguments.checkpoint, weights=weights, validate=False)]
+        }
+        ours = [sys.executable, __file__, "serve"]
+        processes = {
+            f"qeff-zoo {weights}": start([*ours, path, "0"]) for weights, path in packages.items()
         }
         if arguments.peer:
             python, folder = arguments.peer
@@ -120,12 +126,15 @@ def main() -> None:
                 command = [python, "-c", _PEER, folder, kind]
                 processes[f"CTranslate2 {kind}"] = start(command)
         if arguments.genai:
-            folder = str(Path(name, "genai"))
+            folder, parts = str(Path(name, "genai")), str(math.ceil(seconds / _LONGEST))
             command = [*_BUILDER, "-i", arguments.checkpoint, "-o", folder]
             subprocess.run(
                 command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
-            processes["onnxruntime-genai float32"] = start([sys.executable, "-c", _GENAI, folder])
+            processes["qeff-zoo fp32, in parts"] = start([*ours, packages["fp32"], parts])
+            processes["onnxruntime-genai float32"] = start(
+                [sys.executable, "-c", _GENAI, folder, parts]
+            )
         turns = [
             {who: ask(process, recording) for who, process in processes.items()}
             for _ in range(arguments.repeat + 1)
@@ -147,8 +156,13 @@ def write(source: Path, target: Path) -> float:
     return _COPIES * len(one) / rate
 
 
-def serve(package: str) -> None:
-    """Write down each recording that is named on stdin; answer by what it took, in seconds, and the text."""
+def serve(package: str, parts: int) -> None:
+    """Write down each recording that is named on stdin; answer by what it took, in seconds, and the text.
+
+    Args:
+        package: A path.
+        parts: In how many equal parts, without timestamps; 0 for all of it, with them.
+    """
     import numpy as np
 
     from qeff_zoo import load
@@ -157,9 +171,10 @@ def serve(package: str) -> None:
     for line in sys.stdin:
         samples = np.load(line.strip())
         cpu, wall = time.process_time(), time.perf_counter()
-        (found,) = session.transcribe(samples, timestamps=True)
+        found = session.transcribe(np.array_split(samples, parts or 1), timestamps=not parts)
         took = {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}
-        sys.stdout.write(json.dumps({**took, "text": found.text}) + "\n")
+        text = " ".join(one.text for one in found)
+        sys.stdout.write(json.dumps({**took, "text": text}) + "\n")
         sys.stdout.flush()
 
 
@@ -191,7 +206,7 @@ def judged(turns: list[dict[str, dict[str, Any]]], seconds: float) -> dict[str, 
     }
     found: dict[str, Any] = {"median": medians}
     for theirs in (who for who in turns[0] if who in _PEERS):
-        ours = f"qeff-zoo {_PEERS[theirs]}"
+        ours = _PEERS[theirs]
         ratio = round(statistics.median(t[ours]["cpu"] / t[theirs]["cpu"] for t in turns), 3)
         most = _MOST if theirs.startswith("CTranslate2") else 1.0
         found.setdefault("ratio", {})[f"{ours} to {theirs}"] = {

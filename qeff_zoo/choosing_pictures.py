@@ -44,8 +44,8 @@ def choose_pictures(
         return {}
     from qeff_zoo.runtime.geometry import Tower, merge_of
 
-    tower = Tower.read(checkpoint.config, asdict(images))
-    vision = checkpoint.config["vision_config"]
+    tower = Tower.read(checkpoint.model_config, asdict(images))
+    vision = checkpoint.model_config["vision_config"]
     unit = int(vision.get("patch_size", 14)) * (merge_of(vision) if images.merged else tower.merge)
     if not choices.value[_NAME]:
         rows = _ROWS if tower.positions else _PATCHES // tower.merge**2

@@ -32,7 +32,7 @@ from qeff_zoo.versions import installed
 from qeff_zoo.weights.kv_heads import widened
 
 #: Raised when the same inputs come to give another graph or another package.
-EXPORTER_REVISION = 8
+EXPORTER_REVISION = 7
 #: Stands for the weights of a plan that is made from a config alone.
 NO_WEIGHTS = "sha256:" + "0" * 64
 _TRACERS = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
@@ -146,7 +146,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     others |= _choose_rope_factors(checkpoint, request, shape, choices)
     usual = recipe.compile_flags.get(target.name, {})
     options = choose_options(target, usual, request, choices)
-    choices.problems += target.problems(checkpoint.config, shape, options)
+    choices.problems += target.problems(checkpoint.model_config, shape, options)
     _check_programs(checkpoint, recipe, components, target, choices, drafts=bool(within))
     if shape.decode_only:  # another package, for the same target, reads pictures
         components = tuple(one for one in components if one.role not in READERS)

@@ -124,11 +124,15 @@ class Media:
             which need not be one token; nothing for `token`.
         before: Tokens before those of the rows, of those that the marker becomes: ids, fields of the config, or texts.
         after: Tokens after them.
+        begun: Field of the config with the token that a chat template writes before each marker, where a forward finds
+            pictures by that.
         text: How what follows the last picture of a prompt is written, as `<bos>{}`; nothing for as it is.
         mask: What a processor calls the part of its result that is no padding, where it fills up.
         among: Fields of the config with the tokens that are written among and around a picture's rows, where they see
             others and are seen as if they had rows, too.
         opening: Names of special tokens, of which the first that a tokenizer has begins every prompt.
+        embedded: Whether rows are put among the embeddings of tokens, since a forward cannot be told them as it can be
+            those of another kind.
         adapter: Folder of a checkpoint, "." for its own, that has an adapter which is to be on only where a prompt has
             pictures or sounds.
     """
@@ -143,10 +147,12 @@ class Media:
     marker: str = ""
     before: tuple[int | str, ...] = ()
     after: tuple[int | str, ...] = ()
+    begun: str = ""
     text: str = ""
     mask: str = ""
     among: tuple[str, ...] = ()
     opening: tuple[str, ...] = ()
+    embedded: bool = False
     adapter: str = ""
 
 
@@ -236,6 +242,9 @@ class Sounds(Media):
         together: Whether features of a sound are computed of all its windows together, and not of each by itself.
         window: Name of the encoder's frames of a window, where a forward takes a sound of any length at once, whose
             windows do not hear one another; nothing where each is given by itself, with a frame for every position.
+        halves: Whether that name has half of them.
+        filled: Whether a processor fills up every sound with silence, to as much as it takes at most, and the last of
+            its frames hear that.
         times: Name of a method of the model that says when each row of a sound's windows is, (windows, rows) in
             seconds, which it is to find in the prompt; nothing where rows have no times.
         features: What a processor and a forward call features of a sound, where that is not `input_features`.
@@ -249,6 +258,8 @@ class Sounds(Media):
     windows: int = 0
     together: bool = False
     window: str = ""
+    halves: bool = False
+    filled: bool = False
     times: str = ""
     features: str = ""
     span: int = 0

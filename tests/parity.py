@@ -202,7 +202,7 @@ def parse(config: Mapping[str, Any]) -> Any:
 
 def hugging_face(config: Mapping[str, Any], task: str, seed: int = 0) -> Any:
     """Make transformers' own model with random weights, in float32, unpatched, with eager attention."""
-    parsed = parse(config)
+    parsed = tasks.parsed_model_config(parse(config))
     auto = tasks.auto_class(task, parsed)
     torch.manual_seed(seed)
     with warnings.catch_warnings():
@@ -249,6 +249,8 @@ class Subject:
         self.hf = hugging_face(config, recipe.task)
         self.folder = Path(tempfile.mkdtemp(prefix="subject-", dir=os.environ[CACHE]))
         self.hf.save_pretrained(self.folder / "checkpoint")
+        if tasks.model_config(config) is not config:
+            parse(config).save_pretrained(self.folder / "checkpoint")
         self.checkpoint = open_checkpoint(str(self.folder / "checkpoint"))
         self._sessions: dict[Any, Any] = {}
         self._lowered: dict[Any, Lowered] = {}

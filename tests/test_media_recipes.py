@@ -385,7 +385,7 @@ def check(session: MediaTextSession, subject: parity.Subject) -> None:
     shown = shown_to(session)
     names = ("image_start_token_id", "image_end_token_id")
     begun, ended = ([session.config[name]] if name in session.config else [] for name in names)
-    runs = [[*begun, *session.run_of(session.reader.look(one)), *ended] for one in shown]
+    runs = [[*begun, *session.run_begun(session.reader.look(one)), *ended] for one in shown]
     rows = [[3, *runs[0], 4, 5, *runs[1], 6, 7, 8, 9], [10, 11, *runs[2], 12, 13, 14]]
     seen = [shown[:2], shown[2:]]
     right, wrong = (

@@ -2,7 +2,7 @@
 """Every semantic op three ways: its torch reference, its ONNX function in ONNX Runtime, and a plain loop."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -342,19 +342,16 @@ def attentions(draw: Any) -> tuple[Array, Array, Array, Array]:
     return query, key, value, mask
 
 
-def heads(case: Sequence[Array]) -> dict[str, int]:
-    """What an attention is told of its queries and keys."""
-    return {"num_heads": case[0].shape[1], "kv_num_heads": case[1].shape[1]}
-
-
 @some
 @given(attentions(), st.sampled_from([0.25, 1.0, 2.0]), st.sampled_from([0.0, 0.5, 30.0]))
 def test_attention(case: tuple[Array, Array, Array, Array], scale: float, softcap: float) -> None:
     expected = attended(*case, scale, softcap)
     if softcap:
-        got = in_onnx("SoftcapAttention", *case, **heads(case), scale=scale, softcap=softcap)
+        got = in_onnx(
+            "SoftcapAttention", *case, num_heads=case[0].shape[1], scale=scale, softcap=softcap
+        )
     else:
-        got = in_onnx("Attention", *case, **heads(case), scale=scale)
+        got = in_onnx("Attention", *case, num_heads=case[0].shape[1], scale=scale)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-6)
     got = in_torch(OURS.attention, *case, scale, softcap)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-6)
@@ -371,7 +368,7 @@ def test_softcap_comes_before_the_mask() -> None:
         key,
         value,
         mask,
-        **heads((query, key)),
+        num_heads=query.shape[1],
         scale=1.0,
         softcap=2.0,
     )
@@ -382,7 +379,7 @@ def test_softcap_comes_before_the_mask() -> None:
 def test_a_row_without_anything_to_look_at_stays_finite() -> None:
     query, key, value = normal(0, 1, 2, 1, 4), normal(1, 1, 2, 3, 4), normal(2, 1, 2, 3, 4)
     mask = np.full((1, 1, 1, 3), np.finfo(np.float32).min)
-    got = in_onnx("Attention", query, key, value, mask, **heads((query, key)), scale=1.0)
+    got = in_onnx("Attention", query, key, value, mask, num_heads=query.shape[1], scale=1.0)
     assert np.isfinite(got).all()
     assert np.isfinite(in_torch(OURS.attention, query, key, value, mask, 1.0, 0.0)).all()
 
@@ -401,7 +398,7 @@ def test_sink_attention(case: tuple[Array, Array, Array, Array], scale: float) -
         scores = np.append(keys @ query[b, h, s] * scale + seen, sinks[h])
         weights = np.exp(scores - scores.max())
         expected[b, s, h] = (weights / weights.sum())[:-1] @ values
-    got = in_onnx("SinkAttention", *case, sinks, **heads(case), scale=scale)
+    got = in_onnx("SinkAttention", *case, sinks, num_heads=case[0].shape[1], scale=scale)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-6)
     got = in_torch(OURS.sink_attention, *case, sinks, scale)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-6)

@@ -14,6 +14,7 @@ import onnxruntime as ort
 import parity
 import pytest
 import torch
+from onnx_ir.passes import common as onnx_passes
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from qeff_zoo.numerics import FLOAT32
@@ -150,11 +151,13 @@ _FULL = """
         query_by_head = Transpose <perm = [0, 2, 1, 3]> (query_by_token)
         ones = Constant <value_ints = [1, 1, 1, 1]> ()
         zeros = ConstantOfShape <value = float[1] {{{hidden}}}> (ones)
-        mask = CastLike (zeros, query)
+        like = CastLike (zeros, query)
+        mask = Expand (like, ones)
         {more}
-        y = qeff_zoo.Attention <scale = 0.3, num_heads = 3, kv_num_heads = {groups}> (query_by_head, k, v, mask)
+        y = qeff_zoo.Attention <scale = 0.3, num_heads = 3> (query_by_head, k, v, mask)
     }}"""
-_BY_TOKEN = """key_by_token = Reshape (key, shape)
+_BY_TOKEN = """key_shape = Constant <value_ints = [0, 0, -1, 8]> ()
+        key_by_token = Reshape (key, key_shape)
         k = Transpose <perm = [0, 2, 1, 3]> (key_by_token)
         value_shape = Constant <value_ints = [0, 0, 3, -1]> ()
         value_by_token = Reshape (value, value_shape)
@@ -163,10 +166,10 @@ _BY_HEAD = """k = Identity (key)
         v = Identity (value)"""
 
 
-def full(keys: str, values: str, *, hidden: float = 0.0, groups: int = 3) -> ir.Model:
+def full(keys: str, values: str, *, hidden: float = 0.0) -> ir.Model:
     """An attention without a mask, whose keys and values lie by token or by head."""
     more = _BY_HEAD if keys.startswith("[batch,3") else _BY_TOKEN
-    text = _FULL.format(keys=keys, values=values, more=more, hidden=hidden, groups=groups)
+    text = _FULL.format(keys=keys, values=values, more=more, hidden=hidden)
     return ir.from_onnx_text(text)
 
 
@@ -184,6 +187,7 @@ def test_all_that_see_all_are_one_kernel(
 ) -> None:
     model = full(keys, values)
     assert attention.lower(model.graph, 0) == {"native:full": 1}
+    onnx_passes.RemoveUnusedNodesPass()(model)
     model.opset_imports["com.microsoft"] = 1
     assert "Attention" not in {node.op_type for node in model.graph}
     random = np.random.default_rng(0)
@@ -204,9 +208,14 @@ def test_all_that_see_all_are_one_kernel(
 
 
 @pytest.mark.parametrize(
-    ("choices", "way"), [({"groups": 1}, "portable:full"), ({"hidden": -1e9}, "portable:mask")]
+    ("keys", "hidden", "way"),
+    [
+        ("[batch,length,8]", 0.0, "portable:full"),  # one head for all queries
+        ("[batch,length,width]", 0.0, "portable:full"),  # of who knows how many
+        ("[batch,length,24]", -1e9, "portable:mask"),
+    ],
 )
-def test_groups_and_other_masks_keep_their_bodies(choices: Any, way: str) -> None:
-    model = full("[batch,length,24]", "[batch,length,24]", **choices)
+def test_groups_and_other_masks_keep_their_bodies(keys: str, hidden: float, way: str) -> None:
+    model = full(keys, "[batch,length,24]", hidden=hidden)
     assert attention.lower(model.graph, 0) == {way: 1}
     assert "Attention" in {node.op_type for node in model.graph}

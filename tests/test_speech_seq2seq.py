@@ -629,6 +629,11 @@ def test_silence_and_a_click_are_written_down_without_harm(session: SpeechSeq2Se
 REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "a language that it does not know": ({"language": "fr"}, "expected one of de, en"),
     "a task that there is none of": ({"task": "sing"}, "transcribe or translate"),
+    "a translation into another than English": ({"target_language": "de"}, "into which alone"),
+    "a translation that is none": (
+        {"task": "transcribe", "target_language": "en"},
+        "expected one of the two",
+    ),
     "no tokens": ({"generation_len": 0}, "at least 1"),
     "a temperature below 0": ({"temperature": -1.0}, "0 or more"),
     "words without times": ({"timestamps": False, "word_timestamps": True}, "expected both"),
@@ -698,9 +703,14 @@ def test_the_command_writes_text_times_and_json(
     assert capsys.readouterr().out.strip() == again.text
     assert main(["run", package, path, "--fallback", "--temperature", "0.5"]) == 1
     assert "does not go with --fallback" in capsys.readouterr().err
+    assert main(["run", package, path, "--target-language", "de"]) == 1
+    assert "into which alone" in capsys.readouterr().err
+    assert main(["run", package, path, "--target-language", "en", "--json"]) == 0
+    into_english = json.loads(capsys.readouterr().out)
     assert main(["run", package, path, "--translate", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["segments"][0]["tokens"]
+    assert found == into_english
     assert found["language"] in ("en", "de")
 
 
@@ -968,6 +978,12 @@ def test_every_form_of_a_transcription(
     )
     (english,) = session.transcribe(wave, task="translate", timestamps=True, **drawn)
     assert (translated.text, translated.language) == (english.text, "english")
+    with pytest.raises(openai.BadRequestError, match="is for translations"):
+        ask(client, wave, extra_body={"target_language": "en"})
+    with pytest.raises(openai.BadRequestError, match="into which alone"):
+        client.audio.translations.create(
+            model=MODEL, file=("a.wav", wave), extra_body={"target_language": "de"}
+        )
 
 
 BAD: Mapping[str, tuple[dict[str, Any], str]] = {

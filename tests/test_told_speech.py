@@ -122,7 +122,7 @@ def test_text_of_cohere_transcribe_is_that_of_generate(tmp_path: Path) -> None:
 
 
 def test_answers_of_canary_begin_as_its_chat_template_writes(tmp_path: Path) -> None:
-    """In the language that is spoken, and in English; graphs and `generate` are as of Cohere Transcribe."""
+    """In the language that is spoken, or in another; graphs and `generate` are as of Cohere Transcribe."""
     processor = processor_of("canary", tmp_path)
     transformers.CanaryConfig().save_pretrained(tmp_path)
     speech = find_recipe("canary").speech
@@ -132,6 +132,13 @@ def test_answers_of_canary_begin_as_its_chat_template_writes(tmp_path: Path) -> 
         right = processor.apply_transcription_request(voice(4000, RATE, 1), "de", target)
         ours = found.beginning(found.language_token("German"), task, times=False)
         assert list(ours) == right["decoder_input_ids"][0].tolist()
+    for given in ("fr", "French"):
+        right = processor.apply_transcription_request(voice(4000, RATE, 1), "en", "fr")
+        english = found.language_token("en")
+        ours = found.beginning(english, None, times=False, target=given)
+        assert list(ours) == right["decoder_input_ids"][0].tolist()
+    with pytest.raises(GenerationError, match=r"Language 'ja' is not known to this model"):
+        found.beginning(english, None, times=False, target="ja")
     assert {*speech.languages} == {*LANGUAGE_CODE_TO_NAME}
     with pytest.raises(GenerationError, match="which language is spoken"):
         found.beginning(None, None, times=False)

@@ -128,6 +128,11 @@ def _add_sound(parser: argparse.ArgumentParser) -> None:
         "--translate", action="store_true", help="of a recording, what is said in English"
     )
     parser.add_argument(
+        "--target-language",
+        metavar="CODE",
+        help="of a recording, what is said in that language, of models that translate into several",
+    )
+    parser.add_argument(
         "--fallback",
         action="store_true",
         help="of a recording, draw again what looks wrong, at rising temperatures, and leave out likely silence",

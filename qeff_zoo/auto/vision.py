@@ -20,6 +20,8 @@ _SHAPES = ("spatial_shapes", "pixel_attention_mask")
 _SIZES = "target_sizes"
 _COUNTS = "num_local_patches"
 _CROPS, _GRIDS, _POOLED = "image_num_crops", "image_grids", "image_token_pooling"
+#: What processors make of sounds and videos.
+_UNREAD = ("input_features", "audio_input_features", "pixel_values_videos")
 
 
 class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
@@ -171,6 +173,11 @@ def _of_processor(
     if "input_ids" not in inputs:
         raise GenerationError(
             f"The inputs are {sorted(inputs)!r}; expected input_ids, as a processor returns them. Call it on the text."
+        )
+    if unread := [name for name in _UNREAD if name in inputs]:
+        raise GenerationError(
+            f"The inputs have {' and '.join(unread)}; expected text and pictures, which this package reads. Call the "
+            "processor without sounds and videos."
         )
     ids = np.atleast_2d(np.asarray(inputs["input_ids"]))
     mask = np.atleast_2d(np.asarray(inputs.get("attention_mask", np.ones_like(ids)))).astype(bool)

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from qeff_zoo import tasks
 from qeff_zoo.checkpoint.files import (
     Files,
     LocalFiles,
@@ -80,9 +81,14 @@ class Checkpoint:
         return str(self.config["model_type"])
 
     @property
+    def model_config(self) -> Mapping[str, Any]:
+        """What the configuration says of the model that is built; all of it but where there are several."""
+        return tasks.model_config(self.config)
+
+    @property
     def text_config(self) -> Mapping[str, Any]:
         """What the configuration says of the language model; all of it where there is no other model."""
-        inner = self.config.get("text_config")
+        inner = self.model_config.get("text_config")
         return inner if isinstance(inner, Mapping) else self.config
 
     @property

@@ -70,7 +70,9 @@ def _refuse_choices(task: str, arguments: argparse.Namespace) -> None:
             f"speech, or one for {TEXT2TEXT}. Leave it out."
         )
     if of_speech := [
-        name for name in (*TIMES, "translate", "fallback") if getattr(arguments, name)
+        name
+        for name in (*TIMES, "translate", "target_language", "fallback")
+        if getattr(arguments, name)
     ]:
         raise GenerationError(
             f"--{of_speech[0].replace('_', '-')} does not apply to {task}; expected a package that writes down speech. "

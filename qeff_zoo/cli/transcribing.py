@@ -44,6 +44,7 @@ def _chosen(task: str, arguments: argparse.Namespace) -> dict[str, Any]:
     given = {
         "language": arguments.language,
         "task": "translate" if arguments.translate else None,
+        "target_language": arguments.target_language,
         "prompt": " ".join(arguments.prompt) or None,
         "temperature": arguments.temperature,
         "seed": arguments.seed,

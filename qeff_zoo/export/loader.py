@@ -56,7 +56,7 @@ def build_meta(config: Mapping[str, Any], task: str) -> Any:
     try:
         kind = CONFIG_MAPPING[config["model_type"]]
         # JSON has no infinity; transformers writes one in a way of its own.
-        parsed = kind.from_dict(kind._decode_special_floats(raw))
+        parsed = tasks.parsed_model_config(kind.from_dict(kind._decode_special_floats(raw)))
     except (TypeError, ValueError, KeyError, AttributeError, StrictDataclassError) as error:
         raise CheckpointError(
             f"transformers does not accept this config of model_type {config['model_type']!r}: {error}. "

@@ -26,11 +26,8 @@ def table() -> dict[Any, Callable[..., Any]]:
         product = op.Linear(x, weight)
         return product if bias is None else standard.Add(product, bias)
 
-    def heads(query: Any, key: Any) -> dict[str, int]:
-        return {"num_heads": int(query.shape[1]), "kv_num_heads": int(key.shape[1])}
-
     def attend(query: Any, key: Any, value: Any, mask: Any, scale: float, softcap: float) -> Any:
-        given: dict[str, Any] = {"scale": scale, **heads(query, key)}
+        given: dict[str, Any] = {"scale": scale, "num_heads": int(query.shape[1])}
         if softcap:
             return op.SoftcapAttention(query, key, value, mask, **given, softcap=softcap)
         return op.Attention(query, key, value, mask, **given)
@@ -38,7 +35,7 @@ def table() -> dict[Any, Callable[..., Any]]:
     def attend_with_sinks(
         query: Any, key: Any, value: Any, mask: Any, sinks: Any, scale: float
     ) -> Any:
-        given = {"scale": scale, **heads(query, key)}
+        given = {"scale": scale, "num_heads": int(query.shape[1])}
         return op.SinkAttention(query, key, value, mask, sinks, **given)
 
     def mask(positions: Any, ctx_len: Any, window: int) -> Any:

@@ -38,6 +38,7 @@ class Features:
         compute: Samples -> (inputs,) or (inputs, bins), float32.
         step: Samples from one input to the next.
         least: Samples that the first input takes.
+        most: Samples that a recording is filled up to, or cut to, unless it is told otherwise; 0 for as many as it has.
         cut: Samples of a recording -> pieces, each of which is a sound by itself.
     """
 
@@ -46,6 +47,7 @@ class Features:
     compute: Callable[[Array], Array]
     step: int = 1
     least: int = 1
+    most: int = 0
     cut: Callable[[Array], list[Array]] = field(default=lambda samples: [samples], repr=False)
 
     def count(self, samples: int) -> int:
@@ -248,7 +250,10 @@ def _whisper(settings: Mapping[str, Any]) -> Features:
         scaled: Array = (np.maximum(logs, logs.max() - 8) + 4) / 4
         return scaled
 
-    return Features(name="input_features", rate=rate, compute=compute, step=hop, least=hop)
+    most = rate * int(settings.get("chunk_length", 30))
+    return Features(
+        name="input_features", rate=rate, compute=compute, step=hop, least=hop, most=most
+    )
 
 
 def _qwen3(settings: Mapping[str, Any]) -> Features:

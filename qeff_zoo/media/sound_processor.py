@@ -13,6 +13,8 @@ from qeff_zoo.media.sound import Samples
 
 #: What a processor calls the number of rows that a sound becomes.
 ROWS = "audio_embed_sizes"
+#: Frames of silence behind a sound: those that hear some of it, and as much as is mirrored behind the last.
+_BEHIND = 4
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class SoundProcessor:
         if self.told.get("blocks"):
             return {self.features.name: self.features.compute(samples)[None]}
         if self.told.get("window"):
-            logs = np.ascontiguousarray(self.features.compute(samples).T)[None]
+            compute = self._filled_up if self.told.get("filled") else self.features.compute
+            logs = np.ascontiguousarray(compute(samples).T)[None]
             return {self.features.name: logs, self.told["mask"]: np.ones_like(logs[:, 0], np.int64)}
         if self.told.get("span"):
             logs, merged = self.features.compute(samples), self.shape[0]
@@ -55,11 +58,7 @@ class SoundProcessor:
         frames = self.shape[1]
         width = frames * self.features.step
         windows, most = -(-len(samples) // width), int(self.told.get("windows", 0))
-        if most and windows > most:
-            raise MediaError(
-                f"The sound has {len(samples) / self.rate:,.1f} seconds; expected at most "
-                f"{most * width / self.rate:,.0f}, which is what the model hears. Cut it."
-            )
+        self._check_length(samples, most * width)
         whole = np.zeros(windows * width, np.float32)
         whole[: len(samples)] = samples
         parts = [whole] if self.told.get("together") else np.split(whole, windows)
@@ -73,3 +72,19 @@ class SoundProcessor:
             real = np.arange(windows * frames) * self.features.step < len(samples)
             found[name] = real.reshape(windows, frames).astype(np.int64)
         return found
+
+    def _filled_up(self, samples: Samples) -> Samples:
+        """Compute the frames of a sound that has silence behind it, as much as the last of them hear."""
+        step, most = self.features.step, self.features.most
+        self._check_length(samples, most)
+        count = -(-len(samples) // step)
+        whole = np.zeros(min(most, (count + _BEHIND) * step), np.float32)
+        whole[: len(samples)] = samples
+        return self.features.compute(whole)[:count]
+
+    def _check_length(self, samples: Samples, most: int) -> None:
+        if 0 < most < len(samples):
+            raise MediaError(
+                f"The sound has {len(samples) / self.rate:,.1f} seconds; expected at most "
+                f"{most / self.rate:,.0f}, which is what the model hears. Cut it."
+            )

@@ -14,6 +14,7 @@ from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSes
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.tokenizer import read_json
+from qeff_zoo.tasks import model_config
 
 
 class AudioTextToTextSession(MediaTextSession):
@@ -50,7 +51,8 @@ class AudioTextToTextSession(MediaTextSession):
     ) -> None:
         told = chosen["sounds"]
         kind = BlockHearing if told.get("blocks") else SpanHearing if told.get("span") else Hearing
-        reader = kind(audio, read_json(folder / "config.json"), feature_cache_bytes, told)
+        config = model_config(read_json(folder / "config.json"))
+        reader = kind(audio, config, feature_cache_bytes, told)
         super().__init__(folder, program, reader=reader, told=told, prefixes=prefixes)
         self._processor: SoundProcessor | None = None
 

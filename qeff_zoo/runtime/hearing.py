@@ -48,13 +48,16 @@ class Hearing(Reader):
         return Encoded(digest=digest, features=rows, kind=self.kind)
 
     def _cut(self, prepared: Mapping[str, Array]) -> dict[str, Array]:
-        """Cut a sound, (1, bins, frames) and the mask of its frames, into windows, and fill up the last."""
+        """Cut a sound, (1, bins, frames) and their mask, into the windows that have any of it, and fill up the last."""
         (bins, frames), count = self.shape, prepared[FEATURES].shape[-1]
-        if prepared[FEATURES].shape != (1, bins, count):
+        mask = prepared.get(self._told["mask"])
+        if prepared[FEATURES].shape != (1, bins, count) or mask is None or mask.shape != (1, count):
             return dict(prepared)
-        found = {}
-        for name, array in prepared.items():
-            whole = np.pad(array[0], [(0, 0)] * (array.ndim - 2) + [(0, -count % frames)])
+        found, windows = {}, -(-int(mask.sum()) // frames)
+        for name in (FEATURES, self._told["mask"]):
+            array = prepared[name][..., : windows * frames]
+            lacking = windows * frames - array.shape[-1]
+            whole = np.pad(array[0], [(0, 0)] * (array.ndim - 2) + [(0, lacking)])
             found[name] = np.moveaxis(whole.reshape(*whole.shape[:-1], -1, frames), -2, 0)
         return found
 

@@ -20,6 +20,7 @@ from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.runtime.video_steps import TIMES, Stamps, check_times, steps_of
 from qeff_zoo.runtime.vision import GRID, STEP_SECONDS, AsPrepared, Vision
 from qeff_zoo.states import VISION_SIZE
+from qeff_zoo.tasks import model_config
 
 
 class ImageTextToTextSession(MediaTextSession):
@@ -54,7 +55,7 @@ class ImageTextToTextSession(MediaTextSession):
         feature_cache_bytes: int = FEATURE_CACHE_BYTES,
     ) -> None:
         told = chosen["images"]
-        config = read_json(folder / "config.json")
+        config = model_config(read_json(folder / "config.json"))
         if feature_cache_bytes:  # those of a prompt at least, where they are a state
             memory: Mapping[str, Array] = program.memory or {}
             read = {one.name for one in program.states if not one.written} & memory.keys()

@@ -18,6 +18,7 @@ from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.reading import Reader
 from qeff_zoo.runtime.text_generation import Generation, Stream, TextGenerationSession
 from qeff_zoo.runtime.tokenizer import read_json
+from qeff_zoo.tasks import model_config
 
 #: One picture or sound as a processor prepares it: what the model's forward takes of it.
 Prepared: TypeAlias = Mapping[str, Array]
@@ -63,7 +64,8 @@ class MediaTextSession(TextGenerationSession):
         prefixes: PrefixChoices = USUAL,
     ) -> None:
         super().__init__(folder, program, prefixes=prefixes)
-        self.config = read_json(folder / "config.json")
+        whole = read_json(folder / "config.json")
+        self.config = model_config(whole)
         self.told, self.reader = told, reader
         #: The token that stands for a row of features.
         self.placeholder = self._id(told["token"])
@@ -71,7 +73,12 @@ class MediaTextSession(TextGenerationSession):
         self.placeholders = {self.placeholder, *self.config.get(told.get("around", ""), ())}
         #: Further tokens that are written for a picture, and see its rows both ways.
         self.among = {self._id(name) for name in told.get("among", ())}
+        #: The token before each marker, where the model finds it by that.
+        self._begun = [self._id(told["begun"])] if told.get("begun") else []
         self._learn_writing(folder)
+        # Of several models the whole knows how an answer ends, and no file needs to say it but the tokenizer's.
+        if self.config is not whole and not self.eos_token_ids and "eos_token" in self._special:
+            self.eos_token_ids = frozenset(self._named("eos_token"))
         marker = told.get("marker") or told["token"]
         #: What is written for a picture or sound where that is no token.
         self._mark = "" if marker.endswith(_FIELDS) else marker
@@ -254,6 +261,7 @@ class MediaTextSession(TextGenerationSession):
     def _written_out(self, tokens: Sequence[int], parts: Sequence[Encoded]) -> list[int]:
         """Replace the token of each picture or sound by those of its rows, and what stands around them."""
         self._check_count(tokens, self.marker, len(parts))
+        self._check_begun(tokens)
         own = (self.placeholders | self.among) - {self.marker, self.placeholder}
         if taken := own & {*tokens}:
             raise GenerationError(
@@ -285,6 +293,20 @@ class MediaTextSession(TextGenerationSession):
                 f"The prompt has {count} places for {nouns}, and there are {parts} {nouns}; expected as "
                 f"many of both. Write {shown!r} where each belongs, or use the chat template (--chat), which does."
             )
+
+    def _check_begun(self, tokens: Sequence[int]) -> None:
+        before = {tokens[at - 1] for at, token in enumerate(tokens) if at and token == self.marker}
+        if not self._begun or (before <= {*self._begun} and tokens[0] != self.marker):
+            return
+        begin = self.tokenizer.piece(self._begun[0]).strip() if self.tokenizer else self._begun[0]
+        raise GenerationError(
+            f"The prompt has a place for {self._nouns} without {begin!r} before it, by which the model finds it; "
+            "expected that before each. Write it, and what ends it, or use the chat template (--chat), which does."
+        )
+
+    def run_begun(self, encoded: Encoded) -> list[int]:
+        """Return what `run_of` does, and what a chat template writes before it, where that has to be there."""
+        return [*self._begun, *self.run_of(encoded)]
 
     def run_of(self, encoded: Encoded) -> list[int]:
         """Return the tokens that a picture or sound takes in a prompt; without a tokenizer, those of its rows alone."""

@@ -32,8 +32,9 @@ class SpeechChoices:
     """How a recording is written down.
 
     Args:
-        language: As "en" or "English"; None to detect it.
-        task: "transcribe", or "translate" into English; None for what the package does without being told.
+        language: That is spoken, as "en" or "English"; None to detect it.
+        task: "transcribe", or "translate"; None for what the package does without being told.
+        target_language: To translate into; None for English where the task is to translate.
         timestamps: Whether times are told; None for where a recording is longer than a window.
         word_timestamps: Whether times of words are told, as well as those of segments.
         prompt: Text that might have come before, which shows names and spelling.
@@ -50,6 +51,7 @@ class SpeechChoices:
 
     language: str | None = None
     task: SpeechTask | None = None
+    target_language: str | None = None
     timestamps: bool | None = None
     word_timestamps: bool = False
     prompt: str | None = None
@@ -60,6 +62,11 @@ class SpeechChoices:
     condition_on_previous: bool = False
     generation_len: int | None = None
     seed: int | None = None
+
+    @property
+    def translates(self) -> bool:
+        """Whether what is written may be in another language than what is said."""
+        return self.task == "translate" or self.target_language is not None
 
     @property
     def samplings(self) -> list[Sampling]:
@@ -88,6 +95,11 @@ class SpeechChoices:
         length = self.generation_len
         if length is not None and length < 1:
             yield f"generation_len is {length}, expected at least 1. Leave it out, or give more."
+        if self.task == "transcribe" and self.target_language is not None:
+            yield (
+                f"task is 'transcribe' and target_language {self.target_language!r}; expected one of the two. Leave "
+                "the task out to translate, or the language to write what is said."
+            )
         if self.word_timestamps and self.timestamps is False:
             yield (
                 "timestamps is False and word_timestamps is True; expected both, since words are those of segments. "

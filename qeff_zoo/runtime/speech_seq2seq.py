@@ -273,7 +273,12 @@ class SpeechSeq2SeqSession:
                 f"no_speech_threshold is {choices.no_speech_threshold}, and this model has no token for silence; "
                 "expected one of Whisper's kind. Leave it out."
             )
-        self.tokens.beginning(self._told(choices), choices.task, times=bool(choices.timestamps))
+        self.tokens.beginning(
+            self._told(choices),
+            choices.task,
+            times=bool(choices.timestamps),
+            target=choices.target_language,
+        )
         if self.tokenizer is None:
             raise GenerationError(
                 f"Package {str(self.folder)!r} has no tokenizer.json; expected one, which makes text of tokens. Build "
@@ -333,7 +338,9 @@ class SpeechSeq2SeqSession:
         )
         recording.language = self._told(choices)
         if recording.tells_times:
-            self.tokens.beginning(recording.language, choices.task, times=True)
+            self.tokens.beginning(
+                recording.language, choices.task, times=True, target=choices.target_language
+            )
         elif not self.sources.any_length and len(recording) > self.frames:
             raise GenerationError(
                 f"The recording has {recording.seconds:,.0f} seconds; expected at most {self.seconds:,.0f} where no "

@@ -20,9 +20,10 @@ from qeff_zoo.runtime.speech_prompts import Begins
 from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
 from qeff_zoo.tasks import positions_of
 
-#: To write what was said in its own language, or in English.
+#: To write what was said in its own language, or in another.
 SpeechTask: TypeAlias = Literal["transcribe", "translate"]
 TASKS: tuple[SpeechTask, ...] = get_args(SpeechTask)
+_ENGLISH = "en"
 #: Seconds from one token of time to the next.
 TICK = 0.02
 
@@ -152,7 +153,12 @@ class SpeechTokens:
         return bool(self.languages) and not told
 
     def beginning(
-        self, language: int | None, task: SpeechTask | None, *, times: bool
+        self,
+        language: int | None,
+        task: SpeechTask | None,
+        *,
+        times: bool,
+        target: str | None = None,
     ) -> tuple[int, ...]:
         """Return the tokens that an answer begins with.
 
@@ -160,10 +166,13 @@ class SpeechTokens:
             language: Token of the language, detected or told; None of models of one language.
             task: What is to be done; None for what the package does without being told.
             times: Whether times are to be told.
+            target: Language to translate into; None for English where the task is to translate.
 
         Raises:
             GenerationError: The model does not do that.
         """
+        if target is not None:
+            task = "translate"
         if task is not None and task not in TASKS:
             raise GenerationError(
                 f"The task is {task!r}; expected {' or '.join(TASKS)}. Choose one of them."
@@ -173,13 +182,18 @@ class SpeechTokens:
                 "This model only writes down what is said; expected one that translates for task 'translate'. Leave "
                 "the task out, or take a multilingual model."
             )
+        if target is not None and self.begins is None and code_of(target) != _ENGLISH:
+            raise GenerationError(
+                f"The language to translate into is {target!r}; expected English, into which alone this model "
+                "translates. Leave it out."
+            )
         if times and self.no_times is None:
             raise GenerationError(
                 "This model tells no times: generation_config.json has no `no_timestamps_token_id`. Expected one that "
                 "does. Ask for text alone, of recordings that fit into one window."
             )
         if self.begins is not None:
-            return self._told(language, task)
+            return self._told(language, (target or _ENGLISH) if task == "translate" else None)
         tokens = [self.start, *([] if task else self.forced)]
         if language is not None:
             tokens[1:2] = [language]
@@ -191,8 +205,13 @@ class SpeechTokens:
             tokens.append(self.no_times)
         return tuple(token for token in tokens if token is not None)
 
-    def _told(self, language: int | None, task: SpeechTask | None) -> tuple[int, ...]:
-        """Return the tokens that an answer begins with in a language that was told, as `generate` completes them."""
+    def _told(self, language: int | None, target: str | None) -> tuple[int, ...]:
+        """Return the tokens that an answer begins with in languages that were told, as `generate` completes them.
+
+        Args:
+            language: Token of that which is spoken.
+            target: The one to translate into; None for that which is spoken.
+        """
         source = self.code_of(language)
         if source is None:
             raise GenerationError(
@@ -200,7 +219,9 @@ class SpeechTokens:
                 f"{', '.join(sorted(self.languages))}. Give it (--language CODE)."
             )
         assert self.begins is not None
-        first, *others = self.begins(source, "en" if task == "translate" else source)
+        written = source if target is None else self.code_of(self.language_token(target))
+        assert written is not None
+        first, *others = self.begins(source, written)
         return (self.start, *([] if first == self.start else [first]), *others)
 
     def detected(self, logits: Array) -> int:
@@ -260,7 +281,7 @@ class SpeechTokens:
             scores[:first] = -np.inf
             if self.latest_start is not None:
                 scores[first + self.latest_start + 1 :] = -np.inf
-        top = scores.max()
-        likely = np.exp(scores[first:] - top).sum()
-        if likely > np.exp(scores[:first].max() - top):
+        text = scores[:first].max()
+        top = max(text, scores[first:].max())
+        if np.exp(scores[first:] - top).sum() > np.exp(text - top):
             scores[:first] = -np.inf

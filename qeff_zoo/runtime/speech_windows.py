@@ -141,7 +141,9 @@ class Recording:
             ctx_len: Tokens that it may have in all.
         """
         tokens, choices = self._tokens, self.choices
-        begun = tokens.beginning(self.language, choices.task, times=self.tells_times)
+        begun = tokens.beginning(
+            self.language, choices.task, times=self.tells_times, target=choices.target_language
+        )
         most = min(tokens.positions, ctx_len) // 2 - 1
         earlier = self._earlier if self._conditions else self._prompt
         if earlier and tokens.before is not None:
@@ -167,8 +169,9 @@ class Recording:
             window.no_speech_prob = self._tokens.silence(logits)
         scores = self._tokens.allowed(logits, window.answer, times=self.tells_times)
         token = self._samplers[window.attempt].next(scores)
-        top = scores.max()
-        window.logprob += float(scores[token] - top - np.log(np.exp(scores - top).sum()))
+        scores -= scores.max()
+        chosen = scores[token]
+        window.logprob += float(chosen - np.log(np.exp(scores, out=scores).sum()))
         window.answer.append(token)
         window.vocab = len(logits)
         return token != self._tokens.end and len(window.answer) < window.limit
@@ -268,7 +271,7 @@ class Recording:
         first = self._tokens.first_time
         said = [(at, one) for at, one in enumerate(tokens, place) if first is None or one < first]
         spans = [(begins[at - 1] if at else offset, begins[at]) for at, _ in said]
-        language = None if self.choices.task == "translate" else self._tokens.code_of(self.language)
+        language = None if self.choices.translates else self._tokens.code_of(self.language)
         return words_of([one for _, one in said], spans, self._decode, language)
 
     def _texts(self, tokens: Sequence[int]) -> list[int]:

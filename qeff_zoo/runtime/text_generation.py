@@ -24,7 +24,7 @@ from qeff_zoo.runtime.scheduling import Scheduler
 from qeff_zoo.runtime.sources import Sources
 from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.runtime.tokenizer import read_json
-from qeff_zoo.tasks import TEXT_GENERATION
+from qeff_zoo.tasks import TEXT_GENERATION, model_config
 
 _GREEDY, _USUAL = Sampling(), PrefixChoices()
 #: Called with the number of a prompt and the text that was added to its answer.
@@ -367,8 +367,9 @@ class TextGenerationSession(PromptReader):
 
 def _eos_token_ids(folder: Path) -> frozenset[int]:
     """Read every token that ends an answer; a model without a generation config has it in its config."""
-    for name in ("generation_config.json", "config.json"):
-        found = read_json(folder / name).get("eos_token_id")
+    config = read_json(folder / "config.json")
+    for told in (read_json(folder / "generation_config.json"), config, model_config(config)):
+        found = told.get("eos_token_id")
         if found is not None:
             return frozenset(found if isinstance(found, list) else [found])
     return frozenset()

@@ -75,7 +75,7 @@ HELD_MASK = SemanticOp(
 
 # --- attention: query (B, H, S, D), key and value (B, G, C, D), mask (B or 1, H or 1, S, C) -> (B, S, H, D) ---
 _ATTENTION = """
-    {name} <scale, num_heads, kv_num_heads{attributes}> (query, key, value, mask{inputs}) => (y) {{
+    {name} <scale, num_heads{attributes}> (query, key, value, mask{inputs}) => (y) {{
         factor = Constant <value_float: float = @scale> ()
         factor_like = CastLike (factor, query)
         scaled = Mul (query, factor_like)
@@ -113,7 +113,7 @@ ATTENTION = SemanticOp(
     name="Attention",
     inputs=4,
     attributes=("scale",),
-    integers=("num_heads", "kv_num_heads"),
+    integers=("num_heads",),
     body=_ATTENTION.format(
         name="Attention",
         attributes="",
@@ -128,7 +128,7 @@ SOFTCAP_ATTENTION = SemanticOp(
     name="SoftcapAttention",
     inputs=4,
     attributes=("scale", "softcap"),
-    integers=("num_heads", "kv_num_heads"),
+    integers=("num_heads",),
     body=_ATTENTION.format(
         name="SoftcapAttention",
         attributes=", softcap",
@@ -148,7 +148,7 @@ SINK_ATTENTION = SemanticOp(
     name="SinkAttention",
     inputs=5,
     attributes=("scale",),
-    integers=("num_heads", "kv_num_heads"),
+    integers=("num_heads",),
     body=_ATTENTION.format(
         name="SinkAttention",
         attributes="",

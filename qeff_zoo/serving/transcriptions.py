@@ -23,7 +23,7 @@ from qeff_zoo.runtime import (
     Transcription,
     subtitles,
 )
-from qeff_zoo.runtime.languages import name_of
+from qeff_zoo.runtime.languages import code_of, name_of
 from qeff_zoo.serving.errors import ApiError, brief, shutting_down, unknown_parameter
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.serving.waiting import Waiting
@@ -32,7 +32,7 @@ SpeechSession: TypeAlias = LabelledSpeechSession | SpeechSeq2SeqSession
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 GRANULARITIES = ("segment", "word")
 #: Parameters of a request, by what they mean here.
-_CHOICES = ("language", "prompt", "temperature")
+_CHOICES = ("language", "prompt", "temperature", "target_language")  # the last is not OpenAI's
 _SEED = 0  # of what is drawn again, so that a recording has one answer
 _KNOWN = {"file", "model", "response_format", "stream", *_CHOICES}
 _TIMES = ("timestamp_granularities[]", "timestamp_granularities")
@@ -294,6 +294,8 @@ def _choices(
             raise _invalid(
                 "temperature", f"is {brief(told['temperature'])}; expected a number"
             ) from error
+    if task == "transcribe" and "target_language" in given:
+        raise _invalid("target_language", "is for translations; expected none, or that of speech")
     if given.get("temperature") == 0:
         del given["temperature"]
     if not writes:
@@ -342,7 +344,9 @@ def _written(found: Transcription, asked: _Asked, task: str) -> Response:
     usage = {"usage": {"type": "duration", "seconds": round(found.seconds, 3)}}
     if asked.form == "json":
         return JSONResponse({"text": found.text, **usage})
-    language = "en" if task == "translate" else found.language
+    language = found.language
+    if task == "translate":
+        language = code_of(asked.choices.get("target_language", "en"))
     return JSONResponse(
         {
             "task": task,

@@ -47,6 +47,8 @@ Role: TypeAlias = Literal[
     "decoder", "encoder", "vision", "tiles", "audio", "heads", "draft", "assistant", "alignment"
 ]
 AnswerKind: TypeAlias = Literal["logits", "embeddings", "scores"]
+#: The parts of a config that are about a language model, and about what it reads beside text.
+_TEXT, _TOWERS = "text_config", frozenset({"vision_config", "audio_config"})
 #: A chosen value and who chose it.
 Chosen: TypeAlias = tuple[Any, str]
 
@@ -242,6 +244,28 @@ def named(name: str, every: list[dict[str, int]]) -> list[dict[str, Any]]:
         }
         for number, symbols in enumerate(every)
     ]
+
+
+def model_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a config says of the model that writes: of several, the one with a language model and a tower.
+
+    Args:
+        config: Raw config.json.
+    """
+    name = _part_of(config)
+    return config[name] if name else config
+
+
+def _part_of(config: Mapping[str, Any]) -> str:
+    parts = {name: one.keys() for name, one in config.items() if isinstance(one, Mapping)}
+    read = (name for name, said in parts.items() if _TEXT in said and not _TOWERS.isdisjoint(said))
+    return "" if _TEXT in config else next(read, "")
+
+
+def parsed_model_config(config: Any) -> Any:
+    """Return the same of a config as transformers parses it."""
+    name = _part_of(config.to_dict())
+    return getattr(config, name) if name else config
 
 
 def auto_class(task: str, config: Any) -> Any:

@@ -33,6 +33,8 @@ FEATURES, NUMBER = "input_features", "window_ids"
 _POSITIONS = ("max_source_positions", "max_position_embeddings")
 #: What says where windows end in a sequence that has no padding, and how long the longest is.
 _ENDS, _MOST = "get_audio_cu_seqlens", "get_max_seqlen"
+#: What cuts sounds that have no padding into pieces.
+_CUTS = "chunk_and_pad_features"
 
 
 class _Heard(Noted):
@@ -100,6 +102,46 @@ class Window(nn.Module):
         return [(base, self.sounds.times, when)]
 
 
+class Packed(Window):
+    """As `Window`, of a forward that packs what is real of sounds, and cuts it: here all is real, and cut already."""
+
+    def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the rows of features, and how many of them count."""
+        features, mask = given
+        noted = Noted()
+        with swapped(unread(self.model)), Concrete(), noted:
+            told, rows = self._told(features, mask)
+            self.model(input_ids=torch.full((1, 2), self.token), **told)
+        return rows_of(noted.features), rows
+
+    def _told(self, features: Tensor, mask: Tensor) -> tuple[dict[str, Any], Tensor]:
+        """Return all that the forward is told of a window, and how many of its rows count."""
+        each = 2 * self.model.config.audio_config.n_window
+        (states, rows), (all_of_each, _) = map(self._counts, (mask.sum(1), torch.tensor([each])))
+        cut = (features * mask[:, None].to(features.dtype))[0].unflatten(1, (-1, each))
+        count = int(all_of_each) * cut.shape[1]
+        known = {
+            "padded_feature": cut.transpose(0, 1),  # (pieces, bins, frames)
+            "chunk_lengths": mask.reshape(-1, each).sum(1),
+            "valid_indices": torch.arange(count),
+            "pool_indices": torch.arange(0, count, 2),
+            "cu_seqlens": torch.cat([torch.zeros_like(states), states, torch.tensor([count])]),
+            "max_seqlen": 1,
+        }
+        whole = {FEATURES: features, self.sounds.mask: torch.ones(mask.shape, dtype=torch.long)}
+        return {**whole, **{f"audio_{name}": one for name, one in known.items()}}, rows
+
+    def _counts(self, frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return how many states become of frames, and how many rows of those, by transformers' own rule."""
+        rule, model = "_get_feat_extract_output_lengths", self.model
+        if own := getattr(model.base_model.audio_tower, rule, None):
+            states, rows = own(frames)
+            return states, rows
+        half = model.config.audio_config.n_window
+        rows = getattr(sys.modules[type(model).__module__], rule)(frames, half)
+        return rows, rows
+
+
 def _ends_of(module: Any) -> Any:
     """Return what says where a window's rows begin and end, and those of what fills it up, by transformers' own rule.
 
@@ -133,7 +175,8 @@ def tracing(model: Any, *, sounds: Mapping[str, Any]) -> Tracing:
         given.append(torch.ones(1, frames, dtype=torch.long))
     if told.times:
         given.append(torch.zeros(1, dtype=torch.long))
-    module = Window(model, told).eval()
+    packs = hasattr(sys.modules[type(model).__module__], _CUTS)
+    module = (Packed if packs else Window)(model, told).eval()
     return Tracing(
         module=module,
         inputs={"given": given},
@@ -147,7 +190,7 @@ def window_of(model: Any, sounds: Sounds) -> tuple[int, int]:
     """Return bins and frames of a window: as many as the config says, or become the positions of the encoder."""
     audio = model.config.audio_config
     if sounds.window:
-        return audio.num_mel_bins, getattr(audio, sounds.window)
+        return audio.num_mel_bins, getattr(audio, sounds.window) * (2 if sounds.halves else 1)
     frames = next(getattr(audio, name) for name in _POSITIONS if hasattr(audio, name))
     first, *others = (
         one for one in model.base_model.audio_tower.modules() if isinstance(one, nn.Conv1d)

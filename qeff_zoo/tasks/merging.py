@@ -152,7 +152,7 @@ class Step(decoding.Step):
         arguments = inspect.signature(self.model.forward).parameters
         if _ROUTES in arguments:
             types[_ROUTES] = _of_pictures(self.model.config, input_ids)
-        if _TAKES not in arguments or self.media.around:
+        if _TAKES not in arguments or self.media.around or self.media.embedded:
             given, embed = {}, self.model.get_input_embeddings()
             plain = embed.forward
             swaps.append((embed, "forward", lambda tokens: merged.put(plain(tokens), features)))

@@ -33,7 +33,8 @@ def load_model(request: Mapping[str, Any], task: str, rope_factors: str | None) 
     """
     folder, gguf = Path(request["checkpoint"]), request.get("gguf", ())
     architectures.register(_config(folder).get("model_type", ""))
-    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    whole = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    config = tasks.parsed_model_config(whole)
     auto = tasks.auto_class(task, config)
     weights = None if gguf else decoded_weights(folder)
     source: dict[str, Any] = {"pretrained_model_name_or_path": folder, "config": config}

@@ -87,6 +87,8 @@ class Media:
             shown[types] = self._types(torch.isin(input_ids, own))
         if _ROUTES in self._taken and shown:
             shown[_ROUTES] = torch.isin(input_ids, torch.tensor(self._around)).long()
+        if self._told.get("begun"):  # which is looked for among tokens that are said to be there
+            shown["attention_mask"] = torch.ones_like(input_ids)
         return shown
 
     def among(self, number: int) -> bool:

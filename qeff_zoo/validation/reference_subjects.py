@@ -171,7 +171,7 @@ class _Logits(Answers):
     def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:
         """Run the forward on tokens of sequences from their beginning."""
         self._shown = self._media.of(numbers, inputs["input_ids"], self._model.dtype)
-        return self._model(**inputs, **self._shown, **more)
+        return self._model(**{**self._shown, **inputs}, **more)
 
     def _go_on(self, tokens: Tensor, before: Any, **cache: Any) -> Any:
         """Run the forward on newest tokens alone."""

@@ -63,7 +63,7 @@ def insert(
         done = 0
         for place in places[number % len(_PLACES)] if places else ():
             one = next(every)
-            run = session.run_of(session.reader.look(one))
+            run = session.run_begun(session.reader.look(one))
             between = (text + [plain] * place)[done:place]
             full = len(found) == session.most_parts > 0
             if full or len(whole) + len(between) + len(run) >= session.decoder.sizes.ctx_len:

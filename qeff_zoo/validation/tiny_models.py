@@ -21,12 +21,15 @@ architectures.register(config["model_type"])
 config = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config)
 torch.manual_seed(0)
 sees = tasks.find(task).reads == "image" or {"vision", "audio"} & tasks.find(task).parts.keys()
-model = tasks.auto_class(task, config).from_config(config, dtype=torch.float32)
+own = tasks.parsed_model_config(config)
+model = tasks.auto_class(task, own).from_config(own, dtype=torch.float32)
 for parameter in model.parameters():
     # Norms and biases: away from their ones and zeros; so is all that is nothing in what reads pictures or sounds.
     if parameter.dim() == 1 or (sees and not parameter.any()):
         parameter.data += 0.1 * torch.randn_like(parameter)
 model.save_pretrained(folder)
+if own is not config:
+    config.save_pretrained(folder)
 """
 
 

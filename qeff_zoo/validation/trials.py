@@ -248,8 +248,9 @@ class _Drawn:
         """Return the beginning of the first sequence, and how a session goes on with it."""
         sizes, insets = session.decoder.sizes, self.insets[0]
         prompt = self.sequences[0][: min(_GREEDY_PROMPT, sizes.ctx_len - 1)]
-        if insets is not None:  # to the end of its last one
-            prompt = self.sequences[0][: int(insets.places[-1]) + 1]
+        if insets is not None:  # to the end of its last one, or to what ends that
+            end = int(insets.places[-1]) + 1 + bool(self.of_media.get("begun"))
+            prompt = self.sequences[0][:end]
         length = _GREEDY_LENGTH if sizes.decodes else 1
         if self.windows:
             length = min(length, sizes.ctx_len - len(prompt) + 1)  # the last is run no more

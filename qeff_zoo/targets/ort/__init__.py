@@ -26,7 +26,7 @@ WAYS: Mapping[str, str] = MappingProxyType(
         "native:rotary": "in one kernel, with the rotary embedding",
         "native:read": "in one kernel, with keys and values written before it",
         "native:full": "in one kernel, without a mask",
-        "portable:full": "portable, since without a mask the kernel takes no groups of heads, soft-caps or sinks",
+        "portable:full": "portable, since without a mask the kernel takes no groups of heads, no soft-cap and no sinks",
         "portable:mask": "portable, since the mask is not causal",
         "portable:cache": "portable, since the keys are not a plain cache of their own",
         "portable:sizes": "portable, since keys and values differ in size",
@@ -47,7 +47,7 @@ class OrtTarget:
     """See `qeff_zoo.targets.Target`."""
 
     name: str = "ort"
-    revision: int = 3
+    revision: int = 4
     weights: tuple[str, ...] = (*WEIGHTS, STORED)
     level: str = "checkpoint"
     no_adapters: str = ""

@@ -13,7 +13,7 @@ rows are cut off before anything is computed, and rows of different lengths have
 Keys and values that several attentions read, or whose queries are those of some tokens alone (SwiftKV), are written
 before, at the same rows, and the kernel is given no new ones.
 
-Where every query sees every key, as in pictures and sounds, it is MultiHeadAttention, which keeps no scores of all pairs.
+Where every query sees every key, as in pictures and sounds, it is MultiHeadAttention, which keeps no scores of pairs.
 
 An attention of another kind (another mask, a state that is not a plain cache) keeps its portable body.
 """
@@ -28,16 +28,14 @@ from onnx_ir.tape import Tape
 
 from qeff_zoo.semantic import domains
 from qeff_zoo.states import state_of
+from qeff_zoo.targets.ort import heads
 from qeff_zoo.targets.ort.rotary import Tables
 
 _CONTRIB = "com.microsoft"
-_READS = ("Identity", "ContextRead")
 _OPS = ("Attention", "SoftcapAttention", "SinkAttention")
 _WINDOWS = ("WindowMask", "HeldMask")
-_CASTS = ("Cast", "CastLike")
-_PRODUCTS = ("FusedMatMul", "MatMulNBits")
+_SPREADS = ("Cast", "CastLike", "Expand")  # what they make of zeros is zeros
 _UNIT = 8  # of head sizes that the kernel takes
-_HEADS_FIRST = [0, 2, 1, 3]  # (batch, seq, heads, size) <-> (batch, heads, seq, size)
 _SPARE = 64  # rows of a window's cache beyond the window: it is moved when they are full
 
 
@@ -130,7 +128,7 @@ class _Lowering:
         if keys.slides:
             window = self._slide(keys, values, window)
         tape = Tape()
-        flat = [_flat(tape, one) for one in (query, new, new_values)]
+        flat = [heads.flat(tape, one) for one in (query, new, new_values)]
         attended, *present = tape.op_multi_out(
             "GroupQueryAttention",
             [*flat, keys.past, values.past, *self._lengths(), *tables]
@@ -144,35 +142,39 @@ class _Lowering:
             num_outputs=3,
             domain=_CONTRIB,
         )
-        heads = tape.op("Reshape", [attended, _ints(tape, 0, 0, -1, width)])
-        replaced = [node.outputs[0], keys.present, values.present]
+        replaced, answer = heads.as_heads(node, tape, attended)
         ir.convenience.replace_nodes_and_values(
-            self.graph, node, [], tape.nodes, replaced, [heads, *present]
+            self.graph,
+            node,
+            [],
+            tape.nodes,
+            [replaced, keys.present, values.present],
+            [answer, *present],
         )
         return "native" if rotary is None else "native:rotary"
 
     def _full(self, node: ir.Node) -> str:
         """Replace one attention in which every query sees every key; return the code of the way."""
         query, key, value, *_ = node.inputs
-        heads, groups = (node.attributes.get_int(f"{of}num_heads") for of in ("", "kv_"))
-        if node.op_type != "Attention" or heads != groups:
-            return "portable:full"
         assert query is not None
         assert key is not None
         assert value is not None
+        width = heads.width_of(query)
+        if node.op_type != "Attention" or width is None or width != heads.width_of(key):
+            return "portable:full"
         tape = Tape()
         # The kernel takes keys and values by token, or both by head, as states are.
-        by_token = all(_undone(one) is not None for one in (key, value))
-        kept = [_flat(tape, one) if by_token else one for one in (key, value)]
+        by_token = all(heads.undone(one) is not None for one in (key, value))
+        kept = [heads.flat(tape, one) if by_token else one for one in (key, value)]
         attended = tape.op(
             "MultiHeadAttention",
-            [_flat(tape, query), *kept],
-            {"num_heads": heads, "scale": node.attributes.get_float("scale")},
+            [heads.flat(tape, query), *kept],
+            {name: node.attributes.get(name) for name in ("num_heads", "scale")},
             domain=_CONTRIB,
         )
-        by_head = tape.op("Reshape", [attended, _ints(tape, 0, 0, heads, -1)])
+        replaced, answer = heads.as_heads(node, tape, attended)
         ir.convenience.replace_nodes_and_values(
-            self.graph, node, [node], tape.nodes, [node.outputs[0]], [by_head]
+            self.graph, node, [], tape.nodes, [replaced], [answer]
         )
         return "native:full"
 
@@ -188,21 +190,21 @@ class _Lowering:
         tape, none = Tape(), self._no_keys(groups * width)
         attended, *_ = tape.op_multi_out(
             "GroupQueryAttention",
-            [_flat(tape, query), none, none, *present, *lengths]
+            [heads.flat(tape, query), none, none, *present, *lengths]
             + ([None, None, None, None, *sinks] if sinks else []),
             _attributes(node, groups, window),
             num_outputs=1,
             domain=_CONTRIB,
         )
-        heads = tape.op("Reshape", [attended, _ints(tape, 0, 0, -1, width)])
+        replaced, answer = heads.as_heads(node, tape, attended)
         ir.convenience.replace_nodes_and_values(
-            self.graph, node, [node], tape.nodes, [node.outputs[0]], [heads]
+            self.graph, node, [], tape.nodes, [replaced], [answer]
         )
         return "native:read"
 
     def _cached(self, value: ir.Value | None, node: ir.Node) -> _Cached | None:
         """Recognize a plain cache, also one that is written already."""
-        read, _ = _read(value)
+        read, _ = heads.read(value)
         return (
             _cached(value, node)
             if read is None
@@ -216,7 +218,7 @@ class _Lowering:
         write = cached.present.producer()
         assert write is not None
         tape, rows = Tape(), self._rows(groups)
-        present = tape.op("ScatterND", [cached.past, rows, _by_token(tape, cached.new)])
+        present = tape.op("ScatterND", [cached.past, rows, heads.by_token(tape, cached.new)])
         ir.convenience.replace_nodes_and_values(
             self.graph, write, [write], tape.nodes, [cached.present], [present]
         )
@@ -232,18 +234,18 @@ class _Lowering:
                 tape.op("Squeeze", [tape.op("Shape", [positions], {"start": a, "end": a + 1})])
                 for a in (0, 1)
             )
-            ends = [_ints(tape, value) for value in (0, 1, 1)]
+            ends = [heads.ints(tape, value) for value in (0, 1, 1)]
             first = tape.op("Slice", [positions, *ends])  # (batch, 1)
             rows = tape.op("Add", [first, tape.op("Range", [zero, columns, one])])
             numbers = tape.op("Range", [zero, batch, one])
             places = [
-                tape.op("Unsqueeze", [numbers, _ints(tape, 1, 2, 3)]),
+                tape.op("Unsqueeze", [numbers, heads.ints(tape, 1, 2, 3)]),
                 tape.op(
                     "Constant", [], {"value": ir.tensor(np.arange(groups).reshape(1, 1, -1, 1))}
                 ),
-                tape.op("Unsqueeze", [rows, _ints(tape, 2, 3)]),
+                tape.op("Unsqueeze", [rows, heads.ints(tape, 2, 3)]),
             ]
-            every = [tape.op("Shape", [positions]), _ints(tape, groups, 1)]
+            every = [tape.op("Shape", [positions]), heads.ints(tape, groups, 1)]
             shape = tape.op("Concat", every, {"axis": 0})
             spread = [tape.op("Expand", [one, shape]) for one in places]
             self._places[groups] = tape.op("Concat", spread, {"axis": -1})
@@ -255,7 +257,7 @@ class _Lowering:
         if width not in self._none:
             tape, positions = Tape(), self._input("position_ids")
             batch = tape.op("Shape", [positions], {"start": 0, "end": 1})
-            shape = tape.op("Concat", [batch, _ints(tape, 0, width)], {"axis": 0})
+            shape = tape.op("Concat", [batch, heads.ints(tape, 0, width)], {"axis": 0})
             self._none[width] = tape.op("ConstantOfShape", [shape])
             self.graph.insert_before(self.graph[0], tape.nodes)
         return self._none[width]
@@ -267,7 +269,7 @@ class _Lowering:
         assert made is not None
         assert positions is not None
         if positions not in self._last:
-            tape, one = Tape(), _ints
+            tape, one = Tape(), heads.ints
             newest = tape.op("ReduceMax", [positions, one(tape, 1)], {"keepdims": 0})  # (batch,)
             longest = tape.op("ReduceMax", [newest], {"keepdims": 0})
             total = tape.op("Add", [longest, tape.op("Constant", [], {"value_int": 1})])
@@ -291,7 +293,7 @@ class _Lowering:
         """Return the index of each row's last key, (batch,), and the number of keys of the longest row, in 32 bits."""
         if not self._seen:
             tape, positions = Tape(), self._input("position_ids")
-            zero, one = _ints(tape, 0), _ints(tape, 1)
+            zero, one = heads.ints(tape, 0), heads.ints(tape, 1)
             first = tape.op("Slice", [positions, zero, one, one])  # (batch, 1)
             columns = tape.op("Shape", [positions], {"start": 1})
             total = tape.op("Add", [first, columns])
@@ -305,14 +307,14 @@ class _Lowering:
     def trim(self) -> None:
         """Cut off the columns of a call that are padding in all rows."""
         tape, positions = Tape(), self._input("position_ids")
-        zero, one = _ints(tape, 0), _ints(tape, 1)
+        zero, one = heads.ints(tape, 0), heads.ints(tape, 1)
         last = tape.op("ReduceMax", [positions, one], {"keepdims": 1})
         first = tape.op("Slice", [positions, zero, one, one])  # (batch, 1)
         follow = tape.op("ReduceMax", [tape.op("Sub", [last, first]), zero], {"keepdims": 0})
         columns = tape.op("Add", [follow, one])
         for given, axis in _axes_of_columns(self.graph.inputs):
             users = [use for use in given.uses() if use.node not in tape.nodes]
-            kept = tape.op("Slice", [given, zero, columns, _ints(tape, axis)])
+            kept = tape.op("Slice", [given, zero, columns, heads.ints(tape, axis)])
             for use in users:
                 use.node.replace_input_with(use.idx, kept)
         for made, axis in _axes_of_columns(self.graph.outputs):
@@ -335,7 +337,7 @@ def _cached(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
     sliding = _sliding(value, attention)
     if sliding is not None:
         return sliding
-    value, reads = _read(value)
+    value, reads = heads.read(value)
     if value is not None and _is_of_another(value):
         return _Cached(past=value, present=value, new=None)
     write = value.producer() if value is not None else None
@@ -368,7 +370,7 @@ def _sliding(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
     both = value.producer() if value is not None else None
     if both is None or both.graph is None or both.op_type != "Concat" or len(both.inputs) != 2:
         return None
-    past, _ = _read(both.inputs[0])
+    past, _ = heads.read(both.inputs[0])
     new = both.inputs[1]
     attended = {user for user in _users(both.outputs[0]) if user.op_type in _OPS}
     state = None if past is None else state_of(past)
@@ -378,15 +380,6 @@ def _sliding(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
         return None
     present = next(one for one in both.graph.outputs if one.name == state.output)
     return _Cached(past=past, present=present, new=new, slides=True)
-
-
-def _read(value: ir.Value | None) -> tuple[ir.Value | None, list[ir.Node]]:
-    """Return what is read, and by which nodes."""
-    reads: list[ir.Node] = []
-    while value is not None and (read := value.producer()) and read.op_type in _READS:
-        reads.append(read)
-        value = read.inputs[0]
-    return value, reads
 
 
 def _users(value: ir.Value) -> Iterator[ir.Node]:
@@ -406,7 +399,7 @@ def _window(mask: ir.Value | None) -> int | None:
 def _hides_nothing(mask: ir.Value | None) -> bool:
     """Tell whether a mask is all zeros: an attention without one is given such a one."""
     made = mask.producer() if mask is not None else None
-    while made is not None and made.op_type in _CASTS:
+    while made is not None and made.op_type in _SPREADS:
         mask = made.inputs[0]
         made = mask.producer() if mask is not None else None
     if made is not None and made.op_type == "ConstantOfShape":
@@ -442,43 +435,3 @@ def _sizes(past: ir.Value) -> tuple[int, int]:
     """Return heads and head size of a state (batch, heads, ctx_len, head size)."""
     assert past.shape is not None
     return int(past.shape[1]), int(past.shape[3])  # type: ignore[arg-type]
-
-
-def _flat(tape: Tape, heads: ir.Value) -> ir.Value:
-    """Make (batch, seq, heads * size) of (batch, heads, seq, size), by undoing what made it if that can be.
-
-    Args:
-        tape: Records what is needed.
-        heads: Of a query, a key or a value.
-    """
-    split = _by_token(tape, heads)
-    made = split.producer()
-    if made is not None and made.op_type == "Reshape" and _is_product(made.inputs[0]):
-        return made.inputs[0]  # type: ignore[return-value]
-    return tape.op("Reshape", [split, _ints(tape, 0, 0, -1)])
-
-
-def _by_token(tape: Tape, heads: ir.Value) -> ir.Value:
-    """Make (batch, seq, heads, size) of (batch, heads, seq, size), by undoing what made it if that can be."""
-    return _undone(heads) or tape.op("Transpose", [heads], {"perm": _HEADS_FIRST})
-
-
-def _undone(heads: ir.Value) -> ir.Value | None:
-    """Return what a Transpose made (batch, heads, seq, size) of, or None where none did."""
-    transpose = heads.producer()
-    if transpose is None or transpose.op_type != "Transpose":
-        return None
-    perm = list(transpose.attributes.get_ints("perm", []))
-    return transpose.inputs[0] if perm == _HEADS_FIRST else None
-
-
-def _is_product(value: ir.Value | None) -> bool:
-    """Tell whether a value is what a matrix, with a bias or less minima, made of hidden states (batch, seq, …)."""
-    node = value.producer() if value is not None else None
-    if node is not None and node.op_type in ("Add", "Sub"):
-        return any(_is_product(one) for one in node.inputs)
-    return node is not None and node.op_type in _PRODUCTS
-
-
-def _ints(tape: Tape, *values: int) -> ir.Value:
-    return tape.op("Constant", [], {"value_ints": values})

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads of an attention, by head as the portable graph has them, and by token as kernels take and return them.
+
+What one of the two was made of the other for is undone, where all that is between says so.
+"""
+
+import onnx_ir as ir
+from onnx_ir.tape import Tape
+
+_READS = ("Identity", "ContextRead")
+_PRODUCTS = ("FusedMatMul", "MatMulNBits")
+_HEADS_FIRST = [0, 2, 1, 3]  # (batch, seq, heads, size) <-> (batch, heads, seq, size)
+
+
+def ints(tape: Tape, *values: int) -> ir.Value:
+    """Return a tensor of whole numbers."""
+    return tape.op("Constant", [], {"value_ints": values})
+
+
+def read(value: ir.Value | None) -> tuple[ir.Value | None, list[ir.Node]]:
+    """Return what is read, and by which nodes."""
+    reads: list[ir.Node] = []
+    while value is not None and (read := value.producer()) and read.op_type in _READS:
+        reads.append(read)
+        value = read.inputs[0]
+    return value, reads
+
+
+def flat(tape: Tape, heads: ir.Value) -> ir.Value:
+    """Make (batch, seq, heads * size) of (batch, heads, seq, size), by undoing what made it if that can be.
+
+    Args:
+        tape: Records what is needed.
+        heads: Of a query, a key or a value.
+    """
+    split = by_token(tape, heads)
+    made = split.producer()
+    if made is not None and made.op_type == "Reshape" and _is_product(made.inputs[0]):
+        return made.inputs[0]  # type: ignore[return-value]
+    return tape.op("Reshape", [split, ints(tape, 0, 0, -1)])
+
+
+def as_heads(node: ir.Node, tape: Tape, attended: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Say what a kernel's answer (batch, seq, heads * size) stands for.
+
+    Args:
+        node: An attention, whose answer is (batch, seq, heads, size).
+        tape: Records what is needed.
+        attended: The kernel's answer.
+
+    Returns:
+        A value of the graph, and what takes its place: where all that reads the heads flattens them, what it makes.
+    """
+    readers = [use.node for use in node.outputs[0].uses()]
+    if len(readers) == 1 and _flattens(readers[0]):
+        return readers[0].outputs[0], attended
+    heads = node.attributes.get_int("num_heads", 0)
+    return node.outputs[0], tape.op("Reshape", [attended, ints(tape, 0, 0, heads, -1)])
+
+
+def _flattens(node: ir.Node) -> bool:
+    """Tell whether a node makes (…, …, heads * size), as many rows as there were, for a product with a matrix."""
+    shape = node.inputs[1].producer() if node.op_type == "Reshape" and node.inputs[1] else None
+    if shape is None or shape.op_type != "Concat" or len(shape.inputs) != 3:
+        return False
+    last = ir.convenience.get_const_tensor(shape.inputs[2]) if shape.inputs[2] is not None else None
+    multiplied = any(_is_product(use.node.outputs[0]) for use in node.outputs[0].uses())
+    return multiplied and last is not None and last.numpy().tolist() == [-1]
+
+
+def by_token(tape: Tape, heads: ir.Value) -> ir.Value:
+    """Make (batch, seq, heads, size) of (batch, heads, seq, size), by undoing what made it if that can be."""
+    return undone(heads) or tape.op("Transpose", [heads], {"perm": _HEADS_FIRST})
+
+
+def undone(heads: ir.Value) -> ir.Value | None:
+    """Return what a Transpose made (batch, heads, seq, size) of, or None where none did."""
+    transpose = heads.producer()
+    if transpose is None or transpose.op_type != "Transpose":
+        return None
+    perm = list(transpose.attributes.get_ints("perm", []))
+    return transpose.inputs[0] if perm == _HEADS_FIRST else None
+
+
+def width_of(heads: ir.Value) -> int | None:
+    """Return heads * size of (batch, heads, seq, size), where a state or the matrix that made it says so; else None."""
+    value, _ = read(heads)
+    if value is not None and value.shape is not None:
+        count, size = value.shape[1], value.shape[3]
+        return count * size if isinstance(count, int) and isinstance(size, int) else None
+    split = undone(heads)
+    made = split.producer() if split is not None else None
+    return _columns(made.inputs[0]) if made is not None and made.op_type == "Reshape" else None
+
+
+def _columns(value: ir.Value | None) -> int | None:
+    """Return how many columns a value has that a matrix made, with a bias, less minima or scaled."""
+    if value is not None and value.shape is not None:
+        return value.shape[-1] if isinstance(value.shape[-1], int) else None
+    node = value.producer() if value is not None else None
+    if node is None or not _is_product(value):
+        return None
+    if node.op_type == "MatMulNBits":
+        return node.attributes.get_int("N")
+    if node.op_type == "FusedMatMul":
+        weight = node.inputs[1]
+        rows = weight.shape[0] if weight is not None and weight.shape is not None else None
+        return rows if isinstance(rows, int) else None
+    return next((found for one in node.inputs if (found := _columns(one)) is not None), None)
+
+
+def _is_product(value: ir.Value | None) -> bool:
+    """Tell whether a matrix made a value of hidden states (batch, seq, …), with a bias, less minima, or scaled."""
+    node = value.producer() if value is not None else None
+    if node is not None and node.op_type in ("Add", "Sub", "Mul"):
+        return any(_is_product(one) for one in node.inputs)
+    return node is not None and node.op_type in _PRODUCTS

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Qwen3-Omni with experts, `transformers.models.qwen3_omni_moe`: Qwen3-VL with experts that hears, too.
+
+Unusual: as of Qwen2.5-Omni, whose checkpoints have other models beside the thinker.
+"""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Images, Sounds, Tiny
+
+from .qwen2_5_omni import AUDIO
+from .qwen3_vl_moe import RECIPE as QWEN3_VL_MOE
+
+_ENDS = {"vision_end_token_id": 204, "audio_start_token_id": 205, "audio_end_token_id": 206}
+_AUDIO = {**AUDIO, "n_window": 50, "n_window_infer": 300, "downsample_hidden_size": 6}
+_CONFIG = {**QWEN3_VL_MOE.tiny[0].config, "audio_token_id": 203, **_ENDS, "audio_config": _AUDIO}
+
+RECIPE = replace(
+    QWEN3_VL_MOE,
+    model_type="qwen3_omni_moe",
+    architectures=("Qwen3OmniMoeForConditionalGeneration",),
+    special="Qwen3-VL's pictures and experts; or sound, in windows of 8 seconds; the thinker alone, which writes.",
+    images=Images(
+        patches=True, axes=3, deepstack="deepstack_visual_indexes", begun="vision_start_token_id"
+    ),
+    sounds=Sounds(mask="feature_attention_mask", window="n_window_infer", embedded=True),
+    tiny=(Tiny(config={"thinker_config": _CONFIG}),),
+)
