@@ -158,7 +158,7 @@ class MediaTextSession(TextGenerationSession):
         if self._encoded(mark) == [self.placeholder]:
             return self._encoded(mark.join([*before, form.format(text)]))
         # No special token: a text would be read otherwise where it stands before or behind one.
-        parts = (self._encoded(part) + [self.placeholder] for part in before)
+        parts = ([*self._encoded(part), self.placeholder] for part in before)
         return [*chain.from_iterable(parts), *self._encoded(form.format(text))]
 
     def _encoded(self, text: str) -> list[int]:
