@@ -461,6 +461,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "high_res_size": {"height": 84, "width": 84},
     },
     "DeepseekVLImageProcessor": {"size": {"height": 28, "width": 28}},
+    "DonutImageProcessor": {"size": [20, 28], "do_align_long_axis": True},
     "Ernie4_5_VLMoeImageProcessor": {
         "patch_size": 4,
         "size": {"shortest_edge": 64, "longest_edge": 2048},
@@ -494,6 +495,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "MiniCPMV4_6ImageProcessor": {"patch_size": 4, "scale_resolution": 24},
     "MllamaImageProcessor": {"size": {"height": 28, "width": 28}},
+    "NougatImageProcessor": {"size": {"height": 28, "width": 20}},
     "Ovis2ImageProcessor": {"size": {"height": 28, "width": 28}, "crop_to_patches": True},
     "PPChart2TableImageProcessor": {"size": {"height": 28, "width": 28}},
     "PaddleOCRVLImageProcessor": {

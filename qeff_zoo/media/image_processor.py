@@ -24,6 +24,7 @@ from qeff_zoo.media.canvases import (
 )
 from qeff_zoo.media.crops import whole_and_overlapping_crops
 from qeff_zoo.media.images import LIMITS, ImageLimits, Picture, read_image
+from qeff_zoo.media.pages import page, page_without_margin
 from qeff_zoo.media.slices import parts_and_whole, whole_and_slices
 
 FILES = ("processor_config.json", "preprocessor_config.json")
@@ -50,6 +51,10 @@ _CROPPED = {
 }  # fmt: skip
 _PADDED = {
     **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 384, "width": 384}, "min_size": 14,
+}  # fmt: skip
+_PAGE = {
+    **_PLAIN,
+    "resample": _BILINEAR, "do_thumbnail": True, "do_align_long_axis": False, "do_pad": True,
 }  # fmt: skip
 _PATCHES = {
     **_PLAIN, **_CLIP, "resample": _BICUBIC, "default_to_square": False,
@@ -113,6 +118,10 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 256, "width": 256},
             "do_center_crop": True, "crop_size": {"height": 224, "width": 224},
         },
+    ),
+    "DonutImageProcessor": (
+        page,
+        {**_PAGE, **_HALF, "size": {"height": 2560, "width": 1920}, "width_first": True},
     ),
     "FuyuImageProcessor": (
         patch_rules.patches_of_whole_lines,
@@ -202,6 +211,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         {
             **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 378, "width": 378}, "patch_size": 14,
             "max_crops": 8, "overlap_margins": (4, 4), "pooling_size": (2, 2),
+        },
+    ),
+    "NougatImageProcessor": (
+        page_without_margin,
+        {
+            **_PAGE, "image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225),
+            "size": {"height": 896, "width": 672}, "do_crop_margin": True,
         },
     ),
     "Ovis2ImageProcessor": (
@@ -376,6 +392,8 @@ def standard(settings: dict[str, Any]) -> dict[str, Any]:
     """Bring settings to one form: sizes by name, and old names replaced."""
     square = settings["default_to_square"]
     size = settings["size"]
+    if settings.get("width_first") and isinstance(size, list | tuple):
+        size = size[::-1]
     if isinstance(size, Mapping):  # `min_pixels` and `max_pixels` are old names of Qwen2-VL's
         old = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}
         named = {old.get(key, key): value for key, value in size.items() if value is not None}

@@ -106,7 +106,7 @@ def parts_and_whole(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Ar
     As transformers' torchvision backend, the only one, bit for bit.
 
     Returns `pixel_values` (n, 3, side, side); `num_local_patches` (n), how many parts each has; `grids` (n, 2), rows
-    and columns of those; and where any has some `pixel_values_local` (parts of all pictures, 3, patch_size, patch_size).
+    and columns of those; where any has some `pixel_values_local` (parts of all pictures, 3, patch_size, patch_size).
     """
     side, small = settings["size"]["height"], settings["patch_size"]["height"]
     wholes, parts, grids = [], list[NDArray[Any]](), []

@@ -28,6 +28,7 @@ NAMES = (
     SPEECH_RECOGNITION,
     SPEECH_SEQ2SEQ,
     TEXT2TEXT,
+    IMAGE_TO_TEXT,
 ) = (
     "text-generation",
     "feature-extraction",
@@ -41,6 +42,7 @@ NAMES = (
     "automatic-speech-recognition",
     "speech-seq2seq",
     "text2text-generation",
+    "image-to-text",
 )
 
 Role: TypeAlias = Literal[
