@@ -25,7 +25,7 @@ from qeff_zoo.media.canvases import (
 from qeff_zoo.media.crops import whole_and_overlapping_crops
 from qeff_zoo.media.images import LIMITS, ImageLimits, Picture, read_image
 from qeff_zoo.media.pages import page, page_without_margin
-from qeff_zoo.media.slices import whole_and_slices
+from qeff_zoo.media.slices import parts_and_whole, whole_and_slices
 
 FILES = ("processor_config.json", "preprocessor_config.json")
 
@@ -265,6 +265,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         },
     ),
     "SmolVLMImageProcessor": (rules.tiles_and_whole, _IDEFICS3),
+    "Step3p7ImageProcessor": (
+        parts_and_whole,
+        {
+            **_PLAIN, **_CLIP, "resample": _BILINEAR, "size": {"height": 728, "width": 728}, "patch_size": 504,
+            "max_image_size": 3024,
+        },
+    ),
     "VideoLlama3ImageProcessor": (
         patch_rules.grid_of_told_patches,
         {

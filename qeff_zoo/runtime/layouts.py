@@ -332,6 +332,30 @@ def _tiles_first(tiles: Sequence[Array], prepared: Mapping[str, Array], config: 
     return np.concatenate([*(part[:-1] for part in parts), whole])
 
 
+# --- Step 3.7: tiles line by line, then the whole ---------------------------------------------------------------------
+
+
+def _parts_and_whole(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    """Return the rows of the whole, of whose patches sixteen become one, and rows and columns of tiles."""
+    side = int(prepared["pixel_values"].shape[-1]) // int(config["vision_config"]["patch_size"])
+    tall, wide = (int(one) for one in np.reshape(prepared.get("grids", (tiles - 1, 1)), -1))
+    return (side // 4) ** 2, tall, wide
+
+
+def _parts_first(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
+    whole, *parts = tiles
+    return np.concatenate([*parts, whole])
+
+
+def _write_parts_first(grid: Grid, rows: int) -> Written:
+    whole, tall, wide = grid
+    found = Written()
+    for _ in range(tall):
+        part: Written = ["<patch_start>", (rows - whole) // (tall * wide), "<patch_end>"]
+        found += [*part * wide, "<patch_newline>"]
+    return [*found[:-1], "<im_start>", whole, "<im_end>"]
+
+
 #: By the name that recipes say.
 LAYOUTS: Mapping[str, Layout] = {
     "": Layout(),
@@ -343,6 +367,7 @@ LAYOUTS: Mapping[str, Layout] = {
     "named_tiles": Layout(grid=_split, write=_named_tiles),
     "named_tiles_or_one": Layout(grid=_split, write=_named_or_one),
     "numbered_tiles": Layout(write=_numbered_tiles),
+    "parts_first": Layout(arrange=_parts_first, grid=_parts_and_whole, write=_write_parts_first),
     "placed_tiles": Layout(grid=_shaped, write=_placed_tiles),
     "separated_tiles": Layout(grid=_ratio, write=_separated_tiles),
     "surrounded_tiles": Layout(arrange=_surrounded, grid=_told_grid, write=_surrounded_tiles),
