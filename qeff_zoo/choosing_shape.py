@@ -176,7 +176,7 @@ def _check_apart(recipe: Recipe, choices: Chosen) -> None:
         before = [
             part for one in tasks.components_of(recipe) for part in tasks.find(one.task).before
         ]
-        if any(part.role != "vision" for part in before) or (
+        if any(part.role not in ("vision", "tiles") for part in before) or (
             recipe.images and recipe.images.crossing
         ):
             choices.problems.append(
@@ -200,5 +200,6 @@ def _positions(config: Mapping[str, Any], recipe: Recipe) -> int | None:
         original, factor = scaling.get("original_max_position_embeddings"), scaling.get("factor")
         if original and factor:
             positions = max(positions, int(original * factor))
-    padding = int(config.get("pad_token_id", 1)) + 1 if recipe.positions_after_padding else 0
-    return positions - padding
+    counted = recipe.halves.after_padding if recipe.halves else ()
+    behind = recipe.positions_after_padding or config.get("model_type") in counted
+    return positions - (int(config.get("pad_token_id", 1)) + 1 if behind else 0)

@@ -70,8 +70,9 @@ def recipe_digest(recipe: Recipe) -> str:
     """Digest what evidence of a recipe is of: what it does to models, and the tiny ones it is tried on."""
     tried = json.loads(json.dumps([asdict(tiny) for tiny in recipe.tiny]))
     for tiny in tried:
-        if not tiny["image_processor"]:  # of most
-            del tiny["image_processor"]
+        for name in ("image_processor", "ctx_len"):
+            if not tiny[name]:  # of most
+                del tiny[name]
     return digest({"recipe": spec_of(recipe), "tiny": tried}, "qz-tiny-1")
 
 

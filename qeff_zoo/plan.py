@@ -352,7 +352,7 @@ def _check_programs(
         target.fixed
         and recipe.images
         and "vision" in roles
-        and (recipe.images.sized or recipe.images.pooled)
+        and (recipe.images.sized or recipe.images.pooled or recipe.images.towerless)
     ):
         choices.problems.append(
             f"Recipe {recipe.model_type!r} reads pictures of any size and has nothing that fills one up, but "

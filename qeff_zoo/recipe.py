@@ -189,6 +189,11 @@ class Images(Media):
             for none, where a row may be of several crops; these are then read together.
         crossing: Field of the text config that lists the layers which read pictures by cross-attention, where those do,
             and features take no token's place; then `mask` is of tiles.
+        finer: What a processor says of a picture of which each tile becomes more rows than usual; the field of the
+            vision config that says whether a model can make those; and the argument of the part of the tower that does.
+        tiles: What a processor and a forward call tiles of a picture, where those have another size than the whole: the
+            tower is then two programs, one for each size.
+        towerless: Whether a matrix makes a row of each patch, and there is no tower; pictures have any size then.
         video: Field of the config with the token that stands for a row of a video, where the tower reads frames, too;
             or that token itself, where no config has it.
         video_processor: transformers' class for videos, where a checkpoint's own files name none.
@@ -219,6 +224,9 @@ class Images(Media):
     numbered: tuple[str, ...] = ()
     pooled: str = ""
     crossing: str = ""
+    finer: tuple[str, ...] = ()
+    tiles: str = ""
+    towerless: bool = False
     video: str = ""
     video_processor: str = ""
     stamp: tuple[str, ...] = ()
@@ -276,6 +284,24 @@ class Speech:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Halves:
+    """The models that a checkpoint may be made of, where each of its halves is of an architecture of its own.
+
+    Args:
+        encoders: `model_type` of what reads.
+        decoders: `model_type` of what writes.
+        after_padding: Those decoders whose learned positions are counted from `pad_token_id + 1`.
+        tagging: Those encoders whose checkpoints answer in tags: special tokens are part of an answer, and a prompt is
+            how it begins. Beside others, the token that begins every answer comes before a prompt.
+    """
+
+    encoders: tuple[str, ...]
+    decoders: tuple[str, ...]
+    after_padding: tuple[str, ...] = ()
+    tagging: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tiny:
     """A configuration that runs in seconds, awkward on purpose, with every layer kind at least twice.
 
@@ -283,11 +309,13 @@ class Tiny:
         config: Arguments of the Hugging Face config class.
         name: Tells apart several variants of one recipe.
         image_processor: Content of its preprocessor_config.json, where it reads images.
+        ctx_len: Rows of the context that it is tried with, where one picture takes more than the usual; 0 for those.
     """
 
     config: Mapping[str, Any]
     name: str = "base"
     image_processor: Mapping[str, Any] = field(default_factory=dict)
+    ctx_len: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,6 +333,7 @@ class Recipe:
         images: How pictures come in, of a model that reads them.
         sounds: The same of a model that hears.
         speech: How what is written of speech begins; None where generation_config.json says it.
+        halves: Which models it may be made of; None where its halves are of its own architecture.
         shapes: Named profiles; the first is the default.
         retains_context: Some state of a decoder grows with the context; else all are windows or recurrent states.
         fixed_kv_heads: Why `--kv-heads` cannot repeat the key/value heads, in words; nothing where it can, or where a
@@ -326,6 +355,7 @@ class Recipe:
     images: Images | None = None
     sounds: Sounds | None = None
     speech: Speech | None = None
+    halves: Halves | None = None
     shapes: Mapping[str, Shape]
     retains_context: bool = True
     fixed_kv_heads: str = ""
@@ -430,6 +460,12 @@ DECODER_SHAPES: Mapping[str, Shape] = {
 }
 #: Pictures have the size that a checkpoint's processor gives them.
 IMAGE_SHAPES: Mapping[str, Shape] = {"latency": Shape(), "throughput": Shape(batch_size=8)}
+#: Tokens that are written of a picture: a line of text, a caption, or with "long" a page.
+READING_SHAPES: Mapping[str, Shape] = {
+    "latency": Shape(prefill_seq_len=16, ctx_len=512),
+    "throughput": Shape(prefill_seq_len=16, ctx_len=512, full_batch_size=8),
+    "long": Shape(prefill_seq_len=16, ctx_len=4096),
+}
 ENCODER_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(seq_lens=(32, 128, 256)),
     "throughput": Shape(seq_lens=(128, 512), batch_size=8),

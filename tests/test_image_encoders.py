@@ -31,7 +31,7 @@ from qeff_zoo.store import Store
 from qeff_zoo.tasks.seeing import Embed
 from qeff_zoo.validation import drawings, tiny_models
 
-IMAGE_RECIPES = [one for one in registry.list_recipes() if tasks.find(one.task).reads == "image"]
+IMAGE_RECIPES = [one for one in registry.list_recipes() if tasks.find(one.task).role == "vision"]
 #: Graphs that are compared in any case: attention and convolutions, with a head and without. `validate MODEL_TYPE`
 #: tried all of them when their evidence was recorded, and test_models.py sees to it that it is of what is there.
 TRACED = [
@@ -102,7 +102,7 @@ def test_recipes_of_images_name_their_processor() -> None:
         assert recipe.image_processor
         assert all(tiny.image_processor for tiny in recipe.tiny)
     for recipe in registry.list_recipes():
-        assert bool(recipe.image_processor) == (tasks.find(recipe.task).reads == "image")
+        assert bool(recipe.image_processor) == (tasks.find(recipe.task).role == "vision")
 
 
 def test_classes_are_for_images() -> None:

@@ -50,6 +50,7 @@ from qeff_zoo.tasks import (
     merging,
     tasks_of,
 )
+from qeff_zoo.tasks.image_text_to_text import sides_of
 from qeff_zoo.validation.parity import relative_errors
 from qeff_zoo.validation.reference_media import Media
 from qeff_zoo.validation.sample_media import noise, sounds
@@ -76,9 +77,12 @@ class Eager:
     Args:
         tracing: Of it, of a model with weights.
         specializations: Of a package.
+        ctx_len: Of its states.
     """
 
-    def __init__(self, tracing: Tracing, specializations: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, tracing: Tracing, specializations: Sequence[Any] = (), ctx_len: int = CTX_LEN
+    ) -> None:
         self._tracing, self.states = tracing, list(tracing.states)
         self.specializations = specializations
         given = tracing.inputs.get("given") or tracing.inputs.get("more") or []
@@ -103,7 +107,7 @@ class Eager:
             name: Tensor(dtype=np.dtype(np.float32), shape=(1, 1, vocabulary))
             for name in tracing.output_names
         }
-        sizes = {"ctx_len": CTX_LEN, "max_num_images": PICTURES}
+        sizes = {"ctx_len": ctx_len, "max_num_images": PICTURES}
         self._memory = {
             state.name: np.zeros(
                 [2, *(sizes.get(str(size), size) for size in state.axes[1:])], np.float32
@@ -145,15 +149,20 @@ def session_of(case: parity.Case, subject: parity.Subject) -> MediaTextSession:
     told = {name: value for name, value in asdict(case.recipe.media).items() if value}
     task, model = find(case.recipe.task), subject.transformed
     most = pictures_of(case)
-    shape = Shape(prefill_seq_len=CHUNK, ctx_len=CTX_LEN, batch_size=2, max_num_images=most or 0)
-    (before,) = task.before
-    chosen = {"images" if case.recipe.images else "sounds": told}
+    ctx_len = 2 * case.tiny.ctx_len or CTX_LEN
+    chunk = ctx_len // 16
+    shape = Shape(prefill_seq_len=chunk, ctx_len=ctx_len, batch_size=2, max_num_images=most or 0)
+    readers = [part for part in task.before if part.needed(case.recipe)]
+    chosen: dict[str, Any] = {"images" if case.recipe.images else "sounds": told}
+    given = {**chosen}
+    if told.get("tiles"):
+        given["sides"] = sides_of(image_processor(case.tiny.image_processor), told["tiles"])
     # An export folds the layers of these.
-    assert all(part.half(model).config for part in (task, before) if part.half)
+    assert all(part.half(model).config for part in (task, *readers) if part.half)
     session: MediaTextSession = task.session()(
         subject.folder / "checkpoint",
-        Eager(task.tracing(model, **chosen), task.specializations(shape)),
-        **{before.role: Eager(before.tracing(model, **chosen))},
+        Eager(task.tracing(model, **chosen), task.specializations(shape), ctx_len),
+        **{part.role: Eager(part.tracing(model, **given)) for part in readers},
         chosen=chosen,
     )
     if case.tiny.image_processor and isinstance(session, ImageTextToTextSession):
@@ -218,7 +227,7 @@ def check_filled_up(session: MediaTextSession) -> None:
         merged = tower.merge**2
         sizes = {"patches": (7 * merged, 18 * merged), "merged": merged, "window": tower.window}
         rows = PatchShape(prefill_seq_len=CHUNK, ctx_len=CTX_LEN, **sizes)
-    (before,) = task.before
+    before = task.before[0]
     named = {
         name: replace(
             one, shape=tuple("patches" if "*" in str(axis) else axis for axis in one.shape)
@@ -311,6 +320,43 @@ def test_tiles_of_a_processor_are_taken_apart() -> None:
     assert all(len(array) == 1 for one in found for array in one.values())
 
 
+def test_tiles_that_fill_up_are_not_read_and_finer_ones_need_weights() -> None:
+    """As processors return several pages, of which each has the tiles of the largest."""
+    pixels = np.random.default_rng(0).standard_normal((2, 3, 3, 28, 28), np.float32)
+    mask = np.array([[True, True, True], [True, False, False]])
+    given = {"pixel_values": pixels, "pixel_attention_mask": mask, "tile_fine_mask": mask[:, 0]}
+    found = _pictures(given, more=["pixel_attention_mask", "tile_fine_mask"])
+    case = parity.all_cases()["granite_docling-fine"]
+    subject = parity.Subject(case.config, recipe_for(case.config))
+    session = session_of(case, subject)
+    assert [session.reader.look(one).rows for one in found] == [12, 4]
+    plain = [{name: one[name] for name in one if "fine" not in name} for one in found]
+    assert [session.reader.look(one).rows for one in plain] == [3, 1]
+    case = parity.all_cases()["granite_docling-base"]
+    session = session_of(case, parity.Subject(case.config, recipe_for(case.config)))
+    assert [session.reader.look(one).rows for one in plain] == [12, 4]
+    with pytest.raises(MediaError, match=r"with tile_fine_mask, for more rows.*no weights"):
+        session.reader.look(found[0])
+
+
+def test_tiles_of_another_size_are_given_to_their_pictures() -> None:
+    """As processors return them; what one of several pictures is answers as it does alone."""
+    case = parity.all_cases()["deepseek_ocr2-base"]
+    made = image_processor(case.tiny.image_processor)
+    random = np.random.default_rng(0)
+    sizes = (40, 24), (30, 30), (20, 60)
+    pictures = [random.integers(0, 256, (*size, 3), np.uint8) for size in sizes]
+    found = _pictures(made(pictures), more=["pixel_values_local"])
+    assert [one["num_local_patches"].tolist() for one in found] == [[2], [0], [2]]
+    for one, picture in zip(found, pictures, strict=True):
+        alone = made([picture])
+        assert alone.keys() == one.keys()
+        assert all(np.array_equal(alone[name], one[name]) for name in alone)
+    assert sides_of(made, "pixel_values_local") == [98, 32]
+    uncut = image_processor({**case.tiny.image_processor, "crop_to_patches": False})
+    assert sides_of(uncut, "pixel_values_local") == [32, 32]
+
+
 @pytest.mark.parametrize("name", CASES if parity.EVERY else parity.CROSSED_MEDIA)
 def test_packages_agree_with_hugging_face(name: str, tmp_path: Path) -> None:
     case = parity.all_cases()[name]
@@ -321,7 +367,9 @@ def test_packages_agree_with_hugging_face(name: str, tmp_path: Path) -> None:
 def package_of(case: parity.Case, subject: parity.Subject, folder: Path) -> MediaTextSession:
     """Build a package of the case, and open it."""
     most = pictures_of(case)
-    asked = Request(prefill_seq_len=CHUNK, ctx_len=CTX_LEN, batch_size=2, max_num_images=most)
+    ctx_len = 2 * case.tiny.ctx_len or CTX_LEN
+    sizes = {"prefill_seq_len": ctx_len // 16, "ctx_len": ctx_len}
+    asked = Request(**sizes, batch_size=2, max_num_images=most)
     done = pipeline.build(
         str(subject.folder / "checkpoint"), asked, validate=False, store=Store(folder / "store")
     )
@@ -352,12 +400,13 @@ def check(session: MediaTextSession, subject: parity.Subject) -> None:
     )
     insets = [session.insets(*pair) for pair in zip(rows, seen, strict=True)]
     done, errors = [0, 0], []
+    chunk = session.decoder.sizes.prefill_seq_len
     while any(at < len(row) for at, row in zip(done, rows, strict=True)):
         pieces = {}
         for number, (at, row, shown_) in enumerate(zip(done, rows, insets, strict=True)):
             if at < len(row):
                 assert shown_ is not None
-                length = 1 if at >= len(row) - 2 else min(CHUNK, len(row) - 2 - at)
+                length = 1 if at >= len(row) - 2 else min(chunk, len(row) - 2 - at)
                 stop = shown_.end(at, at + length)
                 pieces[number] = Piece(row[at:stop], at, shown_)
         for number, logits in session.decoder.prefill(pieces).items():
@@ -406,11 +455,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "patch_size": 4,
         "size": {"shortest_edge": 512, "longest_edge": 4096},
     },
+    "DeepseekOcr2ImageProcessor": {"size": {"height": 56, "width": 56}, "tile_size": 28},
     "DeepseekVLHybridImageProcessor": {
         "size": {"height": 28, "width": 28},
         "high_res_size": {"height": 84, "width": 84},
     },
     "DeepseekVLImageProcessor": {"size": {"height": 28, "width": 28}},
+    "DonutImageProcessor": {"size": [20, 28], "do_align_long_axis": True},
     "Ernie4_5_VLMoeImageProcessor": {
         "patch_size": 4,
         "size": {"shortest_edge": 64, "longest_edge": 2048},
@@ -424,6 +475,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
         for name in ("Glm46V", "Glm4v", "Glmga")
     },
     "GotOcr2ImageProcessor": {"size": {"height": 28, "width": 28}, "crop_to_patches": True},
+    "GraniteDoclingImageProcessor": {
+        "size": {"height": 28, "width": 28},
+        "max_patches": 6,
+        "fine_route": True,
+        "dense_max_patches": 20,
+        "dense_max_scale": 0.8,
+        "dense_min_aspect": 0.5,
+        "dense_max_aspect": 2.5,
+    },
     "Idefics3ImageProcessor": {
         "size": {"longest_edge": 56},
         "max_image_size": {"longest_edge": 28},
@@ -435,6 +495,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "MiniCPMV4_6ImageProcessor": {"patch_size": 4, "scale_resolution": 24},
     "MllamaImageProcessor": {"size": {"height": 28, "width": 28}},
+    "NougatImageProcessor": {"size": {"height": 28, "width": 20}},
     "Ovis2ImageProcessor": {"size": {"height": 28, "width": 28}, "crop_to_patches": True},
     "PPChart2TableImageProcessor": {"size": {"height": 28, "width": 28}},
     "PaddleOCRVLImageProcessor": {
@@ -561,6 +622,22 @@ WRITTEN: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, in
             2 * (rows * columns + 1),
         )
         for rows, columns in ((0, 0), (1, 2), (2, 3))
+    },
+    **{
+        f"{rows} x {columns} tiles of Granite Docling": (
+            "named_tiles_or_one",
+            "granite_docling.processing_granite_docling.GraniteDoclingProcessor",
+            {
+                "image_seq_len": 2,
+                "image_token": "P",
+                "fake_image_token": "<fake_token_around_image>",
+                "global_image_tag": "<global-img>",
+            },
+            {"rows": [[rows]], "cols": [[columns]]},
+            (rows * columns + (rows * columns > 1), rows, columns),
+            2 * (rows * columns + (rows * columns > 1)),
+        )
+        for rows, columns in ((1, 1), (1, 2), (2, 3))
     },
     **{
         f"{rows} x {columns} tiles of Ovis 2": (

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _GRID, _RATIOS = "image_grid_thw", "aspect_ratio_ids"
 _SHAPES = ("spatial_shapes", "pixel_attention_mask")
 _SIZES = "target_sizes"
+_COUNTS = "num_local_patches"
 _CROPS, _GRIDS, _POOLED = "image_num_crops", "image_grids", "image_token_pooling"
 #: What processors make of sounds and videos.
 _UNREAD = ("input_features", "audio_input_features", "pixel_values_videos")
@@ -181,7 +182,9 @@ def _of_processor(
     ids = np.atleast_2d(np.asarray(inputs["input_ids"]))
     mask = np.atleast_2d(np.asarray(inputs.get("attention_mask", np.ones_like(ids)))).astype(bool)
     arrays = {name: np.asarray(inputs[name]) for name in inputs}
-    pictures = iter(_pictures(arrays, session.told.get("pixels", "pixel_values")))
+    told = session.told
+    more = [told.get("mask", ""), told.get("tiles", ""), *told.get("finer", ())[:1]]
+    pictures = iter(_pictures(arrays, told.get("pixels", "pixel_values"), more))
     for row, seen in zip(ids, mask, strict=True):
         tokens = row[seen].tolist()
         left, shown = sum(one in session.placeholders for one in tokens), list["Prepared"]()
@@ -191,8 +194,10 @@ def _of_processor(
         yield tokens, shown
 
 
-def _pictures(inputs: Mapping[str, Any], pixels_name: str = "pixel_values") -> "list[Prepared]":
-    """Take apart what a processor returns of several pictures."""
+def _pictures(
+    inputs: Mapping[str, Any], pixels_name: str = "pixel_values", more: Sequence[str] = ()
+) -> "list[Prepared]":
+    """Take apart what a processor returns of several pictures, perhaps with more that it says of each."""
     import numpy as np
 
     if pixels_name not in inputs:
@@ -219,13 +224,29 @@ def _pictures(inputs: Mapping[str, Any], pixels_name: str = "pixel_values") -> "
         ]
     if _CROPS in inputs:
         return [*_of_crops(inputs)]
+    if _COUNTS in inputs:
+        return [*_with_tiles(inputs, more)]
+    if pixels.ndim == 2 and grids is None:  # patches of one picture, each of which is a row
+        return [{"pixel_values": pixels}]
     if grids is None:
-        return [{"pixel_values": one[None]} for one in pixels]
+        names = ["pixel_values", *({*more} & inputs.keys())]
+        return [{name: inputs[name][at : at + 1] for name in names} for at in range(len(pixels))]
     ends = grids.prod(axis=1).cumsum()
     return [
         {"pixel_values": pixels[stop - grid.prod() : stop], _GRID: grid[None]}
         for grid, stop in zip(grids, ends, strict=True)
     ]
+
+
+def _with_tiles(inputs: Mapping[str, Any], more: Sequence[str]) -> "Iterator[Prepared]":
+    """Give each of several pictures its tiles, which lie in an array of their own."""
+    import numpy as np
+
+    names, begun = {*more} & inputs.keys(), 0
+    for at, count in enumerate(inputs[_COUNTS].tolist()):
+        of_tiles = {name: inputs[name][begun : begun + count] for name in names if count}
+        begun += count
+        yield {"pixel_values": inputs["pixel_values"][[at]], _COUNTS: np.array([count]), **of_tiles}
 
 
 def _of_crops(inputs: Mapping[str, Any]) -> "Iterator[Prepared]":

@@ -88,7 +88,8 @@ class Checkpoint:
     @property
     def text_config(self) -> Mapping[str, Any]:
         """What the configuration says of the language model; all of it where there is no other model."""
-        inner = self.model_config.get("text_config")
+        config = self.model_config
+        inner = config.get("text_config") or config.get("decoder")
         return inner if isinstance(inner, Mapping) else self.config
 
     @property

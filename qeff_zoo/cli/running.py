@@ -13,7 +13,7 @@ from qeff_zoo.cli.printing import print_generated, print_json, table
 from qeff_zoo.cli.reading import read_text, usable_package
 from qeff_zoo.cli.transcribing import TIMES, refuse_adapter, transcribe_all
 from qeff_zoo.errors import AdapterError, GenerationError, ServingError
-from qeff_zoo.tasks import NAMES, TEXT2TEXT, ZERO_SHOT, find
+from qeff_zoo.tasks import IMAGE_TO_TEXT, NAMES, TEXT2TEXT, ZERO_SHOT, find
 
 _BEST = 5  # labels of a picture that are shown
 
@@ -22,9 +22,7 @@ _BEST = 5  # labels of a picture that are shown
 
 def run_command(arguments: argparse.Namespace) -> None:
     """Run a package on prompts, texts, pictures or recordings."""
-    prompts = list(arguments.prompt)
-    if arguments.prompts_file is not None:
-        prompts += [line for line in read_text(arguments.prompts_file).splitlines() if line.strip()]
+    prompts = _prompts(arguments)
     if not prompts and not arguments.image and not arguments.sound:
         raise GenerationError(
             "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE; for a package that "
@@ -52,6 +50,13 @@ def run_command(arguments: argparse.Namespace) -> None:
     run = _label_tokens if task.by_token else _RUNS[task.reads, task.answers]
     run = _recognize if arguments.label else run
     run(session, given, arguments)
+
+
+def _prompts(arguments: argparse.Namespace) -> list[str]:
+    prompts: list[str] = list(arguments.prompt)
+    if arguments.prompts_file is not None:
+        prompts += [line for line in read_text(arguments.prompts_file).splitlines() if line.strip()]
+    return prompts
 
 
 def _refuse_choices(task: str, arguments: argparse.Namespace) -> None:
@@ -108,6 +113,13 @@ def _given(task: str, prompts: list[str], arguments: argparse.Namespace) -> list
             "PACKAGE a.wav`."
         )
     sees = task in NAMES and find(task).reads == "image"
+    if task == IMAGE_TO_TEXT:
+        if images and len(prompts) < 2:
+            return list(images)
+        raise GenerationError(
+            f"There are {len(images)} pictures and {len(prompts)} prompts; expected pictures, and at most one prompt, "
+            "with which each answer begins. Give --image FILE once for each picture, and --prompt once or not at all."
+        )
     wrong, flag, reads = (
         (prompts, "--prompt", "--image") if sees else (images, "--image", "--prompt")
     )
@@ -166,18 +178,12 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         stream = lambda _, text: print_generated(text, end="")  # noqa: E731
     outputs = session.generate(
         prompts,
-        generation_len=arguments.generation_len,
-        sampling=_sampling(arguments),
-        stop=arguments.stop,
-        chat=arguments.chat,
-        adapter=arguments.adapter,
-        grammar=_grammar(arguments),
         stream=stream,
+        **_asked(arguments),
         **({"images": [_files(arguments.image)]} if arguments.image else {}),
         **({"videos": [_files(arguments.video, "video")]} if arguments.video else {}),
         **({"sounds": [arguments.sound]} if arguments.sound else {}),
         **_languages(arguments),
-        **({"blocks": arguments.block} if arguments.block else {}),
     )
     if arguments.json:
         answer = [_as_json(output) for output in outputs]
@@ -188,6 +194,40 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
     else:
         for output in outputs:
             print_generated(f"{output.prompt}\n-> {output.text}\n")
+    print(session.metrics, file=sys.stderr)
+
+
+def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what any answer of tokens is asked for with."""
+    return {
+        "generation_len": arguments.generation_len,
+        "sampling": _sampling(arguments),
+        "stop": arguments.stop,
+        "chat": arguments.chat,
+        "adapter": arguments.adapter,
+        "grammar": _grammar(arguments),
+        **({"blocks": arguments.block} if arguments.block else {}),
+    }
+
+
+def _write_of_pictures(session: Any, images: list[str], arguments: argparse.Namespace) -> None:
+    prompts = _prompts(arguments)
+    stream = None
+    if len(images) == 1 and not arguments.json:
+        stream = lambda _, text: print_generated(text, end="")  # noqa: E731
+    outputs = session.generate(
+        _files(images), prompt=prompts[0] if prompts else None, stream=stream, **_asked(arguments)
+    )
+    pairs = list(zip(images, outputs, strict=True))
+    if arguments.json:
+        answer = [{"image": image, **_as_json(output)} for image, output in pairs]
+        print_json({"outputs": answer, "metrics": session.metrics.as_dict()})
+        return
+    if stream is not None:
+        print()
+    else:
+        for image, output in pairs:
+            print_generated(f"{image}\n-> {output.text}\n")
     print(session.metrics, file=sys.stderr)
 
 
@@ -323,6 +363,7 @@ _RUNS: dict[tuple[str, str], Callable[[Any, list[str], argparse.Namespace], None
     ("text", "logits"): _generate,
     ("text", "embeddings"): _embed,
     ("text", "scores"): _classify,
+    ("image", "logits"): _write_of_pictures,
     ("image", "embeddings"): _embed,
     ("image", "scores"): _recognize,
 }

@@ -219,7 +219,8 @@ def _reads_no_weight(node: ir.Node) -> bool | None:
 def _name_initializers(graph: ir.Graph, stored: Mapping[str, str]) -> None:
     """Name initializers as the checkpoint's model does, without the wrapper's prefix, and forget stored values.
 
-    A matrix of no elements, as of no shared experts, keeps its value: there is nothing to read from a file.
+    A matrix of no elements, as of no shared experts, keeps its value: there is nothing to read from a file. So do whole
+    numbers, which a model makes itself, as an index of relative positions: a checkpoint only repeats them.
     """
     found = dict(graph.initializers)
     graph.initializers.clear()
@@ -227,10 +228,10 @@ def _name_initializers(graph: ir.Graph, stored: Mapping[str, str]) -> None:
         value.name = name = stored.get(traced, traced.removeprefix("model."))
         known = value.const_value
         if traced in stored and known is not None:
-            empty = 0 in known.shape
+            made = 0 in known.shape or not known.dtype.is_floating_point()
             value.const_value = (
                 ir.tensor(known.numpy(), name=name)
-                if empty
+                if made
                 else placeholder(name, known.dtype, known.shape)
             )
         graph.initializers[name] = value

@@ -12,8 +12,9 @@ from qeff_zoo.errors import CheckpointError, MediaError
 from qeff_zoo.media.image_rules import Arrays, cut, nearest_grid
 from qeff_zoo.media.images import Pixels
 from qeff_zoo.media.interpolation import resize_bytes, resize_numbers
-from qeff_zoo.media.pixels import numbers, resize
+from qeff_zoo.media.pixels import numbers, pad_to_square, resize
 
+_NAMED = 16  # tiles of a row or column at most, for which Granite Docling has names
 _LEAST = 10  # pixels of a side, below which Phi-4 multimodal takes no picture
 
 
@@ -127,6 +128,82 @@ def _kept(image: Pixels, grid: tuple[int, int], side: int) -> float:
                 long, short = side, short / long * side
             area += long * short
     return float(area / (width * height))
+
+
+def tiles_of_pages(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
+    """Granite Docling: tiles of the nearest grid, row by row, then the whole; or the whole alone.
+
+    Returns `pixel_values` (1, tiles of all pictures, 3, height, width); `pixel_attention_mask` (1, tiles), of which
+    none fills up; `rows` and `cols` (1, n), of tiles; and with `fine_route` `tile_fine_mask` (1).
+    """
+    high, wide = (settings["size"][name] for name in ("height", "width"))
+    arrays, rows, columns = [], [], []
+    for image in images:
+        most = _most_tiles(image, settings)
+        least = min(settings["min_patches"], most)
+        right, down = nearest_grid(
+            image, {**settings, "min_patches": least, "max_patches": most}, longest=_NAMED
+        )
+        canvas = resize(image, down * high, right * wide, settings["resample"])
+        parts = cut(canvas, high, wide)
+        if len(parts) > 1:
+            parts.append(resize(image, high, wide, settings["resample"]))
+        arrays += [numbers(part, settings) for part in parts]
+        rows.append(down)
+        columns.append(right)
+    return {
+        "pixel_values": np.stack(arrays)[None],
+        "pixel_attention_mask": np.ones((1, len(arrays)), bool),
+        "rows": np.array([rows]),
+        "cols": np.array([columns]),
+        **({"tile_fine_mask": np.ones(1, bool)} if settings["fine_route"] else {}),
+    }
+
+
+def _most_tiles(image: Pixels, settings: Mapping[str, Any]) -> int:
+    """Return how many tiles there may be: more of a wide page that would be shrunk by much."""
+    most: int = settings["max_patches"] if settings["crop_to_patches"] else 1
+    dense, scale, least, widest = (
+        settings[f"dense_{name}"]
+        for name in ("max_patches", "max_scale", "min_aspect", "max_aspect")
+    )
+    height, width = image.shape[:2]
+    applies = most > 1 and dense and (scale > 0 or least > 0)
+    if not applies or 0 < widest < width / height or not (least <= 0 or width / height > least):
+        return most
+    if scale > 0:
+        right, _ = nearest_grid(image, settings, longest=_NAMED)
+        if not right * settings["size"]["width"] / width < scale:
+            return most
+    return int(dense)
+
+
+def smaller_tiles_and_whole(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
+    """DeepSeek-OCR 2: the whole picture in a square, and tiles of a large one, in another size.
+
+    Returns `pixel_values` (n, 3, side, side); `num_local_patches` (n), how many tiles each has; and where any has some
+    `pixel_values_local` (tiles of all pictures, 3, tile_size, tile_size).
+    """
+    side, resample, cuts = settings["tile_size"], settings["resample"], settings["crop_to_patches"]
+    whole_side = settings["size"]["height"] if cuts else side
+    wholes, tiles, counts = [], list[NDArray[Any]](), []
+    for image in images:
+        parts: list[Pixels] = []
+        if cuts and max(image.shape[:2]) > side:
+            of_tiles = {**settings, "size": {"height": side, "width": side}}
+            columns, rows = nearest_grid(image, of_tiles)
+            parts = cut(resize(image, rows * side, columns * side, resample), side, side)
+        tiles += [numbers(part, settings) for part in parts]
+        counts.append(len(parts))
+        scale = whole_side / max(image.shape[:2])
+        height, width = (round(one * scale) for one in image.shape[:2])
+        whole = resize(image, height, width, resample)
+        wholes.append(numbers(pad_to_square(whole, settings["background_color"]), settings))
+    return {
+        "pixel_values": np.stack(wholes),
+        "num_local_patches": np.array(counts),
+        **({"pixel_values_local": np.stack(tiles)} if tiles else {}),
+    }
 
 
 def whole_and_padded_tiles(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:

@@ -16,13 +16,16 @@ from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError
 from qeff_zoo.media import image_rules as rules
 from qeff_zoo.media import patch_rules
 from qeff_zoo.media.canvases import (
+    smaller_tiles_and_whole,
     tiles_of_canvases,
+    tiles_of_pages,
     whole_and_covering_tiles,
     whole_and_padded_tiles,
 )
 from qeff_zoo.media.crops import whole_and_overlapping_crops
 from qeff_zoo.media.images import LIMITS, ImageLimits, Picture, read_image
-from qeff_zoo.media.slices import whole_and_slices
+from qeff_zoo.media.pages import page, page_without_margin
+from qeff_zoo.media.slices import parts_and_whole, whole_and_slices
 
 FILES = ("processor_config.json", "preprocessor_config.json")
 
@@ -48,6 +51,10 @@ _CROPPED = {
 }  # fmt: skip
 _PADDED = {
     **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 384, "width": 384}, "min_size": 14,
+}  # fmt: skip
+_PAGE = {
+    **_PLAIN,
+    "resample": _BILINEAR, "do_thumbnail": True, "do_align_long_axis": False, "do_pad": True,
 }  # fmt: skip
 _PATCHES = {
     **_PLAIN, **_CLIP, "resample": _BICUBIC, "default_to_square": False,
@@ -90,6 +97,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             "patch_size": 16, "temporal_patch_size": 1,
         },
     ),
+    "DeepseekOcr2ImageProcessor": (
+        smaller_tiles_and_whole,
+        {
+            **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 1024, "width": 1024}, "tile_size": 768,
+            "crop_to_patches": True, "min_patches": 2, "max_patches": 6, "background_color": (127, 127, 127),
+        },
+    ),
     "DeepseekVLHybridImageProcessor": (
         rules.long_edge_in_two_squares,
         {
@@ -103,6 +117,17 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         {
             **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 256, "width": 256},
             "do_center_crop": True, "crop_size": {"height": 224, "width": 224},
+        },
+    ),
+    "DonutImageProcessor": (
+        page,
+        {**_PAGE, **_HALF, "size": {"height": 2560, "width": 1920}, "width_first": True},
+    ),
+    "FuyuImageProcessor": (
+        patch_rules.patches_of_whole_lines,
+        {
+            **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 1080, "width": 1920},
+            "patch_size": {"height": 30, "width": 30}, "do_pad": True, "padding_value": 1.0,
         },
     ),
     "Gemma3ImageProcessor": (
@@ -138,6 +163,14 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         {
             **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 384, "width": 384},
             "crop_to_patches": False, "min_patches": 1, "max_patches": 12,
+        },
+    ),
+    "GraniteDoclingImageProcessor": (
+        tiles_of_pages,
+        {
+            **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 512, "width": 512},
+            "crop_to_patches": True, "min_patches": 1, "max_patches": 32, "fine_route": False,
+            "dense_max_patches": 0, "dense_max_scale": 0.0, "dense_min_aspect": 0.0, "dense_max_aspect": 0.0,
         },
     ),
     "Idefics3ImageProcessor": (rules.tiles_and_whole, _IDEFICS3),
@@ -178,6 +211,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         {
             **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 378, "width": 378}, "patch_size": 14,
             "max_crops": 8, "overlap_margins": (4, 4), "pooling_size": (2, 2),
+        },
+    ),
+    "NougatImageProcessor": (
+        page_without_margin,
+        {
+            **_PAGE, "image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225),
+            "size": {"height": 896, "width": 672}, "do_crop_margin": True,
         },
     ),
     "Ovis2ImageProcessor": (
@@ -225,6 +265,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         },
     ),
     "SmolVLMImageProcessor": (rules.tiles_and_whole, _IDEFICS3),
+    "Step3p7ImageProcessor": (
+        parts_and_whole,
+        {
+            **_PLAIN, **_CLIP, "resample": _BILINEAR, "size": {"height": 728, "width": 728}, "patch_size": 504,
+            "max_image_size": 3024,
+        },
+    ),
     "VideoLlama3ImageProcessor": (
         patch_rules.grid_of_told_patches,
         {
@@ -345,6 +392,8 @@ def standard(settings: dict[str, Any]) -> dict[str, Any]:
     """Bring settings to one form: sizes by name, and old names replaced."""
     square = settings["default_to_square"]
     size = settings["size"]
+    if settings.get("width_first") and isinstance(size, list | tuple):
+        size = size[::-1]
     if isinstance(size, Mapping):  # `min_pixels` and `max_pixels` are old names of Qwen2-VL's
         old = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}
         named = {old.get(key, key): value for key, value in size.items() if value is not None}

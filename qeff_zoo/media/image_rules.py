@@ -316,11 +316,17 @@ def tiles_of_one_canvas(images: Sequence[Pixels], settings: Settings) -> Arrays:
     return {"pixel_values": _stacked(arrays), "num_patches": np.array(counts)}
 
 
-def nearest_grid(image: Pixels, settings: Settings) -> tuple[int, int]:
-    """Choose columns and rows: the nearest shape, and of equally near ones the last that is not far too large."""
+def nearest_grid(image: Pixels, settings: Settings, longest: int | None = None) -> tuple[int, int]:
+    """Choose columns and rows: the nearest shape, and of equally near ones the last that is not far too large.
+
+    Args:
+        image: To be cut.
+        settings: Of the processor.
+        longest: Rows and columns at most; None for as many as tiles.
+    """
     height, width = image.shape[:2]
     size, most = settings["size"], settings["max_patches"]
-    sides = range(1, most + 1)
+    sides = range(1, min(most, longest or most) + 1)
     grids = [
         (wide, high)
         for wide in sides

@@ -18,8 +18,10 @@ from qeff_zoo.media.images import LIMITS, Pixels
 Settings = Mapping[str, Any]
 
 
-def resize(image: Pixels, height: int, width: int, resample: int) -> Pixels:
-    """Resize by one of Pillow's filters.
+def resize(
+    image: Pixels, height: int, width: int, resample: int, reducing_gap: float | None = None
+) -> Pixels:
+    """Resize by one of Pillow's filters, in two steps where `reducing_gap` says so to it.
 
     Raises:
         MediaError: The result would have no pixels, or too many: the picture is too narrow for its processor.
@@ -33,7 +35,7 @@ def resize(image: Pixels, height: int, width: int, resample: int) -> Pixels:
         )
     return np.asarray(
         Image.fromarray(np.ascontiguousarray(image)).resize(
-            (width, height), Image.Resampling(resample)
+            (width, height), Image.Resampling(resample), reducing_gap=reducing_gap
         )
     )
 

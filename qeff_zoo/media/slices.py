@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What MiniCPM-V's processor makes of pictures: each as a whole, then slices of it in more detail."""
+"""What processors make of pictures that they cut as suits each: MiniCPM-V's and Step 3.7's."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 
 from qeff_zoo.media.image_rules import Arrays, cut
 from qeff_zoo.media.images import Pixels
+from qeff_zoo.media.interpolation import resize_bytes
 from qeff_zoo.media.pixels import numbers, resize
+
+_THIN = 32  # pixels of a side, below which Step 3.7 puts a long picture into a square
 
 
 def whole_and_slices(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
@@ -95,3 +98,55 @@ def _side_by_side(tile: NDArray[Any], patch: int) -> NDArray[Any]:
     high, wide = (size // patch for size in tile.shape[1:])
     blocks = tile.reshape(3, high, patch, wide, patch).transpose(0, 2, 1, 3, 4)
     return blocks.reshape(3, patch, -1)
+
+
+def parts_and_whole(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
+    """Step 3.7: the whole picture in a square, and parts of one that is large or long, in another size.
+
+    As transformers' torchvision backend, the only one, bit for bit.
+
+    Returns `pixel_values` (n, 3, side, side); `num_local_patches` (n), how many parts each has; `grids` (n, 2), rows
+    and columns of those; where any has some `pixel_values_local` (parts of all pictures, 3, patch_size, patch_size).
+    """
+    side, small = settings["size"]["height"], settings["patch_size"]["height"]
+    wholes, parts, grids = [], list[NDArray[Any]](), []
+    for image in images:
+        height, width = image.shape[:2]
+        if min(height, width) < _THIN and max(height, width) > 4 * min(height, width):
+            square = np.zeros((max(height, width),) * 2 + (3,), np.uint8)
+            square[:height, :width] = image
+            image = square
+        tall, broad, window = _planned(image, side, small, settings["max_image_size"])
+        wholes.append(resize_bytes(resize_bytes(image, tall, broad), side, side))
+        cuts: list[Pixels] = []
+        high, wide = tall, broad
+        if window:
+            high, wide = (_in_windows(one, window) for one in (tall, broad))
+            cuts = cut(resize_bytes(image, high, wide), window, window)
+        parts += [numbers(resize_bytes(one, small, small), settings, at_once=True) for one in cuts]
+        grids.append([max(1, one // window) if window else 0 for one in (high, wide)])
+    return {
+        "pixel_values": np.stack([numbers(one, settings, at_once=True) for one in wholes]),
+        "num_local_patches": np.prod(grids, axis=1),
+        "grids": np.array(grids),
+        **({"pixel_values_local": np.stack(parts)} if parts else {}),
+    }
+
+
+def _planned(image: Pixels, side: int, small: int, most: int) -> tuple[int, int, int]:
+    """Return the height and width of the whole, and pixels on a side of a part; 0 where there is none."""
+    height, width = image.shape[:2]
+    if max(height, width) > most:
+        scale = most / max(height, width)
+        height, width = int(height * scale), int(width * scale)
+    short, long = sorted((height, width))
+    if long <= side:
+        return height, width, short if long / short > 1.5 else 0
+    return height, width, min(short, small) if long / short > 4 else small
+
+
+def _in_windows(length: int, window: int) -> int:
+    """Return a length in whole windows, with another one where more than a fifth of it is left; or a shorter one."""
+    if length < window:
+        return length
+    return window * (length // window + (length % window > 0.2 * window))

@@ -15,7 +15,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import Manifest, adapters_in, source_in
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.speculators import ASSISTANT
-from qeff_zoo.tasks import TEXT2TEXT, TEXT_GENERATION
+from qeff_zoo.tasks import NAMES, TEXT2TEXT, TEXT_GENERATION, find
 
 _SEEN = "comp_ctx_lengths"
 
@@ -222,7 +222,10 @@ def _number(value: float | None) -> str:
 
 def _command(package: Package) -> str:
     length = " --generation-len 64" if package.task in (TEXT_GENERATION, TEXT2TEXT) else ""
-    return f"qeff-zoo run {shlex.quote(str(package.path))} --prompt 'Once upon a time'{length}"
+    reads = find(package.task).reads if package.task in NAMES else "text"
+    others = {"image": "--image picture.png", "sound": "speech.wav"}
+    given = others.get(reads, "--prompt 'Once upon a time'")
+    return f"qeff-zoo run {shlex.quote(str(package.path))} {given}{length}"
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from qeff_zoo.runtime.feature_extraction import EmbeddingSession
     from qeff_zoo.runtime.grammar import Grammar
     from qeff_zoo.runtime.handoff import Prefills, PrefillServer
+    from qeff_zoo.runtime.image_to_text import ImageToTextSession
     from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
     from qeff_zoo.runtime.labels import Score
     from qeff_zoo.runtime.matching import ZeroShotSession
@@ -40,6 +41,7 @@ __all__ = [
     "Handle",
     "ImageClassificationSession",
     "ImageEmbeddingSession",
+    "ImageToTextSession",
     "LabelledSpeechSession",
     "Metrics",
     "PrefillServer",
@@ -71,6 +73,7 @@ _PLACES = {
     "feature_extraction": ("EmbeddingSession",),
     "grammar": ("Grammar",),
     "handoff": ("Prefills", "PrefillServer"),
+    "image_to_text": ("ImageToTextSession",),
     "images": ("ImageClassificationSession", "ImageEmbeddingSession"),
     "labels": ("Score",),
     "matching": ("ZeroShotSession",),

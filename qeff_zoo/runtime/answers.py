@@ -15,6 +15,7 @@ from qeff_zoo.runtime.grammar import Grammar, Guide
 from qeff_zoo.runtime.insets import Encoded, Insets
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn, Sampler, Sampling, TokenLogprobs, token_of
+from qeff_zoo.runtime.sources import Source
 from qeff_zoo.runtime.stop_strings import StopStrings
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
 from qeff_zoo.runtime.writing_rules import WritingRules
@@ -36,7 +37,8 @@ class Request:
         adapter: Name of one that the session has; None for the model as it is.
         insets: Its pictures or sounds, if it has any.
         source: Token ids of the text that is to be written of, where the prompt is only how the answer begins.
-        rules: Which tokens may come next in that.
+        picture: Array of the picture that is to be written of.
+        rules: Which tokens may come next in what is written.
         blocks: Lengths of the passages that the prompt begins with, each computed by itself.
         grammar: The form of the answer; None for any.
     """
@@ -50,9 +52,15 @@ class Request:
     adapter: str | None = None
     insets: Insets | None = None
     source: tuple[int, ...] = ()
+    picture: Array | None = field(default=None, compare=False)
     rules: WritingRules | None = None
     blocks: tuple[int, ...] = ()
     grammar: Grammar | None = None
+
+    @property
+    def read(self) -> Source:
+        """What an encoder is to read."""
+        return self.source if self.picture is None else self.picture
 
     @property
     def prompt_tokens(self) -> int:
@@ -202,7 +210,8 @@ class Answer:
         request = self.request
         if request.rules is None:
             return logits
-        return request.rules.allowed(logits, request.source, self.token_ids, limit=request.limit)
+        source, limit, begun = request.source, request.limit, request.prompt
+        return request.rules.allowed(logits, source, self.token_ids, limit=limit, begun=begun)
 
     def extend_as(self, draft: Sequence[int | Drawn], logits: Array) -> int:
         """Choose next tokens for as long as they are as drafted, and the one after those.

@@ -32,6 +32,7 @@ class ImageTextToTextSession(MediaTextSession):
         vision: Its vision tower, opened; None of a package of --decode-only, or whose one program reads pictures.
         chosen: What the package's recipe says of pictures: `images` of the manifest's `spec.task`; of one program that
             reads them itself, `vision_size`, too.
+        tiles: What reads tiles of a picture, where those have another size than the whole; opened.
         prefixes: As of `TextGenerationSession`.
         feature_cache_bytes: Memory for what was read of pictures, so that a second question costs no reading.
 
@@ -48,6 +49,7 @@ class ImageTextToTextSession(MediaTextSession):
         program: Program,
         *,
         vision: Program | None = None,
+        tiles: Program | None = None,
         chosen: Mapping[str, Any],
         prefixes: PrefixChoices = USUAL,
         feature_cache_bytes: int = FEATURE_CACHE_BYTES,
@@ -62,7 +64,7 @@ class ImageTextToTextSession(MediaTextSession):
         reads = (config, feature_cache_bytes, told)
         reader: Vision | AsPrepared | Distant = Distant(None, *reads)
         if vision is not None:
-            reader = Vision(vision, *reads)
+            reader = Vision(vision, *reads, tiles=tiles)
         elif size := chosen.get(VISION_SIZE):
             reader = AsPrepared(program, *reads)
             reader.size = size

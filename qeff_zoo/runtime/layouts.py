@@ -129,6 +129,11 @@ def _broken_lines(grid: Grid, rows: int) -> Written:
     return [*(line * grid[1])[:-1], "[IMG_END]"]
 
 
+def _ended_lines(grid: Grid, rows: int) -> Written:
+    line: Written = [rows // grid[1], "|NEWLINE|"]
+    return line * grid[1]
+
+
 # --- tiles that are named in the prompt -----------------------------------------------------------------------------
 
 
@@ -148,6 +153,19 @@ def _named_tiles(grid: Grid, rows: int) -> Written:
         found.append("\n")
     found[-1:] = ["\n\n"] if found else []
     return [*found, "<fake_token_around_image>", "<global-img>", each, "<fake_token_around_image>"]
+
+
+def _named_or_one(grid: Grid, rows: int) -> Written:
+    """As of Idefics 3, where a picture that was not cut is named as a tile, and no whole."""
+    each, found = rows // grid[0], Written()
+    for row in range(max(grid[1], 1)):
+        for column in range(max(grid[2], 1)):
+            found += ["<fake_token_around_image>", f"<row_{row + 1}_col_{column + 1}>", each]
+        found.append("\n")
+    if grid[0] > 1:
+        whole: Written = ["<fake_token_around_image>", "<global-img>", each]
+        found[-1:] = ["\n\n", *whole, "<fake_token_around_image>"]
+    return found
 
 
 def _ratio(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
@@ -306,18 +324,54 @@ def _cut_lines(tiles: Sequence[Array], prepared: Mapping[str, Array], config: An
     return np.concatenate([lines, tiles[0][-1:], tiles[0][:-1]])
 
 
+# --- DeepSeek-OCR 2: tiles, then the whole; each ends with the learned row, which is kept of the whole alone ----------
+
+
+def _tiles_first(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
+    whole, *parts = tiles
+    return np.concatenate([*(part[:-1] for part in parts), whole])
+
+
+# --- Step 3.7: tiles line by line, then the whole ---------------------------------------------------------------------
+
+
+def _parts_and_whole(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    """Return the rows of the whole, of whose patches sixteen become one, and rows and columns of tiles."""
+    side = int(prepared["pixel_values"].shape[-1]) // int(config["vision_config"]["patch_size"])
+    tall, wide = (int(one) for one in np.reshape(prepared.get("grids", (tiles - 1, 1)), -1))
+    return (side // 4) ** 2, tall, wide
+
+
+def _parts_first(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
+    whole, *parts = tiles
+    return np.concatenate([*parts, whole])
+
+
+def _write_parts_first(grid: Grid, rows: int) -> Written:
+    whole, tall, wide = grid
+    found = Written()
+    for _ in range(tall):
+        part: Written = ["<patch_start>", (rows - whole) // (tall * wide), "<patch_end>"]
+        found += [*part * wide, "<patch_newline>"]
+    return [*found[:-1], "<im_start>", whole, "<im_end>"]
+
+
 #: By the name that recipes say.
 LAYOUTS: Mapping[str, Layout] = {
     "": Layout(),
     "broken_lines": Layout(grid=_sized, write=_broken_lines),
     "cut_lines": Layout(arrange=_cut_lines),
+    "ended_lines": Layout(grid=_told_grid, write=_ended_lines),
     "ended_tiles": Layout(write=_ended_tiles),
     "lines": Layout(arrange=_lines),
     "named_tiles": Layout(grid=_split, write=_named_tiles),
+    "named_tiles_or_one": Layout(grid=_split, write=_named_or_one),
     "numbered_tiles": Layout(write=_numbered_tiles),
+    "parts_first": Layout(arrange=_parts_first, grid=_parts_and_whole, write=_write_parts_first),
     "placed_tiles": Layout(grid=_shaped, write=_placed_tiles),
     "separated_tiles": Layout(grid=_ratio, write=_separated_tiles),
     "surrounded_tiles": Layout(arrange=_surrounded, grid=_told_grid, write=_surrounded_tiles),
+    "tiles_first": Layout(arrange=_tiles_first),
     "whole_and_slices": Layout(grid=_sliced, write=_whole_and_slices),
     "whole_and_canvas": Layout(
         grid=_two_grids,

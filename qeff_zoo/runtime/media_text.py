@@ -4,6 +4,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
@@ -150,9 +151,19 @@ class MediaTextSession(TextGenerationSession):
         form = self.told.get("text")
         if not form or not isinstance(prompt, str) or self.tokenizer is None:
             return self.encode(prompt)
-        before, marker, text = prompt.rpartition(self.tokenizer.piece(self.placeholder).strip())
-        written = before + marker + form.format(text)
-        return self.tokenizer.encode(written, special_tokens=False)
+        mark = self.tokenizer.piece(self.placeholder).strip()
+        *before, text = prompt.split(mark)
+        if not before:
+            return self.encode(prompt)
+        if self._encoded(mark) == [self.placeholder]:
+            return self._encoded(mark.join([*before, form.format(text)]))
+        # No special token: a text would be read otherwise where it stands before or behind one.
+        parts = ([*self._encoded(part), self.placeholder] for part in before)
+        return [*chain.from_iterable(parts), *self._encoded(form.format(text))]
+
+    def _encoded(self, text: str) -> list[int]:
+        assert self.tokenizer is not None
+        return self.tokenizer.encode(text, special_tokens=False) if text else []
 
     def request_of(
         self, tokens: Sequence[int], prepared: Sequence[Prepared], **choices: Any
@@ -315,7 +326,11 @@ class MediaTextSession(TextGenerationSession):
         name, _, at = one.rpartition(".")
         if name.endswith(_LISTS):
             return [int(self.config[name][int(at)])]
-        return self.tokenizer.encode(one, special_tokens=False) if self.tokenizer else []
+        if self.tokenizer is None:
+            return []
+        found, whole = self._encoded(one), self.tokenizer.token_id(one)
+        # What is a token, and no special one, may not be read as that where it stands alone.
+        return found if len(found) == 1 or whole is None else [whole]
 
     def _special_token(self, name: str) -> str:
         if name not in self._special:

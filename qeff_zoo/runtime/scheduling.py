@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qeff_zoo.runtime.answers import Answer
+from qeff_zoo.runtime.answers import Answer, Request
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.insets import Insets
 from qeff_zoo.runtime.metrics import Timings
@@ -126,7 +126,7 @@ class Scheduler:
         decoder: Runs the calls.
         prefixes: Remembers prompts.
         speculation: How answers are drafted; None where they are not.
-        sources: Reads the texts that answers are written of; None where there are none.
+        sources: Reads the texts or pictures that answers are written of; None where there are none.
         passages: Known ones, of which prompts may be made; None where none may.
     """
 
@@ -237,7 +237,7 @@ class Scheduler:
             if not group.waiting:
                 self._groups.remove(group)
         joined.sort(key=lambda one: one[0].request.prompt_tokens)
-        self._read({row: one[0].request.source for row, one in zip(free, joined, strict=False)})
+        self._read({row: one[0].request for row, one in zip(free, joined, strict=False)})
         for row, (answer, group) in zip(free, joined, strict=False):
             request = answer.request
             prompt = () if request.blocks else request.prompt
@@ -251,13 +251,13 @@ class Scheduler:
                 seat.placing = Placing(self._passages, request.prompt, request.blocks, digest)
             self._take_over(seat)
 
-    def _read(self, texts: Mapping[int, Sequence[int]]) -> None:
-        """Read the texts that are to be written of, each into its row; after that row was lost, again."""
-        if self._sources and texts:
+    def _read(self, requests: Mapping[int, Request]) -> None:
+        """Read what is to be written of, texts or pictures, each into its row; after that row was lost, again."""
+        if self._sources and requests:
             begun = time.perf_counter()
-            self._sources.read(texts)
+            self._sources.read({row: one.read for row, one in requests.items()})
             self.timings.prefill_seconds += time.perf_counter() - begun
-            self.timings.prefill_tokens += sum(map(len, texts.values()))
+            self.timings.prefill_tokens += sum(len(one.source) for one in requests.values())
 
     def _take_over(self, seat: _Seat) -> None:
         """Go on from what another process computed of a prompt; later than that, all is computed here."""

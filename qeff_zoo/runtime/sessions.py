@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # a package needs one of them
     from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
     from qeff_zoo.runtime.feature_extraction import EmbeddingSession
     from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+    from qeff_zoo.runtime.image_to_text import ImageToTextSession
     from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
     from qeff_zoo.runtime.matching import ZeroShotSession
     from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
@@ -33,7 +34,7 @@ if TYPE_CHECKING:  # a package needs one of them
 
 Session: TypeAlias = (
     "TextGenerationSession | ImageTextToTextSession | AudioTextToTextSession"
-    " | Text2TextSession | EmbeddingSession | TextClassificationSession"
+    " | Text2TextSession | ImageToTextSession | EmbeddingSession | TextClassificationSession"
     " | TokenClassificationSession | ImageClassificationSession | ImageEmbeddingSession"
     " | ZeroShotSession | LabelledSpeechSession | SpeechSeq2SeqSession"
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What answers are written of, texts or sounds: an encoder reads each once, into the row of the decoder that writes."""
+"""What answers are written of, as texts: an encoder reads each once, into the row of the decoder that writes."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -9,14 +9,15 @@ import numpy as np
 from qeff_zoo.runtime.program import Array, Memory, Program
 from qeff_zoo.runtime.sizes import EncoderSizes, batch_sizes
 
-#: Token ids; or a sound, as the encoder takes it: (samples,), (frames, bins), or (bins, frames) of a window.
+#: Token ids; or a sound, as the encoder takes it: (samples,), (frames, bins), or (bins, frames) of a window; or a
+#: picture, (channels, height, width).
 Source: TypeAlias = Sequence[int] | Array
 
 _MASK, _LENGTHS = "attention_mask", "lengths"
 
 
 class Sources:
-    """Reads texts or sounds for a decoder.
+    """Reads texts, sounds or pictures for a decoder.
 
     Args:
         encoder: Opened.
@@ -30,10 +31,10 @@ class Sources:
         self.input_name = next(name for name in encoder.inputs if name != _MASK)
         tensor = encoder.inputs[self.input_name]
         self._dtype = tensor.dtype
-        #: Whether it reads what has any length; else windows of one.
+        #: Whether it reads what has any length; else windows, or pictures, of one size.
         self.any_length = _MASK in encoder.inputs
         sizes = tensor.shape[2:] if self.any_length else tensor.shape[1:]
-        #: What an input of a sequence has besides; of windows all that there is.
+        #: What an input of a sequence has besides; of windows and pictures all that there is.
         self.shape = tuple(map(int, sizes))
         #: By row of the decoder, rows of what it asks that are there.
         self.lengths: dict[int, int] = {}

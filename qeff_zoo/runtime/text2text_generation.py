@@ -8,20 +8,18 @@ from typing import Any
 
 from qeff_zoo.errors import ContextLengthError, GenerationError
 from qeff_zoo.runtime.answers import Request
-from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.sampling import Sampling
-from qeff_zoo.runtime.sources import Sources
-from qeff_zoo.runtime.text_generation import Generation, Stream, TextGenerationSession
+from qeff_zoo.runtime.text_generation import Generation, Stream
 from qeff_zoo.runtime.translation import Languages
-from qeff_zoo.runtime.writing_rules import WritingRules
+from qeff_zoo.runtime.writing import WritingSession
 from qeff_zoo.tasks import TEXT2TEXT
 
 _GREEDY = Sampling()
 
 
-class Text2TextSession(TextGenerationSession):
+class Text2TextSession(WritingSession):
     """An opened package of the task `text2text-generation`.
 
     A prompt is what the encoder reads; an answer begins as the package's generation_config.json says.
@@ -41,14 +39,13 @@ class Text2TextSession(TextGenerationSession):
         'Bonjour'
     """
 
-    sources: Sources
+    task = TEXT2TEXT
+    reads = "text"
 
     def __init__(
         self, folder: Path, program: Program, *, encoder: Program, chosen: Mapping[str, Any]
     ) -> None:
-        super().__init__(folder, program, prefixes=PrefixChoices(bytes=0))  # prompts of one token
-        self.sources = Sources(encoder, program.memory)
-        self.rules = WritingRules.read(folder)
+        super().__init__(folder, program, encoder=encoder)
         self.languages = Languages.read(self.tokenizer.vocabulary if self.tokenizer else {})
 
     def generate(
@@ -100,12 +97,6 @@ class Text2TextSession(TextGenerationSession):
         Raises:
             GenerationError: It cannot be served.
         """
-        for name in ("grammar", "blocks"):
-            if choices.get(name):
-                raise GenerationError(
-                    f"{name!r} does not apply to {TEXT2TEXT}: a text is read whole, and the package's rules say how an "
-                    "answer begins and ends. Expected none. Leave it out."
-                )
         source, rules = self.encode(prompt, chat=bool(choices.pop("chat", False))), self.rules
         if source_language is not None:
             source = self.languages.read_from(source, source_language)
@@ -113,17 +104,9 @@ class Text2TextSession(TextGenerationSession):
             source, first = self.languages.write_to(source, language)
             rules = replace(rules, first=first)
         self._check_source(source)
-        if sampling.repetition_penalty == 1:
-            sampling = replace(sampling, repetition_penalty=rules.repetition_penalty)
-        if generation_len is None and rules.max_length:
-            generation_len = max(1, rules.max_length - 1)
-        if choices.get("ignore_eos"):
-            rules = replace(rules, last=None)
-        made = super().request(
-            [rules.start], generation_len=generation_len, sampling=sampling, **choices
-        )
-        text = prompt if isinstance(prompt, str) else None
-        return replace(made, source=tuple(source), rules=rules, text=text)
+        told = {"generation_len": generation_len, "sampling": sampling, **choices}
+        made = self._begun([rules.start], rules, **told)
+        return replace(made, source=tuple(source), text=prompt if isinstance(prompt, str) else None)
 
     def _check_source(self, source: Sequence[int]) -> None:
         if not source:

@@ -94,7 +94,7 @@ class TextGenerationSession(PromptReader):
         self.decoder = Decoder(program, self.adapters)
         super().__init__(folder, self.decoder.sizes.ctx_len)
         self.eos_token_ids = _eos_token_ids(folder)
-        #: Reads the texts that answers are written of; None where they go on with prompts.
+        #: Reads the texts or pictures that answers are written of; None where they go on with prompts.
         self.sources: Sources | None = None
         #: That hold answers to a request's grammar.
         self.guides = Guides(self.tokenizer, self.decoder.vocab_size, self.eos_token_ids)

@@ -67,6 +67,8 @@ class Tokenizer:
         self._cut_on = "left" if settings.get("truncation_side") == "left" else "right"
         # transformers hands a model only what its tokenizer lists.
         listed = settings.get("model_input_names")
+        #: Whether special tokens are part of what `decode` returns.
+        self.shows_special = False
         self._has_types = not isinstance(listed, list) or "token_type_ids" in listed
 
         self._anchor = self.encode("a", special_tokens=False)[
@@ -166,8 +168,9 @@ class Tokenizer:
         return self._cutting[max_length]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Turn token ids into text, special tokens left out."""
-        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+        """Turn token ids into text, special tokens left out unless it `shows_special`."""
+        skips = not self.shows_special
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=skips))
 
     def piece(self, token_id: int) -> str:
         """Return what one token adds to a text, with a space that it begins with; a special token by its name."""

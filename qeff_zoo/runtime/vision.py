@@ -20,6 +20,8 @@ MERGE = "image_merge_sizes"
 STEP_SECONDS = "second_per_grid_ts"
 
 
+#: Begins the names of features in more rows than usual, which a program makes beside the others.
+FINER = "finer."
 #: How the names of pictures end, as programs are given them.
 PIXELS = "pixel_values"
 
@@ -56,14 +58,21 @@ class Vision(Reader):
         config: config.json of the model.
         budget: Bytes of features that are kept.
         told: What the recipe says of pictures.
+        tiles: What reads tiles of a picture, where those have another size; opened.
     """
 
     kind = "pictures"
 
     def __init__(
-        self, program: Program, config: Mapping[str, Any], budget: int, told: Mapping[str, Any]
+        self,
+        program: Program,
+        config: Mapping[str, Any],
+        budget: int,
+        told: Mapping[str, Any],
+        tiles: Program | None = None,
     ) -> None:
         super().__init__(program, config, budget, told)
+        self._tiles = tiles
         #: Of a program that takes patches: what their geometry depends on.
         self.tower = Tower.read(config, told) if told.get("patches") else None
         self._pixels = told.get("pixels", PIXELS)
@@ -74,6 +83,12 @@ class Vision(Reader):
         if name := self._told.get("pooled"):
             return self._look_at_crops(digest, name, prepared)
         pixels = np.ascontiguousarray(prepared[self._pixels], np.float32)
+        if self._tiles is not None:
+            return self._look_at_two_sizes(digest, pixels, self._tiles, prepared)
+        if self._told.get("towerless"):
+            found = self._run({PIXELS: pixels})
+            grid = self.layout.grid(1, prepared, self._config)
+            return Encoded(digest=digest, features=found, grid=grid)
         if self.tower is None:
             return self._look_at_tiles(digest, pixels, prepared)
         if self.tower.positions:
@@ -187,7 +202,9 @@ class Vision(Reader):
         tiles: Sequence[Array] = [*pixels.reshape(-1, *pixels.shape[-3:])]
         name, shown = self._told.get("mask", ""), self.program.inputs.keys() - {self._pixels}
         masks: dict[str, Array] = {}
-        if (mask := prepared.get(name)) is not None:
+        if (mask := prepared.get(name)) is not None and mask.ndim < 3:  # of tiles
+            tiles = [one for one, there in zip(tiles, mask.reshape(-1), strict=True) if there]
+        elif mask is not None:
             real = mask.reshape(-1, *mask.shape[-2:]) > 0
             if name in shown:
                 masks[name] = real.astype(np.int64)
@@ -202,10 +219,36 @@ class Vision(Reader):
             {self._pixels: tile[None], **{one: array[[at]] for one, array in others.items()}}
             for at, tile in enumerate(tiles)
         ]
-        found = [self._run(one) for one in told]
+        found = [self._as_fine(self._run(one), prepared) for one in told]
         features = {
             name: self.layout.arrange([tile[name] for tile in found], prepared, self._config)
             for name in found[0]
         }
         grid = self.layout.grid(len(tiles), prepared, self._config)
         return Encoded(digest=digest, features=features, grid=grid)
+
+    def _look_at_two_sizes(
+        self, digest: bytes, pixels: Array, program: Program, prepared: Mapping[str, Array]
+    ) -> Encoded:
+        """Read a picture, and its tiles one by one, if there are any."""
+        tiles = np.asarray(prepared.get(self._told["tiles"], ()), np.float32)
+        found = [self._run({PIXELS: pixels})]
+        found += [dict(program.run({PIXELS: np.ascontiguousarray(one[None])})) for one in tiles]
+        features = {
+            name: self.layout.arrange([one[name] for one in found], prepared, self._config)
+            for name in found[0]
+        }
+        grid = self.layout.grid(len(found), prepared, self._config)
+        return Encoded(digest=digest, features=features, grid=grid)
+
+    def _as_fine(self, found: dict[str, Array], prepared: Mapping[str, Array]) -> dict[str, Array]:
+        """Choose the rows of a tile as fine as a processor says."""
+        wanted = next(iter(self._told.get("finer", ())), "") in prepared
+        finer = {name for name in found if name.startswith(FINER)}
+        if wanted and not finer:
+            raise MediaError(
+                f"A picture was prepared with {self._told['finer'][0]}, for more rows of each tile; expected none, "
+                "since this model has no weights for that. Leave it out of what the processor is asked for."
+            )
+        chosen = finer if wanted else found.keys() - finer
+        return {name.removeprefix(FINER): found[name] for name in found if name in chosen}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tokens may come next in what is written of a text, as generation_config.json says, and `generate` does it."""
+"""Which tokens may come next in what is written of something, as generation_config.json says and `generate` does."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ class WritingRules:
         min_length: Tokens before which no answer ends.
         min_new_tokens: The same, without the one that it is begun with.
         max_length: Tokens at most; None for as many as the context holds.
+        max_new_tokens: The same, without those that one is begun with; it counts before the other.
         ngram: No stretch of so many tokens comes twice; 0 for any.
         source_ngram: None of the source's comes; 0 for any.
         never: Tokens that never come.
@@ -40,6 +41,7 @@ class WritingRules:
     min_length: int = 0
     min_new_tokens: int = 0
     max_length: int | None = None
+    max_new_tokens: int | None = None
     ngram: int = 0
     source_ngram: int = 0
     never: tuple[int, ...] = ()
@@ -55,6 +57,8 @@ class WritingRules:
             GenerationError: They do not say how an answer begins.
         """
         config = read_json(folder / "config.json")
+        if isinstance(inner := config.get("decoder"), Mapping):  # of two models
+            config = {**inner, **{name: one for name, one in config.items() if one is not None}}
         said = read_json(folder / "generation_config.json") or config
         start = next(
             (
@@ -80,7 +84,8 @@ class WritingRules:
             last=next(iter(_listed(said.get("forced_eos_token_id"))), None),
             min_length=said.get("min_length") or 0,
             min_new_tokens=said.get("min_new_tokens") or 0,
-            max_length=_most(said),
+            max_length=said.get("max_length"),
+            max_new_tokens=said.get("max_new_tokens"),
             ngram=said.get("no_repeat_ngram_size") or 0,
             source_ngram=said.get("encoder_no_repeat_ngram_size") or 0,
             never=(
@@ -92,18 +97,32 @@ class WritingRules:
             repetition_penalty=said.get("repetition_penalty") or 1.0,
         )
 
+    def limit(self, begun: int) -> int | None:
+        """Return how many tokens may come behind so many; None for as many as the context holds."""
+        if self.max_new_tokens:
+            return self.max_new_tokens
+        return max(1, self.max_length - begun) if self.max_length else None
+
     def allowed(
-        self, logits: Array, source: Sequence[int], answer: Sequence[int], *, limit: int
+        self,
+        logits: Array,
+        source: Sequence[int],
+        answer: Sequence[int],
+        *,
+        limit: int,
+        begun: Sequence[int] = (),
     ) -> Array:
         """Return logits in which tokens that may not come next are lowest.
 
         Args:
             logits: (vocab,), float32, after the newest token; left as they are.
             source: Token ids.
-            answer: Tokens so far, without the one that it is begun with.
+            answer: Tokens so far, without those that it is begun with.
             limit: Tokens of the answer at most.
+            begun: Those that it is begun with; nothing for `start` alone.
         """
-        forced = self.first if not answer else None
+        begun = begun or (self.start,)
+        forced = self.first if len(begun) == 1 and not answer else None
         if self.last is not None and len(answer) == limit - 1:
             forced = self.last
         if forced is not None:
@@ -111,14 +130,17 @@ class WritingRules:
             scores[forced] = 0
             return scores
         scores = logits.copy()
-        scores[[*self.never, *self._not_now(source, [self.start, *answer])]] = -np.inf
+        scores[[*self.never, *self._not_now(source, begun, answer)]] = -np.inf
         return scores
 
-    def _not_now(self, source: Sequence[int], written: Sequence[int]) -> Iterator[int]:
+    def _not_now(
+        self, source: Sequence[int], begun: Sequence[int], answer: Sequence[int]
+    ) -> Iterator[int]:
         """Yield tokens that do not come behind what is written."""
-        if len(written) < max(self.min_length, self.min_new_tokens + 1):
+        written = [*begun, *answer]
+        if len(written) < max(self.min_length, self.min_new_tokens + len(begun)):
             yield from self.ends
-        if len(written) == (1 if self.first is None else 2):
+        if len(answer) == (0 if self.first is None or len(begun) > 1 else 1):
             yield from self.not_first
         for before, token in self.not_after:
             if len(written) > len(before) and tuple(written[-len(before) :]) == before:
@@ -135,12 +157,6 @@ def _completing(text: Sequence[int], written: Sequence[int], ngram: int) -> Iter
     for start in range(len(text) - ngram + 1):
         if [*text[start : start + ngram - 1]] == newest:
             yield text[start + ngram - 1]
-
-
-def _most(said: Mapping[str, Any]) -> int | None:
-    if said.get("max_new_tokens"):
-        return int(said["max_new_tokens"]) + 1
-    return said.get("max_length")
 
 
 def _listed(value: Any) -> list[int]:

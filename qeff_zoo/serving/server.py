@@ -19,6 +19,7 @@ from qeff_zoo.runtime import (
     EmbeddingSession,
     Engine,
     ImageEmbeddingSession,
+    ImageToTextSession,
     LabelledSpeechSession,
     Prefills,
     PrefillServer,
@@ -26,6 +27,7 @@ from qeff_zoo.runtime import (
     SpeechSeq2SeqSession,
     TextGenerationSession,
 )
+from qeff_zoo.runtime.writing import WritingSession
 from qeff_zoo.serving.app import create_app
 from qeff_zoo.serving.connection import MAX_HEAD_BYTES, Connection
 from qeff_zoo.serving.embeddings import EmbeddingQueue
@@ -92,7 +94,7 @@ def serve_prefills(
     Raises:
         ServingError: The session generates no text.
     """
-    if not isinstance(session, TextGenerationSession):
+    if not isinstance(session, TextGenerationSession) or isinstance(session, WritingSession):
         raise ServingError(
             f"Package {str(session.folder)!r} is for task {session.task!r}, which has no prompts to run; expected "
             "text-generation. Leave --role out."
@@ -183,7 +185,7 @@ def _backend(
     session: Session, choices: Choices
 ) -> Iterator[Engine | EmbeddingQueue | PictureQueue | SpeechQueue]:
     """Open what answers requests."""
-    if isinstance(session, TextGenerationSession):
+    if isinstance(session, TextGenerationSession) and not isinstance(session, ImageToTextSession):
         if not session.decoder.sizes.decodes:
             raise ServingError(
                 f"Package {str(session.folder)!r} runs prompts alone (--prefill-only); expected --role prefill, or a "

@@ -28,6 +28,7 @@ NAMES = (
     SPEECH_RECOGNITION,
     SPEECH_SEQ2SEQ,
     TEXT2TEXT,
+    IMAGE_TO_TEXT,
 ) = (
     "text-generation",
     "feature-extraction",
@@ -41,10 +42,11 @@ NAMES = (
     "automatic-speech-recognition",
     "speech-seq2seq",
     "text2text-generation",
+    "image-to-text",
 )
 
 Role: TypeAlias = Literal[
-    "decoder", "encoder", "vision", "audio", "heads", "draft", "assistant", "alignment"
+    "decoder", "encoder", "vision", "tiles", "audio", "heads", "draft", "assistant", "alignment"
 ]
 AnswerKind: TypeAlias = Literal["logits", "embeddings", "scores"]
 #: The parts of a config that are about a language model, and about what it reads beside text.
@@ -92,6 +94,7 @@ class Part:
         half: `half(model)` is the module whose repeated layers it runs, of a model of two halves; None for all of it,
             and without a probe for none.
         wanted: Of a part that a package may have or not, whether that of a checkpoint has it.
+        needed: Of a part that answers need, whether those of a recipe's models do.
         variant: `variant(checkpoint, recipe, shape, chosen)` says what changes the graph beyond its sizes.
         specializations: What the symbols of its graph are for each way of calling it, as in the manifest.
     """
@@ -101,6 +104,7 @@ class Part:
     tracing: Callable[..., Tracing]
     half: Callable[[Any], Any] | None = None
     wanted: Callable[["Checkpoint"], bool] = lambda checkpoint: True
+    needed: Callable[[Recipe], bool] = lambda recipe: True
     variant: Callable[["Checkpoint", Recipe, Shape, Mapping[str, Any]], dict[str, Any]] = (
         lambda checkpoint, recipe, shape, chosen: {}
     )
@@ -217,6 +221,7 @@ def components_of(recipe: Recipe, *beside: str) -> tuple[Component, ...]:
     """
     task = find(recipe.task)
     left_out = {part.role for part in task.beside} - {*beside}
+    left_out |= {part.role for part in task.before if not part.needed(recipe)}
     of_task = (Component(role=role, task=task.name) for role in task.parts if role not in left_out)
     return recipe.components or tuple(of_task)
 

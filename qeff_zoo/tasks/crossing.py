@@ -4,7 +4,8 @@
 Program `encoder`
 IN   input_features (batch_size, bins, frames) f32      a window of sound, as the model takes it; or
      input_values (batch_size, seq_len) f32, input_features (batch_size, seq_len, bins) f32   a sound of any length; or
-     input_ids (batch_size, seq_len) i64                a text
+     input_ids (batch_size, seq_len) i64                a text; or
+     pixel_values (batch_size, channels, height, width) f32   a picture, of the one size that the model takes
      [attention_mask (batch_size, seq_len) i64]         of what has any length: 0 is padding behind it
 OUT  cross_key.i, cross_value.i (batch_size, heads, source, head_dim)   what layer i of the decoder asks of it
      [lengths (batch_size,) i64]                        of sounds of any length: how many of those rows are of the sound
@@ -198,8 +199,7 @@ class Step(decoding.Step):
         self, input_ids: Tensor, position_ids: Tensor, state: RetainedState, more: Sequence[Tensor]
     ) -> Any:
         """Run transformers' forward from what was read, of which keys and values are there."""
-        config = self.model.config
-        width = getattr(config, "encoder_config", config).hidden_size
+        width = self.model.get_encoder().config.hidden_size
         nothing = torch.zeros(input_ids.shape[0], 1, width)
         read: Any = BaseModelOutput(last_hidden_state=nothing)
         read.attention_mask = None  # some models look here for what others are given
@@ -227,7 +227,7 @@ def _call(
 def _placed(model: Any, position_ids: Tensor, cache: Both) -> dict[str, Tensor]:
     """Say where tokens are, as the forward takes it; else it asks the cache, and needs their mask."""
     name = "decoder_position_ids"
-    if name in inspect.signature(model.forward).parameters:
+    if name in inspect.signature(model.forward).parameters or _hands_on_positions(model):
         return {name: position_ids}
     rule: Any = causal_mask_function  # of numbers, and of tensors alike
     mask = additive_mask(
@@ -237,6 +237,14 @@ def _placed(model: Any, position_ids: Tensor, cache: Both) -> dict[str, Tensor]:
         q_offset=cache.get_query_offset(),
     )
     return {"decoder_attention_mask": mask}
+
+
+def _hands_on_positions(model: Any) -> bool:
+    """Tell whether a decoder of another architecture than the whole is told where its tokens are, or counts them."""
+    decoder = model.get_decoder()
+    apart = model.config.get_text_config() is not model.config
+    counts = any(hasattr(one, "create_position_ids_from_input_ids") for one in decoder.modules())
+    return apart and not counts and "position_ids" in inspect.signature(decoder.forward).parameters
 
 
 def _has_end(model: Any) -> bool:
@@ -257,12 +265,21 @@ def _source(model: Any) -> dict[str, tuple[Tensor, dict[int, Any]]]:
         sound, mask, seq = listening.example(model)
         axes = {0: batch, 1: seq}
         return {model.main_input_name: (sound, axes), "attention_mask": (mask, axes)}
+    if model.main_input_name == "pixel_values":
+        return {model.main_input_name: (_picture(model.get_encoder().config), {0: batch})}
     if model.main_input_name != "input_ids":
         return {model.main_input_name: (_window(model), {0: batch})}
     longest = positions_of(vars(model.config)) or _ENDLESS
     axes = {0: batch, 1: Dim("seq_len", min=2, max=longest - 1)}
     tokens = torch.ones(_BATCH, decoding.SOURCE, dtype=torch.long)
     return {"input_ids": (tokens, axes), "attention_mask": (tokens.clone(), axes)}
+
+
+def _picture(config: Any) -> Tensor:
+    """Return an example of pictures, of the one size that the encoder takes."""
+    size = config.image_size
+    height, width = (size, size) if isinstance(size, int) else size
+    return torch.zeros(_BATCH, config.num_channels, height, width)
 
 
 def _window(model: Any) -> Tensor:

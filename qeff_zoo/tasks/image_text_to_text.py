@@ -2,11 +2,12 @@
 """The `image-text-to-text` contract: pictures and tokens in, the last valid position's logits and the states out.
 
 Two programs: `vision` reads a picture once, `language` reads what came of it among its tokens, or by cross-attention;
-what drafts is beside them. See `qeff_zoo.tasks.vision`, `qeff_zoo.tasks.merging`, `qeff_zoo.tasks.viewing` and
-`qeff_zoo.tasks.drafting` for inputs and outputs.
+what drafts is beside them. A third, `tiles`, is as `vision` for tiles of a picture, where those have another size. See
+`qeff_zoo.tasks.vision`, `qeff_zoo.tasks.merging`, `qeff_zoo.tasks.viewing` and `qeff_zoo.tasks.drafting` for inputs and
+outputs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import PurePosixPath
@@ -18,6 +19,7 @@ from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, named, text_
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint import Checkpoint
+    from qeff_zoo.media.image_processor import ImageProcessor
 
 #: Patches of a picture that a program of any sizes is told: 1,024 of them are one of 448 x 448 pixels.
 _PATCHES = 1024
@@ -25,11 +27,15 @@ _SIDE = 448
 _MERGED = 4  # patches of a row of features
 #: Crops of a picture that are read together: the whole, and four of it.
 _CROPS = 5
+#: Pixels of a picture that is large enough to be cut.
+_LARGE = 4096
+#: How processors call pictures.
+PIXELS = "pixel_values"
 #: Where two pictures begin and end, one of which is what fills up.
 _SEGMENTS = 3
 
 
-def _read_picture(model: Any, **variant: Any) -> Tracing:
+def _read_picture(model: Any, *, sides: Sequence[int] = (), **variant: Any) -> Tracing:
     from qeff_zoo.tasks import viewing, vision, within
 
     told = variant["images"]
@@ -37,7 +43,13 @@ def _read_picture(model: Any, **variant: Any) -> Tracing:
         return viewing.read_picture(model, **variant)
     if told.get("pixels"):
         return within.tracing(model, **variant)
-    return vision.tracing(model, **variant)
+    return vision.tracing(model, side=next(iter(sides), None), **variant)
+
+
+def _read_tile(model: Any, *, sides: Sequence[int], **variant: Any) -> Tracing:
+    from qeff_zoo.tasks import vision
+
+    return vision.tracing(model, side=sides[1], **variant)
 
 
 def _vision_tower(model: Any) -> Any:
@@ -66,6 +78,32 @@ def _images(
     assert recipe.images is not None
     told = {**asdict(recipe.images), "adapter": adapter_beside(checkpoint, recipe.images)}
     return {"images": {name: value for name, value in told.items() if value}}
+
+
+def _sized(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Say pixels on a side of a picture, and of its tiles, too, where both have a program."""
+    found = _images(checkpoint, recipe, shape, chosen)
+    if recipe.images is None or not recipe.images.tiles:
+        return found
+    from qeff_zoo.media.image_processor import read_image_processor
+
+    processor = read_image_processor(checkpoint.companions, recipe.image_processor or None)
+    return {**found, "sides": sides_of(processor, recipe.images.tiles)}
+
+
+def sides_of(processor: "ImageProcessor", tiles: str) -> list[int]:
+    """Return the pixels on a side of a picture, and of its tiles; the same where it cuts none.
+
+    Args:
+        processor: Of a checkpoint.
+        tiles: What it calls tiles.
+    """
+    import numpy as np
+
+    made = processor([np.zeros((_LARGE // 2, _LARGE, 3), np.uint8)])
+    return [made[name].shape[-1] for name in (PIXELS, tiles if tiles in made else PIXELS)]
 
 
 def adapter_beside(checkpoint: "Checkpoint", media: Media) -> str:
@@ -170,7 +208,16 @@ TASK = Task(
             probe=None,
             tracing=_read_picture,
             half=_vision_tower,
-            variant=_images,
+            variant=_sized,
+            specializations=_pictures,
+        ),
+        Part(
+            role="tiles",
+            probe=None,
+            tracing=_read_tile,
+            half=_vision_tower,
+            needed=lambda recipe: bool(recipe.images and recipe.images.tiles),
+            variant=_sized,
             specializations=_pictures,
         ),
     ),

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from qeff_zoo.checkpoint import Checkpoint
 
 _BATCH = 2  # example size: at least 2, or torch.export specializes
-_USUAL = 224  # pixels of a side, where a config does not tell
+#: Pixels of a side, where a config does not tell.
+USUAL = 224
 
 
 def run_once(model: Any) -> None:
     """Run the model without computing anything."""
     config = getattr(model.config, "vision_config", model.config)
-    size = getattr(config, "image_size", None) or _USUAL
+    size = getattr(config, "image_size", None) or USUAL
     height, width = (size, size) if isinstance(size, int) else size
     _run(model, height, width)
 

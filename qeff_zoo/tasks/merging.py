@@ -89,6 +89,14 @@ class _Either(list[Tensor]):
         return getattr(self[0][None], name)
 
 
+class _Read(SimpleNamespace):
+    """What a tower has made, of which a forward takes what it needs: whatever else it asks for is not there."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
 def _is_mask(index: Any, values: Tensor) -> bool:
     """Tell whether tokens are chosen, or numbers of their states."""
     chosen = isinstance(index, Tensor) and index.dtype is torch.bool and index.dim() > 1
@@ -118,7 +126,7 @@ class Step(decoding.Step):
         deep = [_Either([rows]) for rows in ([features, *deep] if self.media.added else deep)]
         if self.media.added:
             deep = [*zip(layers_of(self.media, self.model.config), deep, strict=True)]
-        output = SimpleNamespace(
+        output = _Read(
             pooler_output=_Either([features]),
             deepstack_features=deep,
             last_hidden_state=features[None],

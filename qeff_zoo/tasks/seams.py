@@ -116,15 +116,17 @@ class Noted(TorchFunctionMode):
         if func is torch.as_tensor and any(isinstance(one, SymInt) for one in tree_leaves(args)):
             return _Alone()
         if func is Tensor.__getitem__ and _is_of_one(args[1], args[0]):
-            return args[0]
+            return args[0].flatten(0, args[1].dim() - 1)
         found = func(*args, **(kwargs or {}))
         return _Shape(found) if func == _SHAPE and _is_open(found) else found
 
 
 def _is_of_one(index: Any, values: Tensor) -> bool:
-    """Tell whether pictures are chosen that are no padding, of one alone."""
-    chosen = isinstance(index, Tensor) and index.dtype is torch.bool
-    return chosen and index.shape == (1,) and alike(values.shape[:1], (1,))
+    """Tell whether pictures, or tiles of pictures, are chosen that are no padding, of one alone."""
+    if not isinstance(index, Tensor) or index.dtype is not torch.bool:
+        return False
+    ones = (1,) * index.dim()
+    return index.shape == ones and alike(values.shape[: len(ones)], ones)
 
 
 def _is_of_tokens(index: Any, embeds: Tensor) -> bool:

@@ -5,15 +5,18 @@ IN   pixel_values (1, channels, height, width) f32      a picture or a tile, of 
                                                         or of any size in whole patches
      [high_res_pixel_values (1, channels, height, width) f32, where a second tower reads it in another size]; or
      pixel_values (patches, values) f32                 patches of a picture of any size, and where they lie: see
-                                                        `qeff_zoo.tasks.patches`; or crops: `qeff_zoo.tasks.crops`
+                                                        `qeff_zoo.tasks.patches`; or crops: `qeff_zoo.tasks.crops`; or
+     pixel_values (image_rows, values) f32              patches alone, of models without a tower
 OUT  image_embeds (rows, hidden)                        a row for each placeholder token of the picture or tile; where
                                                         lines of a picture end with a learned row, that is the last;
                                                         where tokens around it have rows, too, those, as they are listed
      [deepstack.i (rows, hidden)]                       what is added to the states after layer i of the language model
+     [finer.image_embeds, finer.deepstack.i]            the same in more rows, where a tile may become as many
 
 The forward that is traced is transformers' own, up to where it would merge the features into the text.
 """
 
+import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -27,6 +30,7 @@ from torch.export import Dim
 
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.recipe import Images, Media
+from qeff_zoo.runtime.vision import FINER
 from qeff_zoo.tasks import Tracing, crops, patches
 from qeff_zoo.tasks.packing import Packed
 from qeff_zoo.tasks.patches import rename, rows_of
@@ -63,15 +67,52 @@ class Picture(nn.Module):
             told["image_sizes"] = [tuple(pixels.shape[2:])]
         elif self.images.layout in _TILED:
             told["image_sizes"] = torch.tensor([pixels.shape[2:]])
+        if self.images.mask and not self.images.sized:
+            told[self.images.mask] = torch.ones(1, 1, dtype=torch.bool)
         module = sys.modules[type(self.model).__module__]
         alone = {name: one for name, one in _ALONE.items() if hasattr(module, name)}
         with swapped(unread(self.model)), mock.patch.dict(vars(module), alone), Concrete(), noted:
             if self.images.added:
                 every = self.model.get_image_features(**told).deepstack_features
                 return tuple(rows_of(rows) for _, rows in every)
+            if self.images.deepstack:
+                return self._of_layers(told)
             self.model(input_ids=self.tokens, **told)
         rows = rows_of(noted.features)
         return (torch.cat([rows, rows_of(noted.around)]) if noted.around else rows,)
+
+    def _of_layers(self, told: Mapping[str, Any]) -> tuple[Tensor, ...]:
+        """Return the rows of features, those that are added later, and all of them again, finer."""
+        found: list[Any] = []
+        changes = []
+        if can_be_finer(self.images, self.model.config.vision_config):
+            argument = self.images.finer[2]
+            part = [one for one in self.model.modules() if _takes(one, argument)][-1]
+            plain = part.forward
+
+            def both(*args: Any, **given: Any) -> Any:
+                rows, added = plain(*args, **{**given, argument: True})
+                found.extend([rows, *added])
+                return plain(*args, **given)
+
+            changes.append((part, "forward", both))
+        with swapped(*changes):
+            output = self.model.get_image_features(**told)
+        return tuple(map(rows_of, [output.pooler_output, *output.deepstack_features, *found]))
+
+
+def _takes(module: nn.Module, argument: str) -> bool:
+    return argument in inspect.signature(module.forward).parameters
+
+
+def can_be_finer(images: Images, vision: Any) -> bool:
+    """Tell whether a tile may become more rows than usual.
+
+    Args:
+        images: As a recipe says of them.
+        vision: The model's config of its tower.
+    """
+    return bool(images.finer) and bool(getattr(vision, images.finer[1]))
 
 
 class Column(Picture):
@@ -171,12 +212,13 @@ def layers_of(media: Media, config: Any) -> list[int]:
     return [one if isinstance(one, int) else one[1] for one in listed]
 
 
-def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
+def tracing(model: Any, *, images: Mapping[str, Any], side: int | None = None) -> Tracing:
     """Describe how to trace the vision tower of `model`.
 
     Args:
         model: From `loader.load_meta`.
         images: As a recipe says of them.
+        side: Pixels on a side of what it reads; None for what the config says.
     """
     told = Images(**images)
     if told.patches:
@@ -186,8 +228,10 @@ def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
         return patches.tracing(model, told, own)
     if told.pooled:
         return crops.tracing(model, told)
+    if told.towerless:
+        return _of_patches(model)
     vision = model.config.vision_config
-    size = vision.image_size
+    size = side or vision.image_size
     axes: dict[int, Any] = {}
     if told.sized:
         unit = vision.patch_size * getattr(model.config, "spatial_merge_size", 1)
@@ -198,13 +242,48 @@ def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
         finer = getattr(model.config, f"{told.fine}_vision_config")
         given[f"{told.fine}_pixel_values"] = _picture(finer, finer.image_size), {}
     added = len(layers_of(told, model.config)[1:])
+    if told.deepstack:
+        added = len(getattr(vision, told.deepstack))
+    names = ["image_embeds", *(f"deepstack.{index}" for index in range(added))]
+    if can_be_finer(told, vision):
+        names += [f"{FINER}{name}" for name in names]
     return Tracing(
         module=Picture(model, told).eval(),
         inputs={"given": [example for example, _ in given.values()]},
         dynamic_shapes={"given": [axes for _, axes in given.values()]},
         input_names=[*given],
-        output_names=["image_embeds", *(f"deepstack.{index}" for index in range(added))],
+        output_names=names,
         then=_name_sides if told.sized else None,
+    )
+
+
+class Rows(nn.Module):
+    """Patches, (image_rows, values), of which each becomes a row by itself.
+
+    Args:
+        model: Hugging Face model.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the rows of features."""
+        (patches,) = given
+        return (rows_of(self.model.model.get_image_features(patches).last_hidden_state),)
+
+
+def _of_patches(model: Any) -> Tracing:
+    """Describe how to trace what makes a row of each patch."""
+    config = model.config
+    example = torch.zeros(3, config.patch_size**2 * config.num_channels)
+    return Tracing(
+        module=Rows(model).eval(),
+        inputs={"given": [example]},
+        dynamic_shapes={"given": [{0: Dim("image_rows", min=2)}]},
+        input_names=["pixel_values"],
+        output_names=["image_embeds"],
     )
 
 

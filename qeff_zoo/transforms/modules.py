@@ -35,9 +35,9 @@ def language_model(model: Any) -> Any:
 
 
 def vision_tower(model: Any) -> Any:
-    """Return the part of a model that reads pictures, which a few do not name."""
+    """Return the part of a model that reads pictures, which a few do not name; all of one without such a part."""
     found = model.get_encoder(modality="image")
-    if found is not model:
+    if found is not model or not hasattr(model.config, "vision_config"):
         return found
     return with_config(model, model.config.vision_config)
 

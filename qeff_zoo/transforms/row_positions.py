@@ -24,8 +24,9 @@ def apply(model: Any) -> int:
     Returns:
         Number of modules changed.
     """
-    if not model.config.is_encoder_decoder:  # an encoder alone, of a recipe that serves both
-        return 0
+    config = model.config
+    if not (config.is_encoder_decoder or getattr(config, "is_decoder", False)):
+        return 0  # an encoder alone, of a recipe that serves both
     decoder = model.get_decoder()
     tables = [one for name, one in decoder.named_modules() if name == "embed_positions"]
     biases = [one for one in decoder.modules() if hasattr(one, "relative_attention_bias")]

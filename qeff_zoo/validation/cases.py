@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
+from qeff_zoo.validation import drawings
 
 _STEPS = 8  # decode calls in a row
 _ROWS = 4  # of a wide batch, so many get tokens
@@ -18,10 +19,6 @@ _LEAST_CONTINUOUS = 4  # positions in which a request can outlive another
 #: Drafts of a layer that are compared at each position: its own of the model's states, and one of its own states.
 LAYER_ANSWERS = 2
 _LONGEST = 4352  # tokens of a text: a window of 4,096 and its spare rows; the reference's scores grow with the square
-
-
-# Of pictures, in pixels: wide, high, square, small, and of odd sides.
-_PICTURES = ((320, 200), (151, 233), (256, 256), (40, 31), (333, 500), (97, 97))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -369,7 +366,7 @@ def image_stages(batch_sizes: Sequence[int]) -> tuple[list[ImageStage], list[lis
     Returns:
         The stages, and the pictures that they name, as `drawings.draw` takes them.
     """
-    pictures = [[number, width, height] for number, (width, height) in enumerate(_PICTURES)]
+    pictures = drawings.choose(len(drawings.SHAPES))
     alone = ImageStage(name="batch_1", calls=tuple((number,) for number in range(len(pictures))))
     together = [
         ImageStage(name=f"batch_{size}", calls=(tuple(row % len(pictures) for row in range(size)),))

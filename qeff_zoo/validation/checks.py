@@ -301,7 +301,7 @@ def _tiny_package(
         task=recipe.task,
         batch_size=3 if target is None else None,  # others may run one row alone
         prefill_seq_len=8,
-        ctx_len=48,
+        ctx_len=tiny.ctx_len or 48,
         seq_lens=read,
         max_num_images=2 if first.max_num_images else None,
     )

@@ -5,6 +5,9 @@ from typing import Any
 
 import numpy as np
 
+#: Wide, high, square, small, and of odd sides: (width, height) in pixels.
+SHAPES = ((320, 200), (151, 233), (256, 256), (40, 31), (333, 500), (97, 97))
+
 
 def draw(seed: int, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return a picture, (height, width, 3) of uint8, always the same one for the same numbers.
@@ -33,3 +36,8 @@ def draw(seed: int, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint
         )
         picture[top : top + tall, left : left + wide] = numbers.integers(0, 256, 3)
     return np.clip(picture + numbers.normal(0, 12, picture.shape), 0, 255).astype(np.uint8)
+
+
+def choose(count: int) -> list[list[int]]:
+    """Return what `draw` takes for so many pictures, of all shapes in turn."""
+    return [[number, *SHAPES[number % len(SHAPES)]] for number in range(count)]

@@ -58,7 +58,8 @@ def load_model(request: Mapping[str, Any], task: str, rope_factors: str | None) 
         output_loading_info=True,
     )
     model, loaded = loading
-    missing = [name for name in loaded["missing_keys"] if not name.startswith("pooler.")]
+    unread = ("pooler.", "encoder.pooler.")
+    missing = [name for name in loaded["missing_keys"] if not name.startswith(unread)]
     if missing:
         raise ValueError(f"The checkpoint has no {sorted(missing)[:5]}.")
     if weights and (strange := _strange(model, loaded["unexpected_keys"])):

@@ -46,7 +46,7 @@ def answers_of(
     task, media = tasks.find(request["task"]), Media(request, arrays, model)
     sounds = [array for name, array in arrays.items() if name.startswith("sound.")]
     if request.get("sources"):
-        return _OfTexts(model, request)
+        return (_OfPictures if task.reads == "image" else _OfTexts)(model, request)
     if task.answers == "logits":
         return _OfSounds(model, request, sounds) if sounds else _Logits(model, request, media)
     if sounds:
@@ -246,6 +246,24 @@ class _OfSounds(_OfTexts):
         return {self._model.main_input_name: heard.to(self._model.dtype)}
 
 
+class _OfPictures(_OfTexts):
+    """As `_OfTexts`, of pictures, which transformers' own processor makes into arrays.
+
+    Args:
+        model: Hugging Face's.
+        request: With `checkpoint`, `sequences`, `positions` and `sources`, as `drawings.draw` takes them.
+    """
+
+    def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
+        super().__init__(model, request)
+        self._process = processor_of(request)
+
+    def _given(self, numbers: list[int]) -> Mapping[str, Tensor]:
+        pictures = [Image.fromarray(draw(*self._sources[number])) for number in numbers]
+        pixels = self._process(images=pictures, return_tensors="pt")["pixel_values"]
+        return {self._model.main_input_name: pixels.to(self._model.dtype)}
+
+
 class _Whole(Answers):
     """Answers about whole texts, each read in one call: an embedding, or a classifier's logits.
 
@@ -343,9 +361,7 @@ class _Pictures(Answers):
         self._count = len(request["sequences"])
         self._model, self._told = model, request["told"]
         self._embeds = tasks.find(request["task"]).answers == "embeddings"
-        self._process = transformers.AutoImageProcessor.from_pretrained(
-            request["checkpoint"], backend="pil", local_files_only=True
-        )
+        self._process = processor_of(request)
 
     def _run(self, numbers: list[int], length: int | None) -> list[Array]:
         found = {
@@ -392,6 +408,13 @@ class _Pictures(Answers):
         pooled = by_mode[self._told.get("pooling")]()
         length = torch.linalg.vector_norm(pooled, dim=1, keepdim=True)
         return pooled / length if self._texts or self._told.get("normalize") else pooled
+
+
+def processor_of(request: Mapping[str, Any]) -> Any:
+    """Return what transformers makes arrays of pictures with."""
+    return transformers.AutoImageProcessor.from_pretrained(
+        request["checkpoint"], backend="pil", local_files_only=True
+    )
 
 
 def _read_pooling(folder: Path) -> dict[str, Any]:

@@ -146,6 +146,9 @@ def noise(
         shape += [(one + 1) * patch for one in size]
     if session.told.get("nested"):
         shape = [1, *shape]
+    if session.told.get("towerless"):
+        found["grids"] = np.array([size])
+        shape = [math.prod(size), *shape]
     if name := session.told.get("pooled"):
         side = math.isqrt(shape[0])
         squares, grid = squares_of(np.arange(side**2).reshape(side, side), (2, 2))
@@ -153,7 +156,9 @@ def noise(
         found[GRIDS] = np.array([[*grid, *grid]])
         shape = [2, *shape]
     if (name := session.told.get("mask")) and tower is None:
-        found[name] = np.ones((*shape[:-3], *shape[-2:]), np.int64)
+        sized = session.told.get("sized")
+        of = (*shape[:-3], *shape[-2:]) if sized else shape[:-3]
+        found[name] = np.ones(of, np.int64 if sized else bool)
     if tower is not None:
         height, width = (one * tower.merge for one in size)
         found[GRID] = np.array([[1, height, width]])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from qeff_zoo.runtime.text2text_generation import Text2TextSession
 from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
+from qeff_zoo.runtime.writing import WritingSession
 
 _TEXTS = (
     "The harbour was quiet before the storm. Fishermen pulled their boats high onto the shingle, "
@@ -61,13 +62,15 @@ def with_sources(
         (longest, longest // 2 + 1, 1, longest // 3 + 1)[n % 4] for n in range(len(sequences))
     ]
     sources = draw(lengths, session.tokenizer, vocab_size, whole=True)
-    padding = read_json(session.folder / "config.json").get("pad_token_id")
-    plain = next(token for token in range(vocab_size) if token != padding)
-    told, read = (
-        [[plain if token == padding else token for token in one] for one in every]
-        for every in (sequences, sources)
-    )
-    return told, read
+    return without_padding(sequences, session), without_padding(sources, session)
+
+
+def without_padding(sequences: Sequence[Sequence[int]], session: WritingSession) -> list[list[int]]:
+    """Return sequences with another token in place of that of padding."""
+    config = read_json(session.folder / "config.json")
+    padding = (config.get("decoder") or config).get("pad_token_id")
+    plain = next(token for token in range(session.decoder.vocab_size) if token != padding)
+    return [[plain if token == padding else token for token in one] for one in sequences]
 
 
 def _text(number: int, length: int, tokenizer: Tokenizer, whole: bool) -> list[int]:

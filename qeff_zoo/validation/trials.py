@@ -12,22 +12,19 @@ from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.runtime import TextGenerationSession, open_session
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.encoder import EncoderSession
+from qeff_zoo.runtime.image_to_text import ImageToTextSession
 from qeff_zoo.runtime.images import ImageSession
 from qeff_zoo.runtime.insets import Insets
 from qeff_zoo.runtime.matching import ZeroShotSession
 from qeff_zoo.runtime.media_text import MediaTextSession, Prepared
-from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sessions import Opening, open_heads
-from qeff_zoo.runtime.speculation.assistant import AssistantDrafter
-from qeff_zoo.runtime.speculation.costs import Costs
-from qeff_zoo.runtime.speculation.heads import Heads, HeadsWithin
-from qeff_zoo.runtime.speculation.layer import LayerDrafter
-from qeff_zoo.runtime.speculation.opening import drafter_of, drafting_by
 from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
 from qeff_zoo.runtime.text2text_generation import Text2TextSession
 from qeff_zoo.runtime.transcribing import LabelledSpeechSession
 from qeff_zoo.tasks import Task, find
 from qeff_zoo.validation import cases, drawings, sample_media, sample_sounds, sample_texts
+from qeff_zoo.validation.beside import OfHeads, OfLayer, drafting
 from qeff_zoo.validation.choices import Run, read_choices
 
 #: Called after every step with 1; how many there will be is not known before.
@@ -56,7 +53,7 @@ class Trial:
         of_media: What the recipe says of those, and the placeholder's token.
         drawn: By stage, the token that the package drew greedily for every answer; nothing where it draws none.
         greedy: Prompt and continuation.
-        sources: Token ids of the text that each sequence is written of.
+        sources: Token ids of the text that each sequence is written of; of pictures what `drawings.draw` takes.
         sounds: What went in, of what reads sounds: (samples,) or (frames, bins) of features; of each sequence that is
             written of one, (bins, frames).
         texts: Token ids of what pictures are matched with; as sequences, they come after the pictures.
@@ -84,7 +81,7 @@ def try_package(
     rows, task = _Rows(), find(package.task)
     observe = rows.note if task.reads == "text" else None  # which of its tokens chose what
     session: Any = open_session(package, threads=threads, observe=observe, opening=opening)
-    if task.reads == "image":
+    if task.reads == "image" and task.role == "vision":
         return _try_images(session, task, step)
     if task.reads == "sound" and task.role == "encoder":
         return _try_sound(session, task, step)
@@ -99,15 +96,8 @@ def try_package(
     )
     opened = open_heads(package, threads, session.decoder)
     return _try_decoder(
-        session, stages, rows, step, _drafting(opened, session.decoder) if opened else None
+        session, stages, rows, step, drafting(opened, session.decoder) if opened else None
     )
-
-
-def _drafting(program: Program, decoder: Decoder) -> "_OfHeads | _OfLayer":
-    drafts = drafting_by(program, decoder)
-    if isinstance(drafts, Heads | HeadsWithin):
-        return _OfHeads(drafts)
-    return _OfLayer(lambda: drafter_of(drafts, Costs(seconds={1: 1.0})))
 
 
 def call_once(package: Package) -> None:
@@ -128,6 +118,8 @@ def call_once(package: Package) -> None:
     else:
         if isinstance(session, Text2TextSession):
             session.sources.read({0: [0]})
+        elif isinstance(session, ImageToTextSession):
+            session.sources.read({0: session.prepare(np.zeros((2, 2, 3), np.uint8))})
         call = session.decoder.decode if session.decoder.sizes.decodes else session.decoder.prefill
         call({0: Piece([0], 0)})
 
@@ -186,7 +178,7 @@ class _Drawn:
         sequences: Token ids.
         insets: The pictures or sounds of each as places in it, and `media` themselves; `of_media` says what they are.
         windows: The sound of each, prepared.
-        sources: The text that each is written after.
+        sources: The text, or the picture, that each is written of.
     """
 
     stages: Sequence[cases.Stage]
@@ -207,6 +199,9 @@ class _Drawn:
         if isinstance(session, SpeechSeq2SeqSession):
             windows = sample_sounds.draw(_sound_lengths(session, len(sequences)), session)
         sources: list[list[int]] = []
+        if isinstance(session, ImageToTextSession):
+            sequences = sample_texts.without_padding(sequences, session)
+            sources = drawings.choose(len(sequences))
         if isinstance(session, Text2TextSession):
             sequences, sources = sample_texts.with_sources(sequences, session)
         media: list[list[Prepared]] = []
@@ -232,7 +227,14 @@ class _Drawn:
         if self.windows:
             session.listen({span.row: self.windows[span.sequence] for span in spans})
         if self.sources:
-            session.sources.read({span.row: self.sources[span.sequence] for span in spans})
+            session.sources.read({span.row: self.read(session, span.sequence) for span in spans})
+
+    def read(self, session: Any, number: int) -> Any:
+        """Return what the encoder reads of a sequence."""
+        source = self.sources[number]
+        if isinstance(session, ImageToTextSession):
+            return session.prepare(drawings.draw(*source))
+        return source
 
     def piece(self, session: Any, span: cases.Span) -> Piece:
         """Return what a call runs of a sequence."""
@@ -259,7 +261,11 @@ class _Drawn:
         if insets is not None:
             request = replace(request, insets=session.insets(prompt, self.media[0]))
         if self.sources:
-            request = replace(request, source=tuple(self.sources[0]))
+            seen = isinstance(session, ImageToTextSession)
+            source = self.read(session, 0)
+            request = replace(
+                request, **({"picture": source} if seen else {"source": tuple(source)})
+            )
         return prompt, session.generate([request])[0].token_ids
 
 
@@ -268,7 +274,7 @@ def _try_decoder(
     stages: Sequence[cases.Stage],
     rows: _Rows,
     step: Progress,
-    drafts: "_OfHeads | _OfLayer | None" = None,
+    drafts: OfHeads | OfLayer | None = None,
 ) -> Trial:
     decoder, drawn = session.decoder, _Drawn.of(session, stages)
     sequences = drawn.sequences
@@ -311,70 +317,6 @@ def _try_decoder(
         sources=drawn.sources,
         sounds=[session.as_given(window) for window in drawn.windows],
     )
-
-
-class _OfHeads:
-    """Logits of heads, beside those of the model.
-
-    Args:
-        heads: Opened.
-    """
-
-    def __init__(self, heads: Heads | HeadsWithin) -> None:
-        self._heads, self.count = heads, heads.count
-
-    def beside(
-        self,
-        decoder: Decoder,
-        call: cases.Call,
-        sequences: Sequence[Sequence[int]],
-        answered: Sequence[Array],
-    ) -> list[Array]:
-        """Put behind the logits of each position those of the heads, told what follows it."""
-        places = [(span, place) for span in call.spans for place in span.answered]
-        hidden = np.stack([decoder.hidden[span.row][place - span.stop] for span, place in places])
-        after = [
-            cases.tokens_after(sequences[span.sequence], place, self.count)
-            for span, place in places
-        ]
-        pairs = zip(answered, self._heads.logits(hidden, after), strict=True)
-        return [one for logits, drafted in pairs for one in (logits, *drafted)]
-
-
-class _OfLayer:
-    """Logits of a layer that drafts, or of an assistant, beside those of the model: of each row it reads what that ran.
-
-    Args:
-        make: Makes a drafter.
-    """
-
-    count = cases.LAYER_ANSWERS
-
-    def __init__(self, make: Callable[[], LayerDrafter | AssistantDrafter]) -> None:
-        self._make = make
-        self._drafters: dict[int, LayerDrafter | AssistantDrafter] = {}
-
-    def beside(
-        self,
-        decoder: Decoder,
-        call: cases.Call,
-        sequences: Sequence[Sequence[int]],
-        answered: Sequence[Array],
-    ) -> list[Array]:
-        """Put behind the logits of each position those of the layer, told what follows it."""
-        found, logits = list[Array](), iter(answered)
-        for span in call.spans:
-            if span.start == 0:
-                self._drafters[span.row] = self._make()
-            drafter, tokens = self._drafters[span.row], sequences[span.sequence]
-            if isinstance(drafter, AssistantDrafter):
-                drafter.sees(span.row)
-            drafter.read(span.start, decoder.hidden[span.row])
-            for place in span.answered:
-                first, *others = cases.tokens_of_layer(tokens, place)
-                said = drafter.say([*tokens[: place + 1], first], 1 + len(others), others)
-                found += [next(logits), *said, *said[-1:] * (self.count - len(said))]
-        return found
 
 
 def _sound_lengths(session: SpeechSeq2SeqSession, count: int) -> list[int]:

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages of documents as Donut and Nougat take them: turned, resized, and padded to one size. See `image_rules`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.errors import MediaError
+from qeff_zoo.media.image_rules import Arrays
+from qeff_zoo.media.images import Pixels
+from qeff_zoo.media.pixels import Settings, cropped_as_asked, numbers, resize, shortest_edge
+
+_BICUBIC = 3
+_GRAY = 200  # of 256; what is lighter is margin
+
+
+def page(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
+    """Donut: one page, one array, (n, 3, height, width)."""
+    return _pages(images, settings, {"resample": settings["resample"]})
+
+
+def page_without_margin(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
+    """Nougat: the same of what is left without the margins."""
+    if settings["do_crop_margin"]:
+        images = [_cropped(image) for image in images]
+    return _pages(images, settings, {"resample": _BICUBIC, "reducing_gap": 2.0})
+
+
+def _pages(images: Sequence[Pixels], settings: Settings, shrinking: Mapping[str, Any]) -> Arrays:
+    pages = [_page(image, settings, shrinking) for image in images]
+    shapes = {one.shape for one in pages}
+    if len(shapes) > 1:
+        raise MediaError(
+            f"Cannot put {len(images)} pages into one array: they have the shapes {sorted(shapes)}. This processor "
+            "does not pad them to one size. Give one at a time."
+        )
+    return {"pixel_values": np.stack(pages)}
+
+
+def _page(image: Pixels, settings: Settings, shrinking: Mapping[str, Any]) -> Any:
+    """Turn, resize and pad a page as far as each is asked for, then scale and normalize it.
+
+    Args:
+        image: Of any size.
+        settings: Of the processor.
+        shrinking: How a page is made smaller that is longer than `size`.
+    """
+    height, width = settings["size"]["height"], settings["size"]["width"]
+    if settings["do_align_long_axis"]:
+        image = _turned(image, height, width)
+    if settings["do_resize"]:
+        image = resize(image, *shortest_edge(image, min(height, width)), settings["resample"])
+    if settings["do_thumbnail"]:
+        tall, wide = _within(image, height, width)
+        if (tall, wide) != image.shape[:2]:
+            image = resize(image, tall, wide, **shrinking)
+    if settings["do_pad"]:
+        image = _in_middle(image, height, width)
+    return numbers(cropped_as_asked(image, settings), settings)
+
+
+def _turned(image: Pixels, height: int, width: int) -> Pixels:
+    """Turn a page to the right where it is wide and `size` high, or the other way."""
+    tall, wide = image.shape[:2]
+    other = (width < height and wide > tall) or (width > height and wide < tall)
+    return np.rot90(image, 3) if other else image
+
+
+def _within(image: Pixels, height: int, width: int) -> tuple[int, int]:
+    """Return the height and width of a page that fits: a page that is not square is shortened on its shorter side."""
+    own_height, own_width = image.shape[:2]
+    tall, wide = min(own_height, height), min(own_width, width)
+    if (tall, wide) == (own_height, own_width):
+        return tall, wide
+    if own_height > own_width:
+        wide = int(own_width * tall / own_height)
+    elif own_width > own_height:
+        tall = int(own_height * wide / own_width)
+    return tall, wide
+
+
+def _in_middle(image: Pixels, height: int, width: int) -> Pixels:
+    """Put a page into the middle of a black one."""
+    down, right = height - image.shape[0], width - image.shape[1]
+    if min(down, right) < 0:
+        raise MediaError(
+            f"A page of {image.shape[1]} x {image.shape[0]} pixels cannot be padded to {width} x {height}, which is "
+            "smaller. Expected `do_thumbnail`, which shortens it. Correct the processor's JSON."
+        )
+    top, left = down // 2, right // 2
+    return np.pad(image, [(top, down - top), (left, right - left), (0, 0)])
+
+
+def _cropped(image: Pixels) -> Pixels:
+    """Cut off what is lighter than print all around."""
+    from PIL import Image
+
+    gray = np.asarray(Image.fromarray(np.ascontiguousarray(image)).convert("L"))
+    darkest, lightest = gray.min(), gray.max()
+    if darkest == lightest:
+        return image
+    print_ = (gray - darkest) / (lightest - darkest) * 255 < _GRAY
+    rows, columns = (np.flatnonzero(print_.any(axis)) for axis in (1, 0))
+    return image[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An image-to-text package as a session: pictures in, what is written of them out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.media.image_processor import load_image_processor
+from qeff_zoo.media.images import LIMITS, ImageLimits, Picture
+from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.prompts import Prompt
+from qeff_zoo.runtime.sampling import Sampling
+from qeff_zoo.runtime.text_generation import Generation, Stream
+from qeff_zoo.runtime.writing import WritingSession
+from qeff_zoo.tasks import IMAGE_TO_TEXT
+
+_GREEDY = Sampling()
+
+
+class ImageToTextSession(WritingSession):
+    """An opened package of the task `image-to-text`.
+
+    Args:
+        folder: The package.
+        program: Its decoder, opened.
+        encoder: Its encoder, opened.
+        chosen: `spec.task` of the manifest.
+        image_processor: transformers' class that makes arrays of pictures, where the package's files name none.
+
+    Raises:
+        GenerationError: Another task's package, or the states do not fit into memory.
+
+    Example:
+        >>> session = qeff_zoo.load("packages/trocr-base-printed")  # doctest: +SKIP
+        >>> session.generate(["line.png"])[0].text  # doctest: +SKIP
+        'INDUSTRY MR. BROWN COMMENTED'
+    """
+
+    task = IMAGE_TO_TEXT
+    reads = "picture"
+
+    def __init__(
+        self,
+        folder: Path,
+        program: Program,
+        *,
+        encoder: Program,
+        chosen: Mapping[str, Any],
+        image_processor: str | None = None,
+    ) -> None:
+        super().__init__(folder, program, encoder=encoder)
+        self.processor = load_image_processor(folder, image_processor)
+        self.eos_token_ids = self.rules.ends
+        #: Whether answers have special tokens, and a prompt is how one begins.
+        self.tagging = bool(chosen.get("tagging"))
+        if self.tokenizer:
+            self.tokenizer.shows_special = self.tagging
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Of what the encoder takes: channels, height and width."""
+        return self.sources.shape
+
+    def prepare(self, picture: Picture, limits: ImageLimits = LIMITS) -> Array:
+        """Read a picture and make the array that the encoder takes. Any thread may do this at any time.
+
+        Args:
+            picture: Path, bytes of a file, Pillow image or array of uint8, (height, width, 3).
+            limits: How large it may be.
+
+        Returns:
+            float32, (3, height, width).
+
+        Raises:
+            MediaError: It cannot be read, or is too large.
+        """
+        (pixels,) = self.processor([picture], limits)["pixel_values"]
+        if pixels.shape != self.size:
+            raise GenerationError(
+                f"The processor of {str(self.folder)!r} makes arrays of {pixels.shape}, but its encoder takes "
+                f"{self.size}. Expected the processor that it was built with. Build the package again."
+            )
+        found: Array = pixels.astype(np.float32, copy=False)
+        return found
+
+    def generate(  # type: ignore[override]
+        self,
+        pictures: Picture | Sequence[Picture | Request],
+        *,
+        prompt: Prompt | None = None,
+        stream: Stream | None = None,
+        **choices: Any,
+    ) -> list[Generation]:
+        """Write of pictures, any number of them.
+
+        Args:
+            pictures: As for `prepare`, or requests with choices of their own.
+            prompt: How each answer begins, see `request`.
+            stream: Told of text as it comes.
+            **choices: As of `request`.
+
+        Raises:
+            MediaError: One cannot be read.
+            GenerationError: It cannot be served, or another thread is using the session.
+        """
+        several: list[Any] = list(pictures) if isinstance(pictures, list | tuple) else [pictures]
+        requests = [
+            one if isinstance(one, Request) else self.request(one, prompt=prompt, **choices)
+            for one in several
+        ]
+        return super().generate(requests, stream=stream)
+
+    def request(  # type: ignore[override]
+        self,
+        picture: Picture,
+        *,
+        prompt: Prompt | None = None,
+        limits: ImageLimits = LIMITS,
+        generation_len: int | None = None,
+        sampling: Sampling = _GREEDY,
+        **choices: Any,
+    ) -> Request:
+        """Check what is asked, and put it into one value. Any thread may do this at any time.
+
+        Args:
+            picture: As for `prepare`.
+            prompt: How the answer begins, which is not part of it: text, or token ids. None for the token that the
+                package's generation_config.json says, which also comes before a prompt unless answers are `tagging`.
+            limits: How large a picture may be.
+            generation_len: Tokens at most; None for as many as generation_config.json says.
+            sampling: How tokens are chosen.
+            **choices: `stop`, `ignore_eos` and `adapter`, as of `TextGenerationSession.request`.
+
+        Raises:
+            MediaError: The picture cannot be read.
+            GenerationError: It cannot be served.
+        """
+        if choices.pop("chat", False):
+            raise GenerationError(
+                f"'chat' does not apply to {IMAGE_TO_TEXT}: there is no conversation. Expected a picture. Leave it out."
+            )
+        begun = self._beginning(prompt)
+        told: dict[str, Any] = {"generation_len": generation_len, "sampling": sampling, **choices}
+        made = self._begun(begun, self.rules, **told)
+        text = prompt if isinstance(prompt, str) else ""
+        return replace(made, picture=self.prepare(picture, limits), text=text)
+
+    def _beginning(self, prompt: Prompt | None) -> list[int]:
+        """Return the tokens that an answer is begun with, as transformers' `generate` puts them together."""
+        if prompt is None:
+            return [self.rules.start]
+        text = prompt if isinstance(prompt, str) else None
+        told = (
+            [int(one) for one in prompt]
+            if text is None
+            else self._encode(text, special_tokens=False)
+        )
+        if self.tagging or told[:1] == [self.rules.start]:
+            return told
+        return [self.rules.start, *told]

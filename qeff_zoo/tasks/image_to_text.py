@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `image-to-text` contract: a picture in, and tokens of what is written of it out, one after the other.
+
+Two programs: `encoder` reads a picture once, `decoder` writes of what came of it. See `qeff_zoo.tasks.crossing` for
+inputs and outputs. Models that read pictures among a prompt are of `image-text-to-text`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.choices import Request
+from qeff_zoo.errors import ZooError
+from qeff_zoo.recipe import READING_SHAPES, Recipe, Shape
+from qeff_zoo.tasks import IMAGE_TO_TEXT, images, speech_seq2seq, text_generation
+
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint import Checkpoint
+
+_READ_FROM = "what is written of a picture is short"
+
+
+def _variant(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    tagging = recipe.halves and checkpoint.config["encoder"]["model_type"] in recipe.halves.tagging
+    return {
+        **({"continuous_batching": True} if shape.full_batch_size else {}),
+        **({"tagging": True} if tagging else {}),
+    }
+
+
+def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
+    found = text_generation.not_alone(_READ_FROM, "seq_lens")(checkpoint, recipe, request)
+    strange = [*_strange(checkpoint, recipe)]
+    return [*found, *(strange or _misfits(checkpoint, recipe))]
+
+
+def _strange(checkpoint: "Checkpoint", recipe: Recipe) -> Iterator[str]:
+    """Refuse models that a checkpoint is made of, where nobody tried those."""
+    if recipe.halves is None:
+        return
+    known = {"encoder": recipe.halves.encoders, "decoder": recipe.halves.decoders}
+    for half, types in known.items():
+        told = (checkpoint.config.get(half) or {}).get("model_type")
+        if told not in types:
+            yield (
+                f"{checkpoint.name!r} has the {half} {told!r}; expected {', '.join(types[:-1])} or {types[-1]}, which "
+                f"recipe {recipe.model_type!r} covers. Use a checkpoint that is made of these."
+            )
+    decoder = checkpoint.config.get("decoder") or {}
+    if decoder.get("add_cross_attention") is False:
+        yield (
+            f"The decoder of {checkpoint.name!r} has no cross-attention (`add_cross_attention` is false), so that it "
+            "never sees the picture. Expected true; correct config.json, if the weights are there."
+        )
+
+
+def _misfits(checkpoint: "Checkpoint", recipe: Recipe) -> list[str]:
+    """Refuse a processor that is none, or makes pictures of another size than the encoder takes."""
+    try:
+        made = images.picture_size(checkpoint.companions, recipe.image_processor)
+    except ZooError as error:
+        return [str(error)]
+    told = checkpoint.config["encoder"].get("image_size", images.USUAL)
+    taken = (told, told) if isinstance(told, int) else tuple(told)
+    if made == taken:
+        return []
+    return [
+        f"The processor of {checkpoint.name!r} makes pictures of {made[0]} x {made[1]} pixels (height, width), and its "
+        f"encoder takes {taken[0]} x {taken[1]}. Expected one size; correct `size` in preprocessor_config.json, or "
+        "`image_size` of the encoder in config.json."
+    ]
+
+
+def _tracing(model: Any, *, tagging: bool = False, **variant: Any) -> Any:
+    return speech_seq2seq.TASK.tracing(model, **variant)
+
+
+def _session() -> Any:
+    from qeff_zoo.runtime.image_to_text import ImageToTextSession
+
+    return ImageToTextSession
+
+
+TASK = replace(
+    speech_seq2seq.TASK,
+    name=IMAGE_TO_TEXT,
+    reads="image",
+    beside=(),
+    auto_classes=("AutoModelForImageTextToText",),
+    suffixes=("VisionEncoderDecoderModel",),
+    shapes=READING_SHAPES,
+    tracing=_tracing,
+    variant=_variant,
+    problems=_problems,
+    session=_session,
+)

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fuyu 8B, `transformers.models.fuyu`: a matrix makes rows of patches, and Persimmon reads them, without a tower."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Images, Tiny
+
+from .persimmon import RECIPE as PERSIMMON
+
+RECIPE = replace(
+    PERSIMMON,
+    model_type="fuyu",
+    architectures=("FuyuForCausalLM",),
+    special="Patches of a picture of any size become rows by a matrix; each line of them ends with a token.",
+    task="image-text-to-text",
+    images=Images(towerless=True, layout="ended_lines", after=("<s>",), text="{}<0x04>"),
+    tiny=(
+        Tiny(
+            config={
+                "text_config": {**PERSIMMON.tiny[0].config, "model_type": "persimmon"},
+                "patch_size": 8,
+                "image_token_id": 200,
+            },
+            image_processor={
+                "image_processor_type": "FuyuImageProcessor",
+                "size": {"height": 24, "width": 40},
+                "patch_size": {"height": 8, "width": 8},
+            },
+        ),
+    ),
+)

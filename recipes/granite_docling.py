@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Granite for Docling, `transformers.models.granite_docling`: tiles that the prompt names, perhaps in finer rows."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Images, Tiny
+
+from .granite import RECIPE as GRANITE
+from .idefics3 import RECIPE as IDEFICS3
+from .idefics3 import SIZES
+
+_TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_ADDED = {"deepstack_visual_indexes": [0, 2], "out_hidden_size": 64}
+_TOWER = {**SIZES, **_ADDED, "num_hidden_layers": 4}
+_CONFIG = {
+    "text_config": {**GRANITE.tiny[0].config, **_TOKENS, "model_type": "granite_docling_text"},
+    "vision_config": {**_TOWER, "scale_factor": 2, "use_fine_route": False},
+    "image_token_id": 200, "pad_token_id": 0,
+}  # fmt: skip
+_ROUTED = {**_CONFIG, "vision_config": _TOWER, "density_router_hidden_size": 16}
+_PAGES = {"image_processor_type": "GraniteDoclingImageProcessor", "size": 28, "max_patches": 4}
+
+RECIPE = replace(
+    IDEFICS3,
+    model_type="granite_docling",
+    architectures=("GraniteDoclingForConditionalGeneration",),
+    special="Tiles that the prompt names; features of several layers of the tower; perhaps four times as many rows.",
+    transforms=GRANITE.transforms,
+    images=Images(
+        layout="named_tiles_or_one", nested=True, mask="pixel_attention_mask",
+        deepstack="deepstack_visual_indexes", finer=("tile_fine_mask", "use_fine_route", "fine"),
+    ),
+    tiny=(
+        Tiny(config=_CONFIG, image_processor=_PAGES),
+        Tiny(config=_ROUTED, image_processor={**_PAGES, "fine_route": True}, name="fine"),
+    ),
+)  # fmt: skip

@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is written of pictures by cross-attention: logits and tokens are those of Hugging Face's and of `generate`."""
+
+import copy
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import parity
+import pytest
+import tokenizers
+import torch
+import transformers
+from parity import Array, Subject
+from PIL import Image
+from test_text2text import SPANS, texts
+
+import qeff_zoo
+from qeff_zoo.choices import Request
+from qeff_zoo.cli import main
+from qeff_zoo.errors import GenerationError, MediaError, PlanError, ServingError
+from qeff_zoo.pipeline import make_plan
+from qeff_zoo.registry import find_recipe, list_recipes
+from qeff_zoo.runtime import Engine, Grammar, ImageToTextSession
+from qeff_zoo.runtime.writing_rules import WritingRules
+from qeff_zoo.serving.server import Choices, _backend
+from qeff_zoo.tasks import IMAGE_TO_TEXT, crossing, find
+from qeff_zoo.validation import tiny_models
+from qeff_zoo.validation.drawings import draw
+
+PAIRED = find_recipe("vision-encoder-decoder")
+VIT, TROCR = (PAIRED.tiny[0].config[half] for half in ("encoder", "decoder"))
+_SHORT = {"num_hidden_layers": 2, "initializer_range": 0.2}
+_TEXT = {
+    **_SHORT, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96, "max_position_embeddings": 64,
+    "vocab_size": 257, "is_decoder": True, "add_cross_attention": True, "pad_token_id": 1,
+}  # fmt: skip
+_SWIN = {
+    "model_type": "swin", "image_size": 16, "patch_size": 2, "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 4],
+    "window_size": 4, "initializer_range": 0.2,
+}  # fmt: skip
+#: The other models that a checkpoint may be made of, each once.
+PAIRS: Mapping[str, dict[str, Any]] = {
+    "deit-bert": {"encoder": {**VIT, "model_type": "deit"}, "decoder": {**_TEXT, "model_type": "bert"}},
+    "beit-bart": {
+        "encoder": {**VIT, "model_type": "beit", "use_relative_position_bias": True},
+        "decoder": {**PAIRED.tiny[1].config["decoder"], "model_type": "bart"},
+    },
+    "swin-roberta": {"encoder": _SWIN, "decoder": {**_TEXT, "model_type": "roberta"}},
+    "vit-xlm-roberta": {"encoder": VIT, "decoder": {**_TEXT, "model_type": "xlm-roberta"}},
+    "sines": {"encoder": VIT, "decoder": {**TROCR, "use_learned_position_embeddings": False, "scale_embedding": True}},
+}  # fmt: skip
+CASES: Mapping[str, tuple[Any, dict[str, Any]]] = {
+    **{
+        f"{recipe.model_type}-{tiny.name}": (recipe, tiny_models.config_of(recipe, tiny))
+        for recipe in list_recipes()
+        if recipe.task == IMAGE_TO_TEXT
+        for tiny in recipe.tiny
+    },
+    **{
+        name: (PAIRED, {"model_type": PAIRED.model_type, **config})
+        for name, config in PAIRS.items()
+    },
+}
+
+
+# --- the model, in PyTorch: where this fails, a transform or a seam is wrong, not the trace ---------
+
+
+@cache
+def subject(name: str) -> Subject:
+    recipe, config = CASES[name]
+    return Subject(config, recipe)
+
+
+def pictures(of: Subject) -> torch.Tensor:
+    (example,) = (one for one, _ in crossing._source(of.hf).values())
+    return torch.randn(example.shape, generator=torch.Generator().manual_seed(3))
+
+
+def expected_of(of: Subject, model: Any, tokens: torch.Tensor) -> Array:
+    with torch.no_grad():
+        pixels = pictures(of).to(model.dtype)
+        logits: Array = model(pixel_values=pixels, decoder_input_ids=tokens).logits
+    return logits.double().numpy()
+
+
+def steps_of(of: Subject, tokens: torch.Tensor) -> Iterator[tuple[int, int, Array]]:
+    """Read pictures once, and give rows their tokens; yield row, position and logits of each answer."""
+    model = of.transformed
+    states = crossing.probe(model)
+    step, made = crossing.Step(model, states), crossing.Read(model)([pictures(of)])
+    sizes = {"ctx_len": 24, "batch_size": 2}
+    memory = {
+        one.name: torch.zeros([sizes.get(size, size) for size in one.axes])  # type: ignore[call-overload]
+        for one in states
+    }
+    memory |= dict(zip([one.name for one in states if not one.written], made, strict=True))
+    for spans in SPANS:
+        width = max(stop - start for start, stop in spans)
+        ids, positions = torch.zeros(2, width, dtype=torch.long), torch.full((2, width), -1)
+        for row, (start, stop) in enumerate(spans):
+            ids[row, : stop - start] = tokens[row, start:stop]
+            positions[row, : stop - start] = torch.arange(start, stop)
+        logits, *after = step(ids, positions, [memory[one.name] for one in states])
+        memory |= dict(zip([one.name for one in states if one.written], after, strict=True))
+        for row, (_, stop) in enumerate(spans):
+            yield row, stop - 1, logits[row, 0].numpy()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_traced_agrees_with_hugging_face(name: str) -> None:
+    of, tokens = subject(name), texts(2, 7, 5, 2)
+    wanted = expected_of(of, of.hf, tokens)
+    noise = np.abs(wanted - expected_of(of, of.hf64, tokens)).max()
+    with torch.no_grad():
+        for row, place, logits in steps_of(of, tokens):
+            assert np.abs(logits - wanted[row, place]).max() <= parity.TOLERANCE["torch"] * noise
+
+
+def _blind(model: Any) -> None:
+    for name, one in model.get_decoder().named_modules():
+        if name.endswith(("encoder_attn.out_proj", "crossattention.c_proj")):
+            one.weight.data.zero_()
+
+
+def _turned(model: Any) -> None:
+    model.enc_to_dec_proj.weight.data = model.enc_to_dec_proj.weight.data.flip(0)
+
+
+def _unplaced(model: Any) -> None:
+    model.decoder.model.decoder.embed_positions.weight.data.zero_()
+
+
+def _unshifted(model: Any) -> None:
+    for layer in model.encoder.encoder.layers:
+        for block in layer.blocks:
+            block.shift_size = 0
+
+
+FACTS: Mapping[str, tuple[str, Callable[[Any], None]]] = {
+    "what TrOCR sees": ("vision-encoder-decoder-base", _blind),
+    "what GPT-2 sees": ("vision-encoder-decoder-gpt2", _blind),
+    "the projection between widths": ("vision-encoder-decoder-donut", _turned),
+    "positions of tokens": ("vision-encoder-decoder-base", _unplaced),
+    "windows that are shifted": ("vision-encoder-decoder-donut", _unshifted),
+    "scale of embeddings": (
+        "vision-encoder-decoder-donut",
+        lambda m: setattr(m.decoder.model.decoder.embed_tokens, "embed_scale", 1.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("fact", FACTS)
+def test_dropped_fact_shows(fact: str) -> None:
+    name, change = FACTS[fact]
+    of, tokens = subject(name), texts(2, 7, 5, 2)
+    other = copy.deepcopy(of.hf)
+    change(other)
+    wanted = expected_of(of, of.hf, tokens)
+    noise = np.abs(wanted - expected_of(of, of.hf64, tokens)).max()
+    moved = np.abs(expected_of(of, other, tokens) - wanted).max()
+    assert moved > parity.DROPPED * parity.TOLERANCE["torch"] * noise
+
+
+# --- packages ---------------------------------------------------------------------------------------
+
+BOS, PAD, EOS = 0, 1, 2
+TAGS = ["<s_docvqa>", "<s_question>", "</s_question>", "<s_answer>"]
+
+
+def written(folder: Path, tiny: int, **said: Any) -> Path:
+    """Write a checkpoint with a tokenizer."""
+    tiny_models.make(PAIRED, PAIRED.tiny[tiny], folder)
+    ends = {"bos_token_id": BOS, "pad_token_id": PAD, "eos_token_id": EOS}
+    (folder / "generation_config.json").write_text(json.dumps({**ends, **said}))
+    words = {"<s>": BOS, "<pad>": PAD, "</s>": EOS, **{f"w{one}": one for one in range(3, 250)}}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w3"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", *TAGS])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lines") / "reader"
+    return written(folder, 0, decoder_start_token_id=EOS, forced_eos_token_id=EOS, max_length=20)
+
+
+@pytest.fixture(scope="module")
+def session(reader: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QEFF_HOME", str(tmp_path_factory.mktemp("store")))
+        package = qeff_zoo.build(reader, full_batch_size=2, ctx_len=32, prefill_seq_len=4)
+        assert package.validated == "checkpoint"
+        yield qeff_zoo.load(package, threads=1)
+
+
+@pytest.fixture(scope="module")
+def theirs(reader: Path) -> Any:
+    return transformers.VisionEncoderDecoderModel.from_pretrained(reader).eval()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Write pictures: wide, high, and small."""
+    folder, sizes = tmp_path_factory.mktemp("pictures"), ((90, 40), (33, 101), (9, 8))
+    paths = [folder / f"{number}.png" for number in range(len(sizes))]
+    for number, (path, size) in enumerate(zip(paths, sizes, strict=True)):
+        Image.fromarray(draw(number, *size)).save(path)
+    return paths
+
+
+def generated(theirs: Any, folder: Path, picture: Path, prompt: Any) -> list[int]:
+    """Return all that `generate` returns of a picture, the beginning included."""
+    process = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
+    pixels = process(Image.open(picture), return_tensors="pt")["pixel_values"]
+    begun = {} if prompt is None else {"decoder_input_ids": torch.tensor([prompt])}
+    with torch.no_grad():
+        found: list[int] = theirs.generate(pixels, num_beams=1, do_sample=False, **begun)[
+            0
+        ].tolist()
+    return found
+
+
+ASKED: Mapping[str, dict[str, Any]] = {
+    "as the checkpoint says": {},
+    "a first token": {"forced_bos_token_id": 9},
+    "new tokens": {"max_new_tokens": 9},
+    "no stretch twice, and a penalty": {"no_repeat_ngram_size": 2, "repetition_penalty": 1.7},
+    "no short answer": {"min_length": 9, "eos_token_id": [EOS, *range(40, 240)]},
+    "no short rest": {"min_new_tokens": 6, "eos_token_id": [EOS, *range(40, 240)]},
+    "some words never": {
+        "begin_suppress_tokens": [*range(60, 200)],
+        "bad_words_ids": [[5], [6, 7]],
+    },
+}
+#: One token, alone and behind that of all answers; tags.
+PROMPTS: tuple[list[int] | None, ...] = (None, [9], [EOS, 9], [250, 251, 7, 252, 253])
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_tokens_are_those_of_generate(
+    asked: str,
+    session: ImageToTextSession,
+    theirs: Any,
+    files: list[Path],
+    tmp_path: Path,
+    monkeypatch: Any,
+) -> None:
+    """Three pictures share two rows, so that one joins while another goes on; with and without tokens to begin with."""
+    said = json.loads((session.folder / "generation_config.json").read_text()) | ASKED[asked]
+    (tmp_path / "generation_config.json").write_text(json.dumps(said))
+    rules = WritingRules.read(tmp_path)
+    monkeypatch.setattr(session, "rules", rules)
+    monkeypatch.setattr(session, "eos_token_ids", rules.ends)
+    other = copy.deepcopy(theirs)
+    other.generation_config = transformers.GenerationConfig(**said)
+    for prompt in (PROMPTS[0], PROMPTS[-1]):
+        found = session.generate(files, prompt=prompt)
+        begun = [EOS, *(prompt or ())]
+        for file, one in zip(files, found, strict=True):
+            wanted = generated(other, session.folder, file, prompt)
+            assert [*begun, *one.token_ids] == wanted, (file, prompt)
+
+
+@pytest.mark.parametrize("encoder", ["vit", "donut-swin"])
+@pytest.mark.parametrize("prompt", PROMPTS[1:3], ids=str)
+def test_a_prompt_is_how_an_answer_begins(
+    encoder: str,
+    prompt: list[int],
+    session: ImageToTextSession,
+    theirs: Any,
+    files: list[Path],
+    monkeypatch: Any,
+) -> None:
+    """Beside Donut's encoder alone; beside others the token that begins all answers comes before it."""
+    other = copy.deepcopy(theirs)
+    other.config.encoder.model_type = encoder
+    monkeypatch.setattr(session, "tagging", encoder == "donut-swin")
+    (found,) = session.generate([files[0]], prompt=prompt)
+    begun = prompt if encoder == "donut-swin" else [EOS, 9]
+    assert [*begun, *found.token_ids] == generated(other, session.folder, files[0], prompt)
+
+
+def test_old_checkpoints_say_how_answers_begin_and_end_in_their_decoder(tmp_path: Path) -> None:
+    config = {
+        "decoder": {"decoder_start_token_id": 5, "eos_token_id": 6, "max_length": 7},
+        "eos_token_id": 8,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    rules = WritingRules.read(tmp_path)
+    assert (rules.start, rules.ends, rules.limit(1)) == (5, frozenset({8}), 6)
+
+
+def test_an_engine_streams_and_a_lost_row_sees_its_picture_again(
+    session: ImageToTextSession, files: list[Path]
+) -> None:
+    wanted = [one.token_ids for one in session.generate(files)]
+    with Engine(session) as engine:
+        handles = [engine.submit(session.request(file)) for file in files]
+        assert [handle.result(60).token_ids for handle in handles] == wanted
+    answers = [session.answer(session.request(file)) for file in files]
+    with session.exclusively() as scheduler:
+        scheduler.submit(*answers[:2])
+        for _ in range(3):
+            scheduler.step()
+        scheduler.submit(*answers[2:])
+        while scheduler.step():
+            pass
+    assert [one.token_ids for one in answers] == wanted
+
+
+def test_run_writes_of_pictures(
+    session: ImageToTextSession, files: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompt = "<s_docvqa><s_question> w7 </s_question><s_answer>"
+    asked = ["run", str(session.folder), "--image", str(files[0]), "--generation-len", "4"]
+    assert main([*asked, "--prompt", prompt, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["outputs"]
+    (wanted,) = session.generate([files[0]], prompt=PROMPTS[-1], generation_len=4)
+    assert (found["image"], found["prompt"]) == (str(files[0]), prompt)
+    assert found["token_ids"] == wanted.token_ids
+    assert main([*asked, "--image", str(files[1])]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"{file}\n-> " in shown for file in files[:2])
+
+
+def test_tags_are_part_of_an_answer(session: ImageToTextSession, monkeypatch: Any) -> None:
+    tokens, tokenizer = [250, 7, 252], session.tokenizer
+    assert tokenizer is not None
+    assert tokenizer.decode(tokens) == "w7"
+    monkeypatch.setattr(tokenizer, "shows_special", True)
+    assert tokenizer.decode(tokens) == "<s_docvqa> w7 </s_question>"
+
+
+def test_donut_tags_its_answers() -> None:
+    recipe, tiny = PAIRED, PAIRED.tiny[1]
+    told = SimpleNamespace(config=tiny_models.config_of(recipe, tiny))
+    variant = find(IMAGE_TO_TEXT).variant(told, recipe, next(iter(recipe.shapes.values())), {})  # type: ignore[arg-type]
+    assert variant == {"tagging": True}
+
+
+REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
+    "a form of the answer": ({"grammar": Grammar.choice(["a"])}, "'grammar' does not apply to image-to-text"),
+    "a chat": ({"chat": True}, "there is no conversation"),
+    "a prompt that is too long": ({"prompt": [9] * 32}, "expected at most 31"),
+    "tokens of another model": ({"prompt": [300]}, "Token id 300 is not of this model"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refusals(what: str, session: ImageToTextSession, files: list[Path]) -> None:
+    choices, message = REFUSED[what]
+    with pytest.raises(GenerationError, match=message):
+        session.generate([files[0]], **choices)
+
+
+def test_what_is_no_picture_is_refused(session: ImageToTextSession, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_text("text")
+    with pytest.raises(MediaError, match=r"a\.png"):
+        session.generate([tmp_path / "a.png"])
+    assert main(["run", str(session.folder), "--prompt", "w7"]) == 1
+    with (
+        pytest.raises(ServingError, match="OpenAI's API does not cover"),
+        _backend(session, Choices(name="m", fingerprint="f", api_key=None)),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"encoder": {"model_type": "resnet"}}, "has the encoder 'resnet'; expected vit, deit, beit, swin or donut"),
+        ({"decoder": {"model_type": "opt"}}, "has the decoder 'opt'; expected trocr"),
+        ({"decoder": {"add_cross_attention": False}}, "never sees the picture"),
+        ({"encoder": {"image_size": [28, 56]}}, r"makes pictures of 28 x 28 pixels \(height, width\), and its encoder"),
+    ],
+)  # fmt: skip
+def test_other_models_are_refused_before_anything_is_read(
+    change: Mapping[str, Any], message: str, reader: Path, tmp_path: Path
+) -> None:
+    for name in ("preprocessor_config.json", "model.safetensors"):
+        shutil.copyfile(reader / name, tmp_path / name)
+    config = json.loads((reader / "config.json").read_text())
+    for half, told in change.items():
+        config[half] |= told
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(PlanError, match=message):
+        make_plan(str(tmp_path), Request())
