@@ -5,7 +5,8 @@ IN   input_features (1, bins, frames) f32               of a window, as many fra
      [<mask> (1, frames) i64]                           1 is sound, 0 is what fills it up, of models that ask; named
                                                         after the forward's argument
      [window_ids (1,) i64]                              which window of its sound it is, of models that ask when its
-                                                        rows are
+                                                        rows are, or read a short sound otherwise than the last piece
+                                                        of a longer one
 OUT  audio_embeds (rows, hidden)                        a row for each placeholder token
      [lengths (1,) i64]                                 with a mask: how many of those rows are of the sound
 
@@ -15,6 +16,7 @@ reads a sound of any length at once is in `qeff_zoo.tasks.blocks` and `qeff_zoo.
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -103,20 +105,32 @@ class Window(nn.Module):
 
 
 class Packed(Window):
-    """As `Window`, of a forward that packs what is real of sounds, and cuts it: here all is real, and cut already."""
+    """As `Window`, of a forward that packs what is real of sounds, and cuts it: here all is real, and cut already.
+
+    Args:
+        model: As of `Window`.
+        sounds: As of `Window`.
+    """
+
+    def __init__(self, model: Any, sounds: Sounds) -> None:
+        super().__init__(model, sounds)
+        self.names = [FEATURES, sounds.mask, NUMBER]
+        self.each = 2 * model.config.audio_config.n_window
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the rows of features, and how many of them count."""
-        features, mask = given
+        features, mask, number = given
         noted = Noted()
-        with swapped(unread(self.model)), Concrete(), noted:
+        alone = (mask.sum(1) < self.each) & (number == 0)
+        ends = _ends_in(self.model.base_model.audio_tower, mask.sum(1), alone)
+        with swapped(unread(self.model), *ends), Concrete(), noted:
             told, rows = self._told(features, mask)
             self.model(input_ids=torch.full((1, 2), self.token), **told)
         return rows_of(noted.features), rows
 
     def _told(self, features: Tensor, mask: Tensor) -> tuple[dict[str, Any], Tensor]:
         """Return all that the forward is told of a window, and how many of its rows count."""
-        each = 2 * self.model.config.audio_config.n_window
+        each = self.each
         (states, rows), (all_of_each, _) = map(self._counts, (mask.sum(1), torch.tensor([each])))
         cut = (features * mask[:, None].to(features.dtype))[0].unflatten(1, (-1, each))
         count = int(all_of_each) * cut.shape[1]
@@ -140,6 +154,30 @@ class Packed(Window):
         half = model.config.audio_config.n_window
         rows = getattr(sys.modules[type(model).__module__], rule)(frames, half)
         return rows, rows
+
+
+def _ends_in(tower: Any, frames: Tensor, alone: Tensor) -> list[tuple[Any, str, Any]]:
+    """Let convolutions of a sound that is less than a piece see nothing behind its end, where it is not filled up.
+
+    Args:
+        tower: Its convolutions follow one another.
+        frames: (1,), of the sound.
+        alone: (1,), whether it is one.
+
+    Returns:
+        Changes, see `swapped`.
+    """
+
+    def within(conv: Any, count: Tensor, x: Tensor) -> Tensor:
+        behind = torch.arange(x.shape[-1]) >= count
+        found: Tensor = type(conv).forward(conv, torch.where(behind & alone, 0.0, x))
+        return found
+
+    changes = []
+    for conv in (one for one in tower.modules() if isinstance(one, nn.Conv1d | nn.Conv2d)):
+        changes.append((conv, "forward", partial(within, conv, frames)))
+        frames = (frames - 1) // conv.stride[-1] + 1
+    return changes
 
 
 def _ends_of(module: Any) -> Any:
@@ -173,9 +211,9 @@ def tracing(model: Any, *, sounds: Mapping[str, Any]) -> Tracing:
     given = [torch.zeros(1, bins, frames)]
     if told.mask:
         given.append(torch.ones(1, frames, dtype=torch.long))
-    if told.times:
-        given.append(torch.zeros(1, dtype=torch.long))
     packs = hasattr(sys.modules[type(model).__module__], _CUTS)
+    if told.times or packs:
+        given.append(torch.zeros(1, dtype=torch.long))
     module = (Packed if packs else Window)(model, told).eval()
     return Tracing(
         module=module,
