@@ -233,7 +233,7 @@ def test_the_guide_runs(
     Path("my-listener").symlink_to(package.path)
     for seed, name in enumerate(("a.wav", "b.wav", "speech.wav")):
         recorded(Path(name), sound(seed))
-    commands = re.findall(r"^\$ qeff-zoo (run .*)$", guide, re.MULTILINE)
+    commands = re.findall(r"^\$ qeff-zoo (run my-listener .*)$", guide, re.MULTILINE)
     assert len(commands) == 2
     for command in commands:
         assert main([*shlex.split(command), "--generation-len", "2"]) == 0
