@@ -142,7 +142,7 @@ CROSSED_ENCODERS = [
     *("openai_privacy_filter-base", "roberta-base", "roformer-base", "squeezebert-base", "t5-base"),
 ]
 #: What sees, and has a transform that nothing above has.
-CROSSED_MEDIA = ["ernie4_5_vl_moe-base"]
+CROSSED_MEDIA = ["ernie4_5_vl_moe-base", "step3p7-base"]
 #: Trace every tiny model, as a release asks for: it takes far longer.
 EVERY = os.environ.get("QEFF_ZOO_TEST_EVERY") == "1"
 

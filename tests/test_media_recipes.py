@@ -5,6 +5,7 @@
 """
 
 import importlib
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -370,9 +371,12 @@ def package_of(case: parity.Case, subject: parity.Subject, folder: Path) -> Medi
     ctx_len = 2 * case.tiny.ctx_len or CTX_LEN
     sizes = {"prefill_seq_len": ctx_len // 16, "ctx_len": ctx_len}
     asked = Request(**sizes, batch_size=2, max_num_images=most)
-    done = pipeline.build(
-        str(subject.folder / "checkpoint"), asked, validate=False, store=Store(folder / "store")
-    )
+    checkpoint = subject.folder / "checkpoint"
+    if case.tiny.image_processor:
+        settings = json.dumps(dict(case.tiny.image_processor))
+        (checkpoint / "preprocessor_config.json").write_text(settings)
+    store = Store(folder / "store")
+    done = pipeline.build(str(checkpoint), asked, validate=False, store=store)
     session = open_session(done.package, threads=1)
     assert isinstance(session, MediaTextSession)
     if case.tiny.image_processor and isinstance(session, ImageTextToTextSession):

@@ -27,7 +27,7 @@ class OpenvinoTarget(OrtTarget):
     """See `qeff_zoo.targets.Target`."""
 
     name: str = "openvino"
-    revision: int = 1
+    revision: int = 2
     weights: tuple[str, ...] = ("int8", "int4", STORED)  # its products of floats are not faster
     reads: tuple[str, ...] = ("text",)
     no_adapters: str = "it reads prompts in a second engine, which would need them in another form"
