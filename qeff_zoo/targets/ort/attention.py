@@ -19,7 +19,7 @@ An attention of another kind (another mask, a state that is not a plain cache) k
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -35,6 +35,7 @@ _CONTRIB = "com.microsoft"
 _OPS = ("Attention", "SoftcapAttention", "SinkAttention")
 _WINDOWS = ("WindowMask", "HeldMask")
 _SPREADS = ("Cast", "CastLike", "Expand")  # what they make of zeros is zeros
+_NOTHING: Mapping[ir.Value, ir.Value] = {}
 _UNIT = 8  # of head sizes that the kernel takes
 _SPARE = 64  # rows of a window's cache beyond the window: it is moved when they are full
 
@@ -142,15 +143,7 @@ class _Lowering:
             num_outputs=3,
             domain=_CONTRIB,
         )
-        replaced, answer = heads.as_heads(node, tape, attended)
-        ir.convenience.replace_nodes_and_values(
-            self.graph,
-            node,
-            [],
-            tape.nodes,
-            [replaced, keys.present, values.present],
-            [answer, *present],
-        )
+        self._answer(node, tape, attended, {keys.present: present[0], values.present: present[1]})
         return "native" if rotary is None else "native:rotary"
 
     def _full(self, node: ir.Node) -> str:
@@ -172,11 +165,21 @@ class _Lowering:
             {name: node.attributes.get(name) for name in ("num_heads", "scale")},
             domain=_CONTRIB,
         )
+        self._answer(node, tape, attended)
+        return "native:full"
+
+    def _answer(
+        self,
+        node: ir.Node,
+        tape: Tape,
+        attended: ir.Value,
+        present: Mapping[ir.Value, ir.Value] = _NOTHING,
+    ) -> None:
+        """Let a kernel's answer take the place of an attention's, and what it writes that of states."""
         replaced, answer = heads.as_heads(node, tape, attended)
         ir.convenience.replace_nodes_and_values(
-            self.graph, node, [], tape.nodes, [replaced], [answer]
+            self.graph, node, [], tape.nodes, [replaced, *present], [answer, *present.values()]
         )
-        return "native:full"
 
     def _read_only(self, node: ir.Node, keys: _Cached, values: _Cached, window: int) -> str:
         """Replace one attention, which writes nothing, and the writes of its keys and values."""
@@ -196,10 +199,7 @@ class _Lowering:
             num_outputs=1,
             domain=_CONTRIB,
         )
-        replaced, answer = heads.as_heads(node, tape, attended)
-        ir.convenience.replace_nodes_and_values(
-            self.graph, node, [], tape.nodes, [replaced], [answer]
-        )
+        self._answer(node, tape, attended)
         return "native:read"
 
     def _cached(self, value: ir.Value | None, node: ir.Node) -> _Cached | None:
