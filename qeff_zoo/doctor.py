@@ -28,6 +28,7 @@ _PROC = Path("/proc")
 _PURPOSES: Mapping[str, str] = {
     "run": "running packages",
     "build": "building and validating packages",
+    "timm": "models whose towers are those of timm",
     "qnn": "compiling for Qualcomm HTP",
     "test": "running the tests",
     "check": "checking the code",

@@ -21,6 +21,7 @@ from qeff_zoo.package.programs import key_of
 from qeff_zoo.plan import Plan
 from qeff_zoo.programs import ProgramPlan
 from qeff_zoo.progress import Reporter, Silent, Stopwatch, peak_rss_bytes
+from qeff_zoo.registry import require_packages
 from qeff_zoo.source_tree import has_uncommitted_changes
 from qeff_zoo.speculators import HEADS, with_speculator
 from qeff_zoo.store import Store
@@ -151,6 +152,7 @@ def _build(
     target = targets.find(plan.target)
     runs_here = True
     target.require_compiler()
+    require_packages(plan.recipe)
     if isinstance(target, targets.Preparing):
         runs_here = all(target.runs_here(program) for program in plan.programs)
     traced = _trace(checkpoint, plan, store, watch)

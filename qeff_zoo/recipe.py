@@ -149,6 +149,7 @@ class Recipe:
         fixed_kv_heads: Why `--kv-heads` cannot repeat the key/value heads, in words; nothing where it can, or where a
             config tells.
         positions_after_padding: Learned positions are counted from `pad_token_id + 1`, so that many fewer tokens fit.
+        requires: Packages beside those of extra `build` that transformers' class needs; extras have their names.
         image_processor: transformers' class that makes arrays of pictures, where a checkpoint's own files name none.
         compile_flags: By target, choices that are for it alone, in place of their defaults.
         quant_exceptions: `quant_method` values of quantized checkpoints that do not work with it, although others do.
@@ -170,6 +171,7 @@ class Recipe:
     retains_context: bool = True
     fixed_kv_heads: str = ""
     positions_after_padding: bool = False
+    requires: tuple[str, ...] = ()
     image_processor: str = ""
     compile_flags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     quant_exceptions: tuple[str, ...] = ()

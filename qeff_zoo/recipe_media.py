@@ -25,6 +25,8 @@ class Media:
         after: Tokens after them.
         begun: Field of the config with the token that a chat template writes before each marker, where a forward finds
             pictures by that.
+        spaced: How its marker, `{}`, is written into a prompt's text, which is read with what stands beside it; a space
+            at the end only before a word.
         text: How what follows the last picture of a prompt is written, as `<bos>{}`; nothing for as it is.
         mask: What a processor calls the part of its result that is no padding, where it fills up.
         among: Fields of the config with the tokens that are written among and around a picture's rows, where they see
@@ -47,6 +49,7 @@ class Media:
     before: tuple[int | str, ...] = ()
     after: tuple[int | str, ...] = ()
     begun: str = ""
+    spaced: str = ""
     text: str = ""
     mask: str = ""
     among: tuple[str, ...] = ()
@@ -63,6 +66,7 @@ class Images(Media):
         patches: Whether the vision tower takes patches of pictures of any size, and is told where they lie; else
             pictures of one size.
         layout: How the tiles of a picture lie in its rows and in the prompt: one of `runtime.layouts`.
+        alone: Whether a picture is cut into tiles only where a prompt has no other, as its processor does.
         nested: Whether the forward takes the tiles of a picture on an axis of their own.
         pixels: What a processor and a forward call the pixels of a picture, where that is not `pixel_values`.
         fine: What begins the names of a second tower's config, and of a picture as that one takes it, where two towers
@@ -106,6 +110,7 @@ class Images(Media):
     token: str = "image_token_id"
     patches: bool = False
     layout: str = ""
+    alone: bool = False
     nested: bool = False
     pixels: str = ""
     fine: str = ""

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from qeff_zoo.errors import UnsupportedModelError
+from qeff_zoo.errors import ExportError, UnsupportedModelError
 from qeff_zoo.recipe import Recipe, Transform
 from qeff_zoo.settings import expanded
 
@@ -81,6 +81,27 @@ def recipe_for(config: Mapping[str, Any]) -> Recipe:
         retains_context=text.retains_context,
         positions_after_padding=text.positions_after_padding,
     )
+
+
+def require_packages(recipe: Recipe) -> None:
+    """Refuse to build or compare a model whose class needs packages that cannot be imported here.
+
+    Args:
+        recipe: Of the model.
+
+    Raises:
+        ExportError: One is not installed, or does not go with what is.
+    """
+    for name in recipe.requires:
+        try:
+            importlib.import_module(name)
+        # What was built for another torch does not load, or lacks operators.
+        except (ImportError, OSError, RuntimeError) as error:
+            raise ExportError(
+                f"Recipe {recipe.model_type!r} needs the package {name}, which cannot be imported: "
+                f"{type(error).__name__}: {error}. Expected it, and torchvision for the torch that is here. "
+                f"Run `pip install torch==2.13.0 'qeff-zoo[{name}]'`, from one index."
+            ) from error
 
 
 def _fits(transform: Transform, recipe: Recipe) -> bool:

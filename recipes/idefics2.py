@@ -17,7 +17,9 @@ RECIPE = replace(
     model_type="idefics2",
     architectures=("Idefics2ForConditionalGeneration",),
     special="Pictures of any size, or a whole and its parts, each of which learned queries sum up.",
-    images=Images(sized=True, nested=True, mask="pixel_attention_mask"),
+    images=Images(
+        layout="between", spaced="{} ", sized=True, nested=True, mask="pixel_attention_mask"
+    ),
     tiny=(
         Tiny(
             config={

@@ -14,7 +14,7 @@ RECIPE = replace(
     model_type="lighton_ocr",
     architectures=("LightOnOcrForConditionalGeneration",),
     special="Mistral 3's pictures in one piece, and Qwen 3.",
-    images=Images(layout="broken_lines", patches=True, planes=True, column=True),
+    images=Images(patches=True, planes=True, column=True),
     tiny=(
         Tiny(
             config={

@@ -14,7 +14,12 @@ RECIPE = replace(
     model_type="minimax_m3_vl",
     architectures=("MiniMaxM3SparseForConditionalGeneration",),
     special="Patches of pictures of any size; vision layers rotate by frame, row and column; block-sparse attention.",
-    images=Images(patches=True, frames=True),
+    images=Images(
+        patches=True,
+        frames=True,
+        before=("]<]start of image[>[",),
+        after=("]<]end of image[>[",),
+    ),
     tiny=(
         Tiny(
             config={

@@ -15,6 +15,8 @@ import pytest
 import selection
 import warm
 
+from qeff_zoo.registry import list_recipes
+
 pytest_plugins = [
     "fixtures_hub",
     "fixtures_pulls",
@@ -36,6 +38,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="REF",
         help="of recipes, test those that differ from this revision (HEAD), and what derives from them",
     )
+    parser.addoption(
+        "--requiring",
+        metavar="PACKAGE",
+        help="test tiny models of recipes that require this package, which are left out otherwise",
+    )
 
 
 def pytest_configure() -> None:
@@ -49,6 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Put all tests of one tiny model together, and leave out the recipes that a change does not touch."""
     items.sort(key=_group)
     _deselect(config, items)
+    _leave_out(config, items)
 
 
 def _group(item: pytest.Item) -> str:
@@ -79,6 +87,30 @@ def _deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
         parameters = call.params.values() if call else ()
         needed = selection.is_needed(item.path.stem, parameters, touched, ROOT)
         (kept if needed else left).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left)
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of tiny models that require what an option names; without it, those that require nothing."""
+    required = {
+        f"{recipe.model_type}-{tiny.name}": recipe.requires
+        for recipe in list_recipes()
+        for tiny in recipe.tiny
+    }
+    asked = config.getoption("--requiring")
+    kept, left = [], []
+    for item in items:
+        call = getattr(item, "callspec", None)
+        names = (
+            [one for one in call.params.values() if isinstance(one, str) and one in required]
+            if call
+            else []
+        )
+        wanted = {package for name in names for package in required[name]}
+        mark = item.get_closest_marker("requiring")
+        wanted |= set(mark.args if mark else ())
+        (kept if (asked in wanted if asked else not wanted) else left).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left)
 

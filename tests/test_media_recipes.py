@@ -156,8 +156,9 @@ def session_of(case: parity.Case, subject: parity.Subject) -> MediaTextSession:
     readers = [part for part in task.before if part.needed(case.recipe)]
     chosen: dict[str, Any] = {"images" if case.recipe.images else "sounds": told}
     given = {**chosen}
-    if told.get("tiles"):
-        given["sides"] = sides_of(image_processor(case.tiny.image_processor), told["tiles"])
+    if told.get("tiles") or case.recipe.requires:
+        made = image_processor(case.tiny.image_processor, case.recipe.image_processor)
+        given["sides"] = sides_of(made, told.get("tiles", ""))
     # An export folds the layers of these.
     assert all(part.half(model).config for part in (task, *readers) if part.half)
     session: MediaTextSession = task.session()(
@@ -167,7 +168,7 @@ def session_of(case: parity.Case, subject: parity.Subject) -> MediaTextSession:
         chosen=chosen,
     )
     if case.tiny.image_processor and isinstance(session, ImageTextToTextSession):
-        session._processor = image_processor(case.tiny.image_processor)
+        session._processor = image_processor(case.tiny.image_processor, case.recipe.image_processor)
     return session
 
 
@@ -380,7 +381,7 @@ def package_of(case: parity.Case, subject: parity.Subject, folder: Path) -> Medi
     session = open_session(done.package, threads=1)
     assert isinstance(session, MediaTextSession)
     if case.tiny.image_processor and isinstance(session, ImageTextToTextSession):
-        session._processor = image_processor(case.tiny.image_processor)
+        session._processor = image_processor(case.tiny.image_processor, case.recipe.image_processor)
     return session
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qeff_zoo.errors import CheckpointError, MediaError
-from qeff_zoo.media.image_rules import Arrays, cut, nearest_grid
+from qeff_zoo.media.image_rules import Arrays, cut, nearest_grid, stacked
 from qeff_zoo.media.images import Pixels
 from qeff_zoo.media.interpolation import resize_bytes, resize_numbers
 from qeff_zoo.media.pixels import numbers, pad_to_square, resize
@@ -128,6 +128,63 @@ def _kept(image: Pixels, grid: tuple[int, int], side: int) -> float:
                 long, short = side, short / long * side
             area += long * short
     return float(area / (width * height))
+
+
+def whole_and_filled_tiles(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
+    """Perception LM: the whole picture, then tiles of the canvas that it fills, stretched to it, row by row.
+
+    As transformers' torchvision backend, the only one, bit for bit. With `vision_input_type` other than "thumb+tile"
+    the whole alone.
+
+    Returns `pixel_values` (n, tiles, 3, side, side) of pictures with as many tiles.
+    """
+    side, pictures = settings["tile_size"], list[NDArray[Any]]()
+    for image in images:
+        parts = [resize_bytes(image, side, side, cubic=True) if settings["do_resize"] else image]
+        if settings["do_resize"] and settings["vision_input_type"] == "thumb+tile":
+            wide, high = _filled_canvas(image, side, settings["max_num_tiles"])
+            parts += cut(resize_bytes(image, high * side, wide * side, cubic=True), side, side)
+        pictures.append(np.stack([numbers(part, settings, at_once=True) for part in parts]))
+    return {"pixel_values": stacked(pictures)}
+
+
+def _filled_canvas(image: Pixels, side: int, most: int) -> tuple[int, int]:
+    """Choose columns and rows of tiles: where a picture becomes largest of those that need not shrink it.
+
+    Where all do, those of the nearest shape, of them the most.
+    """
+    height, width = image.shape[:2]
+    counts = [
+        (columns, count // columns)
+        for count in range(most, 0, -1)
+        for columns in range(1, count + 1)
+        if count % columns == 0
+    ]
+    shapes: dict[float, list[tuple[int, int]]] = {}
+    for columns, rows in counts:
+        shapes.setdefault(columns / rows, []).append((columns, rows))
+    best, largest = None, 0.0
+    for columns, rows in (one for alike in shapes.values() for one in alike):
+        if columns * side >= width and rows * side >= height:
+            short = _shorter_side(height, width, rows * side, columns * side)
+            if short >= largest:
+                best, largest = (columns, rows), short
+    if best:
+        return best
+    ratio = width / height
+    if ratio >= 1:
+        nearest = min((one for one in shapes if one <= ratio), key=lambda one: abs(one - ratio))
+        return max(shapes[nearest])
+    nearest = min((one for one in shapes if one > ratio), key=lambda one: abs(1 / one - 1 / ratio))
+    return max(shapes[nearest], key=lambda one: one[1])
+
+
+def _shorter_side(height: int, width: int, tall: int, broad: int) -> float:
+    """Return pixels on the shorter side of a picture that was made as large as fits."""
+    scale, shape = min(broad / width, tall / height), width / height
+    if shape == 1:
+        return scale * height
+    return math.floor(scale * width / shape if shape > 1 else scale * height * shape)
 
 
 def tiles_of_pages(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:

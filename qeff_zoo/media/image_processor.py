@@ -20,6 +20,7 @@ from qeff_zoo.media.canvases import (
     tiles_of_canvases,
     tiles_of_pages,
     whole_and_covering_tiles,
+    whole_and_filled_tiles,
     whole_and_padded_tiles,
 )
 from qeff_zoo.media.crops import whole_and_overlapping_crops
@@ -235,6 +236,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         patch_rules.lines_of_patches,
         {
             **_PATCHES, "size": {"shortest_edge": 384 * 384, "longest_edge": 1536 * 1536},
+        },
+    ),
+    "PerceptionLMImageProcessor": (
+        whole_and_filled_tiles,
+        {
+            **_PLAIN, **_HALF, "size": {"height": 448, "width": 448}, "vision_input_type": "thumb+tile",
+            "tile_size": 448, "max_num_tiles": 36,
         },
     ),
     "Phi4MultimodalImageProcessor": (

@@ -28,7 +28,12 @@ Arrays: TypeAlias = dict[str, NDArray[Any]]
 Rule: TypeAlias = Callable[[Sequence[Pixels], Mapping[str, Any]], Arrays]
 
 
-def _stacked(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def stacked(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Put arrays of pictures into one.
+
+    Raises:
+        MediaError: They have several shapes.
+    """
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
         raise MediaError(
@@ -58,7 +63,7 @@ def plain(images: Sequence[Pixels], settings: Settings) -> Arrays:
             arrays = padded(arrays)[:-1]
         else:
             arrays = padded(arrays)
-    return {"pixel_values": _stacked(arrays)}
+    return {"pixel_values": stacked(arrays)}
 
 
 def cropped_below_384(images: Sequence[Pixels], settings: Settings) -> Arrays:
@@ -72,7 +77,7 @@ def cropped_below_384(images: Sequence[Pixels], settings: Settings) -> Arrays:
         elif settings["do_resize"]:
             image = resize(image, edge, edge, settings["resample"])
         arrays.append(numbers(cropped_as_asked(image, settings), settings))
-    return {"pixel_values": _stacked(arrays)}
+    return {"pixel_values": stacked(arrays)}
 
 
 def square(images: Sequence[Pixels], settings: Settings) -> Arrays:
@@ -80,13 +85,13 @@ def square(images: Sequence[Pixels], settings: Settings) -> Arrays:
     if settings.get("do_pad"):
         color = [int(value * 255) for value in settings["image_mean"]]
         images = [pad_to_square(image, color) for image in images]
-    return {"pixel_values": _stacked([_finished(image, settings) for image in images])}
+    return {"pixel_values": stacked([_finished(image, settings) for image in images])}
 
 
 def long_edge_in_square(images: Sequence[Pixels], settings: Settings) -> Arrays:
     """DeepSeek-VL and Janus: the longer side as long as the square, the rest in the mean color."""
     squares = [_in_square(image, settings) for image in images]
-    return {"pixel_values": _stacked([numbers(square, settings) for square in squares])}
+    return {"pixel_values": stacked([numbers(square, settings) for square in squares])}
 
 
 def long_edge_in_two_squares(images: Sequence[Pixels], settings: Settings) -> Arrays:
@@ -96,8 +101,8 @@ def long_edge_in_two_squares(images: Sequence[Pixels], settings: Settings) -> Ar
     large = [_in_square(image, finer) if settings["do_resize"] else image for image in images]
     small = [_in_square(image, settings) if settings["do_resize"] else image for image in large]
     return {
-        "pixel_values": _stacked([numbers(image, settings) for image in small]),
-        "high_res_pixel_values": _stacked([numbers(image, finer) for image in large]),
+        "pixel_values": stacked([numbers(image, settings) for image in small]),
+        "high_res_pixel_values": stacked([numbers(image, finer) for image in large]),
     }
 
 
@@ -126,6 +131,8 @@ def _best_resolution(image: Pixels, choices: Sequence[Sequence[int]]) -> tuple[i
 def tiles_of_resolutions(images: Sequence[Pixels], settings: Settings) -> Arrays:
     """LLaVA-NeXT: the whole picture, then the tiles of the best of `image_grid_pinpoints`.
 
+    Without any of those the whole alone, in the middle of a square of the mean color.
+
     Returns `pixel_values` (n, tiles, 3, height, width), zeros beyond a picture's own tiles, and `image_sizes` (n, 2).
     """
     size, resample = settings["size"], settings["resample"]
@@ -136,6 +143,10 @@ def tiles_of_resolutions(images: Sequence[Pixels], settings: Settings) -> Arrays
     tile = crop["height"] if crop else height
     arrays = []
     for image in images:
+        if not settings["image_grid_pinpoints"]:
+            color = [int(value * 255) for value in settings["image_mean"]]
+            arrays.append(_finished(pad_to_square(image, color), settings)[None])
+            continue
         tall, wide = _best_resolution(image, settings["image_grid_pinpoints"])
         scale_down, scale_right = tall / image.shape[0], wide / image.shape[1]
         if scale_right < scale_down:
@@ -148,14 +159,14 @@ def tiles_of_resolutions(images: Sequence[Pixels], settings: Settings) -> Arrays
         top, left = (tall - inner.shape[0]) // 2, (wide - inner.shape[1]) // 2
         canvas[top : top + inner.shape[0], left : left + inner.shape[1]] = inner
         tiles = [resize(image, height, width, resample), *cut(canvas, tile, tile)]
-        arrays.append(_stacked([_finished(part, settings) for part in tiles]))
+        arrays.append(stacked([_finished(part, settings) for part in tiles]))
     if settings.get("do_pad"):
         most = max(len(array) for array in arrays)
         arrays = [
             np.pad(array, [(0, most - len(array)), (0, 0), (0, 0), (0, 0)]) for array in arrays
         ]
     return {
-        "pixel_values": _stacked(arrays),
+        "pixel_values": stacked(arrays),
         "image_sizes": np.array([image.shape[:2] for image in images]),
     }
 
@@ -191,7 +202,7 @@ def whole_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
         arrays.append(numbers(cropped_as_asked(image, settings), settings))
     sizes = np.array([array.shape[1:] for array in arrays])
     return {
-        "pixel_values": _stacked(padded(arrays) if settings.get("do_pad") else arrays),
+        "pixel_values": stacked(padded(arrays) if settings.get("do_pad") else arrays),
         "image_sizes": sizes,
     }
 
@@ -206,7 +217,7 @@ def pan_and_scan(images: Sequence[Pixels], settings: Settings) -> Arrays:
         crops = _crops(image, settings) if settings.get("do_pan_and_scan") else []
         arrays += [_resized(part, settings) for part in (image, *crops)]
         counts.append(len(crops))
-    return {"pixel_values": _stacked(arrays), "num_crops": np.array(counts)}
+    return {"pixel_values": stacked(arrays), "num_crops": np.array(counts)}
 
 
 def _crops(image: Pixels, settings: Settings) -> list[Pixels]:
@@ -252,11 +263,11 @@ def tiles_and_whole(images: Sequence[Pixels], settings: Settings) -> Arrays:
     arrays = [numbers(part, settings) for part in parts]
     found = {"rows": np.array([rows]), "cols": np.array([columns])}
     if not settings.get("do_pad"):
-        return {"pixel_values": _stacked(arrays)[None], **found}
+        return {"pixel_values": stacked(arrays)[None], **found}
     masks = [np.ones(array.shape[1:], np.int64) for array in arrays]
     return {
-        "pixel_values": _stacked(padded(arrays))[None],
-        "pixel_attention_mask": _stacked(padded(masks))[None],
+        "pixel_values": stacked(padded(arrays))[None],
+        "pixel_attention_mask": stacked(padded(masks))[None],
         **found,
     }
 
@@ -313,7 +324,7 @@ def tiles_of_one_canvas(images: Sequence[Pixels], settings: Settings) -> Arrays:
             parts.append(resize(image, size["height"], size["width"], resample))
         arrays += [numbers(part, settings) for part in parts]
         counts.append(len(parts))
-    return {"pixel_values": _stacked(arrays), "num_patches": np.array(counts)}
+    return {"pixel_values": stacked(arrays), "num_patches": np.array(counts)}
 
 
 def nearest_grid(image: Pixels, settings: Settings, longest: int | None = None) -> tuple[int, int]:

@@ -15,16 +15,24 @@ from qeff_zoo.media.images import LIMITS, Pixels
 Array = NDArray[Any]
 
 _CUBIC = -0.75  # how sharp, as PyTorch has it
+_SOFTER = -0.5  # the same with antialiasing
 _MOST_BITS = 22
 
 
-def resize_bytes(image: Pixels, height: int, width: int) -> Pixels:
-    """Resize (height, width, 3) bilinearly with antialiasing, first its columns, then its rows."""
+def resize_bytes(image: Pixels, height: int, width: int, *, cubic: bool = False) -> Pixels:
+    """Resize (height, width, 3) with antialiasing, first its columns, then its rows.
+
+    Args:
+        image: Its pixels.
+        height: New.
+        width: New.
+        cubic: Bicubically, else bilinearly.
+    """
     for axis, new in ((1, width), (0, height)):
         old = image.shape[axis]
         if new != old:
             lines = np.moveaxis(image, axis, 0).reshape(old, -1).astype(np.int32)
-            made = _weighed(lines, *_whole_weights(old, new))
+            made = _weighed(lines, *_whole_weights(old, new, cubic=cubic))
             shape = (new, *(size for place, size in enumerate(image.shape) if place != axis))
             image = np.moveaxis(made.reshape(shape), 0, axis)
     return np.ascontiguousarray(image)
@@ -40,21 +48,31 @@ def _weighed(lines: Array, first: Array, weights: Array, bits: int) -> Array:
     return found
 
 
-def _whole_weights(old: int, new: int) -> tuple[Array, Array, int]:
+def _whole_weights(old: int, new: int, *, cubic: bool) -> tuple[Array, Array, int]:
     """Return the first tap of each new line, weights of its taps as whole numbers, and the bits of their fraction."""
     scale = old / new
-    wide = max(scale, 1.0)
+    step = max(scale, 1.0)
+    wide = step * (2 if cubic else 1)
     middle = scale * (np.arange(new) + 0.5)
     first = np.maximum((middle - wide + 0.5).astype(np.int64), 0)
     end = np.minimum((middle + wide + 0.5).astype(np.int64), old)
     taps = np.arange(int((end - first).max()))
-    distance = np.abs((taps + first[:, None] - middle[:, None] + 0.5) / wide)
-    weights = np.where(taps < (end - first)[:, None], np.maximum(1 - distance, 0), 0)
+    distance = np.abs((taps + first[:, None] - middle[:, None] + 0.5) / step)
+    shares = _cubic_shares(distance) if cubic else np.maximum(1 - distance, 0)
+    weights = np.where(taps < (end - first)[:, None], shares, 0)
     weights /= weights.sum(1, keepdims=True)
     largest, bits = weights.max(), 0
     while bits < _MOST_BITS and int(0.5 + largest * (1 << (bits + 1))) < 1 << 15:
         bits += 1
-    return first, (weights * (1 << bits) + 0.5).astype(np.int32), bits
+    whole = weights * (1 << bits)
+    return first, (whole + np.copysign(0.5, whole)).astype(np.int32), bits
+
+
+def _cubic_shares(distance: Array) -> Array:
+    """Return what lines share in one at these distances, where there is antialiasing: two on either side."""
+    near, far = _near(distance, _SOFTER), _far(distance, _SOFTER)
+    found: Array = np.where(distance < 1, near, np.where(distance < 2, far, 0))
+    return found
 
 
 def resize_numbers(image: Array, height: int, width: int) -> Array:
@@ -84,13 +102,13 @@ def _cubic_taps(old: int, new: int) -> tuple[Array, Array]:
     return places, weights.astype(np.float32)
 
 
-def _near(x: Array) -> Array:
-    found: Array = ((_CUBIC + 2) * x - (_CUBIC + 3)) * x * x + 1
+def _near(x: Array, sharp: float = _CUBIC) -> Array:
+    found: Array = ((sharp + 2) * x - (sharp + 3)) * x * x + 1
     return found
 
 
-def _far(x: Array) -> Array:
-    found: Array = _CUBIC * (((x - 5) * x + 8) * x - 4)
+def _far(x: Array, sharp: float = _CUBIC) -> Array:
+    found: Array = sharp * (((x - 5) * x + 8) * x - 4)
     return found
 
 

@@ -78,11 +78,12 @@ class ImageTextToTextSession(MediaTextSession):
         one = isinstance(self.reader, AsPrepared)
         return 1 if one else self.decoder.sizes.max_num_images
 
-    def prepare(self, given: Any) -> Prepared:
+    def prepare(self, given: Any, *, uncut: bool = False) -> Prepared:
         """Make the arrays of a picture that the vision program takes.
 
         Args:
             given: A path, the bytes of a file, a Pillow image, an array, or what a processor has prepared.
+            uncut: Make no tiles of it.
 
         Raises:
             MediaError: It cannot be read.
@@ -97,8 +98,16 @@ class ImageTextToTextSession(MediaTextSession):
             self._processor = load_image_processor(self.folder)
             if most := self._most_patches():
                 self._processor = bounded(self._processor, most)
-        made: Prepared = self._processor([given])
+        process = self._processor
+        if uncut:
+            process = replace(process, settings={**process.settings, "image_grid_pinpoints": ()})
+        made: Prepared = process([given])
         return made
+
+    def prepare_all(self, given: Sequence[Any]) -> list[Prepared]:
+        """As `prepare`; some models see several pictures of a prompt otherwise than one."""
+        uncut = len(given) > 1 and self.told.get("alone", False)
+        return [self.prepare(one, uncut=uncut) for one in given]
 
     def prepare_video(self, given: Any) -> Prepared:
         """Make the arrays of a video that the vision program takes.

@@ -43,12 +43,14 @@ class Layout:
         grid: How many tiles there are, and how they lie.
         write: What stands for a picture of so many rows in a prompt.
         settings: Of processor_config.json, those that `write` takes by their names.
+        joined: Whether pictures that stand side by side share the token between them.
     """
 
     arrange: Callable[[Sequence[Array], Mapping[str, Array], Any], Array] = _in_order
     grid: Callable[[int, Mapping[str, Array], Any], Grid] = _counted
     write: Callable[..., Written] = _one_after_another
     settings: tuple[str, ...] = ()
+    joined: bool = False
 
 
 # --- LLaVA-NeXT: the whole picture, then all of its parts as one, whose lines each end with a learned row ----------
@@ -81,6 +83,8 @@ def _unpadded(features: Array, height: int, width: int) -> Array:
 def _lines(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
     """Order features of tiles, each of which ends with the learned row."""
     parts, newline = [tile[:-1] for tile in tiles], tiles[0][-1:]
+    if len(tiles) == 1:
+        return tiles[0]
     size, side = int(config["vision_config"]["image_size"]), math.isqrt(len(parts[0]))
     height, width = (int(one) for one in prepared["image_sizes"].reshape(2))
     tall, wide = (one // size for one in _best_of(height, width, config["image_grid_pinpoints"]))
@@ -132,6 +136,26 @@ def _broken_lines(grid: Grid, rows: int) -> Written:
 def _ended_lines(grid: Grid, rows: int) -> Written:
     line: Written = [rows // grid[1], "|NEWLINE|"]
     return line * grid[1]
+
+
+# --- Gemma 3: crops of a picture, which a sentence would lead to ----------------------------------------------------
+
+
+def _uncut(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    if np.any(prepared.get("num_crops", 0)):
+        raise MediaError(
+            f"A picture was cut into {tiles - 1} crops beside the whole, which no prompt is written for here; expected "
+            "the whole alone. Set `do_pan_and_scan` to false in preprocessor_config.json."
+        )
+    return tiles, tiles, 1
+
+
+# --- Idefics 2: each part between tokens, of which neighbours share one ---------------------------------------------
+
+
+def _between(grid: Grid, rows: int) -> Written:
+    part: Written = [rows // grid[0], "<fake_token_around_image>"]
+    return [part[1], *part * grid[0]]
 
 
 # --- tiles that are named in the prompt -----------------------------------------------------------------------------
@@ -359,6 +383,7 @@ def _write_parts_first(grid: Grid, rows: int) -> Written:
 #: By the name that recipes say.
 LAYOUTS: Mapping[str, Layout] = {
     "": Layout(),
+    "between": Layout(write=_between, joined=True),
     "broken_lines": Layout(grid=_sized, write=_broken_lines),
     "cut_lines": Layout(arrange=_cut_lines),
     "ended_lines": Layout(grid=_told_grid, write=_ended_lines),
@@ -372,6 +397,7 @@ LAYOUTS: Mapping[str, Layout] = {
     "separated_tiles": Layout(grid=_ratio, write=_separated_tiles),
     "surrounded_tiles": Layout(arrange=_surrounded, grid=_told_grid, write=_surrounded_tiles),
     "tiles_first": Layout(arrange=_tiles_first),
+    "uncut": Layout(grid=_uncut),
     "whole_and_slices": Layout(grid=_sliced, write=_whole_and_slices),
     "whole_and_canvas": Layout(
         grid=_two_grids,

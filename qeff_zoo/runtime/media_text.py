@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A package that reads pictures or sounds among text as a session: those and prompts in, generated text out."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -106,6 +107,10 @@ class MediaTextSession(TextGenerationSession):
         """Make the arrays of a picture or sound that the program takes which reads it."""
         raise NotImplementedError
 
+    def prepare_all(self, given: Sequence[Any]) -> list[Prepared]:
+        """Make the arrays of all that a prompt has, in its order."""
+        return [self.prepare(one) for one in given]
+
     def request(self, prompt: Prompt, *, chat: bool = False, **choices: Any) -> Request:
         """Check what is asked, and put it into one value. Any thread may do this at any time.
 
@@ -125,7 +130,7 @@ class MediaTextSession(TextGenerationSession):
             tokens = self.encode_chat([message])
             made = self.request(tokens, **{**choices, self.argument: given})
             return replace(made, text=prompt)
-        made = self.request_of(self._read(prompt), [self.prepare(one) for one in given], **choices)
+        made = self.request_of(self._read(prompt), self.prepare_all(given), **choices)
         return replace(made, text=prompt) if isinstance(prompt, str) else made
 
     def encode(self, prompt: Prompt, *, chat: bool = False) -> list[int]:
@@ -144,6 +149,10 @@ class MediaTextSession(TextGenerationSession):
         """Turn text into token ids, of which one stands for each picture or sound."""
         if self._mark and self.tokenizer is not None:
             text = text.replace(self._mark, self.tokenizer.name(self.marker))
+        if (form := self.told.get("spaced")) and self.tokenizer is not None:
+            shown = self.tokenizer.name(self.marker)
+            before_words = r"(?=[^\s<])" if form.endswith(" ") else ""
+            text = re.sub(re.escape(shown) + before_words, lambda _: form.format(shown), text)
         return super()._encode(text, special_tokens=special_tokens)
 
     def _read(self, prompt: Prompt) -> Sequence[int]:
@@ -269,10 +278,13 @@ class MediaTextSession(TextGenerationSession):
                 "written by this package alone. Leave them out."
             )
         left, whole = iter(enumerate(parts)), list[int]()
+        joined = self.reader.layout.joined
         for token in tokens:
             if token == self.marker:
                 number, part = next(left)
-                whole += self._number(number) + self.run_of(part)
+                run = self._number(number) + self.run_of(part)
+                # One token ends a picture and begins the next.
+                whole += run[1:] if joined and whole[-1:] == run[:1] else run
             else:
                 whole.append(token)
         return whole

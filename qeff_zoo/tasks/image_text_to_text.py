@@ -83,9 +83,9 @@ def _images(
 def _sized(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Say pixels on a side of a picture, and of its tiles, too, where both have a program."""
+    """Say pixels on a side of a picture, and of its tiles, too, where both have a program, or where no config does."""
     found = _images(checkpoint, recipe, shape, chosen)
-    if recipe.images is None or not recipe.images.tiles:
+    if recipe.images is None or not (recipe.images.tiles or "timm" in recipe.requires):
         return found
     from qeff_zoo.media.image_processor import read_image_processor
 

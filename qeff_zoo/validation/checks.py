@@ -89,6 +89,7 @@ def check(
         PackageError: There is no such package.
         CheckpointError: Its checkpoint is not to be found, or is another one.
         AdapterError: The same of an adapter.
+        ExportError: A recipe needs packages that cannot be imported.
     """
     watch = Stopwatch(reporter or Silent())
     if not Path(subject).exists() and registry.file_name(subject) in registry.list_model_types():
@@ -98,6 +99,7 @@ def check(
                 f"{subject!r} is a recipe; {given} is for packages. Leave it out, or name a package."
             )
         recipe = registry.find_recipe(subject)
+        registry.require_packages(recipe)
         if target in (None, targets.NAMES[0]):
             return _check_recipe(recipe, watch, record=record)
         return _check_on_target(recipe, str(target), watch, record=record)

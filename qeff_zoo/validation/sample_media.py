@@ -79,7 +79,7 @@ def insert(
 
 def _pictures(session: Any) -> Iterator[Prepared]:
     random = np.random.default_rng(0)
-    if session.told.get("layout") or session.told.get("crossing"):
+    if any(session.told.get(name) for name in ("layout", "crossing", "column")):
         # Without settings of a processor there is one tile of each, as below.
         with suppress(CheckpointError):
             for size in cycle(_PIXELS):

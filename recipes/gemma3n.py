@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gemma 3n with pictures, `transformers.models.gemma3n`: a tower of the package timm, MobileNet V5, and Gemma 3n."""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Images, Tiny
+
+from .gemma3n_text import RECIPE as GEMMA3N_TEXT
+from .llava import RECIPE as LLAVA
+
+# Tokens of pictures and sounds come after those of the text, and have tables of their own.
+_TEXT = {"model_type": "gemma3n_text", "vocab_size_per_layer_input": 240}
+_VISION = {
+    "model_type": "gemma3n_vision",
+    "vocab_size": 5,
+    "vocab_offset": 240,
+    "initializer_range": 0.2,
+}
+_AUDIO = {"model_type": "gemma3n_audio", "vocab_size": 12, "vocab_offset": 245, "hidden_size": 32}
+_NARROW = {"channel_multiplier": 0.05, "msfa_output_resolution": 2}
+_IMAGE = {"image_token_id": 241, "boi_token_id": 240, "eoi_token_id": 242}
+_SOUND = {"audio_token_id": 246, "boa_token_id": 245, "eoa_token_id": 247}
+
+RECIPE = replace(
+    LLAVA,
+    model_type="gemma3n",
+    architectures=("Gemma3nForConditionalGeneration",),
+    special="Convolutions, and attention among them, of the package timm; tables of embeddings for a picture's tokens.",
+    requires=("timm",),
+    image_processor="SiglipImageProcessor",
+    images=Images(spaced="\n\n{}\n\n", before=("boi_token_id",), after=("eoi_token_id",)),
+    tiny=(
+        Tiny(
+            config={
+                **_IMAGE,
+                **_SOUND,
+                "text_config": {**GEMMA3N_TEXT.tiny[0].config, **_TEXT},
+                "vision_config": {**_VISION, "model_args": _NARROW},
+                "audio_config": {
+                    **_AUDIO,
+                    "conf_num_attention_heads": 2,
+                    "conf_num_hidden_layers": 2,
+                },
+                "vision_soft_tokens_per_image": 4,
+            },
+            image_processor={"size": {"height": 64, "width": 64}},
+        ),
+    ),
+)
