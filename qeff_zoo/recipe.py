@@ -149,6 +149,7 @@ class Recipe:
         fixed_kv_heads: Why `--kv-heads` cannot repeat the key/value heads, in words; nothing where it can, or where a
             config tells.
         positions_after_padding: Learned positions are counted from `pad_token_id + 1`, so that many fewer tokens fit.
+        told_by: Fields of config.json by which its checkpoints are known that have no `model_type`.
         requires: Packages beside those of extra `build` that transformers' class needs; extras have their names.
         image_processor: transformers' class that makes arrays of pictures, where a checkpoint's own files name none.
         compile_flags: By target, choices that are for it alone, in place of their defaults.
@@ -171,6 +172,7 @@ class Recipe:
     retains_context: bool = True
     fixed_kv_heads: str = ""
     positions_after_padding: bool = False
+    told_by: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     image_processor: str = ""
     compile_flags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

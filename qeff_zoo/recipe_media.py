@@ -66,7 +66,7 @@ class Images(Media):
         patches: Whether the vision tower takes patches of pictures of any size, and is told where they lie; else
             pictures of one size.
         layout: How the tiles of a picture lie in its rows and in the prompt: one of `runtime.layouts`.
-        alone: Whether a picture is cut into tiles only where a prompt has no other, as its processor does.
+        tiled_alone: Whether a picture is cut into tiles only where a prompt has no other, as its processor does.
         nested: Whether the forward takes the tiles of a picture on an axis of their own.
         pixels: What a processor and a forward call the pixels of a picture, where that is not `pixel_values`.
         fine: What begins the names of a second tower's config, and of a picture as that one takes it, where two towers
@@ -110,7 +110,7 @@ class Images(Media):
     token: str = "image_token_id"
     patches: bool = False
     layout: str = ""
-    alone: bool = False
+    tiled_alone: bool = False
     nested: bool = False
     pixels: str = ""
     fine: str = ""

@@ -23,7 +23,6 @@ RECIPE = replace(
     architectures=("FastVlmForConditionalGeneration",),
     special="A picture is read by convolutions, and by attention at last, of the package timm.",
     requires=("timm",),
-    image_processor="CLIPImageProcessor",
     tiny=(
         Tiny(
             config={
@@ -32,6 +31,7 @@ RECIPE = replace(
                 "image_token_id": 200,
             },
             image_processor={
+                "image_processor_type": "CLIPImageProcessor",
                 "size": {"shortest_edge": 128},
                 "crop_size": {"height": 128, "width": 128},
             },

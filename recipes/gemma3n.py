@@ -27,7 +27,6 @@ RECIPE = replace(
     architectures=("Gemma3nForConditionalGeneration",),
     special="Convolutions, and attention among them, of the package timm; tables of embeddings for a picture's tokens.",
     requires=("timm",),
-    image_processor="SiglipImageProcessor",
     images=Images(spaced="\n\n{}\n\n", before=("boi_token_id",), after=("eoi_token_id",)),
     tiny=(
         Tiny(
@@ -43,7 +42,7 @@ RECIPE = replace(
                 },
                 "vision_soft_tokens_per_image": 4,
             },
-            image_processor={"size": {"height": 64, "width": 64}},
+            image_processor={"image_processor_type": "SiglipImageProcessor", "size": 64},
         ),
     ),
 )

@@ -15,7 +15,7 @@ RECIPE = replace(
     model_type="llava_onevision",
     architectures=("LlavaOnevisionForConditionalGeneration",),
     special="LLaVA-NeXT, whose rows are interpolated where a picture has more tiles than `vision_aspect_ratio` says.",
-    images=Images(layout="lines", alone=True),
+    images=Images(layout="lines", tiled_alone=True),
     tiny=(
         Tiny(
             config={

@@ -24,7 +24,7 @@ _TINY = {
     "video_token_id": 201,
     "projector_pooling_ratio": 2,
 }
-_TILES = {"tile_size": 56, "max_num_tiles": 4}
+_TILES = {"image_processor_type": "PerceptionLMImageProcessor", "tile_size": 56, "max_num_tiles": 4}
 
 RECIPE = replace(
     LLAVA,
@@ -32,7 +32,6 @@ RECIPE = replace(
     architectures=("PerceptionLMForConditionalGeneration",),
     special="Tiles and the whole picture by a tower of the package timm; squares of their rows are averaged.",
     requires=("timm",),
-    image_processor="PerceptionLMImageProcessor",
     images=Images(nested=True, embedded=True),
     tiny=(
         Tiny(

@@ -157,8 +157,7 @@ def session_of(case: parity.Case, subject: parity.Subject) -> MediaTextSession:
     chosen: dict[str, Any] = {"images" if case.recipe.images else "sounds": told}
     given = {**chosen}
     if told.get("tiles") or case.recipe.requires:
-        made = image_processor(case.tiny.image_processor, case.recipe.image_processor)
-        given["sides"] = sides_of(made, told.get("tiles", ""))
+        given["sides"] = sides_of(image_processor(case.tiny.image_processor), told.get("tiles", ""))
     # An export folds the layers of these.
     assert all(part.half(model).config for part in (task, *readers) if part.half)
     session: MediaTextSession = task.session()(

@@ -19,8 +19,9 @@ from PIL import Image
 from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
-from qeff_zoo.errors import ExportError
+from qeff_zoo.errors import CheckpointError, ExportError
 from qeff_zoo.media.image_processor import image_processor
+from qeff_zoo.media.image_rules import settings_of_timm
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.store import Store
 from qeff_zoo.validation import tiny_models
@@ -67,7 +68,9 @@ def test_a_published_checkpoint_answers_as_generate(
     folder = tmp_path / "model"
     (tiny, *_) = recipe.tiny
     tiny_models.make(recipe, tiny, folder)
-    whole = processor(model_type, dict(tiny.image_processor))
+    named = "image_processor_type"
+    told = {key: value for key, value in tiny.image_processor.items() if key != named}
+    whole = processor(model_type, told)
     (folder / "preprocessor_config.json").unlink()
     whole.save_pretrained(folder)
     pixels = np.random.default_rng(0).integers(0, 256, (100, 130, 3), np.uint8)
@@ -103,3 +106,70 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ExportError, match=r"needs the package timm.*qeff-zoo\[timm\]"):
         pipeline.require_packages(find_recipe("fast_vlm"))
+
+
+@pytest.mark.requiring("timm")
+def test_a_checkpoint_of_timm_classifies_as_timm(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the form in which timm's repositories are published: no `model_type`, no labels, and names of its own."""
+    import timm
+
+    torch.manual_seed(0)
+    model = timm.create_model("test_vit", num_classes=1000).eval()
+    told = {"input_size": [3, 160, 160], "interpolation": "bicubic", "crop_pct": 0.9}
+    said = {
+        "mean": [0.5, 0.4, 0.3],
+        "std": [0.2, 0.3, 0.4],
+        "tag": "r160_in1k",
+        "num_classes": 1000,
+    }
+    folder = tmp_path / "timm" / "test_vit.r160_in1k"
+    timm.models.save_for_hf(model, str(folder), safe_serialization=True)
+    config = json.loads((folder / "config.json").read_text())
+    assert not config.keys() & {"model_type", "architectures", "label_names"}
+    config["pretrained_cfg"] |= told | said
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="num_classes in its model_args"):
+        pipeline.build(str(folder))
+    del config["model_args"]  # as older releases saved it, by which most are published
+    (folder / "config.json").write_text(json.dumps(config))
+    pixels = np.random.default_rng(0).integers(0, 256, (190, 230, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "picture.png")
+    settings = timm.data.resolve_data_config({}, pretrained_cfg=told | said)
+    with torch.no_grad():
+        given = timm.data.create_transform(**settings)(Image.fromarray(pixels))
+        right = model(given[None])[0].softmax(-1).numpy()
+    package, store = tmp_path / "package", Store(tmp_path / "store")
+    pipeline.build(str(folder), output=package, store=store)
+    assert main(["run", str(package), "--image", str(tmp_path / "picture.png"), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["outputs"]
+    best = timm.data.ImageNetInfo("imagenet-1k").index_to_description(int(right.argmax()))
+    assert found["scores"][0] == {"label": best, "score": pytest.approx(right.max(), rel=1e-4)}
+
+
+@pytest.mark.requiring("timm")
+@pytest.mark.parametrize("size", [(40, 50), (64, 64), (31, 97), (97, 31), (500, 401), (3, 2)])
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"crop_mode": "center", "crop_pct": 0.875, "interpolation": "bilinear"},
+        {"crop_mode": "squash", "crop_pct": 1.0, "interpolation": "bicubic"},
+        {"crop_mode": "border", "crop_pct": 0.95, "interpolation": "lanczos"},
+        {"crop_mode": "center", "crop_pct": 0.9, "input_size": [3, 48, 72]},
+        {},
+    ],
+    ids=str,
+)
+def test_pictures_are_those_of_timm(size: tuple[int, int], told: dict[str, Any]) -> None:
+    """Bit for bit."""
+    told = {
+        "input_size": [3, 64, 64],
+        "mean": [0.485, 0.456, 0.406],
+        "std": [0.2, 0.3, 0.4],
+        **told,
+    }
+    pixels = np.random.default_rng(1).integers(0, 256, (*size, 3), np.uint8)
+    theirs = transformers.TimmWrapperImageProcessor(told)([Image.fromarray(pixels)])
+    ours = image_processor(settings_of_timm(told))([pixels])
+    np.testing.assert_array_equal(ours["pixel_values"], theirs["pixel_values"].numpy())

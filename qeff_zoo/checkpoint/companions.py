@@ -32,6 +32,8 @@ def copy(checkpoint: Checkpoint, folder: Path, *, reads: str = "text") -> None:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
+    if "pretrained_cfg" in checkpoint.config:
+        _name_labels(checkpoint, folder / "config.json")
     if reads == "sound" and checkpoint.companions.keys() >= _PIECES:
         _convert_pieces(folder)
     elif _needs_conversion(checkpoint):
@@ -41,6 +43,15 @@ def copy(checkpoint: Checkpoint, folder: Path, *, reads: str = "text") -> None:
         # One for labels of sound has a table of characters, and nothing to convert.
         if hasattr(tokenizer, "backend_tokenizer"):
             tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def _name_labels(checkpoint: Checkpoint, path: Path) -> None:
+    """Write down the labels that timm knows of a checkpoint, and what transformers calls its type."""
+    from transformers import TimmWrapperConfig
+
+    labels = TimmWrapperConfig.from_dict(dict(checkpoint.config)).id2label
+    named = {"label_names": [labels[number] for number in sorted(labels)]}
+    path.write_text(json.dumps({**checkpoint.config, **named}), encoding="utf-8")
 
 
 def _needs_conversion(checkpoint: Checkpoint) -> bool:

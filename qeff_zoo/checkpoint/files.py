@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.package.manifest import unsafe_path
+from qeff_zoo.registry import list_recipes
 
 #: Called with the bytes done and the bytes in all.
 Progress = Callable[[int, int], None]
@@ -209,7 +210,7 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: It cannot be read, or does not say what the model is.
     """
-    config = read_json(path)
+    config = _with_type(path, read_json(path))
     model_type, architectures = config.get("model_type"), config.get("architectures") or []
     if not isinstance(model_type, str) or not model_type:
         raise CheckpointError(
@@ -228,6 +229,23 @@ def read_config(path: Path) -> dict[str, Any]:
             )
     _require_possible(path, config)
     return config
+
+
+def _with_type(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """Add the type and class of a checkpoint that another package made, which has no `model_type`."""
+    if "model_type" in config:
+        return config
+    known = (one for one in list_recipes() if one.told_by and config.keys() >= {*one.told_by})
+    if (recipe := next(known, None)) is None:
+        return config
+    if "num_classes" in (config.get("model_args") or {}):
+        raise CheckpointError(
+            f"{str(path)!r} has num_classes in its model_args, as timm saves it, which transformers' class does not "
+            "take twice. Expected it beside them alone. Remove it from model_args."
+        )
+    labels = bool(config.get("num_classes"))
+    kinds = [one for one in recipe.architectures if one.endswith("Classification") == labels]
+    return {"model_type": recipe.model_type, "architectures": kinds, **config}
 
 
 def _require_possible(path: Path, config: Mapping[str, Any]) -> None:

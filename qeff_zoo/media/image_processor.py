@@ -29,6 +29,7 @@ from qeff_zoo.media.pages import page, page_without_margin
 from qeff_zoo.media.slices import parts_and_whole, whole_and_slices
 
 FILES = ("processor_config.json", "preprocessor_config.json")
+_OF_TIMM = "config.json"  # of a checkpoint of timm, which says there what becomes of a picture
 
 # Pillow's filters; PIL itself is imported when a picture is.
 _LANCZOS, _BILINEAR, _BICUBIC = 1, 2, 3
@@ -280,6 +281,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             "max_image_size": 3024,
         },
     ),
+    "TimmWrapperImageProcessor": (
+        rules.scaled_and_cropped,
+        {
+            **_PLAIN, "image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225), "resample": _BICUBIC,
+            "size": {"height": 224, "width": 224}, "crop_pct": 0.875, "crop_mode": "center",
+        },
+    ),
     "VideoLlama3ImageProcessor": (
         patch_rules.grid_of_told_patches,
         {
@@ -358,7 +366,7 @@ def load_image_processor(
     folder: Path, default: str | None = None, **changes: Any
 ) -> ImageProcessor:
     """Read the processor of a checkpoint's or a package's folder; see `image_processor`."""
-    paths = {file: folder / file for file in FILES}
+    paths = {file: folder / file for file in (*FILES, _OF_TIMM)}
     there = {file: path for file, path in paths.items() if path.is_file()}
     return read_image_processor(there, default, **changes)
 
@@ -382,6 +390,10 @@ def read_image_processor(
         for file, document in documents.items()
         if file == FILES[1] or "image_processor" in document
     ]
+    if not found and (path := files.get(_OF_TIMM)):
+        by_timm = json.loads(path.read_text(encoding="utf-8")).get("pretrained_cfg")
+        if isinstance(by_timm, dict):
+            found = [rules.settings_of_timm(by_timm)]
     if not found:
         raise CheckpointError(
             "Cannot tell what the checkpoint makes of pictures: it has no settings of a processor. Expected "

@@ -80,6 +80,64 @@ def cropped_below_384(images: Sequence[Pixels], settings: Settings) -> Arrays:
     return {"pixel_values": stacked(arrays)}
 
 
+#: timm's names of Pillow's filters.
+_FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
+
+
+def settings_of_timm(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of a processor, of what a checkpoint of timm says of itself: `pretrained_cfg`."""
+    _, height, width = told.get("input_size") or (3, 224, 224)
+    said = {
+        "image_mean": told.get("mean"),
+        "image_std": told.get("std"),
+        "resample": _FILTERS.get(str(told.get("interpolation"))),
+        "crop_pct": told.get("crop_pct"),
+        "crop_mode": told.get("crop_mode"),
+    }
+    return {
+        "image_processor_type": "TimmWrapperImageProcessor",
+        "size": {"height": height, "width": width},
+        **{name: value for name, value in said.items() if value is not None},
+    }
+
+
+def scaled_and_cropped(images: Sequence[Pixels], settings: Settings) -> Arrays:
+    """timm: scaled to `size` divided by `crop_pct`, as `crop_mode` says, of which the middle is cut out.
+
+    Returns `pixel_values` (n, 3, height, width).
+    """
+    size = settings["size"]["height"], settings["size"]["width"]
+    tall, wide = (math.floor(one / settings["crop_pct"]) for one in size)
+    mode, fill, arrays = settings["crop_mode"], (0, 0, 0), []
+    if mode == "border":
+        fill = tuple(round(255 * value) for value in settings["image_mean"])
+    for image in images:
+        if mode == "squash":
+            new = tall, wide
+        elif mode == "center" and tall == wide:
+            new = shortest_edge(image, tall)
+        else:
+            ratios = image.shape[0] / tall, image.shape[1] / wide
+            ratio = max(ratios) if mode == "border" else min(ratios)
+            new = round(image.shape[0] / ratio), round(image.shape[1] / ratio)
+        scaled = resize(image, *new, settings["resample"])
+        arrays.append(numbers(_middle(scaled, *size, fill), settings))
+    return {"pixel_values": stacked(arrays)}
+
+
+def _middle(image: Pixels, height: int, width: int, fill: Sequence[int]) -> Pixels:
+    """Cut the middle out; where the picture is smaller, a color surrounds it. Halves are rounded as torchvision's."""
+    down, right = (
+        max(new - old, 0) for new, old in zip((height, width), image.shape, strict=False)
+    )
+    canvas = np.empty((image.shape[0] + down, image.shape[1] + right, 3), image.dtype)
+    canvas[:] = fill
+    top, left = down // 2, right // 2
+    canvas[top : top + image.shape[0], left : left + image.shape[1]] = image
+    top, left = round((canvas.shape[0] - height) / 2), round((canvas.shape[1] - width) / 2)
+    return canvas[top : top + height, left : left + width]
+
+
 def square(images: Sequence[Pixels], settings: Settings) -> Arrays:
     """LLaVA: with `do_pad`, a square of the mean color around the picture."""
     if settings.get("do_pad"):

@@ -106,7 +106,7 @@ class ImageTextToTextSession(MediaTextSession):
 
     def prepare_all(self, given: Sequence[Any]) -> list[Prepared]:
         """As `prepare`; some models see several pictures of a prompt otherwise than one."""
-        uncut = len(given) > 1 and self.told.get("alone", False)
+        uncut = len(given) > 1 and self.told.get("tiled_alone", False)
         return [self.prepare(one, uncut=uncut) for one in given]
 
     def prepare_video(self, given: Any) -> Prepared:

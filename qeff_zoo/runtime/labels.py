@@ -70,7 +70,9 @@ def names_of(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
     Raises:
         GenerationError: It names another number of labels.
     """
-    named = {int(number): str(name) for number, name in (config.get("id2label") or {}).items()}
+    listed = dict(enumerate(config.get("label_names") or ()))  # as timm has them
+    told = config.get("id2label") or listed
+    named = {int(number): str(name) for number, name in told.items()}
     if named and sorted(named) != list(range(count)):
         raise GenerationError(
             f"config.json names the labels {sorted(named)}, but the graph has {count}. Expected 0 to {count - 1} in "

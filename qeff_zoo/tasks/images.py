@@ -25,7 +25,8 @@ USUAL = 224
 def run_once(model: Any) -> None:
     """Run the model without computing anything."""
     config = getattr(model.config, "vision_config", model.config)
-    size = getattr(config, "image_size", None) or USUAL
+    of_timm = (getattr(config, "pretrained_cfg", None) or {}).get("input_size", ())[1:]
+    size = getattr(config, "image_size", None) or of_timm or USUAL
     height, width = (size, size) if isinstance(size, int) else size
     _run(model, height, width)
 

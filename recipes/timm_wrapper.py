@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Image encoders of timm, `transformers.models.timm_wrapper`: timm/resnet50.a1_in1k and over a thousand others.
+
+Their config.json names an architecture of timm, and says what becomes of a picture; labels are timm's, too.
+"""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import Tiny
+
+from .vit import RECIPE as VIT
+
+_SMALL = {
+    "interpolation": "bicubic",
+    "crop_pct": 0.9,
+    "mean": [0.5, 0.4, 0.3],
+    "std": [0.2, 0.3, 0.4],
+}
+_LABELS = {"num_classes": 3, "label_names": ["cat", "dog", "bird"], "initializer_range": 0.2}
+_OF_64 = {"pretrained_cfg": {**_SMALL, "input_size": [3, 64, 64]}, **_LABELS}
+
+RECIPE = replace(
+    VIT,
+    model_type="timm_wrapper",
+    architectures=("TimmWrapperModel", "TimmWrapperForImageClassification"),
+    special="Any image encoder that timm makes; what becomes of a picture, and the labels, are timm's.",
+    told_by=("pretrained_cfg",),
+    requires=("timm",),
+    image_processor="TimmWrapperImageProcessor",
+    tiny=(
+        Tiny(config={**_OF_64, "architecture": "test_resnet"}),
+        Tiny(
+            config={**_OF_64, "architecture": "test_vit", "model_args": {"img_size": 64}},
+            name="vit",
+        ),
+        Tiny(config={**_OF_64, "architecture": "test_efficientnet"}, name="efficientnet"),
+    ),
+)
