@@ -99,8 +99,10 @@ class Images(Media):
         stamp: Texts before and after the rows of each step of a video, which is read as a picture by itself, and
             between steps; those around it are formatted with the step's time in seconds, the same without its fraction
             as `second`, and its `number`. Nothing where a video is read as one, or where its processor says them.
-        pace: Rotary positions that a second of a video takes, unless the vision config says `tokens_per_second`; 0
-            where each of its steps takes one.
+        pace: Rotary positions that a second of a video takes, unless the config says `position_id_per_seconds`, or the
+            vision config `tokens_per_second`; 0 where each of its steps takes one.
+        lasting: Whether what follows a video comes after its last step, too, and not after its rows and columns alone.
+        fractions: Whether steps may lie at fractions of positions, which programs do not have: such a video is refused.
     """
 
     token: str = "image_token_id"
@@ -130,6 +132,8 @@ class Images(Media):
     video_processor: str = ""
     stamp: tuple[str, ...] = ()
     pace: int = 0
+    lasting: bool = False
+    fractions: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

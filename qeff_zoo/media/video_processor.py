@@ -8,7 +8,7 @@ second, as there.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -78,6 +78,12 @@ def _seconds_of_steps(video: Frames, chosen: Sequence[int], told: Settings) -> A
     return {"second_per_grid_ts": np.array([told["temporal_patch_size"] / fps], np.float32)}
 
 
+def _seconds_that_count(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
+    """Qwen Omni: by frames of a second that its processor assumes, whatever a video has."""
+    seconds = told["temporal_patch_size"] / told["counted_fps"]
+    return {"second_per_grid_ts": np.array([seconds], np.float32)}
+
+
 def _times(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
     """Say of each step when it is: between its first frame and its last."""
     deep = told["temporal_patch_size"]
@@ -116,6 +122,8 @@ class Kind:
         stamp: What its processor writes around a step of a video, as of `recipe.Images`; nothing where recipes say it.
         counts: Whether `num_frames` says how many are sampled, in place of `fps`; else it says nothing.
         arrange: Makes arrays of frames (n, 3, height, width).
+        fixed: Settings that the processor of the whole model asks for, whatever a checkpoint says of videos, which then
+            cannot name another class, either.
     """
 
     settings: Settings
@@ -126,6 +134,22 @@ class Kind:
     stamp: tuple[str, ...] = ()
     counts: bool = True
     arrange: Callable[[NDArray[np.float32], Settings], Arrays] = _patches
+    fixed: Settings = field(default_factory=dict)
+
+
+def _omni(square: int, fps: float) -> Kind:
+    """Qwen2-VL's class with an Omni processor around it.
+
+    Args:
+        square: Pixels on a side of what becomes a row.
+        fps: Frames of a second by which times are counted.
+    """
+    least, most = (count * square**2 for count in (128, 768))
+    size = {"shortest_edge": least, "longest_edge": most}
+    return Kind(
+        settings=_SETTINGS, sample=frame_rules.at_equal_steps, size=_each_by_itself, tell=_seconds_that_count,
+        fixed={"size": size, "min_pixels": least, "max_pixels": most, "counted_fps": fps},
+    )  # fmt: skip
 
 
 #: By the name of transformers' class.
@@ -162,6 +186,8 @@ KINDS: Mapping[str, Kind] = {
         },
         sample=frame_rules.in_the_middle, size=_one_size, tell=_times, arrange=_pictures,
     ),
+    "Qwen2_5OmniProcessor": _omni(28, 2.0),
+    "Qwen3OmniMoeProcessor": _omni(32, 1.0),
 }  # fmt: skip
 
 
@@ -261,14 +287,16 @@ def _read(folder: Path) -> tuple[Mapping[str, Any], Path] | None:
 
 
 def _processor(document: Mapping[str, Any], file: Path, usual: str) -> VideoProcessor:
-    name = document.get("video_processor_type", usual)
+    own = usual in KINDS and KINDS[usual].fixed
+    name = usual if own else document.get("video_processor_type", usual)
     if name not in KINDS:
         raise UnsupportedModelError(
             f"Videos cannot be processed as {name!r} does. Expected {', '.join(KINDS)}. Process them with "
             "transformers, and give the arrays."
         )
     kind = KINDS[name]
-    settings = {**kind.settings, **{key: one for key, one in document.items() if one is not None}}
+    said = {key: one for key, one in document.items() if one is not None}
+    settings = {**kind.settings, **said, **kind.fixed}
     if kind.counts and None not in (settings.get("num_frames"), settings.get("fps")):
         raise CheckpointError(
             f"Cannot sample videos as {file} says: it takes {settings['num_frames']} frames of each (num_frames), and "

@@ -18,9 +18,12 @@ from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.reading import Distant
 from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.runtime.video_steps import TIMES, Stamps, check_times, steps_of
-from qeff_zoo.runtime.vision import GRID, STEP_SECONDS, AsPrepared, Vision
+from qeff_zoo.runtime.vision import GRID, OMNI_SECONDS, STEP_SECONDS, AsPrepared, Vision
 from qeff_zoo.states import VISION_SIZE
 from qeff_zoo.tasks import model_config
+
+#: What processors make of the sound of a video.
+_SOUNDS = {"input_features", "feature_attention_mask"}
 
 
 class ImageTextToTextSession(MediaTextSession):
@@ -105,8 +108,8 @@ class ImageTextToTextSession(MediaTextSession):
 
         Args:
             given: As of `media.videos.read_video`, or what a processor has prepared: `pixel_values_videos`,
-                `video_grid_thw`, and `second_per_grid_ts` (1 where it is not there) or, where each step's time is
-                written in the prompt, `timestamps`.
+                `video_grid_thw`, and `second_per_grid_ts` or `video_second_per_grid` (1 where neither is there) or,
+                where each step's time is written in the prompt, `timestamps`.
 
         Raises:
             MediaError: It cannot be read.
@@ -116,12 +119,18 @@ class ImageTextToTextSession(MediaTextSession):
         from qeff_zoo.media.video_processor import load_video_processor
 
         tower = self.check_reads_videos()
+        if isinstance(given, Mapping) and (sound := given.keys() & _SOUNDS):
+            raise GenerationError(
+                f"What was prepared of the video has {', '.join(sorted(sound))}, its sound; expected its frames alone. "
+                "Process it with use_audio_in_video=False."
+            )
         if isinstance(given, Mapping) and tower is None:
             frames = np.asarray(given["pixel_values_videos"])
             frames = frames.reshape(-1, *frames.shape[-3:])
             made: Prepared = {"pixel_values": frames, TIMES: np.zeros(len(frames))}
         elif isinstance(given, Mapping):
-            seconds = np.asarray(given.get(STEP_SECONDS, [1.0]), np.float32)
+            own = given.get(STEP_SECONDS, given.get(OMNI_SECONDS, [1.0]))
+            seconds = np.asarray(own, np.float32)
             grid, pixels = given["video_grid_thw"], given["pixel_values_videos"]
             made = {"pixel_values": pixels, GRID: grid, STEP_SECONDS: seconds}
             made = {**made, TIMES: given[TIMES]} if TIMES in given else made
@@ -217,8 +226,8 @@ class ImageTextToTextSession(MediaTextSession):
         if not self.told.get("video"):
             raise GenerationError(
                 f"The prompt has videos, and this package of {self.config.get('model_type')!r} reads pictures alone; "
-                "expected one of Qwen2-VL to Qwen3.5, GLM-4.1V to 4.6V, or InternVL. Give it single frames as pictures "
-                "(--image)."
+                "expected one of a model whose videos are read, which docs/vision-language.md lists. Give it single "
+                "frames as pictures (--image)."
             )
         if not isinstance(self.reader, Vision) or isinstance(self.reader.program, Bounded):
             raise GenerationError(
