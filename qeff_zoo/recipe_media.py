@@ -96,6 +96,7 @@ class Images(Media):
         video: Field of the config with the token that stands for a row of a video, where the tower reads frames, too;
             or that token itself, where no config has it.
         video_processor: transformers' class for videos, where a checkpoint's own files name none.
+        alone: Whether a video is all that a prompt may have beside text.
         stamp: Texts before and after the rows of each step of a video, which is read as a picture by itself, and
             between steps; those around it are formatted with the step's time in seconds, the same without its fraction
             as `second`, and its `number`. Nothing where a video is read as one, or where its processor says them.
@@ -130,6 +131,7 @@ class Images(Media):
     towerless: bool = False
     video: str = ""
     video_processor: str = ""
+    alone: bool = False
     stamp: tuple[str, ...] = ()
     pace: int = 0
     lasting: bool = False

@@ -34,8 +34,7 @@ def at_equal_steps(video: Frames, told: Settings) -> Sequence[int]:
         count = math.floor(some / deep) * deep
     if not 0 < count <= total:
         raise too_few(video, max(count, deep))
-    steps = np.arange(0, total, total / count, dtype=np.float32)
-    return [int(one) for one in steps]
+    return _at_distances(total, count)
 
 
 def from_first_to_last(video: Frames, told: Settings) -> Sequence[int]:
@@ -136,7 +135,30 @@ def in_the_middle(video: Frames, told: Settings) -> Sequence[int]:
         raise too_few(video, max(count, 1))
     shift = told["initial_shift"]
     start = total / count / 2 if shift is True else float(shift)
-    # float32, as there: what is nearly the next frame is that one
+    return _at_distances(total, count, start)
+
+
+def no_more_of_a_second(video: Frames, told: Settings) -> Sequence[int]:
+    """Molmo 2: `num_frames`, or fewer where they would be more than `max_fps` of a second; or `fps` of each second."""
+    total, each_second, most = len(video.pictures), told.get("fps"), told["max_fps"]
+    fps = video.fps or taken_of_a_second(told)
+    if each_second is not None:
+        count = int(total / fps * each_second)
+    else:
+        count = (
+            min(told["num_frames"], int(total / fps * most)) if fps > most else told["num_frames"]
+        )
+    return _at_distances(total, max(min(count, total), 1))
+
+
+def taken_of_a_second(told: Settings) -> float:
+    """Molmo 2: how many frames of a second there are, where a video does not say it."""
+    found: float = told.get("fps") or told["max_fps"]
+    return found
+
+
+def _at_distances(total: int, count: int, start: float = 0) -> list[int]:
+    # float32 in the end, as there: what is nearly the next frame is that one
     steps = np.arange(start, total, total / count).astype(np.float32)
     return [int(one) for one in steps if one < total]
 

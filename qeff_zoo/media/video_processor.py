@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 from qeff_zoo.media import frame_rules
+from qeff_zoo.media.crops import frames_as_crops
 from qeff_zoo.media.image_processor import PROCESSORS, standard
 from qeff_zoo.media.image_rules import Arrays
 from qeff_zoo.media.images import LIMITS, ImageLimits, Pixels
+from qeff_zoo.media.interpolation import resize_aliased
 from qeff_zoo.media.patch_rules import patches_of_frames, size_of_frames, smart_size, unit_of
 from qeff_zoo.media.pixels import cropped_as_asked, resize
 from qeff_zoo.media.videos import Frames, Video, read_video
@@ -99,6 +101,12 @@ def _times_of_beginnings(video: Frames, chosen: Sequence[int], told: Settings) -
     return {"timestamps": np.array([one / fps for one in chosen[:: told["temporal_patch_size"]]])}
 
 
+def _times_or_told(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
+    """Say of each frame when it is; of those without times as if they came as fast as frames are taken at most."""
+    fps = video.fps or frame_rules.taken_of_a_second(told)
+    return {"timestamps": np.array([one / fps for one in chosen])}
+
+
 def _patches(frames: NDArray[np.float32], told: Settings) -> Arrays:
     pixels, grid = patches_of_frames(frames, told)
     return {"pixel_values": pixels, "image_grid_thw": np.array([grid], np.int64)}
@@ -107,6 +115,10 @@ def _patches(frames: NDArray[np.float32], told: Settings) -> Arrays:
 def _pictures(frames: NDArray[np.float32], told: Settings) -> Arrays:
     """Give frames as pictures, one by one."""
     return {"pixel_values": frames}
+
+
+def _aliased(image: Pixels, height: int, width: int, resample: int) -> Pixels:
+    return resize_aliased(image, height, width)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +134,8 @@ class Kind:
         stamp: What its processor writes around a step of a video, as of `recipe.Images`; nothing where recipes say it.
         counts: Whether `num_frames` says how many are sampled, in place of `fps`; else it says nothing.
         arrange: Makes arrays of frames (n, 3, height, width).
-        fixed: Settings that the processor of the whole model asks for, whatever a checkpoint says of videos, which then
-            cannot name another class, either.
+        fixed: Settings of which a checkpoint's file has no say.
+        resize: Makes a frame that size.
     """
 
     settings: Settings
@@ -135,6 +147,7 @@ class Kind:
     counts: bool = True
     arrange: Callable[[NDArray[np.float32], Settings], Arrays] = _patches
     fixed: Settings = field(default_factory=dict)
+    resize: Callable[[Pixels, int, int, int], Pixels] = resize
 
 
 def _omni(square: int, fps: float) -> Kind:
@@ -152,6 +165,11 @@ def _omni(square: int, fps: float) -> Kind:
     )  # fmt: skip
 
 
+#: Processors of whole models that ask for videos otherwise than the class for those, which a checkpoint names.
+WHOLE: Mapping[str, Kind] = {
+    "Qwen2_5OmniProcessor": _omni(28, 2.0),
+    "Qwen3OmniMoeProcessor": _omni(32, 1.0),
+}
 #: By the name of transformers' class.
 KINDS: Mapping[str, Kind] = {
     _USUAL: Kind(
@@ -186,8 +204,15 @@ KINDS: Mapping[str, Kind] = {
         },
         sample=frame_rules.in_the_middle, size=_one_size, tell=_times, arrange=_pictures,
     ),
-    "Qwen2_5OmniProcessor": _omni(28, 2.0),
-    "Qwen3OmniMoeProcessor": _omni(32, 1.0),
+    "Molmo2VideoProcessor": Kind(
+        settings={
+            **PROCESSORS["Molmo2ImageProcessor"][1], "pooling_size": (3, 3), "num_frames": 64, "max_fps": 2,
+            "do_sample_frames": True, "temporal_patch_size": 1, "do_rescale": False, "do_normalize": False,
+        },
+        sample=frame_rules.no_more_of_a_second, size=_one_size, tell=_times_or_told, arrange=frames_as_crops,
+        fixed={"do_resize": True}, resize=_aliased,
+    ),
+    **WHOLE,
 }  # fmt: skip
 
 
@@ -224,7 +249,7 @@ class VideoProcessor:
         """Resize, scale and normalize a frame of so many: (3, height, width)."""
         told = self.settings
         if told["do_resize"]:
-            image = resize(image, *self.kind.size(image, frames, told), told["resample"])
+            image = self.kind.resize(image, *self.kind.size(image, frames, told), told["resample"])
         if self.kind.arrange is _pictures:
             image = cropped_as_asked(image, told)
         values = image.transpose(2, 0, 1).astype(np.float32)
@@ -287,8 +312,7 @@ def _read(folder: Path) -> tuple[Mapping[str, Any], Path] | None:
 
 
 def _processor(document: Mapping[str, Any], file: Path, usual: str) -> VideoProcessor:
-    own = usual in KINDS and KINDS[usual].fixed
-    name = usual if own else document.get("video_processor_type", usual)
+    name = usual if usual in WHOLE else document.get("video_processor_type", usual)
     if name not in KINDS:
         raise UnsupportedModelError(
             f"Videos cannot be processed as {name!r} does. Expected {', '.join(KINDS)}. Process them with "

@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.answers import Request
 from qeff_zoo.runtime.geometry import Tower
@@ -17,13 +15,10 @@ from qeff_zoo.runtime.program import Array, Bounded, Program
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.reading import Distant
 from qeff_zoo.runtime.tokenizer import read_json
-from qeff_zoo.runtime.video_steps import TIMES, Stamps, check_times, steps_of
-from qeff_zoo.runtime.vision import GRID, OMNI_SECONDS, STEP_SECONDS, AsPrepared, Vision
+from qeff_zoo.runtime.video_steps import TIMES, Stamps, check_times, of_processor, steps_of
+from qeff_zoo.runtime.vision import AsPrepared, Vision
 from qeff_zoo.states import VISION_SIZE
 from qeff_zoo.tasks import model_config
-
-#: What processors make of the sound of a video.
-_SOUNDS = {"input_features", "feature_attention_mask"}
 
 
 class ImageTextToTextSession(MediaTextSession):
@@ -107,9 +102,7 @@ class ImageTextToTextSession(MediaTextSession):
         """Make the arrays of a video that the vision program takes.
 
         Args:
-            given: As of `media.videos.read_video`, or what a processor has prepared: `pixel_values_videos`,
-                `video_grid_thw`, and `second_per_grid_ts` or `video_second_per_grid` (1 where neither is there) or,
-                where each step's time is written in the prompt, `timestamps`.
+            given: As of `media.videos.read_video`, or what a processor has prepared: see `video_steps.of_processor`.
 
         Raises:
             MediaError: It cannot be read.
@@ -119,21 +112,8 @@ class ImageTextToTextSession(MediaTextSession):
         from qeff_zoo.media.video_processor import load_video_processor
 
         tower = self.check_reads_videos()
-        if isinstance(given, Mapping) and (sound := given.keys() & _SOUNDS):
-            raise GenerationError(
-                f"What was prepared of the video has {', '.join(sorted(sound))}, its sound; expected its frames alone. "
-                "Process it with use_audio_in_video=False."
-            )
-        if isinstance(given, Mapping) and tower is None:
-            frames = np.asarray(given["pixel_values_videos"])
-            frames = frames.reshape(-1, *frames.shape[-3:])
-            made: Prepared = {"pixel_values": frames, TIMES: np.zeros(len(frames))}
-        elif isinstance(given, Mapping):
-            own = given.get(STEP_SECONDS, given.get(OMNI_SECONDS, [1.0]))
-            seconds = np.asarray(own, np.float32)
-            grid, pixels = given["video_grid_thw"], given["pixel_values_videos"]
-            made = {"pixel_values": pixels, GRID: grid, STEP_SECONDS: seconds}
-            made = {**made, TIMES: given[TIMES]} if TIMES in given else made
+        if isinstance(given, Mapping):
+            made: Prepared = of_processor(given, self.told)
         else:
             if self._video_processor is None:
                 usual = self.told.get("video_processor", "")
@@ -142,6 +122,7 @@ class ImageTextToTextSession(MediaTextSession):
         if self._stamp():
             made = {**made, TIMES: check_times(made)}
         each = self.config.get("image_seq_length", 1) if tower is None else 1 / tower.merge**2
+        each = len(made[pooled]) if (pooled := self.told.get("pooled")) else each
         rows = int(len(made["pixel_values"]) * each)
         if rows >= (room := self.decoder.sizes.ctx_len):
             raise GenerationError(
@@ -160,6 +141,11 @@ class ImageTextToTextSession(MediaTextSession):
         if not videos:
             return super().request(prompt, chat=chat, **choices)
         pictures: Sequence[Any] = choices.pop(self.argument, ())
+        if self.told.get("alone") and len(pictures) + len(videos) > 1:
+            raise GenerationError(
+                f"The prompt has {len(videos)} videos and {len(pictures)} pictures; expected one video alone, as this "
+                "model reads them. Leave the others out."
+            )
         films = [self.prepare_video(one) for one in videos]
         text = prompt if isinstance(prompt, str) else None
         if chat and text is not None:

@@ -276,9 +276,16 @@ def _whole_and_canvas(
     image_use_col_tokens: bool | None = True,
     use_single_crop_col_tokens: bool | None = None,
     use_single_crop_start_token: bool | None = True,
+    video_use_col_tokens: bool | None = False,
+    use_frame_special_tokens: bool | None = True,
 ) -> Written:
+    """Write a picture; without a canvas, a frame of a video."""
     first, tall, wide = grid
     side, end = math.isqrt(first), "image_end_token_id"
+    if not tall:
+        kind = "frame" if use_frame_special_tokens else "image"
+        every: Written = [side, *["image_col_id"] * bool(video_use_col_tokens)]
+        return [f"{kind}_start_token_id", *every * side, f"{kind}_end_token_id"]
     ended, own = image_use_col_tokens, use_single_crop_col_tokens
     line: Written = [wide, *["image_col_id"] * bool(ended)]
     of_whole: Written = [side, *["image_col_id"] * bool(ended if own is None else own)]
@@ -380,6 +387,8 @@ LAYOUTS: Mapping[str, Layout] = {
             "image_use_col_tokens",
             "use_single_crop_col_tokens",
             "use_single_crop_start_token",
+            "video_use_col_tokens",
+            "use_frame_special_tokens",
         ),
     ),
 }

@@ -7,12 +7,52 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.layouts import GRIDS
 from qeff_zoo.runtime.media_text import Prepared
 from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.runtime.vision import GRID
+from qeff_zoo.runtime.vision import GRID, STEP_SECONDS
 
 #: Of each step, in seconds, as the processor says it.
 TIMES = "timestamps"
+
+
+#: How processors of Qwen Omni call what others call `STEP_SECONDS`.
+_OMNI_SECONDS = "video_second_per_grid"
+#: What processors make of the sound of a video.
+_SOUNDS = {"input_features", "feature_attention_mask"}
+
+
+def of_processor(given: Mapping[str, Any], told: Mapping[str, Any]) -> Prepared:
+    """Call what a processor has prepared of a video as the arrays of pictures are called.
+
+    Args:
+        given: `pixel_values_videos`; of patches `video_grid_thw`, and `second_per_grid_ts` or `video_second_per_grid`
+            (1 where neither is there); of crops `video_token_pooling` and `video_grids`; and where each step's time is
+            written in the prompt, `timestamps`.
+        told: What a recipe says of pictures.
+
+    Raises:
+        GenerationError: It has sound, too.
+    """
+    if sound := given.keys() & _SOUNDS:
+        raise GenerationError(
+            f"What was prepared of the video has {', '.join(sorted(sound))}, its sound; expected its frames alone. "
+            "Process it with use_audio_in_video=False."
+        )
+    pixels, times = np.asarray(given["pixel_values_videos"]), given.get(TIMES)
+    known = {} if times is None else {TIMES: np.asarray(times)}
+    if "video_grid_thw" in given:
+        seconds = given.get(STEP_SECONDS, given.get(_OMNI_SECONDS, [1.0]))
+        grid = {GRID: given["video_grid_thw"], STEP_SECONDS: np.asarray(seconds, np.float32)}
+        return {"pixel_values": pixels, **grid, **known}
+    if pooled := told.get("pooled"):
+        _, rows, columns = (int(one) for one in np.reshape(given["video_grids"], 3))
+        each = np.asarray(given["video_token_pooling"])[: rows * columns]  # alike of every frame
+        return {
+            "pixel_values": pixels, pooled: each, GRIDS: np.array([[rows, columns, 0, 0]]), **known
+        }  # fmt: skip
+    frames = pixels.reshape(-1, *pixels.shape[-3:])
+    return {"pixel_values": frames, TIMES: np.zeros(len(frames)), **known}
 
 
 def check_times(given: Mapping[str, Any]) -> np.ndarray[Any, Any]:
@@ -36,7 +76,8 @@ def _count(prepared: Mapping[str, Any]) -> int:
 def steps_of(prepared: Prepared) -> list[Prepared]:
     """Take a video apart into pictures, which do not see one another."""
     if GRID not in prepared:
-        return [{"pixel_values": one[None]} for one in prepared["pixel_values"]]
+        alike = {name: one for name, one in prepared.items() if name not in ("pixel_values", TIMES)}
+        return [{"pixel_values": one[None], **alike} for one in prepared["pixel_values"]]
     steps, height, width = (int(one) for one in prepared[GRID].reshape(3))
     grid = np.array([[1, height, width]], np.int64)
     patches = np.split(np.asarray(prepared["pixel_values"]), steps)

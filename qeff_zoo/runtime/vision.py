@@ -18,8 +18,6 @@ GRID = "image_grid_thw"
 MERGE = "image_merge_sizes"
 #: What it says of a video beside that: how long each step of its time takes.
 STEP_SECONDS = "second_per_grid_ts"
-#: The same, as processors of Qwen Omni call it.
-OMNI_SECONDS = "video_second_per_grid"
 
 
 #: Begins the names of features in more rows than usual, which a program makes beside the others.
