@@ -151,6 +151,17 @@ def no_more_of_a_second(video: Frames, told: Settings) -> Sequence[int]:
     return _at_distances(total, max(min(count, total), 1))
 
 
+def one_of_a_second(video: Frames, told: Settings) -> Sequence[int]:
+    """MiniCPM-V 4.6: the first frame of each second, or `max_num_frames` of a video that has more seconds."""
+    fps, duration = _times_of(video, 1)
+    most, total = told["max_num_frames"], len(video.pictures)
+    if duration <= most:
+        return [int(one * fps) for one in range(math.ceil(duration))]
+    tenths = (round(one * 0.1, 1) for one in range(int(duration / 0.1)))
+    at = [min(int(one * fps), total - 1) for one in tenths]
+    return [at[one] for one in _spread(0, len(at) - 1, most)] if len(at) > most else at
+
+
 def taken_of_a_second(told: Settings) -> float:
     """Molmo 2: how many frames of a second there are, where a video does not say it."""
     found: float = told.get("fps") or told["max_fps"]

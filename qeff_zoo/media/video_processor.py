@@ -23,7 +23,8 @@ from qeff_zoo.media.image_rules import Arrays
 from qeff_zoo.media.images import LIMITS, ImageLimits, Pixels
 from qeff_zoo.media.interpolation import resize_aliased
 from qeff_zoo.media.patch_rules import patches_of_frames, size_of_frames, smart_size, unit_of
-from qeff_zoo.media.pixels import cropped_as_asked, resize
+from qeff_zoo.media.pixels import cropped_as_asked, resize_across
+from qeff_zoo.media.slices import frames_and_slices
 from qeff_zoo.media.videos import Frames, Video, read_video
 
 Settings: TypeAlias = Mapping[str, Any]
@@ -128,26 +129,28 @@ class Kind:
     Args:
         settings: Where a checkpoint says nothing else.
         sample: Chooses frames.
-        size: Height and width of a frame, of so many.
         tell: What a model is told beside patches and their grid.
+        size: Height and width of a frame, of so many.
         fewest: Frames that a video must have.
         stamp: What its processor writes around a step of a video, as of `recipe.Images`; nothing where recipes say it.
         counts: Whether `num_frames` says how many are sampled, in place of `fps`; else it says nothing.
         arrange: Makes arrays of frames (n, 3, height, width).
         fixed: Settings of which a checkpoint's file has no say.
         resize: Makes a frame that size.
+        cut: Makes arrays of frames as they are, where each becomes several pictures; then no other rule is asked.
     """
 
     settings: Settings
     sample: Callable[[Frames, Settings], Sequence[int]]
-    size: Callable[[Pixels, int, Settings], tuple[int, int]]
     tell: Callable[[Frames, Sequence[int], Settings], Arrays]
+    size: Callable[[Pixels, int, Settings], tuple[int, int]] = _one_size
     fewest: int = 1
     stamp: tuple[str, ...] = ()
     counts: bool = True
     arrange: Callable[[NDArray[np.float32], Settings], Arrays] = _patches
     fixed: Settings = field(default_factory=dict)
-    resize: Callable[[Pixels, int, int, int], Pixels] = resize
+    resize: Callable[[Pixels, int, int, int], Pixels] = resize_across
+    cut: Callable[[Sequence[Pixels], Settings], Arrays] | None = None
 
 
 def _omni(square: int, fps: float) -> Kind:
@@ -204,6 +207,13 @@ KINDS: Mapping[str, Kind] = {
         },
         sample=frame_rules.in_the_middle, size=_one_size, tell=_times, arrange=_pictures,
     ),
+    "MiniCPMV4_6VideoProcessor": Kind(
+        settings={
+            **PROCESSORS["MiniCPMV4_6ImageProcessor"][1], "do_sample_frames": True, "max_num_frames": 128,
+            "stack_frames": 1, "temporal_patch_size": 1,
+        },
+        sample=frame_rules.one_of_a_second, tell=_times, cut=frames_and_slices,
+    ),
     "Molmo2VideoProcessor": Kind(
         settings={
             **PROCESSORS["Molmo2ImageProcessor"][1], "pooling_size": (3, 3), "num_frames": 64, "max_fps": 2,
@@ -242,8 +252,13 @@ class VideoProcessor:
             chosen = self.kind.sample(video, told)
             if len(chosen) < self.kind.fewest:
                 raise frame_rules.too_few(video, self.kind.fewest)
-        frames = np.stack([self._numbers(video.pictures[one], len(chosen)) for one in chosen])
-        return {**self.kind.arrange(frames, told), **self.kind.tell(video, chosen, told)}
+        pictures = [video.pictures[one] for one in chosen]
+        if self.kind.cut:
+            made = self.kind.cut(pictures, told)
+        else:
+            frames = np.stack([self._numbers(one, len(chosen)) for one in pictures])
+            made = self.kind.arrange(frames, told)
+        return {**made, **self.kind.tell(video, chosen, told)}
 
     def _numbers(self, image: Pixels, frames: int) -> NDArray[np.float32]:
         """Resize, scale and normalize a frame of so many: (3, height, width)."""
@@ -325,5 +340,10 @@ def _processor(document: Mapping[str, Any], file: Path, usual: str) -> VideoProc
         raise CheckpointError(
             f"Cannot sample videos as {file} says: it takes {settings['num_frames']} frames of each (num_frames), and "
             f"{settings['fps']} of each second (fps). Expected one of the two. Remove the other."
+        )
+    if (stacked := settings.get("stack_frames", 1)) > 1:
+        raise UnsupportedModelError(
+            f"Cannot sample videos as {file} says: it puts {stacked} frames of each second into one picture "
+            "(stack_frames). Expected 1. Process them with transformers, and give the arrays."
         )
     return VideoProcessor(kind, standard(settings))

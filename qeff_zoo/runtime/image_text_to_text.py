@@ -8,14 +8,13 @@ from typing import Any
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.answers import Request
-from qeff_zoo.runtime.geometry import Tower
 from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSession, Prepared
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Array, Bounded, Program
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.reading import Distant
 from qeff_zoo.runtime.tokenizer import read_json
-from qeff_zoo.runtime.video_steps import TIMES, Stamps, check_times, of_processor, steps_of
+from qeff_zoo.runtime.video_steps import TIMES, Stamps, check_times, of_processor, rows_of, steps_of
 from qeff_zoo.runtime.vision import AsPrepared, Vision
 from qeff_zoo.states import VISION_SIZE
 from qeff_zoo.tasks import model_config
@@ -111,7 +110,7 @@ class ImageTextToTextSession(MediaTextSession):
         """
         from qeff_zoo.media.video_processor import load_video_processor
 
-        tower = self.check_reads_videos()
+        self.check_reads_videos()
         if isinstance(given, Mapping):
             made: Prepared = of_processor(given, self.told)
         else:
@@ -121,10 +120,7 @@ class ImageTextToTextSession(MediaTextSession):
             made = self._video_processor(given)
         if self._stamp():
             made = {**made, TIMES: check_times(made)}
-        each = self.config.get("image_seq_length", 1) if tower is None else 1 / tower.merge**2
-        each = len(made[pooled]) if (pooled := self.told.get("pooled")) else each
-        rows = int(len(made["pixel_values"]) * each)
-        if rows >= (room := self.decoder.sizes.ctx_len):
+        if (rows := rows_of(made, self.told, self.config)) >= (room := self.decoder.sizes.ctx_len):
             raise GenerationError(
                 f"A video takes {rows:,} tokens of a prompt; expected fewer than {room:,}, the package's context. Give "
                 "fewer or smaller frames, or build it with a larger --ctx-len."
@@ -158,7 +154,8 @@ class ImageTextToTextSession(MediaTextSession):
         self._check_count(tokens, self.marker, len(pictures))
         self._check_count(tokens, film, len(films), "videos")
         if texts := self._stamp():
-            stamps = Stamps(texts, film, self.tokenizer)
+            around = [self._special_token(name) for name in self._numbered]
+            stamps = Stamps(texts, film, self.tokenizer, around)
             if chat or text is None:
                 tokens = stamps.in_tokens(tokens, films)
             else:
@@ -203,12 +200,8 @@ class ImageTextToTextSession(MediaTextSession):
             )
         return named[0]
 
-    def check_reads_videos(self) -> Tower | None:
-        """Return the geometry of what reads videos, where it takes patches.
-
-        Raises:
-            GenerationError: Nothing does.
-        """
+    def check_reads_videos(self) -> None:
+        """Raise `GenerationError` where nothing reads videos."""
         if not self.told.get("video"):
             raise GenerationError(
                 f"The prompt has videos, and this package of {self.config.get('model_type')!r} reads pictures alone; "
@@ -220,7 +213,6 @@ class ImageTextToTextSession(MediaTextSession):
                 "The prompt has videos, and this package has no vision program, or one of fixed sizes, those of a "
                 "picture; expected one for pictures of any size. Build it for --target ort, without --decode-only."
             )
-        return self.reader.tower
 
     def _most_patches(self) -> int:
         """Return how many patches a picture may have, where programs that read them have fixed sizes; else 0."""

@@ -24,6 +24,7 @@ class Encoded:
         seconds: That it took to read it; 0 where it was known.
         kind: What it is counted with.
         times: Rotary position of each step of a video, counted from its first; nothing where they follow one another.
+        numbered: Whether it counts where pictures of a prompt have numbers.
         span: Rotary positions up to what follows it; 0 for as many as the longer of its sides has.
     """
 
@@ -34,6 +35,7 @@ class Encoded:
     kind: Kind = "pictures"
     times: Array | None = None
     span: int = 0
+    numbered: bool = True
 
     @property
     def rows(self) -> int:

@@ -268,11 +268,12 @@ class MediaTextSession(TextGenerationSession):
                 f"The prompt has the tokens {sorted(taken)}, which stand around {self._nouns}; expected them to be "
                 "written by this package alone. Leave them out."
             )
-        left, whole = iter(enumerate(parts)), list[int]()
+        left, number, whole = iter(parts), 0, list[int]()
         for token in tokens:
             if token == self.marker:
-                number, part = next(left)
-                whole += self._number(number) + self.run_of(part)
+                part = next(left)
+                whole += self._number(number) * part.numbered + self.run_of(part)
+                number += part.numbered
             else:
                 whole.append(token)
         return whole

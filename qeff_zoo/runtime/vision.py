@@ -20,6 +20,8 @@ MERGE = "image_merge_sizes"
 STEP_SECONDS = "second_per_grid_ts"
 
 
+#: Is there beside the arrays of a frame of a video, which has no number in a prompt.
+OF_VIDEO = "of_video"
 #: Begins the names of features in more rows than usual, which a program makes beside the others.
 FINER = "finer."
 #: How the names of pictures end, as programs are given them.
@@ -190,7 +192,8 @@ class Vision(Reader):
             begun += height * width
         features = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
         grid = self.layout.grid(len(found), prepared, self._config)
-        return Encoded(digest=digest, features=features, grid=grid)
+        numbered = OF_VIDEO not in prepared
+        return Encoded(digest=digest, features=features, grid=grid, numbered=numbered)
 
     def _view(self, digest: bytes, prepared: Mapping[str, Array]) -> Viewed:
         """Read all tiles of a picture together, which see one another."""
