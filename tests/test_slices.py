@@ -166,15 +166,15 @@ def test_answers_about_videos_are_those_of_generate(use_image_id: bool, tmp_path
     subject = opened()[1]
     session: Any = written(subject, use_image_id)
     shots = film(2, 1, 40, 50), film(5, 2, 16, 24)
+    films = []
     for place, frames in enumerate(shots):
         (tmp_path / str(place)).mkdir()
-    films = [clip(tmp_path / str(place), frames, 1000) for place, frames in enumerate(shots)]
+        films.append(clip(tmp_path / str(place), frames, 1000))
     made, (picture,) = [session.prepare_video(one) for one in films], film(1, 3, 20, 20)
     assert [len(one["pixel_values"]) for one in made] == [2, 3]
     shown = session.prepare(picture)
-    names = {name: token for name, token in TOKENS.items()}
     told = SimpleNamespace(
-        **names, image_token="<pad>", video_token="<video>", video_slice_mode=True
+        **TOKENS, image_token="<pad>", video_token="<video>", video_slice_mode=True
     )
     told.slice_mode = True
     given = {name: [] for name in of_video(made[0])}
@@ -229,7 +229,7 @@ def test_frames_are_those_that_transformers_takes(tmp_path: Any) -> None:
             video = Frames([np.zeros((1, 1, 3), np.uint8)] * total, fps, "a video")
             told = {**kind.settings, "max_num_frames": most}
             assert kind.sample(video, told) == theirs.sample_frames(data)
-    said = dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), False)
+    said: dict[str, Any] = {"do_resize": False, "do_normalize": False, "rescale_factor": 1.0}
     said |= {"patch_size": 4, "video_processor_type": "MiniCPMV4_6VideoProcessor"}
     (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
     process = load_video_processor(tmp_path)

@@ -63,8 +63,8 @@ def _packed(pixels: Array, sizes: str, given: Mapping[str, Any]) -> dict[str, Ar
     """Take apart patches of all frames that lie side by side; frames of a video are cut alike."""
     if "grids_videos" not in given:
         raise GenerationError(
-            f"What was prepared of the video has {', '.join(sorted(given))}; expected `grids_videos`, too, which say where "
-            "a frame ends. Give what the checkpoint's video processor returns, which its whole processor shortens."
+            f"What was prepared of the video has {', '.join(sorted(given))}; expected `grids_videos`, too, which say "
+            "where a frame ends. Give what the checkpoint's video processor returns, which its whole processor shortens."
         )
     every = np.reshape(given[f"{sizes}_videos"], (-1, 2))
     grids = np.reshape(given["grids_videos"], (-1, 2))
