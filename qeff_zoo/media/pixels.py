@@ -41,7 +41,7 @@ def resize(
 
 
 def resize_across(image: Pixels, height: int, width: int, resample: int) -> Pixels:
-    """Resize across, then down, as torchvision always does: numbers are rounded between, and Pillow chooses an order."""
+    """Resize across, then down, as torchvision does: numbers are rounded between, and Pillow chooses the order."""
     return resize(resize(image, image.shape[0], width, resample), height, width, resample)
 
 

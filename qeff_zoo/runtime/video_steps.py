@@ -64,7 +64,7 @@ def _packed(pixels: Array, sizes: str, given: Mapping[str, Any]) -> dict[str, Ar
     if "grids_videos" not in given:
         raise GenerationError(
             f"What was prepared of the video has {', '.join(sorted(given))}; expected `grids_videos`, too, which say "
-            "where a frame ends. Give what the checkpoint's video processor returns, which its whole processor shortens."
+            "where a frame ends. Give all that the checkpoint's video processor returns, as its whole one does not."
         )
     every = np.reshape(given[f"{sizes}_videos"], (-1, 2))
     grids = np.reshape(given["grids_videos"], (-1, 2))
