@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Tiny
+from qeff_zoo.recipe import Images, Tiny
 
 from .gemma3 import SIGLIP
 from .llava_next import PINPOINTS
@@ -15,6 +15,9 @@ RECIPE = replace(
     model_type="llava_onevision",
     architectures=("LlavaOnevisionForConditionalGeneration",),
     special="LLaVA-NeXT, whose rows are interpolated where a picture has more tiles than `vision_aspect_ratio` says.",
+    images=Images(
+        layout="lines", video="video_token_id", video_processor="LlavaOnevisionVideoProcessor"
+    ),
     tiny=(
         Tiny(
             config={

@@ -1,19 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Videos whose frames are read as pictures, one by one (InternVL): as the unpatched model answers."""
+"""Videos whose frames are read as pictures, one by one: as the unpatched models answer.
+
+Those of InternVL are steps in the prompt; of LLaVA-OneVision's, fewer rows stand there together.
+"""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import parity
 import pytest
 import torch
 import transformers
+from test_media_recipes import session_of
 from test_video_times import clip
 from test_videos import film
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers.models.internvl.processing_internvl import InternVLProcessor
+from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
 
 from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
@@ -178,3 +185,42 @@ def test_without_a_type_a_recipe_says_it(tmp_path: Path) -> None:
     images: Any = find_recipe("internvl").images
     found = load_video_processor(tmp_path, images.video_processor)
     assert found.kind is KINDS["InternVLVideoProcessor"]
+
+
+# --- LLaVA-OneVision -------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_frames_are_fewer_and_end_with_one() -> None:
+    """Ids and answers, beside a picture, of a side that is no multiple of two."""
+    recipe = find_recipe("llava_onevision")
+    config = json.loads(json.dumps(recipe.tiny[0].config))
+    config["vision_config"] |= {"image_size": 35, "patch_size": 7}
+    config["image_grid_pinpoints"] = [[35, 70], [70, 35]]
+    said: Any = {**recipe.tiny[0].image_processor, "size": {"height": 35, "width": 35}}
+    said["image_grid_pinpoints"] = config["image_grid_pinpoints"]
+    tiny = replace(recipe.tiny[0], config=config, image_processor=said)
+    case = parity.Case(recipe=recipe, tiny=tiny)
+    subject = parity.Subject(case.config, recipe)
+    file = subject.folder / "checkpoint" / "video_preprocessor_config.json"
+    told = {"video_processor_type": "LlavaOnevisionVideoProcessor", "size": said["size"]}
+    file.write_text(json.dumps(told))
+    session: Any = session_of(case, subject)
+    (picture,), shots = film(1, 1, 35, 70), film(3, 2, 20, 30)
+    asked = session.request([3, 200, 4, 201, 5], images=[picture], videos=[shots])
+    made, shown = session.prepare_video(shots), session.prepare(picture)
+    writer: Any = SimpleNamespace(num_image_tokens=25, video_token="v")
+    given = {"pixel_values_videos": torch.from_numpy(made["pixel_values"])[None]}
+    count = len(LlavaOnevisionProcessor.replace_video_token(writer, given, 0))
+    rows = session.reader.look(shown).rows
+    ids = [3, *[200] * rows, 4, *[201] * count, 5]
+    assert [*asked.prompt] == [200 if one == 201 else one for one in ids]
+    given |= {name: torch.from_numpy(array) for name, array in shown.items()}
+    choices = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    right = subject.hf.generate(input_ids=torch.tensor([ids]), **given, **choices)
+    for video in (shots, {"pixel_values_videos": made["pixel_values"][None]}):
+        (answer,) = session.generate(
+            [[3, 200, 4, 201, 5]], images=[[picture]], videos=[[video]], generation_len=6, ignore_eos=True
+        )  # fmt: skip
+        assert answer.token_ids == right[0, len(ids) :].tolist()
+    with pytest.raises(GenerationError, match=r"takes 9,001 tokens of a prompt.*--ctx-len"):
+        session.request([3, 201], videos=[film(1000, 1, 2, 2)])

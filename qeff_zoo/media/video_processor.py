@@ -87,6 +87,10 @@ def _seconds_that_count(video: Frames, chosen: Sequence[int], told: Settings) ->
     return {"second_per_grid_ts": np.array([seconds], np.float32)}
 
 
+def _nothing(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
+    return {}
+
+
 def _times(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
     """Say of each step when it is: between its first frame and its last."""
     deep = told["temporal_patch_size"]
@@ -120,6 +124,11 @@ def _pictures(frames: NDArray[np.float32], told: Settings) -> Arrays:
 
 def _aliased(image: Pixels, height: int, width: int, resample: int) -> Pixels:
     return resize_aliased(image, height, width)
+
+
+def _together(frames: NDArray[np.float32], told: Settings) -> Arrays:
+    """Give frames as one video, whose rows are made of those of all."""
+    return {"pixel_values": frames, "of_video": np.array(1)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,6 +216,12 @@ KINDS: Mapping[str, Kind] = {
         },
         sample=frame_rules.in_the_middle, size=_one_size, tell=_times, arrange=_pictures,
     ),
+    "LlavaOnevisionVideoProcessor": Kind(
+        settings={
+            **PROCESSORS["LlavaOnevisionImageProcessor"][1], "do_sample_frames": False, "initial_shift": 0,
+        },
+        sample=frame_rules.in_the_middle, tell=_nothing, arrange=_together,
+    ),
     "MiniCPMV4_6VideoProcessor": Kind(
         settings={
             **PROCESSORS["MiniCPMV4_6ImageProcessor"][1], "do_sample_frames": True, "max_num_frames": 128,
@@ -265,7 +280,7 @@ class VideoProcessor:
         told = self.settings
         if told["do_resize"]:
             image = self.kind.resize(image, *self.kind.size(image, frames, told), told["resample"])
-        if self.kind.arrange is _pictures:
+        if self.kind.arrange in (_pictures, _together):
             image = cropped_as_asked(image, told)
         values = image.transpose(2, 0, 1).astype(np.float32)
         scale = told["rescale_factor"] if told["do_rescale"] else 1.0

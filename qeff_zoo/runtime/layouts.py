@@ -15,6 +15,8 @@ from qeff_zoo.errors import MediaError
 from qeff_zoo.runtime.geometry import Tower
 from qeff_zoo.runtime.program import Array
 
+#: Is there beside the arrays of a video, or of a frame that is read by itself.
+OF_VIDEO = "of_video"
 #: Tokens by their text, or as `field.number` of a list of the config, and numbers of placeholders.
 Written: TypeAlias = list[str | int]
 #: Tiles in all, or rows of features of the first, and rows and columns of those that are parts; of a picture that is
@@ -81,6 +83,8 @@ def _unpadded(features: Array, height: int, width: int) -> Array:
 def _lines(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
     """Order features of tiles, each of which ends with the learned row."""
     parts, newline = [tile[:-1] for tile in tiles], tiles[0][-1:]
+    if OF_VIDEO in prepared:
+        return np.concatenate([*map(_halved, parts), newline])
     size, side = int(config["vision_config"]["image_size"]), math.isqrt(len(parts[0]))
     height, width = (int(one) for one in prepared["image_sizes"].reshape(2))
     tall, wide = (one // size for one in _best_of(height, width, config["image_grid_pinpoints"]))
@@ -103,6 +107,14 @@ def _shrunk(features: Array, side: int, limit: str | None) -> Array:
     down, right = (_taps(old, int(old // ratio)).astype(features.dtype) for old in (rows, columns))
     found: Array = np.einsum("ri,ijw,cj->rcw", down, features, right, optimize=True)
     return found
+
+
+def _halved(features: Array) -> Array:
+    """Interpolate features of a frame to half as many rows and columns."""
+    side = math.isqrt(len(features))
+    taps = _taps(side, math.ceil(side / 2)).astype(features.dtype)
+    square = features.reshape(side, side, -1)
+    return np.einsum("ri,ijw,cj->rcw", taps, square, taps).reshape(-1, features.shape[-1])
 
 
 def _taps(old: int, new: int) -> Array:

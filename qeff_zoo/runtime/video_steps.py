@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Videos that are read step by step: each step is a picture in the prompt, behind a text that says when it is."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,11 +9,11 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.geometry import Tower
-from qeff_zoo.runtime.layouts import GRIDS
+from qeff_zoo.runtime.layouts import GRIDS, OF_VIDEO
 from qeff_zoo.runtime.media_text import Prepared
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.runtime.vision import GRID, OF_VIDEO, STEP_SECONDS
+from qeff_zoo.runtime.vision import GRID, STEP_SECONDS
 
 #: Of each step, in seconds, as the processor says it.
 TIMES = "timestamps"
@@ -56,6 +57,8 @@ def of_processor(given: Mapping[str, Any], told: Mapping[str, Any]) -> Prepared:
             "pixel_values": pixels, pooled: each, GRIDS: np.array([[rows, columns, 0, 0]]), **known
         }  # fmt: skip
     frames = pixels.reshape(-1, *pixels.shape[-3:])
+    if not told.get("stamp"):
+        return {"pixel_values": frames, OF_VIDEO: np.array(1)}
     return {"pixel_values": frames, TIMES: np.zeros(len(frames)), **known}
 
 
@@ -86,6 +89,10 @@ def rows_of(prepared: Prepared, told: Mapping[str, Any], config: Mapping[str, An
     count = len(prepared["pixel_values"])
     if pooled := told.get("pooled"):
         return count * len(prepared[pooled])
+    if told.get("layout") == "lines":
+        vision = config["vision_config"]
+        side = math.ceil(vision["image_size"] // vision["patch_size"] / 2)
+        return count * side**2 + 1
     if not told.get("patches"):
         return count * int(config.get("image_seq_length", 1))
     if packed := told.get("packed"):

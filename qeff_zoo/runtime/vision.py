@@ -9,6 +9,7 @@ import numpy as np
 from qeff_zoo.errors import MediaError
 from qeff_zoo.runtime.geometry import Tower
 from qeff_zoo.runtime.insets import Encoded, Pictured, Viewed
+from qeff_zoo.runtime.layouts import OF_VIDEO
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.reading import Reader
 
@@ -20,8 +21,6 @@ MERGE = "image_merge_sizes"
 STEP_SECONDS = "second_per_grid_ts"
 
 
-#: Is there beside the arrays of a frame of a video, which has no number in a prompt.
-OF_VIDEO = "of_video"
 #: Begins the names of features in more rows than usual, which a program makes beside the others.
 FINER = "finer."
 #: How the names of pictures end, as programs are given them.
@@ -192,7 +191,7 @@ class Vision(Reader):
             begun += height * width
         features = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
         grid = self.layout.grid(len(found), prepared, self._config)
-        numbered = OF_VIDEO not in prepared
+        numbered = OF_VIDEO not in prepared  # frames have no numbers
         return Encoded(digest=digest, features=features, grid=grid, numbered=numbered)
 
     def _view(self, digest: bytes, prepared: Mapping[str, Array]) -> Viewed:
