@@ -21,6 +21,7 @@ from test_videos import film
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers.models.internvl.processing_internvl import InternVLProcessor
 from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
+from transformers.video_utils import VideoMetadata, default_sample_indices_fn
 
 from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
@@ -188,6 +189,16 @@ def test_without_a_type_a_recipe_says_it(tmp_path: Path) -> None:
 
 
 # --- LLaVA-OneVision -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("told", [{"num_frames": 8}, {"fps": 0.7}, {"fps": 2}, {}])
+def test_frames_are_at_whole_steps_as_in_transformers(told: dict[str, Any]) -> None:
+    kind = KINDS["LlavaOnevisionVideoProcessor"]
+    for total, fps in ((8, 2), (9, 4.0), (61, 12.5), (140, 13.276309282644394), (700, 29.97)):
+        data = VideoMetadata(total_num_frames=total, fps=fps)
+        video = Frames([np.zeros((1, 1, 3), np.uint8)] * total, fps, "a video")
+        expected = default_sample_indices_fn(data, **told).tolist()
+        assert [*kind.sample(video, {**kind.settings, **told})] == expected
 
 
 def test_rows_of_frames_are_fewer_and_end_with_one() -> None:

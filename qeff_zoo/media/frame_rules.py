@@ -138,6 +138,20 @@ def in_the_middle(video: Frames, told: Settings) -> Sequence[int]:
     return _at_distances(total, count, start)
 
 
+def at_whole_steps(video: Frames, told: Settings) -> Sequence[int]:
+    """Transformers' rule for videos where a model has none: as many as asked for, or so many of each second."""
+    total, count, each_second = len(video.pictures), told.get("num_frames"), told.get("fps")
+    if count is None and each_second is not None:
+        if video.fps is None:
+            raise _no_times(video, each_second)
+        count = max(1, int(total / video.fps * each_second))
+    if count is None:
+        return range(total)
+    if count > total:
+        raise too_few(video, count)
+    return [one * total // count for one in range(count)]
+
+
 def no_more_of_a_second(video: Frames, told: Settings) -> Sequence[int]:
     """Molmo 2: `num_frames`, or fewer where they would be more than `max_fps` of a second; or `fps` of each second."""
     total, each_second, most = len(video.pictures), told.get("fps"), told["max_fps"]

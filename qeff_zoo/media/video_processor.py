@@ -217,10 +217,8 @@ KINDS: Mapping[str, Kind] = {
         sample=frame_rules.in_the_middle, size=_one_size, tell=_times, arrange=_pictures,
     ),
     "LlavaOnevisionVideoProcessor": Kind(
-        settings={
-            **PROCESSORS["LlavaOnevisionImageProcessor"][1], "do_sample_frames": False, "initial_shift": 0,
-        },
-        sample=frame_rules.in_the_middle, tell=_nothing, arrange=_together,
+        settings={**PROCESSORS["LlavaOnevisionImageProcessor"][1], "do_sample_frames": False},
+        sample=frame_rules.at_whole_steps, tell=_nothing, arrange=_together,
     ),
     "MiniCPMV4_6VideoProcessor": Kind(
         settings={
