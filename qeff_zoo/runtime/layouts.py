@@ -114,7 +114,8 @@ def _halved(features: Array) -> Array:
     side = math.isqrt(len(features))
     taps = _taps(side, math.ceil(side / 2)).astype(features.dtype)
     square = features.reshape(side, side, -1)
-    return np.einsum("ri,ijw,cj->rcw", taps, square, taps).reshape(-1, features.shape[-1])
+    found: Array = np.einsum("ri,ijw,cj->rcw", taps, square, taps)
+    return found.reshape(-1, features.shape[-1])
 
 
 def _taps(old: int, new: int) -> Array:

@@ -91,7 +91,7 @@ def rows_of(prepared: Prepared, told: Mapping[str, Any], config: Mapping[str, An
         return count * len(prepared[pooled])
     if told.get("layout") == "lines":
         vision = config["vision_config"]
-        side = math.ceil(vision["image_size"] // vision["patch_size"] / 2)
+        side = math.ceil(int(vision["image_size"]) // int(vision["patch_size"]) / 2)
         return count * side**2 + 1
     if not told.get("patches"):
         return count * int(config.get("image_seq_length", 1))
