@@ -27,6 +27,7 @@ from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import GenerationError, MediaError
 from qeff_zoo.media.image_processor import image_processor
+from qeff_zoo.media.pixels import resize_across
 from qeff_zoo.media.video_processor import KINDS, load_video_processor
 from qeff_zoo.media.videos import Frames
 from qeff_zoo.package import Package
@@ -171,7 +172,8 @@ def test_numbers_are_those_of_a_picture(tmp_path: Path) -> None:
     )
     for given in (shots, clip(tmp_path, shots, 250)):
         found = process(given)["pixel_values"]
-        right = np.concatenate([picture([shots[one]])["pixel_values"] for one in (1, 4, 6)])
+        chosen = [resize_across(shots[one], 28, 28, 3) for one in (1, 4, 6)]
+        right = np.concatenate([picture([one])["pixel_values"] for one in chosen])
         np.testing.assert_allclose(found, right, atol=5e-7)
     with pytest.raises(MediaError, match=r"it has 2 frames\. Expected at least 3"):
         process(film(2, 1))
