@@ -100,11 +100,14 @@ class Images(Media):
         video: Field of the config with the token that stands for a row of a video, where the tower reads frames, too;
             or that token itself, where no config has it.
         video_processor: transformers' class for videos, where a checkpoint's own files name none.
+        alone: Whether a video is all that a prompt may have beside text.
         stamp: Texts before and after the rows of each step of a video, which is read as a picture by itself, and
             between steps; those around it are formatted with the step's time in seconds, the same without its fraction
             as `second`, and its `number`. Nothing where a video is read as one, or where its processor says them.
-        pace: Rotary positions that a second of a video takes, unless the vision config says `tokens_per_second`; 0
-            where each of its steps takes one.
+        pace: Rotary positions that a second of a video takes, unless the config says `position_id_per_seconds`, or the
+            vision config `tokens_per_second`; 0 where each of its steps takes one.
+        lasting: Whether what follows a video comes after its last step, too, and not after its rows and columns alone.
+        fractions: Whether steps may lie at fractions of positions, which programs do not have: such a video is refused.
     """
 
     token: str = "image_token_id"
@@ -133,8 +136,11 @@ class Images(Media):
     towerless: bool = False
     video: str = ""
     video_processor: str = ""
+    alone: bool = False
     stamp: tuple[str, ...] = ()
     pace: int = 0
+    lasting: bool = False
+    fractions: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

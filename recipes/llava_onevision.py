@@ -15,7 +15,12 @@ RECIPE = replace(
     model_type="llava_onevision",
     architectures=("LlavaOnevisionForConditionalGeneration",),
     special="LLaVA-NeXT, whose rows are interpolated where a picture has more tiles than `vision_aspect_ratio` says.",
-    images=Images(layout="lines", tiled_alone=True),
+    images=Images(
+        layout="lines",
+        tiled_alone=True,
+        video="video_token_id",
+        video_processor="LlavaOnevisionVideoProcessor",
+    ),
     tiny=(
         Tiny(
             config={

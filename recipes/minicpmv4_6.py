@@ -33,6 +33,7 @@ RECIPE = replace(
     images=Images(
         patches=True, planes=True, lines=True, taps="nearest", packed="target_sizes",
         layout="whole_and_slices", numbered=("image_id_start_token", "image_id_end_token"),
+        video="video_token_id", video_processor="MiniCPMV4_6VideoProcessor", stamp=("", ""),
     ),
     tiny=(Tiny(config=_TINY, image_processor={**_SLICES, "max_slice_nums": 4}),),
 )  # fmt: skip

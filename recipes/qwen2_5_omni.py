@@ -29,9 +29,12 @@ RECIPE = replace(
     model_type="qwen2_5_omni",
     architectures=("Qwen2_5OmniForConditionalGeneration", "Qwen2_5OmniModel"),
     special="Qwen2.5-VL's pictures; or sound, in windows of 2 seconds; the thinker alone, which writes.",
-    images=Images(patches=True, axes=3, begun="vision_start_token_id"),
+    images=Images(
+        patches=True, axes=3, begun="vision_start_token_id",
+        video="video_token_id", video_processor="Qwen2_5OmniProcessor", pace=25, lasting=True,
+    ),
     sounds=Sounds(
         mask="feature_attention_mask", window="n_window", halves=True, filled=True, embedded=True
     ),
     tiny=(Tiny(config={"thinker_config": {**_TOKENS, **_PARTS}}),),
-)
+)  # fmt: skip

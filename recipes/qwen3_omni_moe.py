@@ -21,8 +21,9 @@ RECIPE = replace(
     architectures=("Qwen3OmniMoeForConditionalGeneration",),
     special="Qwen3-VL's pictures and experts; or sound, in windows of 8 seconds; the thinker alone, which writes.",
     images=Images(
-        patches=True, axes=3, deepstack="deepstack_visual_indexes", begun="vision_start_token_id"
+        patches=True, axes=3, deepstack="deepstack_visual_indexes", begun="vision_start_token_id",
+        video="video_token_id", video_processor="Qwen3OmniMoeProcessor", pace=25, lasting=True, fractions=True,
     ),
     sounds=Sounds(mask="feature_attention_mask", window="n_window_infer", embedded=True),
     tiny=(Tiny(config={"thinker_config": _CONFIG}),),
-)
+)  # fmt: skip

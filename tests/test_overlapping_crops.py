@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures as crops that overlap, rows of which are made of several, and whose tokens all see one another: Molmo 2.
+"""Pictures as crops that overlap, rows of which are made of several, and videos: Molmo 2.
+
+The tokens of all pictures of a prompt, and those of all frames, see one another.
 
 Prepared and written as by transformers' processor, whose resizing and normalizing are torchvision's: here they are
 PyTorch's functions that torchvision calls.
@@ -7,6 +9,7 @@ PyTorch's functions that torchvision calls.
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -15,18 +18,25 @@ import numpy as np
 import parity
 import pytest
 import torch
+import transformers
 from PIL import Image
 from test_media_recipes import session_of
+from test_video_times import clip
+from test_videos import film
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import image_processing_backends as backends
 from transformers.models.molmo2.image_processing_molmo2 import Molmo2ImageProcessor
 from transformers.models.molmo2.processing_molmo2 import Molmo2Processor
+from transformers.models.molmo2.video_processing_molmo2 import Molmo2VideoProcessor
+from transformers.video_utils import VideoMetadata
 
 from qeff_zoo import pipeline
 from qeff_zoo.auto.vision import _pictures
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import CheckpointError, GenerationError, PlanError
 from qeff_zoo.media.image_processor import image_processor
+from qeff_zoo.media.video_processor import KINDS
+from qeff_zoo.media.videos import Frames
 from qeff_zoo.registry import find_recipe, recipe_for
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.layouts import LAYOUTS
@@ -34,6 +44,11 @@ from qeff_zoo.validation.sample_media import noise
 
 RECIPE = find_recipe("molmo2")
 TINY = RECIPE.tiny[0]
+#: What published checkpoints say of videos, and transformers' class without them does not.
+FILMED = {
+    "video_processor_type": "Molmo2VideoProcessor", "size": {"height": 12, "width": 12}, "patch_size": 4,
+    "pooling_size": [2, 2], "do_rescale": True, "do_normalize": True,
+}  # fmt: skip
 
 
 def _resize(image: Any, size: Any, interpolation: Any, antialias: bool) -> Any:
@@ -153,16 +168,23 @@ def session() -> ImageTextToTextSession:
     folder = subject.folder / "checkpoint"
     words = {f"w{number}": number for number in range(257)}
     words["<s>"] = words.pop("w5")
+    words |= {f"{place / 2:.1f}": words.pop(f"w{240 + place}") for place in range(5)}
+    words["<|video|>"] = words.pop("w239")
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     around = ("<im_patch>", "<low_res_im_start>", "<im_start>", "<im_col>", "<im_end>")
-    tokenizer.add_special_tokens(["<s>", *around])
+    frames = ("<frame_start>", "<frame_end>")
+    tokenizer.add_special_tokens(["<s>", *around, *frames, "<|video|>"])
     tokenizer.save(str(folder / "tokenizer.json"))
     for name, content in (
         ("tokenizer_config", {"bos_token": None, "eos_token": {"content": "<s>"}}),
         (
             "processor_config",
-            {"use_single_crop_col_tokens": False, "image_processor": dict(TINY.image_processor)},
+            {
+                "use_single_crop_col_tokens": False,
+                "image_processor": dict(TINY.image_processor),
+                "video_processor": FILMED,
+            },
         ),
     ):
         (folder / f"{name}.json").write_text(json.dumps(content))
@@ -233,3 +255,100 @@ def test_programs_of_fixed_sizes_are_refused(session: ImageTextToTextSession) ->
         PlanError, match="reads pictures of any size and has nothing that fills one up"
     ):
         pipeline.make_plan(str(session.folder), Request(target="qaic"))
+
+
+# --- videos ----------------------------------------------------------------------------------------------------------
+
+
+def by_transformers(session: ImageTextToTextSession, text: str, frames: list[Any]) -> Any:
+    """Return what the model's own forward takes of a video of two frames a second, and the text written out."""
+    told = VideoMetadata(total_num_frames=len(frames), fps=2, duration=len(frames) / 2)
+    process = Molmo2VideoProcessor(**FILMED)
+    made = process([np.stack(frames)], video_metadata=[told], return_metadata=True)
+    kinds = {"video_use_col_tokens": False, "use_frame_special_tokens": True}
+    writer: Any = SimpleNamespace(**kinds, video_processor=process)
+    writer.get_video_string = partial(Molmo2Processor.get_video_string, writer)
+    string = Molmo2Processor.replace_video_token(writer, made, 0)
+    tokens = session.encode(text.replace("<|video|>", string))
+    ids = SimpleNamespace(
+        image_token_ids=[*range(257, 264)], video_token_ids=[], audio_token_ids=[]
+    )
+    del made["video_metadata"]
+    made["input_ids"] = torch.tensor([tokens])
+    types = Molmo2Processor.create_mm_token_type_ids(ids, [tokens])
+    made["mm_token_type_ids"] = torch.tensor(types)
+    return made
+
+
+@pytest.mark.usefixtures("torchvision")
+@pytest.mark.parametrize(
+    ("text", "count", "size"),
+    [("w1 <|video|> w2 w3", 3, (20, 31)), ("<|video|> w4", 5, (9, 5)), ("w1 <|video|> w2 w3", 3, (12, 12))],
+)  # fmt: skip
+def test_answers_about_videos_are_those_of_generate(
+    session: ImageTextToTextSession, text: str, count: int, size: tuple[int, int], tmp_path: Any
+) -> None:
+    """Ids, pixels and which tokens see one another, too."""
+    frames = film(count, count, *size)
+    given, path = by_transformers(session, text, frames), clip(tmp_path, frames, 500)
+    asked = session.request(text, videos=[path], generation_len=6)
+    assert list(asked.prompt) == given["input_ids"][0].tolist()
+    together = given["mm_token_type_ids"][0].numpy()
+    assert asked.insets is not None
+    assert asked.insets.together.tolist() == np.flatnonzero(together).tolist()
+    made = session.prepare_video(path)
+    np.testing.assert_array_equal(made["pixel_values"], given["pixel_values_videos"])
+    kind = transformers.AutoModelForImageTextToText
+    model = kind.from_pretrained(session.folder, attn_implementation="eager").eval()
+    told = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    right = model.generate(**given, **told)[0, len(asked.prompt) :].tolist()
+    names = ("pixel_values_videos", "video_token_pooling", "video_grids")
+    prepared = {name: np.asarray(given[name]) for name in names}
+    prepared["timestamps"] = made["timestamps"]
+    for video in (path, prepared):
+        (answer,) = session.generate(text, videos=[video], generation_len=6, ignore_eos=True)
+        assert answer.token_ids == right
+
+
+def test_a_video_has_frames_of_its_own_and_is_alone(session: ImageTextToTextSession) -> None:
+    """One frame is a video, too; without times its frames are as far apart as they are taken at most."""
+    (one,) = session.generate("<|video|>", videos=[film(1, 1)], generation_len=2)
+    assert one.prompt_tokens == len(["<s>", "0.0", "<frame_start>", *range(4), "<frame_end>"])
+    assert session.prepare_video(film(3, 1))["timestamps"].tolist() == [0, 0.5, 1]
+    for text, shown in (("<|image|> <|video|>", 1), ("<|video|> <|video|>", 0)):
+        films = [film(1, 1)] * text.count("video")
+        with pytest.raises(GenerationError, match=r"expected one video alone"):
+            session.request(text, images=[PICTURE] * shown, videos=films)
+
+
+@pytest.mark.parametrize(
+    "said", [{"video_use_col_tokens": True}, {"use_frame_special_tokens": False}]
+)
+def test_frames_are_written_as_by_transformers(said: dict[str, Any]) -> None:
+    told = {"video_use_col_tokens": False, "use_frame_special_tokens": True, **said}
+    grid = torch.tensor([1, 2, 2])
+    expected = Molmo2Processor.get_video_string(SimpleNamespace(**told), grid, [0.5])
+    parts = LAYOUTS["whole_and_canvas"].write((4, 0, 0), 4, **told)
+    names = {
+        "image_col_id": "<im_col>", "image_start_token_id": "<im_start>", "image_end_token_id": "<im_end>",
+        "frame_start_token_id": "<frame_start>", "frame_end_token_id": "<frame_end>",
+    }  # fmt: skip
+    written = ("<im_patch>" * one if isinstance(one, int) else names[one] for one in parts)
+    assert "".join(("0.5 ", *written)) == expected
+
+
+@pytest.mark.parametrize(
+    "told", [{}, {"num_frames": 8}, {"num_frames": None, "fps": 0.7}, {"max_fps": 1}]
+)
+@pytest.mark.parametrize("fps", [None, 0.5, 2, 2.4, 24, 30])
+def test_frames_are_those_that_transformers_takes(told: dict[str, Any], fps: float | None) -> None:
+    kind, theirs = KINDS["Molmo2VideoProcessor"], Molmo2VideoProcessor()
+    known = {**kind.settings, **told}
+    asked = {name: known.get(name) for name in ("num_frames", "fps", "max_fps")}
+    theirs.num_frames = asked["num_frames"]
+    for total in (1, 2, 9, 17, 56, 61, 700):
+        duration = fps and total / fps
+        data = VideoMetadata(total_num_frames=total, fps=fps, duration=duration)
+        expected = [one for one in theirs.sample_frames(data, **asked).tolist() if one < total]
+        video = Frames([np.zeros((1, 1, 3), np.uint8)] * total, fps, "a video")
+        assert kind.sample(video, known) == expected

@@ -1,30 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """A checkpoint of several models, in the published form, of which the one that writes is built and answers.
 
-What it hears is compared in `test_windowed_sounds`.
+About pictures and videos; what it hears is compared in `test_windowed_sounds`.
 """
 
+import copy
 import json
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import numpy as np
+import parity
 import pytest
 import tokenizers
 import torch
 import transformers
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from test_videos import film
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from qeff_zoo import pipeline, tasks
 from qeff_zoo.auto.vision import _of_processor
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.errors import GenerationError, MediaError
+from qeff_zoo.media.video_processor import KINDS
+from qeff_zoo.package import Package
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
+from qeff_zoo.runtime.vision import Vision
 from qeff_zoo.store import Store
 
 #: What a published tokenizer calls special tokens, how it writes them, and their ids in the tiny model.
@@ -35,9 +44,16 @@ WORDS = {
 }  # fmt: skip
 TEMPLATE = (
     "{% for one in messages[0].content %}{% if one is string %}{{ one }}{% elif one.type == 'text' %}{{ one.text }}"
-    "{% else %}<|vision_bos|><|IMAGE|><|vision_eos|>{% endif %}{% endfor %}"
+    "{% else %}<|vision_bos|><|{{ one.type | upper }}|><|vision_eos|>{% endif %}{% endfor %}"
 )
-EOS = 7
+EOS, LENGTH = 7, 6
+BEGIN, VIDEO, END = "<|vision_bos|>", "<|VIDEO|>", "<|vision_eos|>"
+#: Of large patches, since a frame has as many pixels as transformers' processor says, whatever a checkpoint does.
+SIZES = {"patch_size": 64, "size": {"shortest_edge": 256 * 256, "longest_edge": 512 * 512}}
+#: What transformers' classes begin with. With experts the programs are Qwen3-VL's: for a release.
+MODELS = {"qwen2_5_omni": "Qwen2_5Omni"} | (
+    {"qwen3_omni_moe": "Qwen3OmniMoe"} if parity.EVERY else {}
+)
 
 
 def tokenizer() -> transformers.PreTrainedTokenizerFast:
@@ -54,14 +70,39 @@ def tokenizer() -> transformers.PreTrainedTokenizerFast:
     )
 
 
-def test_the_model_that_writes_answers_as_generate(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of tensors whose names begin as published, beside those of models that speak."""
-    folder, recipe = tmp_path / "tiny-omni", find_recipe("qwen2_5_omni")
-    whole = transformers.Qwen2_5OmniConfig(**recipe.tiny[0].config)
+class Prepared:
+    """Stands in for transformers' class, which needs torchvision to resize frames."""
+
+    merge_size = temporal_patch_size = 2
+
+    def __init__(self) -> None:
+        self.session: Any = None
+        self.asked: dict[str, Any] = {}
+
+    def __call__(self, videos: Any, **asked: Any) -> dict[str, Any]:
+        made = [self.session.prepare_video(one) for one in videos]
+        self.asked = asked
+        names = {"pixel_values_videos": "pixel_values", "video_grid_thw": "image_grid_thw"}
+        return {
+            name: torch.from_numpy(np.concatenate([one[mine] for one in made]))
+            for name, mine in names.items()
+        }
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def built(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Package, Any, Any]:
+    """Return a package, the model and its processor.
+
+    Names of tensors begin as published, beside those of models that speak.
+    """
+    folder, name = tmp_path_factory.mktemp("several") / "tiny-omni", MODELS[request.param]
+    config = copy.deepcopy(find_recipe(request.param).tiny[0].config)
+    thinker: Any = config["thinker_config"]
+    thinker["position_id_per_seconds"] = 3
+    thinker["vision_config"] |= {"patch_size": 64, "window_size": 256}
+    whole = getattr(transformers, f"{name}Config")(**config)
     torch.manual_seed(0)
-    kind = transformers.Qwen2_5OmniThinkerForConditionalGeneration
+    kind = getattr(transformers, f"{name}ThinkerForConditionalGeneration")
     model = kind._from_config(whole.thinker_config, attn_implementation="eager").eval()
     for parameter in model.parameters():
         if parameter.dim() == 1:
@@ -71,35 +112,127 @@ def test_the_model_that_writes_answers_as_generate(
     tensors = {f"thinker.{name}": tensor for name, tensor in load_file(weights).items()}
     tensors |= {f"{name}.norm.weight": torch.ones(4) for name in ("talker.model", "token2wav")}
     save_file(tensors, weights, {"format": "pt"})
-    whole.architectures = ["Qwen2_5OmniModel"]  # as older releases called it
+    if request.param == "qwen2_5_omni":
+        whole.architectures = ["Qwen2_5OmniModel"]  # as older releases called it
     whole.save_pretrained(folder)
     (folder / "generation_config.json").unlink()
-    settings = {"patch_size": 4, "size": {"shortest_edge": 256, "longest_edge": 1024}}
-    seen, heard = Qwen2VLImageProcessorPil(**settings), transformers.WhisperFeatureExtractor()
+    seen, heard = Qwen2VLImageProcessorPil(**SIZES), transformers.WhisperFeatureExtractor()
     said = json.dumps({**heard.to_dict(), **seen.to_dict()})  # as published, in one file
     (folder / "preprocessor_config.json").write_text(said)
     tokenizer().save_pretrained(folder)
+    kind = getattr(transformers, f"{name}Processor")
     with mock.patch.object(transformers.ProcessorMixin, "check_argument_for_proper_class"):
-        # Its processor of videos, which is none here, needs torchvision.
-        processor = transformers.Qwen2_5OmniProcessor(seen, None, heard, tokenizer())
+        processor = kind(seen, Prepared(), heard, tokenizer())
+    asked, store = Request(ctx_len=128, prefill_seq_len=32), Store(folder.parent / "store")
+    done = pipeline.build(str(folder), asked, validate=False, store=store)
+    return done.package, model, processor
+
+
+def answer(model: Any, given: Any) -> list[int]:
+    asked = {"max_new_tokens": LENGTH, "do_sample": False, "eos_token_id": None}
+    with torch.no_grad():
+        made = model.generate(**given, **asked, pad_token_id=0)
+    return list(made[0, given["input_ids"].shape[1] :].tolist())
+
+
+def test_the_model_that_writes_answers_as_generate(
+    built: tuple[Package, Any, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package, model, processor = built
     pixels = np.random.default_rng(0).integers(0, 256, (24, 40, 3), np.uint8)
     Image.fromarray(pixels).save(tmp_path / "picture.png")
     given = processor(
         text="<|vision_bos|><|IMAGE|><|vision_eos|> w3 w4", images=[pixels], return_tensors="pt"
     )
-    with torch.no_grad():
-        right = model.generate(**given, max_new_tokens=6, do_sample=False, eos_token_id=None)
-    package, store = tmp_path / "package", Store(tmp_path / "store")
-    asked = Request(ctx_len=64)
-    done = pipeline.build(str(folder), asked, validate=False, output=package, store=store)
-    command = ["run", str(package), "--image", str(tmp_path / "picture.png"), "--json"]
-    command += ["--generation-len", "6", "--prompt"]
+    command = ["run", str(package.path), "--image", str(tmp_path / "picture.png"), "--json"]
+    command += ["--generation-len", str(LENGTH), "--prompt"]
     assert main([*command, " w3 w4", "--chat"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["outputs"]
-    assert found["token_ids"] == right[0, given["input_ids"].shape[1] :].tolist()
+    assert found["token_ids"] == answer(model, given)
     assert main([*command, "<|IMAGE|> w3 w4"]) == 1
     assert "a place for pictures without '<|vision_bos|>' before it" in capsys.readouterr().err
-    assert open_session(done.package, threads=1).eos_token_ids == {EOS}
+    assert open_session(package, threads=1).eos_token_ids == {EOS}
+
+
+Case = tuple[str, list[Any], list[Any]]
+#: Text, pictures and videos: one whose time goes beyond its rows and columns, one behind a picture, two.
+CASES: list[Case] = [
+    (f"{BEGIN}{VIDEO}{END} w4 w5", [], [film(13, 1, 384, 384)]),
+    (f"{BEGIN}<|IMAGE|>{END} w9 {BEGIN}{VIDEO}{END} w4", film(1, 2, 300, 300), [film(3, 3, 256, 512)]),
+    (f"w3 {BEGIN}{VIDEO}{END} w9 {BEGIN}{VIDEO}{END} w4", [], [film(5, 4, 300, 400), film(2, 5, 384, 384)]),
+]  # fmt: skip
+
+
+def test_answers_about_videos_are_those_of_generate(
+    built: tuple[Package, Any, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ids, sizes of frames and positions, too; and by the command."""
+    package, model, processor = built
+    session: Any = open_session(package, threads=1)
+    processor.video_processor.session = session
+    expected = []
+    for text, pictures, films in CASES:
+        given = processor(text=text, images=pictures or None, videos=films, return_tensors="pt")
+        size = processor.video_processor.asked["size"]
+        assert size == KINDS[type(processor).__name__].fixed["size"]
+        asked = session.request(text, images=pictures, videos=films, generation_len=2)
+        assert list(asked.prompt) == [200 if one == 201 else one for one in given["input_ids"][0]]
+        told = {name: given.get(name) for name in ("image_grid_thw", "video_grid_thw")}
+        told |= {"attention_mask": given["attention_mask"]}
+        told |= {"second_per_grids": given["video_second_per_grid"]}
+        positions, _ = model.get_rope_index(given["input_ids"], **told)
+        np.testing.assert_array_equal(asked.insets.axes, positions[:, 0])
+        expected.append(answer(model, given))
+    prompts, pictures, films = ([*one] for one in zip(*CASES, strict=True))
+    answers = session.generate(
+        prompts, images=pictures, videos=films, generation_len=LENGTH, ignore_eos=True
+    )
+    assert [one.token_ids for one in answers] == expected
+    (tmp_path / "film").mkdir()
+    for place, frame in enumerate(CASES[0][2][0]):
+        Image.fromarray(frame).save(tmp_path / "film" / f"{place}.png")
+    command = ["run", str(package.path), "--video", str(tmp_path / "film"), "--json", "--chat"]
+    assert main([*command, "--prompt", " w4 w5", "--generation-len", str(LENGTH)]) == 0
+    (said,) = json.loads(capsys.readouterr().out)["outputs"]
+    assert said["token_ids"] == expected[0][: len(said["token_ids"])]
+
+
+def test_the_sound_of_a_video_is_refused(built: tuple[Package, Any, Any]) -> None:
+    session: Any = open_session(built[0], threads=1)
+    given = {"pixel_values_videos": [], "video_grid_thw": [], "input_features": []}
+    words = r"the video has input_features, its sound.*use_audio_in_video"
+    with pytest.raises(GenerationError, match=words):
+        session.request(f"{BEGIN}{VIDEO}{END}", videos=[given])
+
+
+@pytest.mark.parametrize("name", ["Qwen2_5Omni", "Qwen3OmniMoe"])
+def test_steps_are_when_the_model_says(name: str) -> None:
+    """At whole positions, to which one of the two models cuts others off; those of the other are refused."""
+    images = find_recipe({"Qwen2_5Omni": "qwen2_5_omni"}.get(name, "qwen3_omni_moe")).images
+    config: Any = {"position_id_per_seconds": 25, "vision_config": {}}
+    config |= {"image_token_id": 200, "video_token_id": 201, "audio_token_id": 203}
+    config |= {"vision_start_token_id": 202, "audio_start_token_id": 205, "seconds_per_chunk": 2}
+    model: Any = SimpleNamespace(config=SimpleNamespace(**config), spatial_merge_size=2)
+    base = getattr(transformers, f"{name}ThinkerForConditionalGeneration")
+    model.get_llm_pos_ids_for_vision = partial(base.get_llm_pos_ids_for_vision, model)
+    reader: Any = SimpleNamespace(_config=config, _told=asdict(images))
+    for seconds in (0.04, 1.0, 2.0, 0.7, 1 / 12):
+        told = {"second_per_grid_ts": np.array([seconds], np.float32)}
+        given = torch.tensor([[202, *[201] * 11, 204, 5]])
+        positions, _ = base.get_rope_index(
+            model,
+            given,
+            video_grid_thw=torch.tensor([[11, 2, 2]]),
+            attention_mask=torch.ones_like(given),
+            second_per_grids=torch.tensor([seconds]),
+        )
+        times = positions[0, 0, 1:12] - 1
+        if (times != times.long()).any():
+            assert name == "Qwen3OmniMoe"
+            with pytest.raises(MediaError, match=r"of each second they lie at.*another `fps`"):
+                Vision._times(reader, 11, told)
+            continue
+        np.testing.assert_array_equal(Vision._times(reader, 11, told), times)
 
 
 def test_the_model_is_the_one_with_a_language_model_and_a_tower() -> None:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures as a whole and slices of it, whose patches lie side by side and are merged within a tower: MiniCPM-V 4.6."""
+"""Pictures and frames of videos as a whole and slices of it: MiniCPM-V 4.6.
+
+Their patches lie side by side, and are merged within a tower.
+"""
 
 import json
 from dataclasses import replace
@@ -11,12 +14,20 @@ import parity
 import pytest
 import torch
 from test_media_recipes import session_of
+from test_video_times import clip
+from test_videos import film
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers.models.minicpmv4_6.processing_minicpmv4_6 import MiniCPMV4_6Processor
+from transformers.models.minicpmv4_6.video_processing_minicpmv4_6 import (
+    MiniCPMV4_6VideoProcessor,
+)
+from transformers.video_utils import VideoMetadata
 from transformers.vision_utils import get_vision_nearest_position_ids
 
 from qeff_zoo.auto.vision import _pictures
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.errors import GenerationError, MediaError, UnsupportedModelError
+from qeff_zoo.media.video_processor import KINDS, load_video_processor
+from qeff_zoo.media.videos import Frames
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime.geometry import Tower
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
@@ -71,27 +82,34 @@ def test_other_ways_to_merge_agree_with_hugging_face(changes: dict[str, Any], me
     assert np.abs(found - right.numpy()).max() < 1e-5 * np.abs(right.numpy()).max()
 
 
-@pytest.mark.parametrize("use_image_id", [True, False])
-def test_prompts_are_written_as_by_transformers(use_image_id: bool) -> None:
-    """Numbers of pictures, the whole of each, and its slices, as many as there are; and taken apart again."""
-    session, subject = opened()
+def written(subject: parity.Subject, use_image_id: bool) -> ImageTextToTextSession:
+    """Open the tiny model with a tokenizer, and settings of a processor."""
     folder = subject.folder / "checkpoint"
     words = {f"w{number}": number for number in range(257)}
     for number, word in enumerate(("0", "1", "\n", *TOKENS.values()), 6):
         words[word] = words.pop(f"w{number}")
-    words["<pad>"] = words.pop("w200")
+    words |= {"<pad>": words.pop("w200"), "<video>": words.pop("w201")}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
-    tokenizer.add_special_tokens(["<pad>", *TOKENS.values()])
+    tokenizer.add_special_tokens(["<pad>", "<video>", *TOKENS.values()])
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {**TINY.image_processor, "use_image_id": use_image_id}
+    filmed = {**settings, "max_num_frames": 3}
     for name, content in (
         ("tokenizer_config", {"extra_special_tokens": TOKENS}),
         ("preprocessor_config", settings),
+        ("video_preprocessor_config", filmed),
     ):
         (folder / f"{name}.json").write_text(json.dumps(content))
-    case = parity.Case(recipe=RECIPE, tiny=TINY)
-    session = session_of(case, subject)  # type: ignore[assignment]
+    session = session_of(parity.Case(recipe=RECIPE, tiny=TINY), subject)
+    assert isinstance(session, ImageTextToTextSession)
+    return session
+
+
+@pytest.mark.parametrize("use_image_id", [True, False])
+def test_prompts_are_written_as_by_transformers(use_image_id: bool) -> None:
+    """Numbers of pictures, the whole of each, and its slices, as many as there are; and taken apart again."""
+    session: Any = written(opened()[1], use_image_id)
     random = np.random.default_rng(0)
     pictures = [random.integers(0, 256, (*size, 3), np.uint8) for size in ((60, 60), (20, 20))]
     made = [session.prepare(one) for one in pictures]
@@ -99,7 +117,7 @@ def test_prompts_are_written_as_by_transformers(use_image_id: bool) -> None:
     told = SimpleNamespace(
         **{**TOKENS, "image_token": "<pad>", "slice_mode": True},
     )
-    written = [
+    texts = [
         MiniCPMV4_6Processor.replace_image_token(
             told,
             {**one, "num_patches_per_image": [len(one["target_sizes"])]},
@@ -110,8 +128,8 @@ def test_prompts_are_written_as_by_transformers(use_image_id: bool) -> None:
     ]
     text = "w1 <pad> w2 <pad> w3"
     if use_image_id:
-        written = MiniCPMV4_6Processor._prepend_local_ids(told, [text], written, "<pad>")
-    first, second = written
+        texts = MiniCPMV4_6Processor._prepend_local_ids(told, [text], texts, "<pad>")
+    first, second = texts
     prompt = [*session.request(text, images=pictures).prompt]
     expected = f"w1 {first} w2 {second} w3"
     assert prompt == session.tokenizer.encode(expected, special_tokens=False)
@@ -127,3 +145,103 @@ def test_prompts_are_written_as_by_transformers(use_image_id: bool) -> None:
     whole = [session.reader.look(one).features["image_embeds"] for one in made]
     np.testing.assert_array_equal(np.concatenate(rows), np.concatenate(whole))
     assert session.request_written_out(prompt, apart).prompt == tuple(prompt)
+
+
+# --- videos ----------------------------------------------------------------------------------------------------------
+
+
+def of_video(prepared: Any) -> dict[str, Any]:
+    """Return frames as transformers' class for videos gives them."""
+    pixels, count = prepared["pixel_values"], len(prepared["pixel_values"])
+    return {
+        "pixel_values_videos": np.concatenate(pixels, -1)[None],
+        "target_sizes_videos": np.tile(prepared["target_sizes"], (count, 1)),
+        "grids_videos": np.tile(prepared["grids"], (count, 1)),
+    }
+
+
+@pytest.mark.parametrize("use_image_id", [True, False])
+def test_answers_about_videos_are_those_of_generate(use_image_id: bool, tmp_path: Any) -> None:
+    """Ids, too: videos have numbers of their own, and their frames none; one is cut into slices, and one is long."""
+    subject = opened()[1]
+    session: Any = written(subject, use_image_id)
+    shots = film(2, 1, 40, 50), film(5, 2, 16, 24)
+    films = []
+    for place, frames in enumerate(shots):
+        (tmp_path / str(place)).mkdir()
+        films.append(clip(tmp_path / str(place), frames, 1000))
+    made, (picture,) = [session.prepare_video(one) for one in films], film(1, 3, 20, 20)
+    assert [len(one["pixel_values"]) for one in made] == [2, 3]
+    shown = session.prepare(picture)
+    told = SimpleNamespace(
+        **TOKENS, image_token="<pad>", video_token="<video>", video_slice_mode=True
+    )
+    told.slice_mode = True
+    given = {name: [] for name in of_video(made[0])}
+    for one in made:
+        for name, array in of_video(one).items():
+            given[name].append(array)
+    given = {
+        name: np.concatenate(every, -1 if "pixel" in name else 0) for name, every in given.items()
+    }
+    counts = [len(one["pixel_values"]) for one in made]
+    asked = {**given, "num_frames_per_video": np.array(counts)}
+    texts = [
+        MiniCPMV4_6Processor.replace_video_token(told, asked, place, video_token_divisor=16)
+        for place in range(2)
+    ]
+    seen = {**shown, "num_patches_per_image": [1]}
+    shown_as = [MiniCPMV4_6Processor.replace_image_token(told, seen, 0, image_token_divisor=16)]
+    text = "w1 <video> w2 <pad> w3 <video> w4"
+    if use_image_id:
+        number = MiniCPMV4_6Processor._prepend_local_ids
+        texts, shown_as = (
+            number(told, [text], every, token)
+            for every, token in ((texts, "<video>"), (shown_as, "<pad>"))
+        )
+    whole = text.replace("<pad>", "<I>").replace("<video>", "<V>", 1).replace("<video>", "<W>")
+    for mark, one in (("<I>", shown_as[0]), ("<V>", texts[0]), ("<W>", texts[1])):
+        whole = whole.replace(mark, one)
+    ids = session.tokenizer.encode(whole, special_tokens=False)
+    request = session.request(text, images=[picture], videos=films, generation_len=6)
+    assert [*request.prompt] == [200 if one == 201 else one for one in ids]
+    arrays = {name: torch.from_numpy(array) for name, array in given.items() if "grids" not in name}
+    arrays |= {name: torch.from_numpy(shown[name]) for name in ("pixel_values", "target_sizes")}
+    choices = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    right = subject.hf.generate(input_ids=torch.tensor([ids]), **arrays, **choices)
+    for videos in (films, [of_video(one) for one in made]):
+        (answer,) = session.generate(
+            text, images=[picture], videos=videos, generation_len=6, ignore_eos=True
+        )
+        assert answer.token_ids == right[0, len(ids) :].tolist()
+    del given["grids_videos"]
+    with pytest.raises(GenerationError, match=r"expected `grids_videos`, too"):
+        session.request("<video>", videos=[given])
+
+
+def test_frames_are_those_that_transformers_takes(tmp_path: Any) -> None:
+    """To the last bit, where they keep their size and numbers, which transformers leaves to torchvision."""
+    kind = KINDS["MiniCPMV4_6VideoProcessor"]
+    for most in (8, 37, 128):
+        theirs = MiniCPMV4_6VideoProcessor(max_num_frames=most)
+        for total, fps in ((1, 1), (9, 2.4), (61, 7), (700, 29.97), (2600, 0.5), (999, 24)):
+            data = VideoMetadata(total_num_frames=total, fps=fps, duration=total / fps)
+            video = Frames([np.zeros((1, 1, 3), np.uint8)] * total, fps, "a video")
+            told = {**kind.settings, "max_num_frames": most}
+            assert kind.sample(video, told) == theirs.sample_frames(data)
+    said: dict[str, Any] = {"do_resize": False, "do_normalize": False, "rescale_factor": 1.0}
+    said |= {"patch_size": 4, "video_processor_type": "MiniCPMV4_6VideoProcessor"}
+    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
+    process = load_video_processor(tmp_path)
+    mine = of_video(process(clip(tmp_path, film(9, 3, 16, 24), 400)))
+    data = VideoMetadata(total_num_frames=9, fps=2.5, duration=3.6)
+    theirs = MiniCPMV4_6VideoProcessor(**said, do_convert_rgb=False)
+    expected = theirs([np.stack(film(9, 3, 16, 24))], video_metadata=[data], return_tensors="np")
+    for name, array in mine.items():
+        np.testing.assert_array_equal(array, expected[name])
+    with pytest.raises(MediaError, match="no times"):
+        process(film(3, 1))
+    said["stack_frames"] = 3
+    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
+    with pytest.raises(UnsupportedModelError, match=r"puts 3 frames of each second.*Expected 1"):
+        load_video_processor(tmp_path)

@@ -1,24 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Videos whose frames are read as pictures, one by one (InternVL): as the unpatched model answers."""
+"""Videos whose frames are read as pictures, one by one: as the unpatched models answer.
+
+Those of InternVL are steps in the prompt; of LLaVA-OneVision's, fewer rows stand there together.
+"""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import parity
 import pytest
 import torch
 import transformers
+from test_media_recipes import session_of
 from test_video_times import clip
 from test_videos import film
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers.models.internvl.processing_internvl import InternVLProcessor
+from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
+from transformers.video_utils import VideoMetadata, default_sample_indices_fn
 
 from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import GenerationError, MediaError
 from qeff_zoo.media.image_processor import image_processor
+from qeff_zoo.media.pixels import resize_across
 from qeff_zoo.media.video_processor import KINDS, load_video_processor
 from qeff_zoo.media.videos import Frames
 from qeff_zoo.package import Package
@@ -163,7 +172,8 @@ def test_numbers_are_those_of_a_picture(tmp_path: Path) -> None:
     )
     for given in (shots, clip(tmp_path, shots, 250)):
         found = process(given)["pixel_values"]
-        right = np.concatenate([picture([shots[one]])["pixel_values"] for one in (1, 4, 6)])
+        chosen = [resize_across(shots[one], 28, 28, 3) for one in (1, 4, 6)]
+        right = np.concatenate([picture([one])["pixel_values"] for one in chosen])
         np.testing.assert_allclose(found, right, atol=5e-7)
     with pytest.raises(MediaError, match=r"it has 2 frames\. Expected at least 3"):
         process(film(2, 1))
@@ -178,3 +188,52 @@ def test_without_a_type_a_recipe_says_it(tmp_path: Path) -> None:
     images: Any = find_recipe("internvl").images
     found = load_video_processor(tmp_path, images.video_processor)
     assert found.kind is KINDS["InternVLVideoProcessor"]
+
+
+# --- LLaVA-OneVision -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("told", [{"num_frames": 8}, {"fps": 0.7}, {"fps": 2}, {}])
+def test_frames_are_at_whole_steps_as_in_transformers(told: dict[str, Any]) -> None:
+    kind = KINDS["LlavaOnevisionVideoProcessor"]
+    for total, fps in ((8, 2), (9, 4.0), (61, 12.5), (140, 13.276309282644394), (700, 29.97)):
+        data = VideoMetadata(total_num_frames=total, fps=fps)
+        video = Frames([np.zeros((1, 1, 3), np.uint8)] * total, fps, "a video")
+        expected = default_sample_indices_fn(data, **told).tolist()
+        assert [*kind.sample(video, {**kind.settings, **told})] == expected
+
+
+def test_rows_of_frames_are_fewer_and_end_with_one() -> None:
+    """Ids and answers, beside a picture, of a side that is no multiple of two."""
+    recipe = find_recipe("llava_onevision")
+    config = json.loads(json.dumps(recipe.tiny[0].config))
+    config["vision_config"] |= {"image_size": 35, "patch_size": 7}
+    config["image_grid_pinpoints"] = [[35, 70], [70, 35]]
+    said: Any = {**recipe.tiny[0].image_processor, "size": {"height": 35, "width": 35}}
+    said["image_grid_pinpoints"] = config["image_grid_pinpoints"]
+    tiny = replace(recipe.tiny[0], config=config, image_processor=said)
+    case = parity.Case(recipe=recipe, tiny=tiny)
+    subject = parity.Subject(case.config, recipe)
+    file = subject.folder / "checkpoint" / "video_preprocessor_config.json"
+    told = {"video_processor_type": "LlavaOnevisionVideoProcessor", "size": said["size"]}
+    file.write_text(json.dumps(told))
+    session: Any = session_of(case, subject)
+    (picture,), shots = film(1, 1, 35, 70), film(3, 2, 20, 30)
+    asked = session.request([3, 200, 4, 201, 5], images=[picture], videos=[shots])
+    made, shown = session.prepare_video(shots), session.prepare(picture)
+    writer: Any = SimpleNamespace(num_image_tokens=25, video_token="v")
+    given = {"pixel_values_videos": torch.from_numpy(made["pixel_values"])[None]}
+    count = len(LlavaOnevisionProcessor.replace_video_token(writer, given, 0))
+    rows = session.reader.look(shown).rows
+    ids = [3, *[200] * rows, 4, *[201] * count, 5]
+    assert [*asked.prompt] == [200 if one == 201 else one for one in ids]
+    given |= {name: torch.from_numpy(array) for name, array in shown.items()}
+    choices = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    right = subject.hf.generate(input_ids=torch.tensor([ids]), **given, **choices)
+    for video in (shots, {"pixel_values_videos": made["pixel_values"][None]}):
+        (answer,) = session.generate(
+            [[3, 200, 4, 201, 5]], images=[[picture]], videos=[[video]], generation_len=6, ignore_eos=True
+        )  # fmt: skip
+        assert answer.token_ids == right[0, len(ids) :].tolist()
+    with pytest.raises(GenerationError, match=r"takes 9,001 tokens of a prompt.*--ctx-len"):
+        session.request([3, 201], videos=[film(1000, 1, 2, 2)])

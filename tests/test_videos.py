@@ -23,7 +23,7 @@ from qeff_zoo.errors import GenerationError, MediaError
 from qeff_zoo.media import fetching
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.media.images import ImageLimits
-from qeff_zoo.media.pixels import resize
+from qeff_zoo.media.pixels import resize_across
 from qeff_zoo.media.video_processor import load_video_processor
 from qeff_zoo.media.videos import read_video
 from qeff_zoo.package import Package
@@ -159,12 +159,13 @@ def test_logits_are_those_of_the_forward(built: tuple[Package, Path], case: int)
             given[name] = torch.cat([given[name], torch.tensor([[one]])], 1)
 
 
-def test_frames_are_resized_nearly_as_by_torch() -> None:
+@pytest.mark.parametrize("size", [(84, 112), (84, 224), (168, 112)])
+def test_frames_are_resized_nearly_as_by_torch(size: tuple[int, int]) -> None:
     """transformers resizes frames by torchvision, whose rounding is another; less than one number in fifty differs."""
     (frame,) = film(1, 9, 120, 160)
     given = torch.from_numpy(frame).permute(2, 0, 1)[None]
-    made = torch.nn.functional.interpolate(given, (84, 112), mode="bicubic", antialias=True)
-    apart = np.abs(made[0].permute(1, 2, 0).numpy().astype(int) - resize(frame, 84, 112, 3))
+    made = torch.nn.functional.interpolate(given, size, mode="bicubic", antialias=True)
+    apart = np.abs(made[0].permute(1, 2, 0).numpy().astype(int) - resize_across(frame, *size, 3))
     assert apart.max() <= 2
     assert (apart > 0).mean() <= 0.02
 

@@ -48,6 +48,22 @@ def whole_and_overlapping_crops(images: Sequence[Pixels], settings: Mapping[str,
     }
 
 
+def frames_as_crops(frames: NDArray[np.float32], settings: Mapping[str, Any]) -> Arrays:
+    """Give each frame of a video as a picture of one crop.
+
+    Returns `pixel_values` (frames, patches, values); and, the same for each, `image_token_pooling` (rows, patches of
+    one) and `image_grids` (1, 4), of which the canvas has no rows.
+    """
+    side, patch = _crop({**settings, "overlap_margins": (0, 0)})
+    places = np.arange((side // patch) ** 2).reshape(side // patch, side // patch)
+    squares, shape = squares_of(places, settings["pooling_size"])
+    return {
+        "pixel_values": np.stack([_patches(one.transpose(1, 2, 0), patch) for one in frames]),
+        "image_token_pooling": squares,
+        "image_grids": np.array([[*shape, 0, 0]]),
+    }
+
+
 def _crop(settings: Mapping[str, Any]) -> tuple[int, int]:
     """Return the pixels on a side of a crop, and of a patch.
 

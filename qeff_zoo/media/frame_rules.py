@@ -34,8 +34,7 @@ def at_equal_steps(video: Frames, told: Settings) -> Sequence[int]:
         count = math.floor(some / deep) * deep
     if not 0 < count <= total:
         raise too_few(video, max(count, deep))
-    steps = np.arange(0, total, total / count, dtype=np.float32)
-    return [int(one) for one in steps]
+    return _at_distances(total, count)
 
 
 def from_first_to_last(video: Frames, told: Settings) -> Sequence[int]:
@@ -136,7 +135,55 @@ def in_the_middle(video: Frames, told: Settings) -> Sequence[int]:
         raise too_few(video, max(count, 1))
     shift = told["initial_shift"]
     start = total / count / 2 if shift is True else float(shift)
-    # float32, as there: what is nearly the next frame is that one
+    return _at_distances(total, count, start)
+
+
+def at_whole_steps(video: Frames, told: Settings) -> Sequence[int]:
+    """Transformers' rule for videos where a model has none: as many as asked for, or so many of each second."""
+    total, count, each_second = len(video.pictures), told.get("num_frames"), told.get("fps")
+    if count is None and each_second is not None:
+        if video.fps is None:
+            raise _no_times(video, each_second)
+        count = max(1, int(total / video.fps * each_second))
+    if count is None:
+        return range(total)
+    if count > total:
+        raise too_few(video, count)
+    return [one * total // count for one in range(count)]
+
+
+def no_more_of_a_second(video: Frames, told: Settings) -> Sequence[int]:
+    """Molmo 2: `num_frames`, or fewer where they would be more than `max_fps` of a second; or `fps` of each second."""
+    total, each_second, most = len(video.pictures), told.get("fps"), told["max_fps"]
+    fps = video.fps or taken_of_a_second(told)
+    if each_second is not None:
+        count = int(total / fps * each_second)
+    else:
+        count = (
+            min(told["num_frames"], int(total / fps * most)) if fps > most else told["num_frames"]
+        )
+    return _at_distances(total, max(min(count, total), 1))
+
+
+def one_of_a_second(video: Frames, told: Settings) -> Sequence[int]:
+    """MiniCPM-V 4.6: the first frame of each second, or `max_num_frames` of a video that has more seconds."""
+    fps, duration = _times_of(video, 1)
+    most, total = told["max_num_frames"], len(video.pictures)
+    if duration <= most:
+        return [int(one * fps) for one in range(math.ceil(duration))]
+    tenths = (round(one * 0.1, 1) for one in range(int(duration / 0.1)))
+    at = [min(int(one * fps), total - 1) for one in tenths]
+    return [at[one] for one in _spread(0, len(at) - 1, most)] if len(at) > most else at
+
+
+def taken_of_a_second(told: Settings) -> float:
+    """Molmo 2: how many frames of a second there are, where a video does not say it."""
+    found: float = told.get("fps") or told["max_fps"]
+    return found
+
+
+def _at_distances(total: int, count: int, start: float = 0) -> list[int]:
+    # float32 in the end, as there: what is nearly the next frame is that one
     steps = np.arange(start, total, total / count).astype(np.float32)
     return [int(one) for one in steps if one < total]
 

@@ -40,6 +40,11 @@ def resize(
     )
 
 
+def resize_across(image: Pixels, height: int, width: int, resample: int) -> Pixels:
+    """Resize across, then down, as torchvision does: numbers are rounded between, and Pillow chooses the order."""
+    return resize(resize(image, image.shape[0], width, resample), height, width, resample)
+
+
 def shortest_edge(image: Pixels, edge: int) -> tuple[int, int]:
     """Return the height and width of a picture whose shorter side has this length."""
     height, width = image.shape[:2]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from qeff_zoo.media.image_rules import Arrays, cut
 from qeff_zoo.media.images import Pixels
 from qeff_zoo.media.interpolation import resize_bytes
-from qeff_zoo.media.pixels import numbers, resize
+from qeff_zoo.media.pixels import numbers, resize, resize_across
 
 _THIN = 32  # pixels of a side, below which Step 3.7 puts a long picture into a square
 
@@ -23,20 +23,24 @@ def whole_and_slices(images: Sequence[Pixels], settings: Mapping[str, Any]) -> A
     (tiles of all pictures, 2), rows and columns of patches of each; and `grids` (n, 2), of slices, 0 without any.
     """
     patch, resample = settings["patch_size"]["height"], settings["resample"]
+    of_video = settings.get("of_video", False)
+    sized = resize_across if of_video else resize
     lines, sizes, grids = [], [], []
     for image in images:
-        grid = _grid(image, settings) if settings["slice_mode"] else None
+        whole_only = of_video and not settings["do_resize"]
+        grid = _grid(image, settings) if settings["slice_mode"] and not whole_only else None
         whole = image
         if settings["do_resize"]:
             best = _size(image.shape[0], image.shape[1], settings, enlarge=grid is None)
-            whole = resize(image, *best, resample)
+            whole = sized(image, *best, resample)
         tiles = [whole]
         if grid is not None:
             fine = image
             if settings["do_resize"]:
-                fine = resize(image, *_fine_size(image, grid, settings), resample)
+                fine = sized(image, *_fine_size(image, grid, settings), resample)
             tiles += cut(fine, fine.shape[0] // grid[0], fine.shape[1] // grid[1])
-        lines += [_side_by_side(numbers(tile, settings), patch) for tile in tiles]
+        made = [numbers(tile, settings, at_once=of_video) for tile in tiles]
+        lines += [_side_by_side(tile, patch) for tile in made]
         sizes += [[tile.shape[0] // patch, tile.shape[1] // patch] for tile in tiles]
         grids.append(grid or (0, 0))
     return {
@@ -44,6 +48,17 @@ def whole_and_slices(images: Sequence[Pixels], settings: Mapping[str, Any]) -> A
         "target_sizes": np.array(sizes),
         "grids": np.array(grids),
     }
+
+
+def frames_and_slices(frames: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
+    """Cut each frame of a video as a picture, resized, scaled and normalized as torchvision does.
+
+    Returns `pixel_values` (frames, 3, rows of a patch, columns of all patches of one); and, the same for each,
+    `target_sizes`, `grids` and `of_video`.
+    """
+    made = [whole_and_slices([one], {**settings, "of_video": True}) for one in frames]
+    pixels = np.concatenate([one["pixel_values"] for one in made])
+    return {**made[0], "pixel_values": pixels, "of_video": np.array(1)}
 
 
 def _multiple(length: float, unit: int) -> int:

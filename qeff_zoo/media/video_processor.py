@@ -8,7 +8,7 @@ second, as there.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 from qeff_zoo.media import frame_rules
+from qeff_zoo.media.crops import frames_as_crops
 from qeff_zoo.media.image_processor import PROCESSORS, standard
 from qeff_zoo.media.image_rules import Arrays
 from qeff_zoo.media.images import LIMITS, ImageLimits, Pixels
+from qeff_zoo.media.interpolation import resize_aliased
 from qeff_zoo.media.patch_rules import patches_of_frames, size_of_frames, smart_size, unit_of
-from qeff_zoo.media.pixels import cropped_as_asked, resize
+from qeff_zoo.media.pixels import cropped_as_asked, resize_across
+from qeff_zoo.media.slices import frames_and_slices
 from qeff_zoo.media.videos import Frames, Video, read_video
 
 Settings: TypeAlias = Mapping[str, Any]
@@ -78,6 +81,16 @@ def _seconds_of_steps(video: Frames, chosen: Sequence[int], told: Settings) -> A
     return {"second_per_grid_ts": np.array([told["temporal_patch_size"] / fps], np.float32)}
 
 
+def _seconds_that_count(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
+    """Qwen Omni: by frames of a second that its processor assumes, whatever a video has."""
+    seconds = told["temporal_patch_size"] / told["counted_fps"]
+    return {"second_per_grid_ts": np.array([seconds], np.float32)}
+
+
+def _nothing(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
+    return {}
+
+
 def _times(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
     """Say of each step when it is: between its first frame and its last."""
     deep = told["temporal_patch_size"]
@@ -93,6 +106,12 @@ def _times_of_beginnings(video: Frames, chosen: Sequence[int], told: Settings) -
     return {"timestamps": np.array([one / fps for one in chosen[:: told["temporal_patch_size"]]])}
 
 
+def _times_or_told(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
+    """Say of each frame when it is; of those without times as if they came as fast as frames are taken at most."""
+    fps = video.fps or frame_rules.taken_of_a_second(told)
+    return {"timestamps": np.array([one / fps for one in chosen])}
+
+
 def _patches(frames: NDArray[np.float32], told: Settings) -> Arrays:
     pixels, grid = patches_of_frames(frames, told)
     return {"pixel_values": pixels, "image_grid_thw": np.array([grid], np.int64)}
@@ -103,6 +122,15 @@ def _pictures(frames: NDArray[np.float32], told: Settings) -> Arrays:
     return {"pixel_values": frames}
 
 
+def _aliased(image: Pixels, height: int, width: int, resample: int) -> Pixels:
+    return resize_aliased(image, height, width)
+
+
+def _together(frames: NDArray[np.float32], told: Settings) -> Arrays:
+    """Give frames as one video, whose rows are made of those of all."""
+    return {"pixel_values": frames, "of_video": np.array(1)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """One of `KINDS`.
@@ -110,24 +138,50 @@ class Kind:
     Args:
         settings: Where a checkpoint says nothing else.
         sample: Chooses frames.
-        size: Height and width of a frame, of so many.
         tell: What a model is told beside patches and their grid.
+        size: Height and width of a frame, of so many.
         fewest: Frames that a video must have.
         stamp: What its processor writes around a step of a video, as of `recipe.Images`; nothing where recipes say it.
         counts: Whether `num_frames` says how many are sampled, in place of `fps`; else it says nothing.
         arrange: Makes arrays of frames (n, 3, height, width).
+        fixed: Settings of which a checkpoint's file has no say.
+        resize: Makes a frame that size.
+        cut: Makes arrays of frames as they are, where each becomes several pictures; then no other rule is asked.
     """
 
     settings: Settings
     sample: Callable[[Frames, Settings], Sequence[int]]
-    size: Callable[[Pixels, int, Settings], tuple[int, int]]
     tell: Callable[[Frames, Sequence[int], Settings], Arrays]
+    size: Callable[[Pixels, int, Settings], tuple[int, int]] = _one_size
     fewest: int = 1
     stamp: tuple[str, ...] = ()
     counts: bool = True
     arrange: Callable[[NDArray[np.float32], Settings], Arrays] = _patches
+    fixed: Settings = field(default_factory=dict)
+    resize: Callable[[Pixels, int, int, int], Pixels] = resize_across
+    cut: Callable[[Sequence[Pixels], Settings], Arrays] | None = None
 
 
+def _omni(square: int, fps: float) -> Kind:
+    """Qwen2-VL's class with an Omni processor around it.
+
+    Args:
+        square: Pixels on a side of what becomes a row.
+        fps: Frames of a second by which times are counted.
+    """
+    least, most = (count * square**2 for count in (128, 768))
+    size = {"shortest_edge": least, "longest_edge": most}
+    return Kind(
+        settings=_SETTINGS, sample=frame_rules.at_equal_steps, size=_each_by_itself, tell=_seconds_that_count,
+        fixed={"size": size, "min_pixels": least, "max_pixels": most, "counted_fps": fps},
+    )  # fmt: skip
+
+
+#: Processors of whole models that ask for videos otherwise than the class for those, which a checkpoint names.
+WHOLE: Mapping[str, Kind] = {
+    "Qwen2_5OmniProcessor": _omni(28, 2.0),
+    "Qwen3OmniMoeProcessor": _omni(32, 1.0),
+}
 #: By the name of transformers' class.
 KINDS: Mapping[str, Kind] = {
     _USUAL: Kind(
@@ -162,6 +216,26 @@ KINDS: Mapping[str, Kind] = {
         },
         sample=frame_rules.in_the_middle, size=_one_size, tell=_times, arrange=_pictures,
     ),
+    "LlavaOnevisionVideoProcessor": Kind(
+        settings={**PROCESSORS["LlavaOnevisionImageProcessor"][1], "do_sample_frames": False},
+        sample=frame_rules.at_whole_steps, tell=_nothing, arrange=_together,
+    ),
+    "MiniCPMV4_6VideoProcessor": Kind(
+        settings={
+            **PROCESSORS["MiniCPMV4_6ImageProcessor"][1], "do_sample_frames": True, "max_num_frames": 128,
+            "stack_frames": 1, "temporal_patch_size": 1,
+        },
+        sample=frame_rules.one_of_a_second, tell=_times, cut=frames_and_slices,
+    ),
+    "Molmo2VideoProcessor": Kind(
+        settings={
+            **PROCESSORS["Molmo2ImageProcessor"][1], "pooling_size": (3, 3), "num_frames": 64, "max_fps": 2,
+            "do_sample_frames": True, "temporal_patch_size": 1, "do_rescale": False, "do_normalize": False,
+        },
+        sample=frame_rules.no_more_of_a_second, size=_one_size, tell=_times_or_told, arrange=frames_as_crops,
+        fixed={"do_resize": True}, resize=_aliased,
+    ),
+    **WHOLE,
 }  # fmt: skip
 
 
@@ -191,15 +265,20 @@ class VideoProcessor:
             chosen = self.kind.sample(video, told)
             if len(chosen) < self.kind.fewest:
                 raise frame_rules.too_few(video, self.kind.fewest)
-        frames = np.stack([self._numbers(video.pictures[one], len(chosen)) for one in chosen])
-        return {**self.kind.arrange(frames, told), **self.kind.tell(video, chosen, told)}
+        pictures = [video.pictures[one] for one in chosen]
+        if self.kind.cut:
+            made = self.kind.cut(pictures, told)
+        else:
+            frames = np.stack([self._numbers(one, len(chosen)) for one in pictures])
+            made = self.kind.arrange(frames, told)
+        return {**made, **self.kind.tell(video, chosen, told)}
 
     def _numbers(self, image: Pixels, frames: int) -> NDArray[np.float32]:
         """Resize, scale and normalize a frame of so many: (3, height, width)."""
         told = self.settings
         if told["do_resize"]:
-            image = resize(image, *self.kind.size(image, frames, told), told["resample"])
-        if self.kind.arrange is _pictures:
+            image = self.kind.resize(image, *self.kind.size(image, frames, told), told["resample"])
+        if self.kind.arrange in (_pictures, _together):
             image = cropped_as_asked(image, told)
         values = image.transpose(2, 0, 1).astype(np.float32)
         scale = told["rescale_factor"] if told["do_rescale"] else 1.0
@@ -261,17 +340,23 @@ def _read(folder: Path) -> tuple[Mapping[str, Any], Path] | None:
 
 
 def _processor(document: Mapping[str, Any], file: Path, usual: str) -> VideoProcessor:
-    name = document.get("video_processor_type", usual)
+    name = usual if usual in WHOLE else document.get("video_processor_type", usual)
     if name not in KINDS:
         raise UnsupportedModelError(
             f"Videos cannot be processed as {name!r} does. Expected {', '.join(KINDS)}. Process them with "
             "transformers, and give the arrays."
         )
     kind = KINDS[name]
-    settings = {**kind.settings, **{key: one for key, one in document.items() if one is not None}}
+    said = {key: one for key, one in document.items() if one is not None}
+    settings = {**kind.settings, **said, **kind.fixed}
     if kind.counts and None not in (settings.get("num_frames"), settings.get("fps")):
         raise CheckpointError(
             f"Cannot sample videos as {file} says: it takes {settings['num_frames']} frames of each (num_frames), and "
             f"{settings['fps']} of each second (fps). Expected one of the two. Remove the other."
+        )
+    if (stacked := settings.get("stack_frames", 1)) > 1:
+        raise UnsupportedModelError(
+            f"Cannot sample videos as {file} says: it puts {stacked} frames of each second into one picture "
+            "(stack_frames). Expected 1. Process them with transformers, and give the arrays."
         )
     return VideoProcessor(kind, standard(settings))

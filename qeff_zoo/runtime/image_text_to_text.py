@@ -6,19 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.answers import Request
-from qeff_zoo.runtime.geometry import Tower
 from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSession, Prepared
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Array, Bounded, Program
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.reading import Distant
 from qeff_zoo.runtime.tokenizer import read_json
-from qeff_zoo.runtime.video_steps import TIMES, Stamps, check_times, steps_of
-from qeff_zoo.runtime.vision import GRID, STEP_SECONDS, AsPrepared, Vision
+from qeff_zoo.runtime.video_steps import TIMES, Stamps, check_times, of_processor, rows_of, steps_of
+from qeff_zoo.runtime.vision import AsPrepared, Vision
 from qeff_zoo.states import VISION_SIZE
 from qeff_zoo.tasks import model_config
 
@@ -113,9 +110,7 @@ class ImageTextToTextSession(MediaTextSession):
         """Make the arrays of a video that the vision program takes.
 
         Args:
-            given: As of `media.videos.read_video`, or what a processor has prepared: `pixel_values_videos`,
-                `video_grid_thw`, and `second_per_grid_ts` (1 where it is not there) or, where each step's time is
-                written in the prompt, `timestamps`.
+            given: As of `media.videos.read_video`, or what a processor has prepared: see `video_steps.of_processor`.
 
         Raises:
             MediaError: It cannot be read.
@@ -124,16 +119,9 @@ class ImageTextToTextSession(MediaTextSession):
         """
         from qeff_zoo.media.video_processor import load_video_processor
 
-        tower = self.check_reads_videos()
-        if isinstance(given, Mapping) and tower is None:
-            frames = np.asarray(given["pixel_values_videos"])
-            frames = frames.reshape(-1, *frames.shape[-3:])
-            made: Prepared = {"pixel_values": frames, TIMES: np.zeros(len(frames))}
-        elif isinstance(given, Mapping):
-            seconds = np.asarray(given.get(STEP_SECONDS, [1.0]), np.float32)
-            grid, pixels = given["video_grid_thw"], given["pixel_values_videos"]
-            made = {"pixel_values": pixels, GRID: grid, STEP_SECONDS: seconds}
-            made = {**made, TIMES: given[TIMES]} if TIMES in given else made
+        self.check_reads_videos()
+        if isinstance(given, Mapping):
+            made: Prepared = of_processor(given, self.told)
         else:
             if self._video_processor is None:
                 usual = self.told.get("video_processor", "")
@@ -141,9 +129,7 @@ class ImageTextToTextSession(MediaTextSession):
             made = self._video_processor(given)
         if self._stamp():
             made = {**made, TIMES: check_times(made)}
-        each = self.config.get("image_seq_length", 1) if tower is None else 1 / tower.merge**2
-        rows = int(len(made["pixel_values"]) * each)
-        if rows >= (room := self.decoder.sizes.ctx_len):
+        if (rows := rows_of(made, self.told, self.config)) >= (room := self.decoder.sizes.ctx_len):
             raise GenerationError(
                 f"A video takes {rows:,} tokens of a prompt; expected fewer than {room:,}, the package's context. Give "
                 "fewer or smaller frames, or build it with a larger --ctx-len."
@@ -160,6 +146,11 @@ class ImageTextToTextSession(MediaTextSession):
         if not videos:
             return super().request(prompt, chat=chat, **choices)
         pictures: Sequence[Any] = choices.pop(self.argument, ())
+        if self.told.get("alone") and len(pictures) + len(videos) > 1:
+            raise GenerationError(
+                f"The prompt has {len(videos)} videos and {len(pictures)} pictures; expected one video alone, as this "
+                "model reads them. Leave the others out."
+            )
         films = [self.prepare_video(one) for one in videos]
         text = prompt if isinstance(prompt, str) else None
         if chat and text is not None:
@@ -172,13 +163,14 @@ class ImageTextToTextSession(MediaTextSession):
         self._check_count(tokens, self.marker, len(pictures))
         self._check_count(tokens, film, len(films), "videos")
         if texts := self._stamp():
-            stamps = Stamps(texts, film, self.tokenizer)
+            around = [self._special_token(name) for name in self._numbered]
+            stamps = Stamps(texts, film, self.tokenizer, around)
             if chat or text is None:
                 tokens = stamps.in_tokens(tokens, films)
             else:
                 tokens = [*self._read(stamps.in_text(text, films))]
             films = [step for one in films for step in steps_of(one)]
-        left = {self.marker: map(self.prepare, pictures), film: iter(films)}
+        left = {self.marker: iter(self.prepare_all(pictures)), film: iter(films)}
         prepared = [next(left[token]) for token in tokens if token in left]
         # What stands in a feature's place is not read: one token does for both.
         same = [self.marker if token == film else token for token in tokens]
@@ -217,24 +209,19 @@ class ImageTextToTextSession(MediaTextSession):
             )
         return named[0]
 
-    def check_reads_videos(self) -> Tower | None:
-        """Return the geometry of what reads videos, where it takes patches.
-
-        Raises:
-            GenerationError: Nothing does.
-        """
+    def check_reads_videos(self) -> None:
+        """Raise `GenerationError` where nothing reads videos."""
         if not self.told.get("video"):
             raise GenerationError(
                 f"The prompt has videos, and this package of {self.config.get('model_type')!r} reads pictures alone; "
-                "expected one of Qwen2-VL to Qwen3.5, GLM-4.1V to 4.6V, or InternVL. Give it single frames as pictures "
-                "(--image)."
+                "expected one of a model whose videos are read, which docs/vision-language.md lists. Give it single "
+                "frames as pictures (--image)."
             )
         if not isinstance(self.reader, Vision) or isinstance(self.reader.program, Bounded):
             raise GenerationError(
                 "The prompt has videos, and this package has no vision program, or one of fixed sizes, those of a "
                 "picture; expected one for pictures of any size. Build it for --target ort, without --decode-only."
             )
-        return self.reader.tower
 
     def _most_patches(self) -> int:
         """Return how many patches a picture may have, where programs that read them have fixed sizes; else 0."""

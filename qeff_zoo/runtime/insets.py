@@ -23,7 +23,9 @@ class Encoded:
         grid: Time, height and width in rows of features; or tiles, and the rows and columns in which they lie.
         seconds: That it took to read it; 0 where it was known.
         kind: What it is counted with.
-        pace: Rotary positions from one step of a video's time to the next.
+        times: Rotary position of each step of a video, counted from its first; nothing where they follow one another.
+        numbered: Whether it counts where pictures of a prompt have numbers.
+        span: Rotary positions up to what follows it; 0 for as many as the longer of its sides has.
     """
 
     digest: bytes
@@ -31,7 +33,9 @@ class Encoded:
     grid: tuple[int, int, int] = (1, 1, 1)
     seconds: float = 0.0
     kind: Kind = "pictures"
-    pace: float = 1.0
+    times: Array | None = None
+    span: int = 0
+    numbered: bool = True
 
     @property
     def rows(self) -> int:
@@ -107,8 +111,8 @@ class Insets:
 
     @property
     def by_grid(self) -> bool:
-        """Whether features and grids say all: nothing is a state, and no time counts faster or slower than steps."""
-        return all(part.pace == 1 for part in self.parts)
+        """Whether features and grids say all: nothing is a state, and no time counts otherwise than by steps."""
+        return all(part.times is None and not part.span for part in self.parts)
 
     def end(self, start: int, stop: int) -> int:
         """Return where a call may end that is to end at `stop`: not within a stretch that must be whole."""
@@ -238,17 +242,17 @@ def _digest(tokens: Sequence[int]) -> bytes:
 
 
 def _axes(length: int, pictures: Sequence[Encoded], starts: Sequence[int]) -> Array:
-    """Count text by one; a picture's tokens by time, row and column, and on from the larger of its sides."""
+    """Count text by one; a picture's tokens by time, row and column, and on from where it ends."""
     axes = np.zeros((3, length), np.int64)
     at = done = 0
     for picture, start in zip(pictures, starts, strict=True):
         axes[:, done:start] = np.arange(at, at + start - done)
         at += start - done
         lie = np.indices(picture.grid).reshape(3, -1)
-        # float32, and cut off: so a model's own forward counts
-        lie[0] = (lie[0].astype(np.float32) * np.float32(picture.pace)).astype(np.int64)
+        if picture.times is not None:
+            lie[0] = picture.times[lie[0]]
         done = start + lie.shape[1]
         axes[:, start:done] = at + lie
-        at += max(picture.grid[1:])
+        at += picture.span or max(picture.grid[1:])
     axes[:, done:] = np.arange(at, at + length - done)
     return axes

@@ -15,6 +15,8 @@ from qeff_zoo.errors import MediaError
 from qeff_zoo.runtime.geometry import Tower
 from qeff_zoo.runtime.program import Array
 
+#: Is there beside the arrays of a video, or of a frame that is read by itself.
+OF_VIDEO = "of_video"
 #: Tokens by their text, or as `field.number` of a list of the config, and numbers of placeholders.
 Written: TypeAlias = list[str | int]
 #: Tiles in all, or rows of features of the first, and rows and columns of those that are parts; of a picture that is
@@ -83,6 +85,8 @@ def _unpadded(features: Array, height: int, width: int) -> Array:
 def _lines(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
     """Order features of tiles, each of which ends with the learned row."""
     parts, newline = [tile[:-1] for tile in tiles], tiles[0][-1:]
+    if OF_VIDEO in prepared:
+        return np.concatenate([*map(_halved, parts), newline])
     if len(tiles) == 1:
         return tiles[0]
     size, side = int(config["vision_config"]["image_size"]), math.isqrt(len(parts[0]))
@@ -107,6 +111,15 @@ def _shrunk(features: Array, side: int, limit: str | None) -> Array:
     down, right = (_taps(old, int(old // ratio)).astype(features.dtype) for old in (rows, columns))
     found: Array = np.einsum("ri,ijw,cj->rcw", down, features, right, optimize=True)
     return found
+
+
+def _halved(features: Array) -> Array:
+    """Interpolate features of a frame to half as many rows and columns."""
+    side = math.isqrt(len(features))
+    taps = _taps(side, math.ceil(side / 2)).astype(features.dtype)
+    square = features.reshape(side, side, -1)
+    found: Array = np.einsum("ri,ijw,cj->rcw", taps, square, taps)
+    return found.reshape(-1, features.shape[-1])
 
 
 def _taps(old: int, new: int) -> Array:
@@ -300,9 +313,16 @@ def _whole_and_canvas(
     image_use_col_tokens: bool | None = True,
     use_single_crop_col_tokens: bool | None = None,
     use_single_crop_start_token: bool | None = True,
+    video_use_col_tokens: bool | None = False,
+    use_frame_special_tokens: bool | None = True,
 ) -> Written:
+    """Write a picture; without a canvas, a frame of a video."""
     first, tall, wide = grid
     side, end = math.isqrt(first), "image_end_token_id"
+    if not tall:
+        kind = "frame" if use_frame_special_tokens else "image"
+        every: Written = [side, *["image_col_id"] * bool(video_use_col_tokens)]
+        return [f"{kind}_start_token_id", *every * side, f"{kind}_end_token_id"]
     ended, own = image_use_col_tokens, use_single_crop_col_tokens
     line: Written = [wide, *["image_col_id"] * bool(ended)]
     of_whole: Written = [side, *["image_col_id"] * bool(ended if own is None else own)]
@@ -406,6 +426,8 @@ LAYOUTS: Mapping[str, Layout] = {
             "image_use_col_tokens",
             "use_single_crop_col_tokens",
             "use_single_crop_start_token",
+            "video_use_col_tokens",
+            "use_frame_special_tokens",
         ),
     ),
 }

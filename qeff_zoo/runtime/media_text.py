@@ -277,14 +277,15 @@ class MediaTextSession(TextGenerationSession):
                 f"The prompt has the tokens {sorted(taken)}, which stand around {self._nouns}; expected them to be "
                 "written by this package alone. Leave them out."
             )
-        left, whole = iter(enumerate(parts)), list[int]()
+        left, number, whole = iter(parts), 0, list[int]()
         joined = self.reader.layout.joined
         for token in tokens:
             if token == self.marker:
-                number, part = next(left)
-                run = self._number(number) + self.run_of(part)
+                part = next(left)
+                run = self._number(number) * part.numbered + self.run_of(part)
                 # One token ends a picture and begins the next.
                 whole += run[1:] if joined and whole[-1:] == run[:1] else run
+                number += part.numbered
             else:
                 whole.append(token)
         return whole

@@ -1,18 +1,103 @@
 # SPDX-License-Identifier: Apache-2.0
 """Videos that are read step by step: each step is a picture in the prompt, behind a text that says when it is."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.geometry import Tower
+from qeff_zoo.runtime.layouts import GRIDS, OF_VIDEO
 from qeff_zoo.runtime.media_text import Prepared
+from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.runtime.vision import GRID
+from qeff_zoo.runtime.vision import GRID, STEP_SECONDS
 
 #: Of each step, in seconds, as the processor says it.
 TIMES = "timestamps"
+
+
+#: How processors of Qwen Omni call what others call `STEP_SECONDS`.
+_OMNI_SECONDS = "video_second_per_grid"
+#: What processors make of the sound of a video.
+_SOUNDS = {"input_features", "feature_attention_mask"}
+
+
+def of_processor(given: Mapping[str, Any], told: Mapping[str, Any]) -> Prepared:
+    """Call what a processor has prepared of a video as the arrays of pictures are called.
+
+    Args:
+        given: `pixel_values_videos`; of patches `video_grid_thw`, and `second_per_grid_ts` or `video_second_per_grid`
+            (1 where neither is there); of crops `video_token_pooling` and `video_grids`; of slices
+            `target_sizes_videos` and `grids_videos`; and where each step's time is written in the prompt, `timestamps`.
+        told: What a recipe says of pictures.
+
+    Raises:
+        GenerationError: It has sound, too.
+    """
+    if sound := given.keys() & _SOUNDS:
+        raise GenerationError(
+            f"What was prepared of the video has {', '.join(sorted(sound))}, its sound; expected its frames alone. "
+            "Process it with use_audio_in_video=False."
+        )
+    pixels, times = np.asarray(given["pixel_values_videos"]), given.get(TIMES)
+    known = {} if times is None else {TIMES: np.asarray(times)}
+    if "video_grid_thw" in given:
+        seconds = given.get(STEP_SECONDS, given.get(_OMNI_SECONDS, [1.0]))
+        grid = {GRID: given["video_grid_thw"], STEP_SECONDS: np.asarray(seconds, np.float32)}
+        return {"pixel_values": pixels, **grid, **known}
+    if packed := told.get("packed"):
+        return _packed(pixels, packed, given) | known
+    if pooled := told.get("pooled"):
+        _, rows, columns = (int(one) for one in np.reshape(given["video_grids"], 3))
+        each = np.asarray(given["video_token_pooling"])[: rows * columns]  # alike of every frame
+        return {
+            "pixel_values": pixels, pooled: each, GRIDS: np.array([[rows, columns, 0, 0]]), **known
+        }  # fmt: skip
+    frames = pixels.reshape(-1, *pixels.shape[-3:])
+    if not told.get("stamp"):
+        return {"pixel_values": frames, OF_VIDEO: np.array(1)}
+    return {"pixel_values": frames, TIMES: np.zeros(len(frames)), **known}
+
+
+def _packed(pixels: Array, sizes: str, given: Mapping[str, Any]) -> dict[str, Array]:
+    """Take apart patches of all frames that lie side by side; frames of a video are cut alike."""
+    if "grids_videos" not in given:
+        raise GenerationError(
+            f"What was prepared of the video has {', '.join(sorted(given))}; expected `grids_videos`, too, which say "
+            "where a frame ends. Give all that the checkpoint's video processor returns, as its whole one does not."
+        )
+    every = np.reshape(given[f"{sizes}_videos"], (-1, 2))
+    grids = np.reshape(given["grids_videos"], (-1, 2))
+    parted = np.split(pixels, len(grids), axis=-1)
+    return {
+        "pixel_values": np.concatenate(parted), sizes: every[: len(every) // len(grids)], "grids": grids[:1],
+        OF_VIDEO: np.array(1), TIMES: np.zeros(len(grids)),
+    }  # fmt: skip
+
+
+def rows_of(prepared: Prepared, told: Mapping[str, Any], config: Mapping[str, Any]) -> int:
+    """Return how many rows of features a video takes.
+
+    Args:
+        prepared: Of a video.
+        told: What a recipe says of pictures.
+        config: Of the model.
+    """
+    count = len(prepared["pixel_values"])
+    if pooled := told.get("pooled"):
+        return count * len(prepared[pooled])
+    if told.get("layout") == "lines":
+        vision = config["vision_config"]
+        side = math.ceil(int(vision["image_size"]) // int(vision["patch_size"]) / 2)
+        return count * side**2 + 1
+    if not told.get("patches"):
+        return count * int(config.get("image_seq_length", 1))
+    if packed := told.get("packed"):
+        count *= int(prepared[packed].prod(1).sum())
+    return int(count / Tower.read(config, told).merge ** 2)
 
 
 def check_times(given: Mapping[str, Any]) -> np.ndarray[Any, Any]:
@@ -36,7 +121,8 @@ def _count(prepared: Mapping[str, Any]) -> int:
 def steps_of(prepared: Prepared) -> list[Prepared]:
     """Take a video apart into pictures, which do not see one another."""
     if GRID not in prepared:
-        return [{"pixel_values": one[None]} for one in prepared["pixel_values"]]
+        alike = {name: one for name, one in prepared.items() if name not in ("pixel_values", TIMES)}
+        return [{"pixel_values": one[None], **alike} for one in prepared["pixel_values"]]
     steps, height, width = (int(one) for one in prepared[GRID].reshape(3))
     grid = np.array([[1, height, width]], np.int64)
     patches = np.split(np.asarray(prepared["pixel_values"]), steps)
@@ -50,22 +136,29 @@ class Stamps:
         texts: Before and after a step, and between steps, as a recipe says.
         film: The token of a video, and of each of its steps.
         tokenizer: Of the package.
+        around: Texts around the number of each video of a prompt; nothing where they have none.
     """
 
-    def __init__(self, texts: Sequence[str], film: int, tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self,
+        texts: Sequence[str],
+        film: int,
+        tokenizer: Tokenizer | None,
+        around: Sequence[str] = (),
+    ) -> None:
         if tokenizer is None:
             raise GenerationError(
                 "The prompt has videos, and this package has no tokenizer; expected one, since the times of a video's "
                 "steps are written as text. Build the package of a checkpoint with tokenizer.json."
             )
         self._before, self._after, self._between = (*texts, "")[:3]
-        self._film, self._tokenizer = film, tokenizer
+        self._film, self._tokenizer, self._around = film, tokenizer, around
         self.marker = tokenizer.piece(film).strip()
 
-    def text(self, video: Prepared) -> str:
-        """Return what is written for a video."""
+    def text(self, video: Prepared, number: int = 0) -> str:
+        """Return what is written for a video, the first of which has number 0."""
         step = f"{self._before}{self.marker}{self._after}"
-        return self._between.join(
+        return str(number).join(self._around) + self._between.join(
             step.format(float(one), number=place + 1, second=int(one))
             for place, one in enumerate(video[TIMES])
         )
@@ -74,15 +167,17 @@ class Stamps:
         """Write out the videos of a text, of which it has as many places."""
         first, *rest = prompt.split(self.marker)
         return first + "".join(
-            self.text(one) + after for one, after in zip(videos, rest, strict=True)
+            self.text(one, number) + after
+            for number, (one, after) in enumerate(zip(videos, rest, strict=True))
         )
 
     def in_tokens(self, tokens: Sequence[int], videos: Sequence[Prepared]) -> list[int]:
         """Write out the videos of a prompt's tokens: between others that stand for no text, as templates write them."""
-        left, whole = iter(videos), list[int]()
+        left, whole = iter(enumerate(videos)), list[int]()
         for token in tokens:
             if token == self._film:
-                whole += self._tokenizer.encode(self.text(next(left)), special_tokens=False)
+                number, video = next(left)
+                whole += self._tokenizer.encode(self.text(video, number), special_tokens=False)
             else:
                 whole.append(token)
         return whole

@@ -9,6 +9,7 @@ import numpy as np
 from qeff_zoo.errors import MediaError
 from qeff_zoo.runtime.geometry import Tower
 from qeff_zoo.runtime.insets import Encoded, Pictured, Viewed
+from qeff_zoo.runtime.layouts import OF_VIDEO
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.reading import Reader
 
@@ -109,9 +110,11 @@ class Vision(Reader):
                 **self.tower.describe((frames, height, width)),
             }
         grid = frames, height // self.tower.merge, width // self.tower.merge
-        return Encoded(
-            digest=digest, features=self._run(told), grid=grid, pace=self._pace(prepared)
-        )
+        times = self._times(frames, prepared)
+        span = 0
+        if times is not None and self._told.get("lasting"):
+            span = max(*grid[1:], int(times[-1]) + 1)
+        return Encoded(digest=digest, features=self._run(told), grid=grid, times=times, span=span)
 
     def _check_merge(self, prepared: Mapping[str, Array]) -> None:
         assert self.tower is not None
@@ -122,13 +125,27 @@ class Vision(Reader):
                 f"{self.tower.merge}, for which this package was built. Set `merge_size` in the processor's JSON."
             )
 
-    def _pace(self, prepared: Mapping[str, Array]) -> float:
-        """Return how many rotary positions a step of time takes, which a picture has one of."""
+    def _times(self, steps: int, prepared: Mapping[str, Array]) -> Array | None:
+        """Return the rotary positions of steps; nothing where they follow one another, as those of a picture."""
         usual = self._told.get("pace")
         if not usual or STEP_SECONDS not in prepared:
-            return 1.0
-        each_second = self._config["vision_config"].get("tokens_per_second", usual)
-        return float(np.float32(each_second) * np.float32(prepared[STEP_SECONDS].reshape(())))
+            return None
+        seconds = np.float32(prepared[STEP_SECONDS].reshape(()))
+        order = np.arange(steps, dtype=np.float32)
+        # float32, one product after the other, and cut off: so a model's own forward counts.
+        if each_second := self._config.get("position_id_per_seconds"):
+            times = order * seconds * np.float32(each_second)
+        else:
+            each_second = self._config["vision_config"].get("tokens_per_second", usual)
+            times = order * (np.float32(each_second) * seconds)
+        whole: Array = times.astype(np.int64)
+        if self._told.get("fractions") and (whole != times).any():
+            raise MediaError(
+                f"Cannot read a video whose steps take {seconds:g} s: with {each_second} rotary positions of each "
+                f"second they lie at {times[:4].tolist()}. Expected whole ones. Process it with another `fps`."
+            )
+        same = not self._told.get("lasting") and (whole == np.arange(steps)).all()
+        return None if same else whole
 
     def _look_at_column(
         self, digest: bytes, pixels: Array, prepared: Mapping[str, Array]
@@ -174,7 +191,8 @@ class Vision(Reader):
             begun += height * width
         features = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
         grid = self.layout.grid(len(found), prepared, self._config)
-        return Encoded(digest=digest, features=features, grid=grid)
+        numbered = OF_VIDEO not in prepared  # frames have no numbers
+        return Encoded(digest=digest, features=features, grid=grid, numbered=numbered)
 
     def _view(self, digest: bytes, prepared: Mapping[str, Array]) -> Viewed:
         """Read all tiles of a picture together, which see one another."""
