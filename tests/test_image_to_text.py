@@ -1,34 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is written of pictures by cross-attention: logits and tokens are those of Hugging Face's and of `generate`."""
 
+import base64
 import copy
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import openai
 import parity
 import pytest
 import tokenizers
 import torch
 import transformers
+from fixtures_serving import chat, complete, connect, figures, running
 from parity import Array, Subject
 from PIL import Image
 from test_text2text import SPANS, texts
 
 import qeff_zoo
+from qeff_zoo import bench, bench_case
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
-from qeff_zoo.errors import GenerationError, MediaError, PlanError, ServingError
+from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.pipeline import make_plan
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import Engine, Grammar, ImageToTextSession
 from qeff_zoo.runtime.writing_rules import WritingRules
-from qeff_zoo.serving.server import Choices, _backend
 from qeff_zoo.tasks import IMAGE_TO_TEXT, crossing, find
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.drawings import draw
@@ -367,11 +371,101 @@ def test_what_is_no_picture_is_refused(session: ImageToTextSession, tmp_path: Pa
     with pytest.raises(MediaError, match=r"a\.png"):
         session.generate([tmp_path / "a.png"])
     assert main(["run", str(session.folder), "--prompt", "w7"]) == 1
-    with (
-        pytest.raises(ServingError, match="OpenAI's API does not cover"),
-        _backend(session, Choices(name="m", fingerprint="f", api_key=None)),
-    ):
-        pass
+
+
+# --- the server and the bench -----------------------------------------------------------------------
+
+
+def part(file: Path) -> dict[str, Any]:
+    data = base64.b64encode(file.read_bytes()).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+
+
+def user(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "user", "content": [*parts]}
+
+
+def test_a_server_writes_of_the_picture_of_a_chat(
+    session: ImageToTextSession, files: list[Path]
+) -> None:
+    begun = "<s_docvqa> w7 <s_answer>"
+    (plain,) = session.generate([files[0]])
+    (told,) = session.generate([files[0]], prompt=begun, generation_len=5)
+    with Engine(session) as engine, running(engine) as url, connect(url) as client:
+        before = figures(url)
+        answer = chat(client, messages=[user(part(files[0]))], max_tokens=None, n=2)
+        assert [one.message.content for one in answer.choices] == [plain.text] * 2
+        assert (answer.usage.prompt_tokens, answer.choices[0].finish_reason) == (1, "stop")
+        asked = {
+            "messages": [user(part(files[0]), {"type": "text", "text": begun})],
+            "max_tokens": 5,
+        }
+        assert chat(client, **asked).choices[0].message.content == told.text
+        streamed = "".join(
+            one.choices[0].delta.content or "" for one in chat(client, **asked, stream=True)
+        )
+        assert streamed == told.text
+        counted = figures(url)
+    names = ("pictures_total", "encoded_pictures_total")  # of n choices each reads it for itself
+    assert [counted[name] - before[name] for name in names] == [3, 4]
+
+
+NOT_SERVED: Mapping[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
+    "several messages": (lambda seen: {"messages": [user(seen), user(seen)]}, "the request has 2 messages; expected"),
+    "no picture": (lambda _: {"messages": [user({"type": "text", "text": "w7"})]}, "the request has 0 pictures"),
+    "two pictures": (lambda seen: {"messages": [user(seen, seen)]}, "the request has 2 pictures"),
+    "another role": (lambda seen: {"messages": [{**user(seen), "role": "system"}]}, "the request has role 'system'"),
+    "a recording": (
+        lambda seen: {"messages": [user(seen, {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}})]},
+        "the request has recordings",
+    ),
+    "a call of a tool": (lambda seen: {"messages": [{**user(seen), "tool_calls": []}]}, "has 'tool_calls'; expected"),
+    "tools": (lambda seen: {"messages": [user(seen)], "tools": [{}]}, "Parameter 'tools'"),
+    "passages": (lambda seen: {"messages": [user(seen)], "extra_body": {"blocks": ["a"]}}, "Parameter 'blocks'"),
+    "a picture that is elsewhere": (
+        lambda _: {"messages": [user({"type": "image_url", "image_url": {"url": "https://a.b/c.png"}})]},
+        "this server does not fetch it",
+    ),
+    "no file of a picture": (
+        lambda _: {"messages": [user({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}})]},
+        "Cannot read",
+    ),
+    "a long answer's beginning": (
+        lambda seen: {"messages": [user(seen, {"type": "text", "text": "w7 " * 40})]},
+        "expected at most 31",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def served(session: ImageToTextSession) -> Iterator[Any]:
+    with Engine(session) as engine, running(engine) as url, connect(url) as client:
+        yield client
+
+
+@pytest.mark.parametrize("what", NOT_SERVED)
+def test_what_else_a_chat_has_is_refused_by_name(what: str, served: Any, files: list[Path]) -> None:
+    ask, message = NOT_SERVED[what]
+    with pytest.raises(openai.BadRequestError, match=message):
+        chat(served, **ask(part(files[0])))
+
+
+def test_completions_have_no_picture(served: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match="Use /v1/chat/completions"):
+        complete(served, "w7")
+
+
+def test_bench_measures_reading_and_writing(session: ImageToTextSession, files: list[Path]) -> None:
+    package = qeff_zoo.find_package(str(session.folder))
+    (_, both) = bench.plan(package, generation_len=5)
+    assert (both.prompt_len, both.batch_size, both.images) == (1, 2, ())
+    with pytest.raises(GenerationError, match="There are 2 pictures"):
+        bench.plan(package, images=[*map(str, files[:2])])
+    for case in (both, replace(both, prompt_len=3, images=(str(files[0]),))):
+        found = bench_case.measure(package, replace(case, threads=1), 1)
+        assert min(found.encode_s or 0, found.decode_tokens_per_s or 0) > 0
+        assert found.encode_s is not None
+        assert found.ttft_s > found.encode_s
 
 
 @pytest.mark.parametrize(

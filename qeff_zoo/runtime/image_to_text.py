@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An image-to-text package as a session: pictures in, what is written of them out."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -58,8 +59,14 @@ class ImageToTextSession(WritingSession):
         self.eos_token_ids = self.rules.ends
         #: Whether answers have special tokens, and a prompt is how one begins.
         self.tagging = bool(chosen.get("tagging"))
+        self._pictures, self._counting = 0, threading.Lock()
         if self.tokenizer:
             self.tokenizer.shows_special = self.tagging
+
+    @property
+    def shown(self) -> Mapping[str, int]:
+        """As of `TextGenerationSession`."""
+        return {"pictures": self._pictures, "encoded_pictures": self.sources.count}
 
     @property
     def size(self) -> tuple[int, ...]:
@@ -147,6 +154,8 @@ class ImageToTextSession(WritingSession):
         begun = self._beginning(prompt)
         told: dict[str, Any] = {"generation_len": generation_len, "sampling": sampling, **choices}
         made = self._begun(begun, self.rules, **told)
+        with self._counting:  # any thread may make a request
+            self._pictures += 1
         text = prompt if isinstance(prompt, str) else ""
         return replace(made, picture=self.prepare(picture, limits), text=text)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What answers are written of, as texts: an encoder reads each once, into the row of the decoder that writes."""
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -36,6 +37,8 @@ class Sources:
         sizes = tensor.shape[2:] if self.any_length else tensor.shape[1:]
         #: What an input of a sequence has besides; of windows and pictures all that there is.
         self.shape = tuple(map(int, sizes))
+        #: How many it has read, and how long that took.
+        self.count, self.seconds = 0, 0.0
         #: By row of the decoder, rows of what it asks that are there.
         self.lengths: dict[int, int] = {}
 
@@ -52,6 +55,7 @@ class Sources:
         Args:
             sources: By row, none of them empty.
         """
+        begun = time.perf_counter()
         rows = sorted(sources, key=lambda row: len(sources[row]))  # so that little is padding
         for start in range(0, len(rows), self._together):
             some = rows[start : start + self._together]
@@ -69,3 +73,5 @@ class Sources:
                 for place, row in enumerate(some):
                     self._memory[name][row, :, : value.shape[2]] = value[place]
             self._memory.written.update(some)
+        self.count += len(rows)
+        self.seconds += time.perf_counter() - begun
