@@ -144,6 +144,8 @@ class Recipe:
         sounds: The same of a model that hears.
         speech: How what is written of speech begins; None where generation_config.json says it.
         halves: Which models it may be made of; None where its halves are of its own architecture.
+        between: Names, in the text's config, of the tokens that an answer begins and ends with; nothing where
+            generation_config.json says it.
         shapes: Named profiles; the first is the default.
         retains_context: Some state of a decoder grows with the context; else all are windows or recurrent states.
         fixed_kv_heads: Why `--kv-heads` cannot repeat the key/value heads, in words; nothing where it can, or where a
@@ -166,6 +168,7 @@ class Recipe:
     sounds: Sounds | None = None
     speech: Speech | None = None
     halves: Halves | None = None
+    between: tuple[str, ...] = ()
     shapes: Mapping[str, Shape]
     retains_context: bool = True
     fixed_kv_heads: str = ""

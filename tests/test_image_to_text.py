@@ -22,21 +22,26 @@ import transformers
 from fixtures_serving import chat, complete, connect, figures, running
 from parity import Array, Subject
 from PIL import Image
+from test_qaic_runtime import rt
+from test_qaic_whole import compiled
 from test_text2text import SPANS, texts
 
 import qeff_zoo
-from qeff_zoo import bench, bench_case
+from qeff_zoo import bench, bench_case, pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.pipeline import make_plan
+from qeff_zoo.prepared import adopt
 from qeff_zoo.registry import find_recipe, list_recipes
-from qeff_zoo.runtime import Engine, Grammar, ImageToTextSession
+from qeff_zoo.runtime import Engine, Grammar, ImageToTextSession, open_session
 from qeff_zoo.runtime.writing_rules import WritingRules
+from qeff_zoo.store import Store
 from qeff_zoo.tasks import IMAGE_TO_TEXT, crossing, find
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.drawings import draw
 
+__all__ = ["rt"]
 PAIRED = find_recipe("vision-encoder-decoder")
 VIT, TROCR = (PAIRED.tiny[0].config[half] for half in ("encoder", "decoder"))
 _SHORT = {"num_hidden_layers": 2, "initializer_range": 0.2}
@@ -88,9 +93,10 @@ def pictures(of: Subject) -> torch.Tensor:
 
 
 def expected_of(of: Subject, model: Any, tokens: torch.Tensor) -> Array:
+    written = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
     with torch.no_grad():
         pixels = pictures(of).to(model.dtype)
-        logits: Array = model(pixel_values=pixels, decoder_input_ids=tokens).logits
+        logits: Array = model(pixel_values=pixels, **{written: tokens}).logits
     return logits.double().numpy()
 
 
@@ -129,7 +135,9 @@ def test_what_is_traced_agrees_with_hugging_face(name: str) -> None:
 
 def _blind(model: Any) -> None:
     for name, one in model.get_decoder().named_modules():
-        if name.endswith(("encoder_attn.out_proj", "crossattention.c_proj")):
+        if name.endswith(
+            ("encoder_attn.out_proj", "crossattention.c_proj", "crossattention.output.dense")
+        ):
             one.weight.data.zero_()
 
 
@@ -150,6 +158,7 @@ def _unshifted(model: Any) -> None:
 FACTS: Mapping[str, tuple[str, Callable[[Any], None]]] = {
     "what TrOCR sees": ("vision-encoder-decoder-base", _blind),
     "what GPT-2 sees": ("vision-encoder-decoder-gpt2", _blind),
+    "what BLIP sees": ("blip-base", _blind),
     "the projection between widths": ("vision-encoder-decoder-donut", _turned),
     "positions of tokens": ("vision-encoder-decoder-base", _unplaced),
     "windows that are shifted": ("vision-encoder-decoder-donut", _unshifted),
@@ -183,6 +192,11 @@ def written(folder: Path, tiny: int, **said: Any) -> Path:
     tiny_models.make(PAIRED, PAIRED.tiny[tiny], folder)
     ends = {"bos_token_id": BOS, "pad_token_id": PAD, "eos_token_id": EOS}
     (folder / "generation_config.json").write_text(json.dumps({**ends, **said}))
+    return taught(folder)
+
+
+def taught(folder: Path) -> Path:
+    """Write a tokenizer into a checkpoint."""
     words = {"<s>": BOS, "<pad>": PAD, "</s>": EOS, **{f"w{one}": one for one in range(3, 250)}}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w3"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
@@ -272,6 +286,19 @@ def test_tokens_are_those_of_generate(
         for file, one in zip(files, found, strict=True):
             wanted = generated(other, session.folder, file, prompt)
             assert [*begun, *one.token_ids] == wanted, (file, prompt)
+
+
+def test_cards_write_what_generate_does(
+    session: ImageToTextSession, reader: Path, theirs: Any, files: list[Path], tmp_path: Path, monkeypatch: Any
+) -> None:  # fmt: skip
+    """Three pictures share two slots; each slot has what was read of its own."""
+    monkeypatch.setenv("QEFF_HOME", str(session.folder.parents[3]))
+    request = Request(target="qaic", full_batch_size=2, ctx_len=32, prefill_seq_len=4)
+    folder = pipeline.prepare(str(reader), tmp_path / "prepared", request=request, validate=False)
+    on_cards = open_session(adopt(folder, compiled(folder, tmp_path), Store(tmp_path)))
+    assert isinstance(on_cards, ImageToTextSession)
+    for file, one in zip(files, on_cards.generate(files, prompt=PROMPTS[1]), strict=True):
+        assert [EOS, 9, *one.token_ids] == generated(theirs, session.folder, file, [EOS, 9]), file
 
 
 @pytest.mark.parametrize("encoder", ["vit", "donut-swin"])
@@ -371,6 +398,50 @@ def test_what_is_no_picture_is_refused(session: ImageToTextSession, tmp_path: Pa
     with pytest.raises(MediaError, match=r"a\.png"):
         session.generate([tmp_path / "a.png"])
     assert main(["run", str(session.folder), "--prompt", "w7"]) == 1
+
+
+# --- other types ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def captions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """Give a package of BLIP, and transformers' own model."""
+    folder, recipe = tmp_path_factory.mktemp("captions"), find_recipe("blip")
+    made = taught(tiny_models.make(recipe, recipe.tiny[0], folder / "blip"))
+    theirs = transformers.BlipForConditionalGeneration.from_pretrained(made).eval()
+    request = Request(batch_size=2, ctx_len=32, prefill_seq_len=4)
+    done = pipeline.build(str(made), request, validate=False, store=Store(folder / "store"))
+    return open_session(done.package, threads=1), theirs
+
+
+@pytest.mark.parametrize("begun", [[], [7, 8, 9]], ids=str)
+def test_captions_are_those_of_generate(
+    begun: list[int], captions: tuple[Any, Any], files: list[Path]
+) -> None:
+    """BLIP's `generate` begins with a token of its own, and ends with [SEP], whatever generation_config.json says."""
+    session, theirs = captions
+    process = transformers.AutoImageProcessor.from_pretrained(session.folder, backend="pil")
+    prompt = " ".join(f"w{token}" for token in begun) or None
+    for file, one in zip(
+        files, session.generate(files, prompt=prompt, generation_len=12), strict=True
+    ):
+        pixels = process(Image.open(file), return_tensors="pt")["pixel_values"]
+        told = {"input_ids": torch.tensor([[0, *begun, 2]])} if begun else {}
+        wanted = theirs.generate(pixels, **told, max_new_tokens=12)[0].tolist()
+        assert [1, *begun, *one.token_ids] == wanted
+    assert session.rules.ends == {2}
+
+
+def test_a_configuration_that_does_not_say_what_ends_a_caption_is_refused(
+    captions: tuple[Any, Any], tmp_path: Path
+) -> None:
+    for name in ("preprocessor_config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes(b"{}")
+    config = json.loads((captions[0].folder / "config.json").read_text())
+    del config["text_config"]["sep_token_id"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(PlanError, match="has no sep_token_id; expected a token"):
+        make_plan(str(tmp_path), Request())
 
 
 # --- the server and the bench -----------------------------------------------------------------------

@@ -18,6 +18,7 @@ from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.runtime.text_generation import Generation, Stream
 from qeff_zoo.runtime.writing import WritingSession
+from qeff_zoo.runtime.writing_rules import WritingRules
 from qeff_zoo.tasks import IMAGE_TO_TEXT
 
 _GREEDY = Sampling()
@@ -55,6 +56,8 @@ class ImageToTextSession(WritingSession):
         image_processor: str | None = None,
     ) -> None:
         super().__init__(folder, program, encoder=encoder)
+        if between := chosen.get("between"):
+            self.rules = WritingRules(start=between[0], ends=frozenset(between[1:]))
         self.processor = load_image_processor(folder, image_processor)
         self.eos_token_ids = self.rules.ends
         #: Whether answers have special tokens, and a prompt is how one begins.

@@ -37,6 +37,7 @@ from qeff_zoo.export.uncomputed import uncomputed
 from qeff_zoo.states import State
 from qeff_zoo.tasks import Tracing, decoding, listening, positions_of
 from qeff_zoo.transforms.attention import additive_mask
+from qeff_zoo.transforms.modules import vision_tower
 from qeff_zoo.transforms.retained_state import Probe, RetainedState
 
 _BATCH, _SEQ = 2, 6  # of the example
@@ -154,7 +155,7 @@ class Read(nn.Module):
             lengths = [listening.frames_of(_counter(self.model), mask.sum(1))]
         cache = Both(Probe(positions, {}, {}), cross)
         if self.asking:
-            read = self.model.get_encoder()(**given)[0]
+            read = reader_of(self.model)(**given)[0]
             for module, width in self.asking:
                 query = torch.zeros(*positions.shape, width)
                 module(query, key_value_states=read, past_key_values=cache)
@@ -178,7 +179,7 @@ def asking(model: Any) -> list[tuple[Any, int]]:
             noted[module] = int(query.shape[-1]), asked
 
     hooks = [
-        model.get_encoder().register_forward_hook(lambda *given: read.append(given[-1][0])),
+        reader_of(model).register_forward_hook(lambda *given: read.append(given[-1][0])),
         *(
             module.register_forward_pre_hook(note, with_kwargs=True)
             for module in model.get_decoder().modules()
@@ -192,14 +193,25 @@ def asking(model: Any) -> list[tuple[Any, int]]:
     return [(module, width) for module, (width, _) in inner.items()] if same else []
 
 
+def reader_of(model: Any) -> Any:
+    """Return the half that reads: of a model that is not made as an encoder-decoder, the tower of pictures."""
+    return model.get_encoder() if model.config.is_encoder_decoder else vision_tower(model)
+
+
 class Step(decoding.Step):
     """One call of the decoder."""
+
+    @property
+    def head(self) -> Any:
+        """What makes logits; some models know it as their decoder's alone."""
+        found = self.model.get_output_embeddings()
+        return self.model.get_decoder().get_output_embeddings() if found is None else found
 
     def call(
         self, input_ids: Tensor, position_ids: Tensor, state: RetainedState, more: Sequence[Tensor]
     ) -> Any:
         """Run transformers' forward from what was read, of which keys and values are there."""
-        width = self.model.get_encoder().config.hidden_size
+        width = reader_of(self.model).config.hidden_size
         nothing = torch.zeros(input_ids.shape[0], 1, width)
         read: Any = BaseModelOutput(last_hidden_state=nothing)
         read.attention_mask = None  # some models look here for what others are given
@@ -215,6 +227,8 @@ def _call(
     model: Any, input_ids: Tensor, position_ids: Tensor, cache: Both, given: Mapping[str, Any]
 ) -> Any:
     with Unsqueezed():  # positions, of which some models expect those of a single row
+        if not model.config.is_encoder_decoder:
+            return _write(model, input_ids, position_ids, cache, given)
         return model(
             **given,
             **_placed(model, position_ids, cache),
@@ -229,14 +243,33 @@ def _placed(model: Any, position_ids: Tensor, cache: Both) -> dict[str, Tensor]:
     name = "decoder_position_ids"
     if name in inspect.signature(model.forward).parameters or _hands_on_positions(model):
         return {name: position_ids}
+    return {"decoder_attention_mask": _causal(position_ids, cache)}
+
+
+def _causal(position_ids: Tensor, cache: Both) -> Tensor:
     rule: Any = causal_mask_function  # of numbers, and of tensors alike
-    mask = additive_mask(
+    mask: Tensor = additive_mask(
         q_length=position_ids.shape[1],
         kv_length=cache.self_attention_cache.get_mask_sizes(position_ids.shape[1])[0],
         mask_function=rule,
         q_offset=cache.get_query_offset(),
     )
-    return {"decoder_attention_mask": mask}
+    return mask
+
+
+def _write(
+    model: Any, input_ids: Tensor, position_ids: Tensor, cache: Both, given: Mapping[str, Any]
+) -> Any:
+    """Run a decoder beside a tower, whose forward is that of both and knows neither what was read nor a cache."""
+    read = given.get("encoder_outputs") or reader_of(model)(**given)
+    return model.get_decoder()(
+        input_ids=input_ids,
+        position_ids=position_ids,
+        attention_mask=_causal(position_ids, cache),
+        encoder_hidden_states=read[0],
+        past_key_values=cache,
+        use_cache=True,
+    )
 
 
 def _hands_on_positions(model: Any) -> bool:
@@ -254,7 +287,7 @@ def _has_end(model: Any) -> bool:
 
 def _counter(model: Any) -> Any:
     """Return what counts the rows of a sound: an encoder that is a model by itself, or the whole."""
-    encoder = model.get_encoder()
+    encoder = reader_of(model)
     return encoder if hasattr(encoder, listening.SUBSAMPLED) else model
 
 
@@ -266,7 +299,7 @@ def _source(model: Any) -> dict[str, tuple[Tensor, dict[int, Any]]]:
         axes = {0: batch, 1: seq}
         return {model.main_input_name: (sound, axes), "attention_mask": (mask, axes)}
     if model.main_input_name == "pixel_values":
-        return {model.main_input_name: (_picture(model.get_encoder().config), {0: batch})}
+        return {model.main_input_name: (_picture(reader_of(model).config), {0: batch})}
     if model.main_input_name != "input_ids":
         return {model.main_input_name: (_window(model), {0: batch})}
     longest = positions_of(vars(model.config)) or _ENDLESS
@@ -279,12 +312,12 @@ def _picture(config: Any) -> Tensor:
     """Return an example of pictures, of the one size that the encoder takes."""
     size = config.image_size
     height, width = (size, size) if isinstance(size, int) else size
-    return torch.zeros(_BATCH, config.num_channels, height, width)
+    return torch.zeros(_BATCH, getattr(config, "num_channels", 3), height, width)
 
 
 def _window(model: Any) -> Tensor:
     """Return an example of a window: as many frames as the encoder has positions for."""
-    convolutions = [one for one in model.get_encoder().modules() if isinstance(one, nn.Conv1d)]
+    convolutions = [one for one in reader_of(model).modules() if isinstance(one, nn.Conv1d)]
     frames = model.config.max_source_positions
     for one in convolutions:
         frames *= one.stride[0]

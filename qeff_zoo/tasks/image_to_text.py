@@ -24,9 +24,11 @@ def _variant(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     tagging = recipe.halves and checkpoint.config["encoder"]["model_type"] in recipe.halves.tagging
+    between = [checkpoint.text_config[name] for name in recipe.between]
     return {
         **({"continuous_batching": True} if shape.full_batch_size else {}),
         **({"tagging": True} if tagging else {}),
+        **({"between": between} if between else {}),
     }
 
 
@@ -37,7 +39,13 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
 
 
 def _strange(checkpoint: "Checkpoint", recipe: Recipe) -> Iterator[str]:
-    """Refuse models that a checkpoint is made of, where nobody tried those."""
+    """Refuse models that a checkpoint is made of, where nobody tried those, and one that does not say how it writes."""
+    for name in recipe.between:
+        if not isinstance(checkpoint.text_config.get(name), int):
+            yield (
+                f"The text_config of {checkpoint.name!r} has no {name}; expected a token, between two of which answers "
+                "are. Add it to config.json."
+            )
     if recipe.halves is None:
         return
     known = {"encoder": recipe.halves.encoders, "decoder": recipe.halves.decoders}
@@ -62,7 +70,8 @@ def _misfits(checkpoint: "Checkpoint", recipe: Recipe) -> list[str]:
         made = images.picture_size(checkpoint.companions, recipe.image_processor)
     except ZooError as error:
         return [str(error)]
-    told = checkpoint.config["encoder"].get("image_size", images.USUAL)
+    config = checkpoint.config
+    told = (config.get("encoder") or config["vision_config"]).get("image_size", images.USUAL)
     taken = (told, told) if isinstance(told, int) else tuple(told)
     if made == taken:
         return []
@@ -73,8 +82,14 @@ def _misfits(checkpoint: "Checkpoint", recipe: Recipe) -> list[str]:
     ]
 
 
-def _tracing(model: Any, *, tagging: bool = False, **variant: Any) -> Any:
+def _tracing(model: Any, *, tagging: bool = False, between: Any = (), **variant: Any) -> Any:
     return speech_seq2seq.TASK.tracing(model, **variant)
+
+
+def _reader(model: Any) -> Any:
+    from qeff_zoo.tasks import crossing
+
+    return crossing.reader_of(model)
 
 
 def _session() -> Any:
@@ -90,6 +105,7 @@ TASK = replace(
     beside=(),
     auto_classes=("AutoModelForImageTextToText",),
     suffixes=("VisionEncoderDecoderModel",),
+    before=tuple(replace(part, half=_reader) for part in speech_seq2seq.TASK.before),
     shapes=READING_SHAPES,
     tracing=_tracing,
     variant=_variant,

@@ -146,7 +146,10 @@ class _Logits(Answers):
         hidden: list[Tensor] = []
         layer = self._heads if isinstance(self._heads, OfLayer) else None
         # The layer's are read first: `keep` leaves few of them.
-        with layer or nullcontext(), hooked(self._model.get_output_embeddings(), keep):
+        head = self._model.get_output_embeddings()
+        # Some models know it as their decoder's alone.
+        head = self._model.get_decoder().get_output_embeddings() if head is None else head
+        with layer or nullcontext(), hooked(head, keep):
             logits = self._call(numbers, inputs, use_cache=False).logits[0]
         if self._heads:
             pairs = [(numbers[row], column) for row, column in zip(rows, columns, strict=True)]
@@ -210,7 +213,8 @@ class _OfTexts(_Logits):
         self._sources: list[list[int]] = request["sources"]
 
     def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:
-        return self._model(**self._given(numbers), decoder_input_ids=inputs["input_ids"], **more)
+        told = "decoder_input_ids" if self._model.config.is_encoder_decoder else "input_ids"
+        return self._model(**self._given(numbers), **{told: inputs["input_ids"]}, **more)
 
     def _given(self, numbers: list[int]) -> Mapping[str, Tensor]:
         padding = int(self._model.config.pad_token_id or 0)
