@@ -94,6 +94,8 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
     firsts: list[float] = []
     # Of the tokens of a picture or a sound there must be none besides its own.
     taken = {session.marker, *session.placeholders} if session.reader else set()
+    if _sees(session) and session.prompts:
+        taken = {session.prompts.placeholder}
     every = [token for token in range(session.decoder.vocab_size) if token not in taken]
     prompts = [draw.choices(every, k=case.prompt_len) for _ in range(case.batch_size)]
     begun = time.perf_counter()
@@ -118,11 +120,16 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
         "prefill_s": prefill,
         "decode_s": total - prefill - prepared - read,
         "encode_s": (encoded + read) / len(requests),
-        "shown_tokens": len(requests[0].prompt) - case.prompt_len,
+        "shown_tokens": _tokens_run(requests[0], apart=sees) - case.prompt_len,
         "total_s": total,
         "drafted": scheduler.timings.drafted_tokens,
         "accepted": scheduler.timings.accepted_tokens,
     }
+
+
+def _tokens_run(request: Any, *, apart: bool) -> int:
+    """Count the tokens that are run before the first of an answer; `apart` from what an encoder reads."""
+    return len(request.prompt if apart else request.source or request.prompt)
 
 
 def _request(session: Any, case: Case, prompt: list[int], number: int) -> Any:
@@ -130,7 +137,8 @@ def _request(session: Any, case: Case, prompt: list[int], number: int) -> Any:
     choices: dict[str, Any] = {"generation_len": case.generation_len, "ignore_eos": True}
     if _sees(session):
         (picture,) = case.images or [_noise(session, number)]
-        return session.request(picture, prompt=[session.rules.start, *prompt[1:]], **choices)
+        begun = prompt if session.prompts else [session.rules.start, *prompt[1:]]
+        return session.request(picture, prompt=begun, **choices)
     if session.reader is None:
         return session.request(prompt, **choices)
     session.reader.forget()

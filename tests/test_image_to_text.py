@@ -87,16 +87,26 @@ def subject(name: str) -> Subject:
     return Subject(config, recipe)
 
 
-def pictures(of: Subject) -> torch.Tensor:
-    (example,) = (one for one, _ in crossing._source(of.hf).values())
-    return torch.randn(example.shape, generator=torch.Generator().manual_seed(3))
+def given(of: Subject) -> dict[str, torch.Tensor]:
+    """Return two pictures, and of a model that is asked about them two prompts, of which one is shorter."""
+    size = (32, 24) if of.recipe.asked else None
+    found = {name: example for name, (example, _) in crossing._source(of.hf, size).items()}
+    numbers = torch.Generator().manual_seed(3)
+    found["pixel_values"] = torch.randn(found["pixel_values"].shape, generator=numbers)
+    if of.recipe.asked:
+        places = torch.full((2, 4 * 3 + 1), of.hf.config.image_token_id)
+        found["input_ids"] = torch.cat([places, texts(2, 9, 5, 4)], 1)
+        found["attention_mask"] = torch.ones_like(found["input_ids"])
+        found["attention_mask"][1, -3:] = 0
+    return found
 
 
 def expected_of(of: Subject, model: Any, tokens: torch.Tensor) -> Array:
     written = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
+    read = given(of)
+    read["pixel_values"] = read["pixel_values"].to(model.dtype)
     with torch.no_grad():
-        pixels = pictures(of).to(model.dtype)
-        logits: Array = model(pixel_values=pixels, **{written: tokens}).logits
+        logits: Array = model(**read, **{written: tokens}).logits
     return logits.double().numpy()
 
 
@@ -104,8 +114,10 @@ def steps_of(of: Subject, tokens: torch.Tensor) -> Iterator[tuple[int, int, Arra
     """Read pictures once, and give rows their tokens; yield row, position and logits of each answer."""
     model = of.transformed
     states = crossing.probe(model)
-    step, made = crossing.Step(model, states), crossing.Read(model)([pictures(of)])
-    sizes = {"ctx_len": 24, "batch_size": 2}
+    read = given(of)
+    step, made = crossing.Step(model, states), crossing.Read(model)([*read.values()])
+    more = [read["attention_mask"]] if of.recipe.asked else []
+    sizes = {"ctx_len": 24, "batch_size": 2, "encoder_ctx_len": made[0].shape[2]}
     memory = {
         one.name: torch.zeros([sizes.get(size, size) for size in one.axes])  # type: ignore[call-overload]
         for one in states
@@ -117,7 +129,7 @@ def steps_of(of: Subject, tokens: torch.Tensor) -> Iterator[tuple[int, int, Arra
         for row, (start, stop) in enumerate(spans):
             ids[row, : stop - start] = tokens[row, start:stop]
             positions[row, : stop - start] = torch.arange(start, stop)
-        logits, *after = step(ids, positions, [memory[one.name] for one in states])
+        logits, *after = step(ids, positions, [memory[one.name] for one in states], more=more)
         memory |= dict(zip([one.name for one in states if one.written], after, strict=True))
         for row, (_, stop) in enumerate(spans):
             yield row, stop - 1, logits[row, 0].numpy()
@@ -141,6 +153,12 @@ def _blind(model: Any) -> None:
             one.weight.data.zero_()
 
 
+def _regrouped(model: Any) -> None:
+    for one in model.modules():
+        if hasattr(one, "groups") and hasattr(one, "qkv"):
+            one.groups //= 2
+
+
 def _turned(model: Any) -> None:
     model.enc_to_dec_proj.weight.data = model.enc_to_dec_proj.weight.data.flip(0)
 
@@ -159,6 +177,8 @@ FACTS: Mapping[str, tuple[str, Callable[[Any], None]]] = {
     "what TrOCR sees": ("vision-encoder-decoder-base", _blind),
     "what GPT-2 sees": ("vision-encoder-decoder-gpt2", _blind),
     "what BLIP sees": ("blip-base", _blind),
+    "what Florence-2 sees": ("florence2-base", _blind),
+    "groups of channels": ("florence2-base", _regrouped),
     "the projection between widths": ("vision-encoder-decoder-donut", _turned),
     "positions of tokens": ("vision-encoder-decoder-base", _unplaced),
     "windows that are shifted": ("vision-encoder-decoder-donut", _unshifted),
@@ -442,6 +462,92 @@ def test_a_configuration_that_does_not_say_what_ends_a_caption_is_refused(
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(PlanError, match="has no sep_token_id; expected a token"):
         make_plan(str(tmp_path), Request())
+
+
+#: A task alone, one with more, a question in words, and nothing.
+QUESTIONS = ("<CAPTION>", "<REGION_TO_CATEGORY> <loc_1> w9", "w7 w8 w9 w8", None)
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
+    """Give a package of Florence-2, transformers' own model, and its processor."""
+    folder, recipe = tmp_path_factory.mktemp("asked"), find_recipe("florence2")
+    assert recipe.asked
+    made = tiny_models.make(recipe, recipe.tiny[0], folder / "florence2")
+    said = {"decoder_start_token_id": EOS, "forced_bos_token_id": BOS, "no_repeat_ngram_size": 3}
+    (made / "generation_config.json").write_text(
+        json.dumps({**said, "eos_token_id": EOS, "pad_token_id": PAD})
+    )
+    words = sorted({word for one in recipe.asked.questions.values() for word in one.split()})
+    known = dict.fromkeys(
+        ["<s>", "<pad>", "</s>", "<unk>", *words, "<loc_1>", *(f"w{one}" for one in range(160))]
+    )
+    ids = {word: number for number, word in enumerate([*known][:256])} | {"<image>": 256}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", "<image>", "<loc_1>"])
+    tokenizer.save(str(made / "tokenizer.json"))
+    images = transformers.AutoImageProcessor.from_pretrained(made, backend="pil")
+    images.image_seq_length = 4 * 3 + 1
+    ends = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    named = {"extra_special_tokens": {"image_token": "<image>"}}
+    words_of: Any = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, **ends, **named
+    )
+    theirs = transformers.Florence2ForConditionalGeneration.from_pretrained(made).eval()
+    request = Request(full_batch_size=2, ctx_len=32, prefill_seq_len=4, seq_lens=(48,))
+    done = pipeline.build(str(made), request, validate=False, store=Store(folder / "store"))
+    session = open_session(done.package, threads=1)
+    return session, theirs, transformers.Florence2Processor(images, words_of)
+
+
+@pytest.mark.parametrize("prompt", QUESTIONS, ids=str)
+def test_what_is_asked_is_answered_as_by_generate(
+    prompt: str | None, asked: tuple[Any, Any, Any], files: list[Path]
+) -> None:
+    """Florence-2's encoder reads the picture and a prompt; three pictures share two rows."""
+    session, theirs, process = asked
+    for file, one in zip(
+        files, session.generate(files, prompt=prompt, generation_len=12), strict=True
+    ):
+        told = process(images=Image.open(file), text=prompt or "", return_tensors="pt")
+        assert session.request(file, prompt=prompt).source == tuple(told["input_ids"][0].tolist())
+        wanted = theirs.generate(**told, max_new_tokens=12, num_beams=1, do_sample=False)[0]
+        assert [EOS, *one.token_ids] == wanted.tolist()
+        assert not one.text.startswith("<s>")
+
+
+def test_answers_have_places_and_not_what_begins_them(asked: tuple[Any, Any, Any]) -> None:
+    tokenizer = asked[0].tokenizer
+    place, word = (tokenizer.token_id(one) for one in ("<loc_1>", "w9"))
+    assert tokenizer.decode([BOS, word, place, EOS]) == "w9 <loc_1>"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("<OD> w7", "The prompt '<OD> w7' has more than the task <OD>; expected <OD> alone"),
+        ("w7 " * 40, "A picture and its prompt have 55 tokens; expected at most 48"),
+        ([0, 900, 2], "Token id 900 is not of this model"),
+    ],
+)
+def test_prompts_that_cannot_be_read_are_refused(
+    prompt: Any, message: str, asked: tuple[Any, Any, Any], files: list[Path]
+) -> None:
+    with pytest.raises(GenerationError, match=message):
+        asked[0].generate(files[:1], prompt=prompt)
+
+
+def test_a_server_and_the_bench_ask(asked: tuple[Any, Any, Any], files: list[Path]) -> None:
+    session = asked[0]
+    (wanted,) = session.generate(files[:1], prompt="<CAPTION>", generation_len=6)
+    text = {"type": "text", "text": "<CAPTION>"}
+    with Engine(session) as engine, running(engine) as url, connect(url) as client:
+        found = chat(client, messages=[user(part(files[0]), text)], max_tokens=6)
+    assert found.choices[0].message.content == wanted.text
+    assert found.usage.prompt_tokens == 4 * 3 + 1 + 2 + 5
+    case = bench.Case(batch_size=2, prompt_len=7, generation_len=4, threads=1)
+    assert bench_case.run_once(session, case, 0)["encode_s"] > 0
 
 
 # --- the server and the bench -----------------------------------------------------------------------

@@ -3,6 +3,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -14,7 +15,20 @@ from qeff_zoo.runtime.sizes import EncoderSizes, batch_sizes
 #: picture, (channels, height, width).
 Source: TypeAlias = Sequence[int] | Array
 
-_MASK, _LENGTHS = "attention_mask", "lengths"
+_MASK, _LENGTHS, _PIXELS = "attention_mask", "lengths", "pixel_values"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A picture and what is asked about it, as an encoder takes them.
+
+    Args:
+        tokens: Those in the places of the picture, and of the prompt.
+        picture: (channels, height, width).
+    """
+
+    tokens: Sequence[int]
+    picture: Array
 
 
 class Sources:
@@ -49,12 +63,15 @@ class Sources:
             return self.shape[-1]
         return EncoderSizes.read(self._encoder.specializations).seq_lens[-1]
 
-    def read(self, sources: Mapping[int, Source]) -> None:
-        """Read texts or sounds, each into a row, which then writes of nothing else.
+    def read(self, asked: Mapping[int, Source | Seen]) -> None:
+        """Read texts, sounds or pictures, each into a row, which then writes of nothing else.
 
         Args:
-            sources: By row, none of them empty.
+            asked: By row, none of them empty.
         """
+        sources: dict[int, Source] = {
+            row: one.tokens if isinstance(one, Seen) else one for row, one in asked.items()
+        }
         begun = time.perf_counter()
         rows = sorted(sources, key=lambda row: len(sources[row]))  # so that little is padding
         for start in range(0, len(rows), self._together):
@@ -65,8 +82,10 @@ class Sources:
             for place, row in enumerate(some):
                 given[place, : len(sources[row])] = sources[row]
                 mask[place, : len(sources[row])] = 1
-            masked = {_MASK: mask} if self.any_length else {}
-            found = dict(self._encoder.run({self.input_name: given, **masked}))
+            more = {_MASK: mask} if self.any_length else {}
+            pixels = [one.picture for row in some if isinstance(one := asked[row], Seen)]
+            more |= {_PIXELS: np.stack(pixels)} if pixels else {}
+            found = dict(self._encoder.run({self.input_name: given, **more}))
             lengths = found.pop(_LENGTHS, mask.sum(1))
             self.lengths |= {row: int(lengths[place]) for place, row in enumerate(some)}
             for name, value in found.items():

@@ -78,7 +78,7 @@ def chat_requests(
 def _shown(
     session: ImageToTextSession, body: ChatRequest, hosts: Collection[str]
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the picture that is to be written of, and how the answer begins: all that such a chat may have."""
+    """Return the picture that is to be written of, and the prompt: all that such a chat may have."""
     if body.blocks:
         raise unknown_parameter("blocks", body.blocks)
     (message, *others), extra = body.messages, body.messages[0].model_extra or {}
@@ -94,8 +94,7 @@ def _shown(
         raise ApiError(
             400,
             f"Model {body.model!r} writes of one picture, and the request has {', '.join(wrong)}; expected one message "
-            "of role 'user' with one part of type image_url, and perhaps text, with which the answer begins. Send each "
-            "picture in a request of its own.",
+            "of role 'user' with one part of type image_url, and perhaps text. Send each picture by itself.",
             param="messages",
             code="invalid_value",
         )

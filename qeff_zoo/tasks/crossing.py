@@ -5,7 +5,8 @@ Program `encoder`
 IN   input_features (batch_size, bins, frames) f32      a window of sound, as the model takes it; or
      input_values (batch_size, seq_len) f32, input_features (batch_size, seq_len, bins) f32   a sound of any length; or
      input_ids (batch_size, seq_len) i64                a text; or
-     pixel_values (batch_size, channels, height, width) f32   a picture, of the one size that the model takes
+     pixel_values (batch_size, channels, height, width) f32   a picture, of the one size that the model takes; or
+     both of these, the text beginning with tokens in whose places the picture is put
      [attention_mask (batch_size, seq_len) i64]         of what has any length: 0 is padding behind it
 OUT  cross_key.i, cross_value.i (batch_size, heads, source, head_dim)   what layer i of the decoder asks of it
      [lengths (batch_size,) i64]                        of sounds of any length: how many of those rows are of the sound
@@ -20,6 +21,7 @@ notes what is written to it; while the decoder is traced it has that already.
 """
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -148,6 +150,8 @@ class Read(nn.Module):
         cross = Cross()
         positions = torch.zeros(source[0].shape[0], 1, dtype=torch.long)
         given = dict(zip(_source(self.model), source, strict=True))
+        if _asks(self.model):
+            given = _embedded(self.model, given)
         lengths = []
         if _has_end(self.model):
             name, mask = self.model.main_input_name, given["attention_mask"]
@@ -226,6 +230,8 @@ class Step(decoding.Step):
 def _call(
     model: Any, input_ids: Tensor, position_ids: Tensor, cache: Both, given: Mapping[str, Any]
 ) -> Any:
+    if _asks(model) and "pixel_values" in given:
+        given = _embedded(model, given)
     with Unsqueezed():  # positions, of which some models expect those of a single row
         if not model.config.is_encoder_decoder:
             return _write(model, input_ids, position_ids, cache, given)
@@ -272,6 +278,21 @@ def _write(
     )
 
 
+def _asks(model: Any) -> bool:
+    """Tell whether an encoder reads a prompt besides a picture."""
+    return bool(model.config.is_encoder_decoder and hasattr(model.config, "vision_config"))
+
+
+def _embedded(model: Any, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Put what a tower has seen into the places of a picture's tokens, with which a text begins."""
+    tokens = given["input_ids"]
+    seen = model.get_image_features(given["pixel_values"]).pooler_output  # (batch, rows, hidden)
+    rows = torch.arange(tokens.shape[1]).clamp(max=seen.shape[1] - 1)
+    there = (tokens == model.config.image_token_id)[..., None]
+    embedded = torch.where(there, seen[:, rows], model.get_input_embeddings()(tokens))
+    return {"inputs_embeds": embedded, "attention_mask": given["attention_mask"]}
+
+
 def _hands_on_positions(model: Any) -> bool:
     """Tell whether a decoder of another architecture than the whole is told where its tokens are, or counts them."""
     decoder = model.get_decoder()
@@ -291,8 +312,15 @@ def _counter(model: Any) -> Any:
     return encoder if hasattr(encoder, listening.SUBSAMPLED) else model
 
 
-def _source(model: Any) -> dict[str, tuple[Tensor, dict[int, Any]]]:
-    """Return an example of each input of the encoder, and symbols of its axes."""
+def _source(
+    model: Any, size: tuple[int, int] | None = None
+) -> dict[str, tuple[Tensor, dict[int, Any]]]:
+    """Return an example of each input of the encoder, and symbols of its axes.
+
+    Args:
+        model: Hugging Face model.
+        size: Height and width of pictures, where its configuration does not say them.
+    """
     batch = Dim("batch_size", min=2)
     if _has_end(model):
         sound, mask, seq = listening.example(model)
@@ -302,15 +330,19 @@ def _source(model: Any) -> dict[str, tuple[Tensor, dict[int, Any]]]:
         return {model.main_input_name: (_picture(reader_of(model).config), {0: batch})}
     if model.main_input_name != "input_ids":
         return {model.main_input_name: (_window(model), {0: batch})}
-    longest = positions_of(vars(model.config)) or _ENDLESS
+    text = model.config.text_config if _asks(model) else model.config
+    longest = positions_of(vars(text)) or _ENDLESS
     axes = {0: batch, 1: Dim("seq_len", min=2, max=longest - 1)}
     tokens = torch.ones(_BATCH, decoding.SOURCE, dtype=torch.long)
-    return {"input_ids": (tokens, axes), "attention_mask": (tokens.clone(), axes)}
+    found = {"input_ids": (tokens, axes), "attention_mask": (tokens.clone(), axes)}
+    if _asks(model):
+        found["pixel_values"] = _picture(model.config.vision_config, size), {0: batch}
+    return found
 
 
-def _picture(config: Any) -> Tensor:
-    """Return an example of pictures, of the one size that the encoder takes."""
-    size = config.image_size
+def _picture(config: Any, size: Any = None) -> Tensor:
+    """Return an example of pictures, of the one size that the encoder takes; of any size that is seen as one row."""
+    size = size or getattr(config, "image_size", None) or math.prod(config.patch_stride)
     height, width = (size, size) if isinstance(size, int) else size
     return torch.zeros(_BATCH, getattr(config, "num_channels", 3), height, width)
 
@@ -348,13 +380,14 @@ def _axes(value: Tensor, rows: str | None) -> tuple[int | str, ...]:
     return "batch_size", heads, rows or source, size
 
 
-def read_source(model: Any) -> Tracing:
+def read_source(model: Any, size: tuple[int, int] | None = None) -> Tracing:
     """Describe how to trace the encoder of `model`.
 
     Args:
         model: From `loader.load_meta`, its encoder possibly with fewer layers than its config says.
+        size: Height and width of pictures, where its configuration does not say them.
     """
-    source, has_end = _source(model), _has_end(model)
+    source, has_end = _source(model, size), _has_end(model)
     states = [state.name for state in probe(model) if not state.written]
     return Tracing(
         module=Read(model).eval(),

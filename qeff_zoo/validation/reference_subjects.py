@@ -23,7 +23,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from qeff_zoo import tasks
 from qeff_zoo.validation import reference_heads
 from qeff_zoo.validation.cases import tokens_after, tokens_of_layer
-from qeff_zoo.validation.drawings import draw
+from qeff_zoo.validation.drawings import NUMBERS, draw
 from qeff_zoo.validation.reference_choices import Watching, unwatched
 from qeff_zoo.validation.reference_layers import OfLayer
 from qeff_zoo.validation.reference_media import Media
@@ -255,7 +255,8 @@ class _OfPictures(_OfTexts):
 
     Args:
         model: Hugging Face's.
-        request: With `checkpoint`, `sequences`, `positions` and `sources`, as `drawings.draw` takes them.
+        request: With `checkpoint`, `sequences`, `positions` and `sources`, as `drawings.draw` takes them, each with the
+            tokens of a prompt behind it where the encoder reads one.
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
@@ -263,9 +264,13 @@ class _OfPictures(_OfTexts):
         self._process = processor_of(request)
 
     def _given(self, numbers: list[int]) -> Mapping[str, Tensor]:
-        pictures = [Image.fromarray(draw(*self._sources[number])) for number in numbers]
+        told = [self._sources[number] for number in numbers]
+        pictures = [Image.fromarray(draw(*one[:NUMBERS])) for one in told]
         pixels = self._process(images=pictures, return_tensors="pt")["pixel_values"]
-        return {self._model.main_input_name: pixels.to(self._model.dtype)}
+        prompts = [one[NUMBERS:] for one in told]
+        padding = int(self._model.config.get_text_config().pad_token_id or 0)
+        read = _padded(prompts, padding) if all(prompts) else {}
+        return {"pixel_values": pixels.to(self._model.dtype), **read}
 
 
 class _Whole(Answers):
