@@ -37,7 +37,7 @@ from qeff_zoo.export.concrete import Unsqueezed
 from qeff_zoo.export.layers import plain
 from qeff_zoo.export.uncomputed import uncomputed
 from qeff_zoo.states import State
-from qeff_zoo.tasks import Tracing, decoding, listening, positions_of
+from qeff_zoo.tasks import Tracing, decoding, listening, positions_of, preceding
 from qeff_zoo.transforms.attention import additive_mask
 from qeff_zoo.transforms.modules import vision_tower
 from qeff_zoo.transforms.retained_state import Probe, RetainedState
@@ -79,6 +79,13 @@ class Cross(Cache):
         assert self._state is not None
         key, value = (self._state.rows_of(f"{name}.{plain(layer_idx)}") for name in (_KEY, _VALUE))
         return SimpleNamespace(keys=key, values=value)
+
+    def pair(self, layer_idx: Any) -> tuple[Tensor, Tensor]:
+        """Return keys and values of a layer, whether they were there or made."""
+        if self.is_there:
+            there = self[layer_idx]
+            return there.keys, there.values
+        return self.noted[plain(layer_idx)]
 
     def __len__(self) -> int:
         return 1  # it is true that there is one
@@ -202,6 +209,14 @@ def reader_of(model: Any) -> Any:
     return model.get_encoder() if model.config.is_encoder_decoder else vision_tower(model)
 
 
+def writer_of(model: Any) -> Any:
+    """Return the half that writes, which has the layers of a decoder alone."""
+    if preceding.precedes(model):
+        return preceding.writer_of(model)
+    decoder = model.get_decoder()  # of some an encoder-decoder of text
+    return decoder.get_decoder() if decoder.config.is_encoder_decoder else decoder
+
+
 class Step(decoding.Step):
     """One call of the decoder."""
 
@@ -267,11 +282,14 @@ def _write(
     model: Any, input_ids: Tensor, position_ids: Tensor, cache: Both, given: Mapping[str, Any]
 ) -> Any:
     """Run a decoder beside a tower, whose forward is that of both and knows neither what was read nor a cache."""
+    mask = _causal(position_ids, cache)
+    if preceding.precedes(model):
+        return preceding.write(model, input_ids, position_ids, mask, cache, given)
     read = given.get("encoder_outputs") or reader_of(model)(**given)
     return model.get_decoder()(
         input_ids=input_ids,
         position_ids=position_ids,
-        attention_mask=_causal(position_ids, cache),
+        attention_mask=mask,
         encoder_hidden_states=read[0],
         past_key_values=cache,
         use_cache=True,
@@ -326,8 +344,8 @@ def _source(
         sound, mask, seq = listening.example(model)
         axes = {0: batch, 1: seq}
         return {model.main_input_name: (sound, axes), "attention_mask": (mask, axes)}
-    if model.main_input_name == "pixel_values":
-        return {model.main_input_name: (_picture(reader_of(model).config), {0: batch})}
+    if model.main_input_name == "pixel_values" or preceding.precedes(model):
+        return {"pixel_values": (_picture(reader_of(model).config), {0: batch})}
     if model.main_input_name != "input_ids":
         return {model.main_input_name: (_window(model), {0: batch})}
     text = model.config.text_config if _asks(model) else model.config

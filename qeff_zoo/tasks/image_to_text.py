@@ -124,8 +124,9 @@ def _size(
 
 
 def _writer(model: Any) -> Any:
-    decoder = model.get_decoder()  # of some an encoder-decoder of text
-    return decoder.get_decoder() if decoder.config.is_encoder_decoder else decoder
+    from qeff_zoo.tasks import crossing
+
+    return crossing.writer_of(model)
 
 
 def _reader(model: Any) -> Any:

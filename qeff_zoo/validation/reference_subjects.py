@@ -140,7 +140,9 @@ class _Logits(Answers):
         columns = [position for positions in wanted for position in positions]
 
         def keep(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
-            hidden.append(args[0][rows, columns])
+            # Some models answer for what they saw before the tokens, too.
+            before = args[0].shape[1] - inputs["input_ids"].shape[1]
+            hidden.append(args[0][rows, [before + column for column in columns]])
             return (hidden[0][None],)  # (1, all positions, hidden)
 
         hidden: list[Tensor] = []
@@ -213,6 +215,8 @@ class _OfTexts(_Logits):
         self._sources: list[list[int]] = request["sources"]
 
     def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:
+        if not self._model.config.is_encoder_decoder:  # what was read is in no cache of theirs
+            more |= {"use_cache": False}
         told = "decoder_input_ids" if self._model.config.is_encoder_decoder else "input_ids"
         return self._model(**self._given(numbers), **{told: inputs["input_ids"]}, **more)
 
