@@ -538,6 +538,7 @@ def test_answers_have_places_and_not_what_begins_them(asked: tuple[Any, Any, Any
         ("<OD> w7", "The prompt '<OD> w7' has more than the task <OD>; expected <OD> alone"),
         ("w7 " * 40, "A picture and its prompt have 55 tokens; expected at most 48"),
         ([0, 900, 2], "Token id 900 is not of this model"),
+        ("w7 <image>", "The prompt has the token 256, which stands in the places of a picture"),
     ],
 )
 def test_prompts_that_cannot_be_read_are_refused(

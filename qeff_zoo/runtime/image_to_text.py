@@ -163,10 +163,10 @@ class ImageToTextSession(WritingSession):
         begun = self._beginning(None if self.prompts else prompt)
         told: dict[str, Any] = {"generation_len": generation_len, "sampling": sampling, **choices}
         made = self._begun(begun, self.rules, **told)
-        with self._counting:  # any thread may make a request
-            self._pictures += 1
         text = prompt if isinstance(prompt, str) else ""
         read = self.prepare(picture, limits)
+        with self._counting:  # any thread may make a request
+            self._pictures += 1
         return replace(made, picture=read, source=tuple(source), text=text)
 
     def _plain(self, text: str) -> list[int]:
@@ -174,13 +174,21 @@ class ImageToTextSession(WritingSession):
 
     def _check(self, source: Sequence[int]) -> None:
         """Refuse what is asked about a picture where the encoder does not take so much, or no such tokens."""
-        if source and len(source) > self.sources.longest:
+        if self.prompts is None:
+            return
+        if source.count(self.prompts.placeholder) > self.prompts.rows:
+            raise GenerationError(
+                f"The prompt has the token {self.prompts.placeholder}, which stands in the places of a picture; "
+                "expected none: there is one picture, before the prompt. Leave it out."
+            )
+        if len(source) > self.sources.longest:
             raise ContextLengthError(
                 f"A picture and its prompt have {len(source):,} tokens; expected at most {self.sources.longest:,}, the "
                 "largest of the package's seq_lens. Shorten the prompt, or build the package with a larger --seq-lens."
             )
         vocab_size = self.decoder.vocab_size
-        if foreign := next((one for one in source if not 0 <= one < vocab_size), None):
+        foreign = next((one for one in source if not 0 <= one < vocab_size), None)
+        if foreign is not None:
             raise GenerationError(
                 f"Token id {foreign!r} is not of this model; expected 0 to {vocab_size - 1:,}. Encode the prompt with "
                 "the package's own tokenizer."

@@ -52,14 +52,22 @@ def _grid(checkpoint: "Checkpoint", recipe: Recipe) -> tuple[int, int]:
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    windows = () if recipe.asked else ("seq_lens",)
-    found = text_generation.not_alone(_READ_FROM, *windows)(checkpoint, recipe, request)
+    lengths = () if recipe.asked else ("seq_lens",)
+    found = text_generation.not_alone(_READ_FROM, *lengths)(checkpoint, recipe, request)
     strange = [*_strange(checkpoint, recipe)]
     return [*found, *(strange or _misfits(checkpoint, recipe))]
 
 
 def _strange(checkpoint: "Checkpoint", recipe: Recipe) -> Iterator[str]:
     """Refuse models that a checkpoint is made of, where nobody tried those, and one that does not say how it writes."""
+    if (asked := recipe.asked) and (
+        asked.placeholder not in checkpoint.config
+        or asked.strides not in checkpoint.config.get("vision_config", ())
+    ):
+        yield (
+            f"config.json of {checkpoint.name!r} lacks {asked.placeholder}, or {asked.strides} in its vision_config; "
+            "expected both, which say how a picture stands before a prompt. Add them."
+        )
     for name in ("bos_token_id", "eos_token_id") if recipe.asked else recipe.between:
         if not isinstance(checkpoint.text_config.get(name), int):
             yield (
