@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
-from qeff_zoo.tasks import AUDIO_TEXT_TO_TEXT, IMAGE_TEXT_TO_TEXT, TEXT2TEXT, TEXT_GENERATION
+from qeff_zoo.tasks import (
+    AUDIO_TEXT_TO_TEXT,
+    IMAGE_TEXT_TO_TEXT,
+    IMAGE_TO_TEXT,
+    TEXT2TEXT,
+    TEXT_GENERATION,
+)
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.speculation import Own
@@ -30,7 +36,8 @@ class Case:
         threads: CPU threads that compute one operator; None for one per physical core.
         speculate: What drafts tokens: "lookup", "heads", or the folder of a package; None for nothing.
         images: Files of the pictures of each prompt, whose tokens are counted beside `prompt_len`; without any, a
-            package that reads pictures is shown one of noise.
+            package that reads pictures is shown one of noise. Where text is written of a picture alone, its prompt is
+            how that begins.
         sounds: The same of recordings, of a package that hears.
     """
 
@@ -104,20 +111,27 @@ def plan(
     """
     from qeff_zoo.runtime.sizes import DecoderSizes
 
-    measured = (TEXT_GENERATION, TEXT2TEXT, IMAGE_TEXT_TO_TEXT, AUDIO_TEXT_TO_TEXT)
+    seeing = IMAGE_TO_TEXT if package.task == IMAGE_TO_TEXT else IMAGE_TEXT_TO_TEXT
+    measured = (TEXT_GENERATION, TEXT2TEXT, IMAGE_TEXT_TO_TEXT, AUDIO_TEXT_TO_TEXT, IMAGE_TO_TEXT)
     if package.task not in measured:
         raise GenerationError(
             f"Package {str(package.path)!r} is for task {package.task!r}; expected "
             f"{' or '.join(map(repr, measured))}, whose speed is measured in tokens per second. Measure such a package."
         )
     for flag, files, task in (
-        ("--image", images, IMAGE_TEXT_TO_TEXT),
+        ("--image", images, seeing),
         ("--sound", sounds, AUDIO_TEXT_TO_TEXT),
     ):
         if files and package.task != task:
             raise GenerationError(
                 f"{flag} does not apply to {package.task}, which reads none; expected {task!r}. Leave it out."
             )
+    if package.task == IMAGE_TO_TEXT:
+        if len(images) > 1:
+            raise GenerationError(
+                f"There are {len(images)} pictures, and text is written of one; expected one. Give --image once."
+            )
+        prompt_lens = prompt_lens or [1]
     shown = package.task in (IMAGE_TEXT_TO_TEXT, AUDIO_TEXT_TO_TEXT)
     sizes = DecoderSizes.read(package.programs[0].specializations)
     new = generation_len

@@ -61,7 +61,7 @@ def measure(package: Package, case: Case, repeat: int) -> Figures:
     return Figures(
         **asdict(case),
         ttft_s=medians["ttft_s"],
-        encode_s=medians["encode_s"] if session.reader else None,
+        encode_s=medians["encode_s"] if session.reader or _sees(session) else None,
         image_tokens=shown["image"],
         audio_tokens=shown["audio"],
         prefill_tokens_per_s=(
@@ -94,13 +94,16 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
     firsts: list[float] = []
     # Of the tokens of a picture or a sound there must be none besides its own.
     taken = {session.marker, *session.placeholders} if session.reader else set()
+    if _sees(session) and session.prompts:
+        taken = {session.prompts.placeholder}
     every = [token for token in range(session.decoder.vocab_size) if token not in taken]
     prompts = [draw.choices(every, k=case.prompt_len) for _ in range(case.batch_size)]
     begun = time.perf_counter()
     requests = [_request(session, case, prompt, number) for prompt in prompts]
-    prepared = time.perf_counter() - begun if session.reader else 0.0
+    sees = _sees(session)
+    prepared = time.perf_counter() - begun if session.reader or sees else 0.0
     answers = [session.answer(request, _FirstToken(firsts)) for request in requests]
-    begun = time.perf_counter() - prepared
+    begun, before = time.perf_counter() - prepared, session.sources.seconds if sees else 0.0
     with session.exclusively() as scheduler:
         for answer in answers:
             scheduler.submit(answer)
@@ -109,22 +112,33 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
     total = time.perf_counter() - begun
     for answer in answers:
         session.generation(answer)  # or its error
-    prefill = scheduler.timings.prefill_seconds
+    read = session.sources.seconds - before if sees else 0.0
+    prefill = scheduler.timings.prefill_seconds - read
+    encoded = sum(part.seconds for one in requests for part in one.encoded)
     return {
         "ttft_s": statistics.mean(firsts) - begun,
         "prefill_s": prefill,
-        "decode_s": total - prefill - prepared,
-        "encode_s": statistics.mean(sum(p.seconds for p in one.encoded) for one in requests),
-        "shown_tokens": len(requests[0].prompt) - case.prompt_len,
+        "decode_s": total - prefill - prepared - read,
+        "encode_s": (encoded + read) / len(requests),
+        "shown_tokens": _tokens_run(requests[0], apart=sees) - case.prompt_len,
         "total_s": total,
         "drafted": scheduler.timings.drafted_tokens,
         "accepted": scheduler.timings.accepted_tokens,
     }
 
 
+def _tokens_run(request: Any, *, apart: bool) -> int:
+    """Count the tokens that are run before the first of an answer; `apart` from what an encoder reads."""
+    return len(request.prompt if apart else request.source or request.prompt)
+
+
 def _request(session: Any, case: Case, prompt: list[int], number: int) -> Any:
     """Return a request; what it shows is encoded for each, as that of a client whom nobody came before."""
     choices: dict[str, Any] = {"generation_len": case.generation_len, "ignore_eos": True}
+    if _sees(session):
+        (picture,) = case.images or [_noise(session, number)]
+        begun = prompt if session.prompts else [session.rules.start, *prompt[1:]]
+        return session.request(picture, prompt=begun, **choices)
     if session.reader is None:
         return session.request(prompt, **choices)
     session.reader.forget()
@@ -141,6 +155,13 @@ def _request(session: Any, case: Case, prompt: list[int], number: int) -> Any:
     return request
 
 
+def _sees(session: Any) -> bool:
+    """Tell whether an encoder reads pictures, of which a decoder writes."""
+    from qeff_zoo.runtime import ImageToTextSession
+
+    return isinstance(session, ImageToTextSession)
+
+
 def _noise(session: Any, number: int) -> Any:
     """Draw a picture, or a sound that fills one window, that no other is like."""
     import numpy as np
@@ -148,7 +169,7 @@ def _noise(session: Any, number: int) -> Any:
     from qeff_zoo.media.features import load_features
 
     random = np.random.default_rng(number)
-    if session.argument == "images":
+    if _sees(session) or session.argument == "images":
         return random.integers(0, 256, (*_PICTURE, 3), np.uint8)
     frames = session.reader.shape[1]
     samples: int = frames * load_features(session.folder).step

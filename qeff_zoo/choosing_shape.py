@@ -57,7 +57,8 @@ def choose_shape(
             f"{checkpoint.name!r} has {least} positions; expected at least {tasks.LEAST_POSITIONS}. Correct "
             f"`max_position_embeddings` in its config.json."
         )
-    if "encoder" in roles and tasks.find(recipe.task).reads == "text":  # positions are of tokens
+    of_text = tasks.find(recipe.task).reads == "text" or recipe.asked
+    if "encoder" in roles and of_text:  # positions are of tokens
         _fit_lengths(positions, few, choices)
     if "decoder" in roles:
         _fit_context(positions, few, choices)

@@ -6,10 +6,11 @@ a model is a field here. Importing a recipe imports neither torch nor transforme
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from qeff_zoo.recipe_media import Asked as Asked
 from qeff_zoo.recipe_media import Halves as Halves
 from qeff_zoo.recipe_media import Images as Images
 from qeff_zoo.recipe_media import Media as Media
@@ -144,6 +145,9 @@ class Recipe:
         sounds: The same of a model that hears.
         speech: How what is written of speech begins; None where generation_config.json says it.
         halves: Which models it may be made of; None where its halves are of its own architecture.
+        asked: What an encoder reads besides a picture; None where it reads that alone.
+        between: Names, in the text's config, of the tokens that an answer begins and ends with; nothing where
+            generation_config.json says it.
         shapes: Named profiles; the first is the default.
         retains_context: Some state of a decoder grows with the context; else all are windows or recurrent states.
         fixed_kv_heads: Why `--kv-heads` cannot repeat the key/value heads, in words; nothing where it can, or where a
@@ -168,6 +172,8 @@ class Recipe:
     sounds: Sounds | None = None
     speech: Speech | None = None
     halves: Halves | None = None
+    asked: Asked | None = None
+    between: tuple[str, ...] = ()
     shapes: Mapping[str, Shape]
     retains_context: bool = True
     fixed_kv_heads: str = ""
@@ -279,6 +285,11 @@ READING_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(prefill_seq_len=16, ctx_len=512),
     "throughput": Shape(prefill_seq_len=16, ctx_len=512, full_batch_size=8),
     "long": Shape(prefill_seq_len=16, ctx_len=4096),
+}
+#: Lengths with those of a picture, of which there are hundreds of tokens.
+ASKING_SHAPES: Mapping[str, Shape] = {
+    name: replace(shape, ctx_len=min(shape.ctx_len, 1024), seq_lens=(640, 1024))
+    for name, shape in READING_SHAPES.items()
 }
 ENCODER_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(seq_lens=(32, 128, 256)),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Declarations: what a recipe can say about pictures, sounds and speech. Values only, as in `qeff_zoo.recipe`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -191,6 +192,22 @@ class Speech:
     languages: tuple[str, ...]
     begins: tuple[str, ...] = ()
     translates: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What an encoder reads besides a picture: a prompt, behind the places of the picture's tokens.
+
+    Args:
+        placeholder: Name in the config of the token that stands in those places.
+        strides: Name in `vision_config` of what a picture's sides are divided by, one stage after the other.
+        questions: What a prompt says in place of a task's token; `{input}` is what else the prompt has, and where it is
+            not, there must be nothing else.
+    """
+
+    placeholder: str
+    strides: str
+    questions: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -230,3 +230,15 @@ def test_placeholders_of_layers_have_no_data() -> None:
     weights = [v for name, v in extended.graph.initializers.items() if ".layers." in f".{name}"]
     assert len(weights) == 5 * 9
     assert all(external_data.is_placeholder(value) for value in weights)
+
+
+def test_what_a_deep_model_computes_is_looked_through_without_recursion() -> None:
+    first = ir.Node("", "Identity", [ir.Value(name="hidden")])
+    nodes = [first]
+    for _ in range(2000):
+        nodes.append(ir.Node("", "Identity", [nodes[-1].outputs[0]]))
+    assert folding._is_invariant(nodes[-1].outputs[0], dict.fromkeys(nodes, 0))
+    weight = ir.Value(name="weight")
+    ir.Graph([], [nodes[-1].outputs[0]], nodes=nodes, initializers=[weight])
+    first.replace_input_with(0, weight)
+    assert not folding._is_invariant(nodes[-1].outputs[0], dict.fromkeys(nodes, 0))

@@ -263,7 +263,7 @@ def test_a_checkpoint_without_a_processor_is_refused(vit: Built, tmp_path: Path)
         ),
         ({"size": 28}, {"seq_lens": (8,)}, PlanError, "--seq-lens does not apply"),
         ({"size": 28}, {"pooling": "mean"}, PlanError, "--pooling does not apply"),
-        ({"size": 28}, {"target": "qaic"}, PlanError, "runs nothing that reads images"),
+        ({"size": 28}, {"target": "qnn-htp"}, PlanError, "runs nothing that reads images"),
         ({"size": 28}, {"task": "text-classification"}, PlanError, "serves image-feature"),
         (
             {"size": 28},

@@ -1,38 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is written of pictures by cross-attention: logits and tokens are those of Hugging Face's and of `generate`."""
 
+import base64
 import copy
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import openai
 import parity
 import pytest
 import tokenizers
 import torch
 import transformers
+from fixtures_serving import chat, complete, connect, figures, running
 from parity import Array, Subject
 from PIL import Image
+from test_qaic_runtime import rt
+from test_qaic_whole import compiled
 from test_text2text import SPANS, texts
 
 import qeff_zoo
+from qeff_zoo import bench, bench_case, pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
-from qeff_zoo.errors import GenerationError, MediaError, PlanError, ServingError
+from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.pipeline import make_plan
+from qeff_zoo.prepared import adopt
 from qeff_zoo.registry import find_recipe, list_recipes
-from qeff_zoo.runtime import Engine, Grammar, ImageToTextSession
+from qeff_zoo.runtime import Engine, Grammar, ImageToTextSession, open_session
 from qeff_zoo.runtime.writing_rules import WritingRules
-from qeff_zoo.serving.server import Choices, _backend
+from qeff_zoo.store import Store
 from qeff_zoo.tasks import IMAGE_TO_TEXT, crossing, find
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.drawings import draw
 
+__all__ = ["rt"]
 PAIRED = find_recipe("vision-encoder-decoder")
 VIT, TROCR = (PAIRED.tiny[0].config[half] for half in ("encoder", "decoder"))
 _SHORT = {"num_hidden_layers": 2, "initializer_range": 0.2}
@@ -78,15 +87,26 @@ def subject(name: str) -> Subject:
     return Subject(config, recipe)
 
 
-def pictures(of: Subject) -> torch.Tensor:
-    (example,) = (one for one, _ in crossing._source(of.hf).values())
-    return torch.randn(example.shape, generator=torch.Generator().manual_seed(3))
+def given(of: Subject) -> dict[str, torch.Tensor]:
+    """Return two pictures, and of a model that is asked about them two prompts, of which one is shorter."""
+    size = (32, 24) if of.recipe.asked else None
+    found = {name: example for name, (example, _) in crossing._source(of.hf, size).items()}
+    numbers = torch.Generator().manual_seed(3)
+    found["pixel_values"] = torch.randn(found["pixel_values"].shape, generator=numbers)
+    if of.recipe.asked:
+        places = torch.full((2, 4 * 3 + 1), of.hf.config.image_token_id)
+        found["input_ids"] = torch.cat([places, texts(2, 9, 5, 4)], 1)
+        found["attention_mask"] = torch.ones_like(found["input_ids"])
+        found["attention_mask"][1, -3:] = 0
+    return found
 
 
 def expected_of(of: Subject, model: Any, tokens: torch.Tensor) -> Array:
+    written = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
+    read = given(of)
+    read["pixel_values"] = read["pixel_values"].to(model.dtype)
     with torch.no_grad():
-        pixels = pictures(of).to(model.dtype)
-        logits: Array = model(pixel_values=pixels, decoder_input_ids=tokens).logits
+        logits: Array = model(**read, **{written: tokens}).logits[:, -tokens.shape[1] :]
     return logits.double().numpy()
 
 
@@ -94,8 +114,10 @@ def steps_of(of: Subject, tokens: torch.Tensor) -> Iterator[tuple[int, int, Arra
     """Read pictures once, and give rows their tokens; yield row, position and logits of each answer."""
     model = of.transformed
     states = crossing.probe(model)
-    step, made = crossing.Step(model, states), crossing.Read(model)([pictures(of)])
-    sizes = {"ctx_len": 24, "batch_size": 2}
+    read = given(of)
+    step, made = crossing.Step(model, states), crossing.Read(model)([*read.values()])
+    more = [read["attention_mask"]] if of.recipe.asked else []
+    sizes = {"ctx_len": 24, "batch_size": 2, "encoder_ctx_len": made[0].shape[2]}
     memory = {
         one.name: torch.zeros([sizes.get(size, size) for size in one.axes])  # type: ignore[call-overload]
         for one in states
@@ -107,7 +129,7 @@ def steps_of(of: Subject, tokens: torch.Tensor) -> Iterator[tuple[int, int, Arra
         for row, (start, stop) in enumerate(spans):
             ids[row, : stop - start] = tokens[row, start:stop]
             positions[row, : stop - start] = torch.arange(start, stop)
-        logits, *after = step(ids, positions, [memory[one.name] for one in states])
+        logits, *after = step(ids, positions, [memory[one.name] for one in states], more=more)
         memory |= dict(zip([one.name for one in states if one.written], after, strict=True))
         for row, (_, stop) in enumerate(spans):
             yield row, stop - 1, logits[row, 0].numpy()
@@ -125,8 +147,21 @@ def test_what_is_traced_agrees_with_hugging_face(name: str) -> None:
 
 def _blind(model: Any) -> None:
     for name, one in model.get_decoder().named_modules():
-        if name.endswith(("encoder_attn.out_proj", "crossattention.c_proj")):
+        if name.endswith(
+            ("encoder_attn.out_proj", "crossattention.c_proj", "crossattention.output.dense")
+        ):
             one.weight.data.zero_()
+
+
+def _unseen(model: Any) -> None:
+    for one in model.git.visual_projection.parameters():
+        one.zero_()
+
+
+def _regrouped(model: Any) -> None:
+    for one in model.modules():
+        if hasattr(one, "groups") and hasattr(one, "qkv"):
+            one.groups //= 2
 
 
 def _turned(model: Any) -> None:
@@ -146,6 +181,10 @@ def _unshifted(model: Any) -> None:
 FACTS: Mapping[str, tuple[str, Callable[[Any], None]]] = {
     "what TrOCR sees": ("vision-encoder-decoder-base", _blind),
     "what GPT-2 sees": ("vision-encoder-decoder-gpt2", _blind),
+    "what BLIP sees": ("blip-base", _blind),
+    "what GIT sees": ("git-base", _unseen),
+    "what Florence-2 sees": ("florence2-base", _blind),
+    "groups of channels": ("florence2-base", _regrouped),
     "the projection between widths": ("vision-encoder-decoder-donut", _turned),
     "positions of tokens": ("vision-encoder-decoder-base", _unplaced),
     "windows that are shifted": ("vision-encoder-decoder-donut", _unshifted),
@@ -179,6 +218,11 @@ def written(folder: Path, tiny: int, **said: Any) -> Path:
     tiny_models.make(PAIRED, PAIRED.tiny[tiny], folder)
     ends = {"bos_token_id": BOS, "pad_token_id": PAD, "eos_token_id": EOS}
     (folder / "generation_config.json").write_text(json.dumps({**ends, **said}))
+    return taught(folder)
+
+
+def taught(folder: Path) -> Path:
+    """Write a tokenizer into a checkpoint."""
     words = {"<s>": BOS, "<pad>": PAD, "</s>": EOS, **{f"w{one}": one for one in range(3, 250)}}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w3"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
@@ -268,6 +312,19 @@ def test_tokens_are_those_of_generate(
         for file, one in zip(files, found, strict=True):
             wanted = generated(other, session.folder, file, prompt)
             assert [*begun, *one.token_ids] == wanted, (file, prompt)
+
+
+def test_cards_write_what_generate_does(
+    session: ImageToTextSession, reader: Path, theirs: Any, files: list[Path], tmp_path: Path, monkeypatch: Any
+) -> None:  # fmt: skip
+    """Three pictures share two slots; each slot has what was read of its own."""
+    monkeypatch.setenv("QEFF_HOME", str(session.folder.parents[3]))
+    request = Request(target="qaic", full_batch_size=2, ctx_len=32, prefill_seq_len=4)
+    folder = pipeline.prepare(str(reader), tmp_path / "prepared", request=request, validate=False)
+    on_cards = open_session(adopt(folder, compiled(folder, tmp_path), Store(tmp_path)))
+    assert isinstance(on_cards, ImageToTextSession)
+    for file, one in zip(files, on_cards.generate(files, prompt=PROMPTS[1]), strict=True):
+        assert [EOS, 9, *one.token_ids] == generated(theirs, session.folder, file, [EOS, 9]), file
 
 
 @pytest.mark.parametrize("encoder", ["vit", "donut-swin"])
@@ -367,11 +424,235 @@ def test_what_is_no_picture_is_refused(session: ImageToTextSession, tmp_path: Pa
     with pytest.raises(MediaError, match=r"a\.png"):
         session.generate([tmp_path / "a.png"])
     assert main(["run", str(session.folder), "--prompt", "w7"]) == 1
-    with (
-        pytest.raises(ServingError, match="OpenAI's API does not cover"),
-        _backend(session, Choices(name="m", fingerprint="f", api_key=None)),
+
+
+# --- other types ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["blip", "git"] if parity.EVERY else ["blip"])
+def captions(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """Give a package of a model that is no encoder-decoder to transformers, and transformers' own model."""
+    folder, recipe = tmp_path_factory.mktemp("captions"), find_recipe(request.param)
+    made = taught(tiny_models.make(recipe, recipe.tiny[0], folder / "checkpoint"))
+    kind = getattr(transformers, recipe.architectures[0])
+    sizes = Request(batch_size=2, ctx_len=32, prefill_seq_len=4)
+    done = pipeline.build(str(made), sizes, validate=False, store=Store(folder / "store"))
+    return open_session(done.package, threads=1), kind.from_pretrained(made).eval()
+
+
+@pytest.mark.parametrize("begun", [[], [7, 8, 9]], ids=str)
+def test_captions_are_those_of_generate(
+    begun: list[int], captions: tuple[Any, Any], files: list[Path]
+) -> None:
+    """BLIP's `generate` begins with a token of its own, and ends with [SEP], whatever generation_config.json says."""
+    session, theirs = captions
+    process = transformers.AutoImageProcessor.from_pretrained(session.folder, backend="pil")
+    prompt = " ".join(f"w{token}" for token in begun) or None
+    told = {"input_ids": torch.tensor([[1, *begun]])} if begun else {}
+    if begun and theirs.config.model_type == "blip":  # which drops the last token
+        told = {"input_ids": torch.tensor([[0, *begun, 2]])}
+    for file, one in zip(
+        files, session.generate(files, prompt=prompt, generation_len=12), strict=True
     ):
-        pass
+        pixels = process(Image.open(file), return_tensors="pt")["pixel_values"]
+        wanted = theirs.generate(pixel_values=pixels, **told, max_new_tokens=12)[0].tolist()
+        assert [1, *begun, *one.token_ids] == wanted
+    assert session.rules.ends == {2}
+
+
+@pytest.mark.parametrize("captions", ["blip"], indirect=True)
+def test_a_configuration_that_does_not_say_what_ends_a_caption_is_refused(
+    captions: tuple[Any, Any], tmp_path: Path
+) -> None:
+    for name in ("preprocessor_config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes(b"{}")
+    config = json.loads((captions[0].folder / "config.json").read_text())
+    del config["text_config"]["sep_token_id"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(PlanError, match="has no sep_token_id; expected a token"):
+        make_plan(str(tmp_path), Request())
+
+
+#: A task alone, one with more, a question in words, and nothing.
+QUESTIONS = ("<CAPTION>", "<REGION_TO_CATEGORY> <loc_1> w9", "w7 w8 w9 w8", None)
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
+    """Give a package of Florence-2, transformers' own model, and its processor."""
+    folder, recipe = tmp_path_factory.mktemp("asked"), find_recipe("florence2")
+    assert recipe.asked
+    made = tiny_models.make(recipe, recipe.tiny[0], folder / "florence2")
+    said = {"decoder_start_token_id": EOS, "forced_bos_token_id": BOS, "no_repeat_ngram_size": 3}
+    (made / "generation_config.json").write_text(
+        json.dumps({**said, "eos_token_id": EOS, "pad_token_id": PAD})
+    )
+    words = sorted({word for one in recipe.asked.questions.values() for word in one.split()})
+    known = dict.fromkeys(
+        ["<s>", "<pad>", "</s>", "<unk>", *words, "<loc_1>", *(f"w{one}" for one in range(160))]
+    )
+    ids = {word: number for number, word in enumerate([*known][:256])} | {"<image>": 256}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", "<image>", "<loc_1>"])
+    tokenizer.save(str(made / "tokenizer.json"))
+    images = transformers.AutoImageProcessor.from_pretrained(made, backend="pil")
+    images.image_seq_length = 4 * 3 + 1
+    ends = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    named = {"extra_special_tokens": {"image_token": "<image>"}}
+    words_of: Any = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, **ends, **named
+    )
+    theirs = transformers.Florence2ForConditionalGeneration.from_pretrained(made).eval()
+    request = Request(full_batch_size=2, ctx_len=32, prefill_seq_len=4, seq_lens=(48,))
+    done = pipeline.build(str(made), request, validate=False, store=Store(folder / "store"))
+    session = open_session(done.package, threads=1)
+    return session, theirs, transformers.Florence2Processor(images, words_of)
+
+
+@pytest.mark.parametrize("prompt", QUESTIONS, ids=str)
+def test_what_is_asked_is_answered_as_by_generate(
+    prompt: str | None, asked: tuple[Any, Any, Any], files: list[Path]
+) -> None:
+    """Florence-2's encoder reads the picture and a prompt; three pictures share two rows."""
+    session, theirs, process = asked
+    for file, one in zip(
+        files, session.generate(files, prompt=prompt, generation_len=12), strict=True
+    ):
+        told = process(images=Image.open(file), text=prompt or "", return_tensors="pt")
+        assert session.request(file, prompt=prompt).source == tuple(told["input_ids"][0].tolist())
+        wanted = theirs.generate(**told, max_new_tokens=12, num_beams=1, do_sample=False)[0]
+        assert [EOS, *one.token_ids] == wanted.tolist()
+        assert not one.text.startswith("<s>")
+
+
+def test_answers_have_places_and_not_what_begins_them(asked: tuple[Any, Any, Any]) -> None:
+    tokenizer = asked[0].tokenizer
+    place, word = (tokenizer.token_id(one) for one in ("<loc_1>", "w9"))
+    assert tokenizer.decode([BOS, word, place, EOS]) == "w9 <loc_1>"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("<OD> w7", "The prompt '<OD> w7' has more than the task <OD>; expected <OD> alone"),
+        ("w7 " * 40, "A picture and its prompt have 55 tokens; expected at most 48"),
+        ([0, 900, 2], "Token id 900 is not of this model"),
+        ("w7 <image>", "The prompt has the token 256, which stands in the places of a picture"),
+    ],
+)
+def test_prompts_that_cannot_be_read_are_refused(
+    prompt: Any, message: str, asked: tuple[Any, Any, Any], files: list[Path]
+) -> None:
+    with pytest.raises(GenerationError, match=message):
+        asked[0].generate(files[:1], prompt=prompt)
+
+
+def test_a_server_and_the_bench_ask(asked: tuple[Any, Any, Any], files: list[Path]) -> None:
+    session = asked[0]
+    (wanted,) = session.generate(files[:1], prompt="<CAPTION>", generation_len=6)
+    text = {"type": "text", "text": "<CAPTION>"}
+    with Engine(session) as engine, running(engine) as url, connect(url) as client:
+        found = chat(client, messages=[user(part(files[0]), text)], max_tokens=6)
+    assert found.choices[0].message.content == wanted.text
+    assert found.usage.prompt_tokens == 4 * 3 + 1 + 2 + 5
+    case = bench.Case(batch_size=2, prompt_len=7, generation_len=4, threads=1)
+    assert bench_case.run_once(session, case, 0)["encode_s"] > 0
+
+
+# --- the server and the bench -----------------------------------------------------------------------
+
+
+def part(file: Path) -> dict[str, Any]:
+    data = base64.b64encode(file.read_bytes()).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+
+
+def user(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "user", "content": [*parts]}
+
+
+def test_a_server_writes_of_the_picture_of_a_chat(
+    session: ImageToTextSession, files: list[Path]
+) -> None:
+    begun = "<s_docvqa> w7 <s_answer>"
+    (plain,) = session.generate([files[0]])
+    (told,) = session.generate([files[0]], prompt=begun, generation_len=5)
+    with Engine(session) as engine, running(engine) as url, connect(url) as client:
+        before = figures(url)
+        answer = chat(client, messages=[user(part(files[0]))], max_tokens=None, n=2)
+        assert [one.message.content for one in answer.choices] == [plain.text] * 2
+        assert (answer.usage.prompt_tokens, answer.choices[0].finish_reason) == (1, "stop")
+        asked = {
+            "messages": [user(part(files[0]), {"type": "text", "text": begun})],
+            "max_tokens": 5,
+        }
+        assert chat(client, **asked).choices[0].message.content == told.text
+        streamed = "".join(
+            one.choices[0].delta.content or "" for one in chat(client, **asked, stream=True)
+        )
+        assert streamed == told.text
+        counted = figures(url)
+    names = ("pictures_total", "encoded_pictures_total")  # of n choices each reads it for itself
+    assert [counted[name] - before[name] for name in names] == [3, 4]
+
+
+NOT_SERVED: Mapping[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
+    "several messages": (lambda seen: {"messages": [user(seen), user(seen)]}, "the request has 2 messages; expected"),
+    "no picture": (lambda _: {"messages": [user({"type": "text", "text": "w7"})]}, "the request has 0 pictures"),
+    "two pictures": (lambda seen: {"messages": [user(seen, seen)]}, "the request has 2 pictures"),
+    "another role": (lambda seen: {"messages": [{**user(seen), "role": "system"}]}, "the request has role 'system'"),
+    "a recording": (
+        lambda seen: {"messages": [user(seen, {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}})]},
+        "the request has recordings",
+    ),
+    "a call of a tool": (lambda seen: {"messages": [{**user(seen), "tool_calls": []}]}, "has 'tool_calls'; expected"),
+    "tools": (lambda seen: {"messages": [user(seen)], "tools": [{}]}, "Parameter 'tools'"),
+    "passages": (lambda seen: {"messages": [user(seen)], "extra_body": {"blocks": ["a"]}}, "Parameter 'blocks'"),
+    "a picture that is elsewhere": (
+        lambda _: {"messages": [user({"type": "image_url", "image_url": {"url": "https://a.b/c.png"}})]},
+        "this server does not fetch it",
+    ),
+    "no file of a picture": (
+        lambda _: {"messages": [user({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}})]},
+        "Cannot read",
+    ),
+    "a long answer's beginning": (
+        lambda seen: {"messages": [user(seen, {"type": "text", "text": "w7 " * 40})]},
+        "expected at most 31",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def served(session: ImageToTextSession) -> Iterator[Any]:
+    with Engine(session) as engine, running(engine) as url, connect(url) as client:
+        yield client
+
+
+@pytest.mark.parametrize("what", NOT_SERVED)
+def test_what_else_a_chat_has_is_refused_by_name(what: str, served: Any, files: list[Path]) -> None:
+    ask, message = NOT_SERVED[what]
+    with pytest.raises(openai.BadRequestError, match=message):
+        chat(served, **ask(part(files[0])))
+
+
+def test_completions_have_no_picture(served: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match="Use /v1/chat/completions"):
+        complete(served, "w7")
+
+
+def test_bench_measures_reading_and_writing(session: ImageToTextSession, files: list[Path]) -> None:
+    package = qeff_zoo.find_package(str(session.folder))
+    (_, both) = bench.plan(package, generation_len=5)
+    assert (both.prompt_len, both.batch_size, both.images) == (1, 2, ())
+    with pytest.raises(GenerationError, match="There are 2 pictures"):
+        bench.plan(package, images=[*map(str, files[:2])])
+    for case in (both, replace(both, prompt_len=3, images=(str(files[0]),))):
+        found = bench_case.measure(package, replace(case, threads=1), 1)
+        assert min(found.encode_s or 0, found.decode_tokens_per_s or 0) > 0
+        assert found.encode_s is not None
+        assert found.ttft_s > found.encode_s
 
 
 @pytest.mark.parametrize(

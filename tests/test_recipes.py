@@ -143,8 +143,10 @@ def check_shape(recipe: Recipe, shape: Shape) -> None:
         assert shape == Shape(batch_size=shape.batch_size)
     else:
         assert 1 <= shape.prefill_seq_len <= shape.ctx_len
-        apart = recipe.task == "text2text-generation" or isinstance(shape, SoundShape)
-        assert (shape.seq_lens != ()) == apart  # of what is read before an answer is written
+        apart = (
+            recipe.task == "text2text-generation" or isinstance(shape, SoundShape) or recipe.asked
+        )
+        assert (shape.seq_lens != ()) == bool(apart)  # of what is read before an answer is written
         assert shape.full_batch_size is None or shape.full_batch_size > 1
 
 

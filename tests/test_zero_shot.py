@@ -14,18 +14,22 @@ import torch
 import transformers
 from fixtures_serving import MODEL, figures, post, running
 from PIL import Image
+from test_qaic_runtime import rt
+from test_qaic_whole import compiled
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from qeff_zoo import cli, registry, tasks
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.package import Package
-from qeff_zoo.pipeline import build
+from qeff_zoo.pipeline import build, prepare
+from qeff_zoo.prepared import adopt
 from qeff_zoo.runtime import ZeroShotSession, open_session
 from qeff_zoo.serving.matching import PictureQueue
 from qeff_zoo.store import Store
 from qeff_zoo.validation import drawings, tiny_models
 
+__all__ = ["rt"]
 TASK = "zero-shot-image-classification"
 END = 98  # ends a text
 LABELS = ["w3 w4", "w50", "w7 w8 w9"]
@@ -110,6 +114,24 @@ def test_labels_are_scored_as_by_transformers(
     assert np.abs(expected[0] - expected[1]).max() > 1e-4  # pictures matter
     assert np.abs(session.embed(pictures()) - output.image_embeds.numpy()).max() < 2e-5
     assert np.abs(session.embed_texts(LABELS) - output.text_embeds.numpy()).max() < 2e-5
+
+
+@pytest.mark.parametrize("built", ["clip"], indirect=True)
+def test_cards_score_labels(
+    built: tuple[Package, Path], session: ZeroShotSession, tmp_path: Path
+) -> None:
+    """In float16, by two QPCs of which neither has states."""
+    asked, store = Request(batch_size=2, target="qaic"), Store(tmp_path / "store")
+    folder = prepare(
+        str(built[1]), tmp_path / "prepared", request=asked, validate=False, store=store
+    )
+    on_cards = open_session(adopt(folder, compiled(folder, tmp_path), store))
+    assert isinstance(on_cards, ZeroShotSession)
+    expected = session.classify(pictures(), LABELS)
+    for row, scores in zip(expected, on_cards.classify(pictures(), LABELS), strict=True):
+        assert [one.label for one in scores] == [one.label for one in row]
+        for wanted, one in zip(row, scores, strict=True):
+            assert one.score == pytest.approx(wanted.score, abs=2e-3)
 
 
 def test_run_scores_labels_and_embeds(

@@ -472,18 +472,20 @@ def bench_command(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json([asdict(one) for one in figures])
         return
+    tokens = {"image": figures[0].image_tokens, "sound": figures[0].audio_tokens}
+    seen = [name for name, count in tokens.items() if count]
     rows = [
         [one.batch_size, one.prompt_len,
-         *([] if one.encode_s is None else [one.image_tokens + one.audio_tokens, f"{one.encode_s:.3f}"]),
+         *([one.image_tokens + one.audio_tokens] if seen else []),
+         *([] if one.encode_s is None else [f"{one.encode_s:.3f}"]),
          one.generation_len, f"{one.ttft_s:.3f}", f"{one.prefill_tokens_per_s:,.1f}",
          "" if one.decode_tokens_per_s is None else f"{one.decode_tokens_per_s:,.1f}",
          f"{one.e2e_tokens_per_s:,.1f}", human_size(one.peak_rss_bytes),
          *([f"{one.accepted_tokens:,} of {one.drafted_tokens:,}"] if one.speculate else [])]
         for one in figures
     ]  # fmt: skip
-    seen = ["image" if figures[0].image_tokens else "sound", "encode s"]
-    seen = seen if figures[0].encode_s is not None else []
-    headers = ["batch", "prompt", *seen, "new", "ttft s", "prefill/s", "decode/s", "all/s"]
+    timed = [] if figures[0].encode_s is None else ["encode s"]
+    headers = ["batch", "prompt", *seen, *timed, "new", "ttft s", "prefill/s", "decode/s", "all/s"]
     headers += ["peak memory"]
     headers += ["accepted"] if arguments.speculate else []
     print(table(rows, headers))

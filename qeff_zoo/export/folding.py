@@ -157,12 +157,20 @@ def _copy(node: ir.Node, inputs: list[ir.Value | None]) -> ir.Node:
 
 def _is_invariant(value: ir.Value, place_of: dict[ir.Node, int]) -> bool:
     """Return whether a value made inside a layer depends on nothing in that layer."""
-    producer = value.producer()
-    if producer is None:
-        return not value.is_initializer() and layer_of(value) is None
-    if producer not in place_of:
-        return producer.op_type == "Constant" or producer.domain == ""
-    return all(_is_invariant(item, place_of) for item in producer.inputs if item is not None)
+    left, seen = [value], set[ir.Value]()  # of a deep model thousands, beyond what may recur
+    while left:
+        one = left.pop()
+        producer = one.producer()
+        if producer is None:
+            if one.is_initializer() or layer_of(one) is not None:
+                return False
+        elif producer in place_of:
+            fresh = [item for item in producer.inputs if item is not None and item not in seen]
+            left += fresh
+            seen.update(fresh)
+        elif producer.op_type != "Constant" and producer.domain:
+            return False
+    return True
 
 
 def _call(

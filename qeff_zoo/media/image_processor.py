@@ -78,6 +78,10 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         },
     ),
     "BitImageProcessor": (rules.plain, _CROPPED),
+    "BlipImageProcessor": (
+        rules.plain,
+        {**_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 384, "width": 384}},
+    ),
     "CLIPImageProcessor": (rules.plain, _CROPPED),
     "CohereCompassImageProcessor": (
         patch_rules.grid_of_patches,

@@ -15,7 +15,7 @@ from qeff_zoo.runtime.grammar import Grammar, Guide
 from qeff_zoo.runtime.insets import Encoded, Insets
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn, Sampler, Sampling, TokenLogprobs, token_of
-from qeff_zoo.runtime.sources import Source
+from qeff_zoo.runtime.sources import Seen, Source
 from qeff_zoo.runtime.stop_strings import StopStrings
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
 from qeff_zoo.runtime.writing_rules import WritingRules
@@ -36,7 +36,8 @@ class Request:
         text: The prompt's; None for one that was given as token ids.
         adapter: Name of one that the session has; None for the model as it is.
         insets: Its pictures or sounds, if it has any.
-        source: Token ids of the text that is to be written of, where the prompt is only how the answer begins.
+        source: Token ids of the text that is to be written of, where the prompt is only how the answer begins; of what
+            is asked about a picture, with those in its places.
         picture: Array of the picture that is to be written of.
         rules: Which tokens may come next in what is written.
         blocks: Lengths of the passages that the prompt begins with, each computed by itself.
@@ -58,9 +59,11 @@ class Request:
     grammar: Grammar | None = None
 
     @property
-    def read(self) -> Source:
+    def read(self) -> Source | Seen:
         """What an encoder is to read."""
-        return self.source if self.picture is None else self.picture
+        if self.picture is None:
+            return self.source
+        return Seen(self.source, self.picture) if self.source else self.picture
 
     @property
     def prompt_tokens(self) -> int:

@@ -144,7 +144,8 @@ class Stats:
         accepted_tokens: Of those, how many the model chose as well.
         kept_bytes: Bytes that the prefix cache takes.
         pictures: In requests so far.
-        encoded_pictures: Of those, how many the vision program had to read.
+        encoded_pictures: How many the vision program had to read: of those, the ones that it did not know. An encoder
+            of `image-to-text` remembers none, and reads one for each choice.
         sounds: As `pictures`.
         encoded_sounds: As `encoded_pictures`.
     """
@@ -296,7 +297,6 @@ class Engine:
 
     def stats(self) -> Stats:
         """Return what has been done, and what is to do."""
-        reader = self.session.reader
         with self._changed:
             running = self._scheduler.running
             return Stats(
@@ -312,11 +312,7 @@ class Engine:
                 drafted_tokens=self._tokens["drafted"],
                 accepted_tokens=self._tokens["accepted"],
                 kept_bytes=self.session.kept_bytes,
-                **(
-                    {reader.kind: reader.asked, f"encoded_{reader.kind}": reader.read}
-                    if reader
-                    else {}
-                ),
+                **self.session.shown,
             )
 
     def close(self, *, drain: bool = False) -> None:

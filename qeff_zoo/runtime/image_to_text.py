@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An image-to-text package as a session: pictures in, what is written of them out."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,15 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.errors import ContextLengthError, GenerationError
 from qeff_zoo.media.image_processor import load_image_processor
 from qeff_zoo.media.images import LIMITS, ImageLimits, Picture
 from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.picture_prompts import PicturePrompts
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.runtime.text_generation import Generation, Stream
 from qeff_zoo.runtime.writing import WritingSession
+from qeff_zoo.runtime.writing_rules import WritingRules
 from qeff_zoo.tasks import IMAGE_TO_TEXT
 
 _GREEDY = Sampling()
@@ -54,17 +57,27 @@ class ImageToTextSession(WritingSession):
         image_processor: str | None = None,
     ) -> None:
         super().__init__(folder, program, encoder=encoder)
+        if between := chosen.get("between"):
+            self.rules = WritingRules(start=between[0], ends=frozenset(between[1:]))
+        #: Of what the encoder takes: channels, height and width.
+        self.size = tuple(map(int, encoder.inputs["pixel_values"].shape[1:]))
         self.processor = load_image_processor(folder, image_processor)
         self.eos_token_ids = self.rules.ends
         #: Whether answers have special tokens, and a prompt is how one begins.
         self.tagging = bool(chosen.get("tagging"))
+        self._pictures, self._counting = 0, threading.Lock()
+        asked = chosen.get("asked")
+        #: How prompts are written that the encoder reads besides a picture; None where it reads that alone.
+        self.prompts = PicturePrompts.of(folder, asked) if asked else None
         if self.tokenizer:
-            self.tokenizer.shows_special = self.tagging
+            self.tokenizer.shows_special = self.tagging or self.prompts is not None
+        if self.tokenizer and self.prompts:
+            self.tokenizer.hidden = frozenset({self.prompts.begin, self.prompts.end})
 
     @property
-    def size(self) -> tuple[int, ...]:
-        """Of what the encoder takes: channels, height and width."""
-        return self.sources.shape
+    def shown(self) -> Mapping[str, int]:
+        """As of `TextGenerationSession`."""
+        return {"pictures": self._pictures, "encoded_pictures": self.sources.count}
 
     def prepare(self, picture: Picture, limits: ImageLimits = LIMITS) -> Array:
         """Read a picture and make the array that the encoder takes. Any thread may do this at any time.
@@ -131,6 +144,7 @@ class ImageToTextSession(WritingSession):
             picture: As for `prepare`.
             prompt: How the answer begins, which is not part of it: text, or token ids. None for the token that the
                 package's generation_config.json says, which also comes before a prompt unless answers are `tagging`.
+                Of a package that has `prompts`, what is asked about the picture.
             limits: How large a picture may be.
             generation_len: Tokens at most; None for as many as generation_config.json says.
             sampling: How tokens are chosen.
@@ -144,11 +158,41 @@ class ImageToTextSession(WritingSession):
             raise GenerationError(
                 f"'chat' does not apply to {IMAGE_TO_TEXT}: there is no conversation. Expected a picture. Leave it out."
             )
-        begun = self._beginning(prompt)
+        source = self.prompts.tokens(prompt, self._plain) if self.prompts else []
+        self._check(source)
+        begun = self._beginning(None if self.prompts else prompt)
         told: dict[str, Any] = {"generation_len": generation_len, "sampling": sampling, **choices}
         made = self._begun(begun, self.rules, **told)
         text = prompt if isinstance(prompt, str) else ""
-        return replace(made, picture=self.prepare(picture, limits), text=text)
+        read = self.prepare(picture, limits)
+        with self._counting:  # any thread may make a request
+            self._pictures += 1
+        return replace(made, picture=read, source=tuple(source), text=text)
+
+    def _plain(self, text: str) -> list[int]:
+        return self._encode(text, special_tokens=False) if text else []
+
+    def _check(self, source: Sequence[int]) -> None:
+        """Refuse what is asked about a picture where the encoder does not take so much, or no such tokens."""
+        if self.prompts is None:
+            return
+        if source.count(self.prompts.placeholder) > self.prompts.rows:
+            raise GenerationError(
+                f"The prompt has the token {self.prompts.placeholder}, which stands in the places of a picture; "
+                "expected none: there is one picture, before the prompt. Leave it out."
+            )
+        if len(source) > self.sources.longest:
+            raise ContextLengthError(
+                f"A picture and its prompt have {len(source):,} tokens; expected at most {self.sources.longest:,}, the "
+                "largest of the package's seq_lens. Shorten the prompt, or build the package with a larger --seq-lens."
+            )
+        vocab_size = self.decoder.vocab_size
+        foreign = next((one for one in source if not 0 <= one < vocab_size), None)
+        if foreign is not None:
+            raise GenerationError(
+                f"Token id {foreign!r} is not of this model; expected 0 to {vocab_size - 1:,}. Encode the prompt with "
+                "the package's own tokenizer."
+            )
 
     def _beginning(self, prompt: Prompt | None) -> list[int]:
         """Return the tokens that an answer is begun with, as transformers' `generate` puts them together."""

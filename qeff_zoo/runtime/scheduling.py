@@ -254,9 +254,9 @@ class Scheduler:
     def _read(self, requests: Mapping[int, Request]) -> None:
         """Read what is to be written of, texts or pictures, each into its row; after that row was lost, again."""
         if self._sources and requests:
-            begun = time.perf_counter()
+            before = self._sources.seconds
             self._sources.read({row: one.read for row, one in requests.items()})
-            self.timings.prefill_seconds += time.perf_counter() - begun
+            self.timings.prefill_seconds += self._sources.seconds - before
             self.timings.prefill_tokens += sum(len(one.source) for one in requests.values())
 
     def _take_over(self, seat: _Seat) -> None:

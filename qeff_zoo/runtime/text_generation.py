@@ -2,7 +2,7 @@
 """A text-generation package as a session: prompts in, generated text and metrics out."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -309,6 +309,13 @@ class TextGenerationSession(PromptReader):
             drafted_tokens=answer.drafted_tokens,
             accepted_tokens=answer.accepted_tokens,
         )
+
+    @property
+    def shown(self) -> Mapping[str, int]:
+        """How many pictures or sounds requests had so far, and how many were encoded, as `Stats` calls them."""
+        if (reader := self.reader) is None:
+            return {}
+        return {reader.kind: reader.asked, f"encoded_{reader.kind}": reader.read}
 
     @property
     def kept_bytes(self) -> int:

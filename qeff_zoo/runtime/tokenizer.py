@@ -69,6 +69,8 @@ class Tokenizer:
         listed = settings.get("model_input_names")
         #: Whether special tokens are part of what `decode` returns.
         self.shows_special = False
+        #: Tokens that are never part of it.
+        self.hidden: frozenset[int] = frozenset()
         self._has_types = not isinstance(listed, list) or "token_type_ids" in listed
 
         self._anchor = self.encode("a", special_tokens=False)[
@@ -170,7 +172,8 @@ class Tokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Turn token ids into text, special tokens left out unless it `shows_special`."""
         skips = not self.shows_special
-        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=skips))
+        shown = [token for token in token_ids if token not in self.hidden]
+        return str(self._tokenizer.decode(shown, skip_special_tokens=skips))
 
     def piece(self, token_id: int) -> str:
         """Return what one token adds to a text, with a space that it begins with; a special token by its name."""

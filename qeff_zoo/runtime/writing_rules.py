@@ -57,7 +57,8 @@ class WritingRules:
             GenerationError: They do not say how an answer begins.
         """
         config = read_json(folder / "config.json")
-        if isinstance(inner := config.get("decoder"), Mapping):  # of two models
+        inner = config.get("decoder") or config.get("text_config")
+        if isinstance(inner, Mapping):  # of several models
             config = {**inner, **{name: one for name, one in config.items() if one is not None}}
         said = read_json(folder / "generation_config.json") or config
         start = next(

@@ -105,7 +105,7 @@ class _Live(Collector):
             ("drafted_tokens", "Tokens that were drafted and checked.", stats.drafted_tokens),
             ("accepted_tokens", "Of those, tokens that the model chose.", stats.accepted_tokens),
             ("pictures", "Pictures in requests.", stats.pictures),
-            ("encoded_pictures", "Of those, pictures that were encoded.", stats.encoded_pictures),
+            ("encoded_pictures", "Pictures that were encoded.", stats.encoded_pictures),
             ("sounds", "Sounds in requests.", stats.sounds),
             ("encoded_sounds", "Of those, sounds that were encoded.", stats.encoded_sounds),
         ):

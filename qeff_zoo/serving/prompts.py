@@ -17,11 +17,11 @@ from qeff_zoo.errors import (
 from qeff_zoo.media.fetching import DATA, fetch_media, is_url
 from qeff_zoo.media.images import ImageLimits
 from qeff_zoo.package.manifest import shortened
-from qeff_zoo.runtime import Grammar, Request, Sampling, TextGenerationSession
+from qeff_zoo.runtime import Grammar, ImageToTextSession, Request, Sampling, TextGenerationSession
 from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.text2text_generation import Text2TextSession
-from qeff_zoo.serving.errors import ApiError, unknown_parameter
+from qeff_zoo.serving.errors import ApiError, brief, unknown_parameter
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
 
 #: Of a picture or video that is fetched for a client, and how many of them a request may have.
@@ -55,6 +55,11 @@ def chat_requests(
             param="top_logprobs",
             code="invalid_value",
         )
+    limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    if isinstance(session, ImageToTextSession):
+        picture, begun = _shown(session, body, hosts)
+        return [*_choices(session, body, picture, limit, logprobs, "messages", adapter, begun)]
     if session.chat_template is None:
         raise ApiError(
             400,
@@ -66,9 +71,35 @@ def chat_requests(
     messages = [message.as_template_input() for message in body.messages]
     with blaming("blocks" if body.blocks else "messages"):
         blocks, tokens = _parts(session, body, messages) or ([], session.encode_chat(messages))
-    limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    _check_length(session, [*blocks, tokens], limit, "blocks" if blocks else "messages")
     return [*_choices(session, body, tokens, limit, logprobs, "messages", adapter, brought, blocks)]
+
+
+def _shown(
+    session: ImageToTextSession, body: ChatRequest, hosts: Collection[str]
+) -> tuple[Any, dict[str, Any]]:
+    """Return the picture that is to be written of, and the prompt: all that such a chat may have."""
+    if body.blocks:
+        raise unknown_parameter("blocks", body.blocks)
+    (message, *others), extra = body.messages, body.messages[0].model_extra or {}
+    found = {
+        f"role {brief(message.role)}": message.role != "user",
+        f"{len(body.messages):,} messages": bool(others),
+        f"{len(message.pictures):,} pictures": len(message.pictures) != 1,
+        "videos": bool(message.videos),
+        "recordings": bool(message.recordings),
+        **{brief(name): value is not None for name, value in extra.items()},
+    }
+    if wrong := [name for name, is_there in found.items() if is_there]:
+        raise ApiError(
+            400,
+            f"Model {body.model!r} writes of one picture, and the request has {', '.join(wrong)}; expected one message "
+            "of role 'user' with one part of type image_url, and perhaps text. Send each picture by itself.",
+            param="messages",
+            code="invalid_value",
+        )
+    (picture,) = read_media([("picture", url) for url in message.pictures], hosts)
+    return picture, {"prompt": message.text or None}
 
 
 def _brought(
@@ -177,9 +208,18 @@ def completion_requests(
     told = {name: given for name in names if (given := getattr(body, name)) is not None}
     if told and not isinstance(session, Text2TextSession):
         raise unknown_parameter(*next(iter(told.items())))
+    if isinstance(session, ImageToTextSession):
+        raise ApiError(
+            400,
+            f"Model {body.model!r} writes of a picture, which a prompt cannot have; expected a chat whose one message "
+            "has a part of type image_url. Use /v1/chat/completions.",
+            param="prompt",
+            code="invalid_value",
+        )
     for prompt in listed(body.prompt):
         with blaming("blocks" if body.blocks else "prompt"):
             blocks, tokens = _parts(session, body, prompt) or ([], session.encode(prompt))
+        _check_length(session, [*blocks, tokens], body.max_tokens, "blocks" if blocks else "prompt")
         found += _choices(
             session, body, tokens, body.max_tokens, body.logprobs, "prompt", adapter, told, blocks
         )
@@ -199,7 +239,7 @@ def _parts(
 def _choices(
     session: TextGenerationSession,
     body: ChatRequest | CompletionRequest,
-    tokens: Sequence[int],
+    given: Any,
     limit: int | None,
     logprobs: int | None,
     param: str,
@@ -207,9 +247,8 @@ def _choices(
     more: Mapping[str, Any],
     blocks: Sequence[Sequence[int]] = (),
 ) -> Iterator[Request]:
-    """Yield `n` requests for one prompt; each has a seed of its own, so that their answers differ."""
+    """Yield `n` requests for one prompt, or picture; each has a seed of its own, so that their answers differ."""
     param = "blocks" if blocks else param
-    _check_length(session, sum(map(len, (*blocks, tokens))), limit, param)
     more = {**more, "blocks": blocks} if blocks else more
     grammar = _grammar(session, body)
     with blaming(param):
@@ -225,7 +264,7 @@ def _choices(
             logprobs=logprobs,
         )
         request = session.request(
-            tokens,
+            given,
             generation_len=limit,
             sampling=sampling,
             stop=body.stop,
@@ -262,12 +301,15 @@ def _grammar(
 
 
 def _check_length(
-    session: TextGenerationSession, tokens: int, limit: int | None, param: str
+    session: TextGenerationSession,
+    parts: Sequence[Sequence[int]],
+    limit: int | None,
+    param: str,
 ) -> None:
     """Refuse what the context cannot hold: a prompt, or a prompt with as many tokens as are asked for."""
     ctx_len = session.decoder.sizes.ctx_len
-    if session.sources:  # the prompt is read apart, and an answer begins with a token
-        tokens = 1
+    # Where the prompt is read apart, an answer begins with a token.
+    tokens = 1 if session.sources else sum(map(len, parts))
     if tokens + (limit or 1) > ctx_len:
         asked = f"{limit:,} are to be generated" if limit else "at least one is to be generated"
         raise ApiError(

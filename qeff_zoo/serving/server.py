@@ -19,7 +19,6 @@ from qeff_zoo.runtime import (
     EmbeddingSession,
     Engine,
     ImageEmbeddingSession,
-    ImageToTextSession,
     LabelledSpeechSession,
     Prefills,
     PrefillServer,
@@ -185,7 +184,7 @@ def _backend(
     session: Session, choices: Choices
 ) -> Iterator[Engine | EmbeddingQueue | PictureQueue | SpeechQueue]:
     """Open what answers requests."""
-    if isinstance(session, TextGenerationSession) and not isinstance(session, ImageToTextSession):
+    if isinstance(session, TextGenerationSession):
         if not session.decoder.sizes.decodes:
             raise ServingError(
                 f"Package {str(session.folder)!r} runs prompts alone (--prefill-only); expected --role prefill, or a "

@@ -5,7 +5,8 @@ Program `encoder`
 IN   input_features (batch_size, bins, frames) f32      a window of sound, as the model takes it; or
      input_values (batch_size, seq_len) f32, input_features (batch_size, seq_len, bins) f32   a sound of any length; or
      input_ids (batch_size, seq_len) i64                a text; or
-     pixel_values (batch_size, channels, height, width) f32   a picture, of the one size that the model takes
+     pixel_values (batch_size, channels, height, width) f32   a picture, of the one size that the model takes; or
+     both of these, the text beginning with tokens in whose places the picture is put
      [attention_mask (batch_size, seq_len) i64]         of what has any length: 0 is padding behind it
 OUT  cross_key.i, cross_value.i (batch_size, heads, source, head_dim)   what layer i of the decoder asks of it
      [lengths (batch_size,) i64]                        of sounds of any length: how many of those rows are of the sound
@@ -20,6 +21,7 @@ notes what is written to it; while the decoder is traced it has that already.
 """
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -35,8 +37,9 @@ from qeff_zoo.export.concrete import Unsqueezed
 from qeff_zoo.export.layers import plain
 from qeff_zoo.export.uncomputed import uncomputed
 from qeff_zoo.states import State
-from qeff_zoo.tasks import Tracing, decoding, listening, positions_of
+from qeff_zoo.tasks import Tracing, decoding, listening, positions_of, preceding
 from qeff_zoo.transforms.attention import additive_mask
+from qeff_zoo.transforms.modules import vision_tower
 from qeff_zoo.transforms.retained_state import Probe, RetainedState
 
 _BATCH, _SEQ = 2, 6  # of the example
@@ -76,6 +79,13 @@ class Cross(Cache):
         assert self._state is not None
         key, value = (self._state.rows_of(f"{name}.{plain(layer_idx)}") for name in (_KEY, _VALUE))
         return SimpleNamespace(keys=key, values=value)
+
+    def pair(self, layer_idx: Any) -> tuple[Tensor, Tensor]:
+        """Return keys and values of a layer, whether they were there or made."""
+        if self.is_there:
+            there = self[layer_idx]
+            return there.keys, there.values
+        return self.noted[plain(layer_idx)]
 
     def __len__(self) -> int:
         return 1  # it is true that there is one
@@ -147,6 +157,8 @@ class Read(nn.Module):
         cross = Cross()
         positions = torch.zeros(source[0].shape[0], 1, dtype=torch.long)
         given = dict(zip(_source(self.model), source, strict=True))
+        if _asks(self.model):
+            given = _embedded(self.model, given)
         lengths = []
         if _has_end(self.model):
             name, mask = self.model.main_input_name, given["attention_mask"]
@@ -154,7 +166,7 @@ class Read(nn.Module):
             lengths = [listening.frames_of(_counter(self.model), mask.sum(1))]
         cache = Both(Probe(positions, {}, {}), cross)
         if self.asking:
-            read = self.model.get_encoder()(**given)[0]
+            read = reader_of(self.model)(**given)[0]
             for module, width in self.asking:
                 query = torch.zeros(*positions.shape, width)
                 module(query, key_value_states=read, past_key_values=cache)
@@ -178,7 +190,7 @@ def asking(model: Any) -> list[tuple[Any, int]]:
             noted[module] = int(query.shape[-1]), asked
 
     hooks = [
-        model.get_encoder().register_forward_hook(lambda *given: read.append(given[-1][0])),
+        reader_of(model).register_forward_hook(lambda *given: read.append(given[-1][0])),
         *(
             module.register_forward_pre_hook(note, with_kwargs=True)
             for module in model.get_decoder().modules()
@@ -192,14 +204,33 @@ def asking(model: Any) -> list[tuple[Any, int]]:
     return [(module, width) for module, (width, _) in inner.items()] if same else []
 
 
+def reader_of(model: Any) -> Any:
+    """Return the half that reads: of a model that is not made as an encoder-decoder, the tower of pictures."""
+    return model.get_encoder() if model.config.is_encoder_decoder else vision_tower(model)
+
+
+def writer_of(model: Any) -> Any:
+    """Return the half that writes, which has the layers of a decoder alone."""
+    if preceding.precedes(model):
+        return preceding.writer_of(model)
+    decoder = model.get_decoder()  # of some an encoder-decoder of text
+    return decoder.get_decoder() if decoder.config.is_encoder_decoder else decoder
+
+
 class Step(decoding.Step):
     """One call of the decoder."""
+
+    @property
+    def head(self) -> Any:
+        """What makes logits; some models know it as their decoder's alone."""
+        found = self.model.get_output_embeddings()
+        return self.model.get_decoder().get_output_embeddings() if found is None else found
 
     def call(
         self, input_ids: Tensor, position_ids: Tensor, state: RetainedState, more: Sequence[Tensor]
     ) -> Any:
         """Run transformers' forward from what was read, of which keys and values are there."""
-        width = self.model.get_encoder().config.hidden_size
+        width = reader_of(self.model).config.hidden_size
         nothing = torch.zeros(input_ids.shape[0], 1, width)
         read: Any = BaseModelOutput(last_hidden_state=nothing)
         read.attention_mask = None  # some models look here for what others are given
@@ -214,7 +245,11 @@ class Step(decoding.Step):
 def _call(
     model: Any, input_ids: Tensor, position_ids: Tensor, cache: Both, given: Mapping[str, Any]
 ) -> Any:
+    if _asks(model) and "pixel_values" in given:
+        given = _embedded(model, given)
     with Unsqueezed():  # positions, of which some models expect those of a single row
+        if not model.config.is_encoder_decoder:
+            return _write(model, input_ids, position_ids, cache, given)
         return model(
             **given,
             **_placed(model, position_ids, cache),
@@ -229,14 +264,51 @@ def _placed(model: Any, position_ids: Tensor, cache: Both) -> dict[str, Tensor]:
     name = "decoder_position_ids"
     if name in inspect.signature(model.forward).parameters or _hands_on_positions(model):
         return {name: position_ids}
+    return {"decoder_attention_mask": _causal(position_ids, cache)}
+
+
+def _causal(position_ids: Tensor, cache: Both) -> Tensor:
     rule: Any = causal_mask_function  # of numbers, and of tensors alike
-    mask = additive_mask(
+    mask: Tensor = additive_mask(
         q_length=position_ids.shape[1],
         kv_length=cache.self_attention_cache.get_mask_sizes(position_ids.shape[1])[0],
         mask_function=rule,
         q_offset=cache.get_query_offset(),
     )
-    return {"decoder_attention_mask": mask}
+    return mask
+
+
+def _write(
+    model: Any, input_ids: Tensor, position_ids: Tensor, cache: Both, given: Mapping[str, Any]
+) -> Any:
+    """Run a decoder beside a tower, whose forward is that of both and knows neither what was read nor a cache."""
+    mask = _causal(position_ids, cache)
+    if preceding.precedes(model):
+        return preceding.write(model, input_ids, position_ids, mask, cache, given)
+    read = given.get("encoder_outputs") or reader_of(model)(**given)
+    return model.get_decoder()(
+        input_ids=input_ids,
+        position_ids=position_ids,
+        attention_mask=mask,
+        encoder_hidden_states=read[0],
+        past_key_values=cache,
+        use_cache=True,
+    )
+
+
+def _asks(model: Any) -> bool:
+    """Tell whether an encoder reads a prompt besides a picture."""
+    return bool(model.config.is_encoder_decoder and hasattr(model.config, "vision_config"))
+
+
+def _embedded(model: Any, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Put what a tower has seen into the places of a picture's tokens, with which a text begins."""
+    tokens = given["input_ids"]
+    seen = model.get_image_features(given["pixel_values"]).pooler_output  # (batch, rows, hidden)
+    rows = torch.arange(tokens.shape[1]).clamp(max=seen.shape[1] - 1)
+    there = (tokens == model.config.image_token_id)[..., None]
+    embedded = torch.where(there, seen[:, rows], model.get_input_embeddings()(tokens))
+    return {"inputs_embeds": embedded, "attention_mask": given["attention_mask"]}
 
 
 def _hands_on_positions(model: Any) -> bool:
@@ -254,37 +326,48 @@ def _has_end(model: Any) -> bool:
 
 def _counter(model: Any) -> Any:
     """Return what counts the rows of a sound: an encoder that is a model by itself, or the whole."""
-    encoder = model.get_encoder()
+    encoder = reader_of(model)
     return encoder if hasattr(encoder, listening.SUBSAMPLED) else model
 
 
-def _source(model: Any) -> dict[str, tuple[Tensor, dict[int, Any]]]:
-    """Return an example of each input of the encoder, and symbols of its axes."""
+def _source(
+    model: Any, size: tuple[int, int] | None = None
+) -> dict[str, tuple[Tensor, dict[int, Any]]]:
+    """Return an example of each input of the encoder, and symbols of its axes.
+
+    Args:
+        model: Hugging Face model.
+        size: Height and width of pictures, where its configuration does not say them.
+    """
     batch = Dim("batch_size", min=2)
     if _has_end(model):
         sound, mask, seq = listening.example(model)
         axes = {0: batch, 1: seq}
         return {model.main_input_name: (sound, axes), "attention_mask": (mask, axes)}
-    if model.main_input_name == "pixel_values":
-        return {model.main_input_name: (_picture(model.get_encoder().config), {0: batch})}
+    if model.main_input_name == "pixel_values" or preceding.precedes(model):
+        return {"pixel_values": (_picture(reader_of(model).config), {0: batch})}
     if model.main_input_name != "input_ids":
         return {model.main_input_name: (_window(model), {0: batch})}
-    longest = positions_of(vars(model.config)) or _ENDLESS
+    text = model.config.text_config if _asks(model) else model.config
+    longest = positions_of(vars(text)) or _ENDLESS
     axes = {0: batch, 1: Dim("seq_len", min=2, max=longest - 1)}
     tokens = torch.ones(_BATCH, decoding.SOURCE, dtype=torch.long)
-    return {"input_ids": (tokens, axes), "attention_mask": (tokens.clone(), axes)}
+    found = {"input_ids": (tokens, axes), "attention_mask": (tokens.clone(), axes)}
+    if _asks(model):
+        found["pixel_values"] = _picture(model.config.vision_config, size), {0: batch}
+    return found
 
 
-def _picture(config: Any) -> Tensor:
-    """Return an example of pictures, of the one size that the encoder takes."""
-    size = config.image_size
+def _picture(config: Any, size: Any = None) -> Tensor:
+    """Return an example of pictures, of the one size that the encoder takes; of any size that is seen as one row."""
+    size = size or getattr(config, "image_size", None) or math.prod(config.patch_stride)
     height, width = (size, size) if isinstance(size, int) else size
-    return torch.zeros(_BATCH, config.num_channels, height, width)
+    return torch.zeros(_BATCH, getattr(config, "num_channels", 3), height, width)
 
 
 def _window(model: Any) -> Tensor:
     """Return an example of a window: as many frames as the encoder has positions for."""
-    convolutions = [one for one in model.get_encoder().modules() if isinstance(one, nn.Conv1d)]
+    convolutions = [one for one in reader_of(model).modules() if isinstance(one, nn.Conv1d)]
     frames = model.config.max_source_positions
     for one in convolutions:
         frames *= one.stride[0]
@@ -315,13 +398,14 @@ def _axes(value: Tensor, rows: str | None) -> tuple[int | str, ...]:
     return "batch_size", heads, rows or source, size
 
 
-def read_source(model: Any) -> Tracing:
+def read_source(model: Any, size: tuple[int, int] | None = None) -> Tracing:
     """Describe how to trace the encoder of `model`.
 
     Args:
         model: From `loader.load_meta`, its encoder possibly with fewer layers than its config says.
+        size: Height and width of pictures, where its configuration does not say them.
     """
-    source, has_end = _source(model), _has_end(model)
+    source, has_end = _source(model, size), _has_end(model)
     states = [state.name for state in probe(model) if not state.written]
     return Tracing(
         module=Read(model).eval(),

@@ -5,6 +5,7 @@ Two programs: `encoder` reads a picture once, `decoder` writes of what came of i
 inputs and outputs. Models that read pictures among a prompt are of `image-text-to-text`.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -24,20 +25,55 @@ def _variant(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     tagging = recipe.halves and checkpoint.config["encoder"]["model_type"] in recipe.halves.tagging
+    between = [checkpoint.text_config[name] for name in recipe.between]
     return {
         **({"continuous_batching": True} if shape.full_batch_size else {}),
         **({"tagging": True} if tagging else {}),
+        **({"between": between} if between else {}),
+        **({"asked": _asked(checkpoint, recipe)} if recipe.asked else {}),
     }
 
 
+def _asked(checkpoint: "Checkpoint", recipe: Recipe) -> dict[str, Any]:
+    """Say how prompts are written: the token in the places of a picture, how many there are, and what tasks ask."""
+    assert recipe.asked
+    rows = math.prod(_grid(checkpoint, recipe)) + 1  # and their mean
+    placeholder = checkpoint.config[recipe.asked.placeholder]
+    return {"placeholder": placeholder, "rows": rows, "questions": dict(recipe.asked.questions)}
+
+
+def _grid(checkpoint: "Checkpoint", recipe: Recipe) -> tuple[int, int]:
+    """Return in how many rows and columns a picture is seen."""
+    assert recipe.asked
+    height, width = images.picture_size(checkpoint.companions, recipe.image_processor)
+    for stride in checkpoint.config["vision_config"][recipe.asked.strides]:
+        height, width = -(-height // stride), -(-width // stride)
+    return height, width
+
+
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    found = text_generation.not_alone(_READ_FROM, "seq_lens")(checkpoint, recipe, request)
+    lengths = () if recipe.asked else ("seq_lens",)
+    found = text_generation.not_alone(_READ_FROM, *lengths)(checkpoint, recipe, request)
     strange = [*_strange(checkpoint, recipe)]
     return [*found, *(strange or _misfits(checkpoint, recipe))]
 
 
 def _strange(checkpoint: "Checkpoint", recipe: Recipe) -> Iterator[str]:
-    """Refuse models that a checkpoint is made of, where nobody tried those."""
+    """Refuse models that a checkpoint is made of, where nobody tried those, and one that does not say how it writes."""
+    if (asked := recipe.asked) and (
+        asked.placeholder not in checkpoint.config
+        or asked.strides not in checkpoint.config.get("vision_config", ())
+    ):
+        yield (
+            f"config.json of {checkpoint.name!r} lacks {asked.placeholder}, or {asked.strides} in its vision_config; "
+            "expected both, which say how a picture stands before a prompt. Add them."
+        )
+    for name in ("bos_token_id", "eos_token_id") if recipe.asked else recipe.between:
+        if not isinstance(checkpoint.text_config.get(name), int):
+            yield (
+                f"The text_config of {checkpoint.name!r} has no {name}; expected a token: answers, or prompts, are "
+                "between two. Add it to config.json."
+            )
     if recipe.halves is None:
         return
     known = {"encoder": recipe.halves.encoders, "decoder": recipe.halves.decoders}
@@ -62,7 +98,10 @@ def _misfits(checkpoint: "Checkpoint", recipe: Recipe) -> list[str]:
         made = images.picture_size(checkpoint.companions, recipe.image_processor)
     except ZooError as error:
         return [str(error)]
-    told = checkpoint.config["encoder"].get("image_size", images.USUAL)
+    config = checkpoint.config
+    if recipe.asked:
+        return []
+    told = (config.get("encoder") or config["vision_config"]).get("image_size", images.USUAL)
     taken = (told, told) if isinstance(told, int) else tuple(told)
     if made == taken:
         return []
@@ -73,8 +112,35 @@ def _misfits(checkpoint: "Checkpoint", recipe: Recipe) -> list[str]:
     ]
 
 
-def _tracing(model: Any, *, tagging: bool = False, **variant: Any) -> Any:
+def _tracing(
+    model: Any, *, tagging: bool = False, between: Any = (), asked: Any = None, **variant: Any
+) -> Any:
     return speech_seq2seq.TASK.tracing(model, **variant)
+
+
+def _read(model: Any, *, height: int = 0, width: int = 0) -> Any:
+    from qeff_zoo.tasks import crossing
+
+    return crossing.read_source(model, (height, width) if height else None)
+
+
+def _size(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the size of pictures, where the model's configuration does not say it."""
+    return images.variant(checkpoint, recipe, shape, chosen) if recipe.asked else {}
+
+
+def _writer(model: Any) -> Any:
+    from qeff_zoo.tasks import crossing
+
+    return crossing.writer_of(model)
+
+
+def _reader(model: Any) -> Any:
+    from qeff_zoo.tasks import crossing
+
+    return crossing.reader_of(model)
 
 
 def _session() -> Any:
@@ -90,6 +156,11 @@ TASK = replace(
     beside=(),
     auto_classes=("AutoModelForImageTextToText",),
     suffixes=("VisionEncoderDecoderModel",),
+    before=tuple(
+        replace(part, half=_reader, tracing=_read, variant=_size)
+        for part in speech_seq2seq.TASK.before
+    ),
+    half=_writer,
     shapes=READING_SHAPES,
     tracing=_tracing,
     variant=_variant,

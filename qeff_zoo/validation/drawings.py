@@ -9,6 +9,10 @@ import numpy as np
 SHAPES = ((320, 200), (151, 233), (256, 256), (40, 31), (333, 500), (97, 97))
 
 
+#: How many numbers say which picture.
+NUMBERS = 3
+
+
 def draw(seed: int, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return a picture, (height, width, 3) of uint8, always the same one for the same numbers.
 

@@ -23,7 +23,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from qeff_zoo import tasks
 from qeff_zoo.validation import reference_heads
 from qeff_zoo.validation.cases import tokens_after, tokens_of_layer
-from qeff_zoo.validation.drawings import draw
+from qeff_zoo.validation.drawings import NUMBERS, draw
 from qeff_zoo.validation.reference_choices import Watching, unwatched
 from qeff_zoo.validation.reference_layers import OfLayer
 from qeff_zoo.validation.reference_media import Media
@@ -140,13 +140,18 @@ class _Logits(Answers):
         columns = [position for positions in wanted for position in positions]
 
         def keep(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
-            hidden.append(args[0][rows, columns])
+            # Some models answer for what they saw before the tokens, too.
+            before = args[0].shape[1] - inputs["input_ids"].shape[1]
+            hidden.append(args[0][rows, [before + column for column in columns]])
             return (hidden[0][None],)  # (1, all positions, hidden)
 
         hidden: list[Tensor] = []
         layer = self._heads if isinstance(self._heads, OfLayer) else None
         # The layer's are read first: `keep` leaves few of them.
-        with layer or nullcontext(), hooked(self._model.get_output_embeddings(), keep):
+        head = self._model.get_output_embeddings()
+        # Some models know it as their decoder's alone.
+        head = self._model.get_decoder().get_output_embeddings() if head is None else head
+        with layer or nullcontext(), hooked(head, keep):
             logits = self._call(numbers, inputs, use_cache=False).logits[0]
         if self._heads:
             pairs = [(numbers[row], column) for row, column in zip(rows, columns, strict=True)]
@@ -210,7 +215,10 @@ class _OfTexts(_Logits):
         self._sources: list[list[int]] = request["sources"]
 
     def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:
-        return self._model(**self._given(numbers), decoder_input_ids=inputs["input_ids"], **more)
+        if not self._model.config.is_encoder_decoder:  # what was read is in no cache of theirs
+            more |= {"use_cache": False}
+        told = "decoder_input_ids" if self._model.config.is_encoder_decoder else "input_ids"
+        return self._model(**self._given(numbers), **{told: inputs["input_ids"]}, **more)
 
     def _given(self, numbers: list[int]) -> Mapping[str, Tensor]:
         padding = int(self._model.config.pad_token_id or 0)
@@ -251,7 +259,8 @@ class _OfPictures(_OfTexts):
 
     Args:
         model: Hugging Face's.
-        request: With `checkpoint`, `sequences`, `positions` and `sources`, as `drawings.draw` takes them.
+        request: With `checkpoint`, `sequences`, `positions` and `sources`, as `drawings.draw` takes them, each with the
+            tokens of a prompt behind it where the encoder reads one.
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
@@ -259,9 +268,13 @@ class _OfPictures(_OfTexts):
         self._process = processor_of(request)
 
     def _given(self, numbers: list[int]) -> Mapping[str, Tensor]:
-        pictures = [Image.fromarray(draw(*self._sources[number])) for number in numbers]
+        told = [self._sources[number] for number in numbers]
+        pictures = [Image.fromarray(draw(*one[:NUMBERS])) for one in told]
         pixels = self._process(images=pictures, return_tensors="pt")["pixel_values"]
-        return {self._model.main_input_name: pixels.to(self._model.dtype)}
+        prompts = [one[NUMBERS:] for one in told]
+        padding = int(self._model.config.get_text_config().pad_token_id or 0)
+        read = _padded(prompts, padding) if all(prompts) else {}
+        return {"pixel_values": pixels.to(self._model.dtype), **read}
 
 
 class _Whole(Answers):

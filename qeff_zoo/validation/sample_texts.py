@@ -4,6 +4,7 @@
 import random
 from collections.abc import Sequence
 
+from qeff_zoo.runtime.image_to_text import ImageToTextSession
 from qeff_zoo.runtime.text2text_generation import Text2TextSession
 from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
 from qeff_zoo.runtime.writing import WritingSession
@@ -65,10 +66,29 @@ def with_sources(
     return without_padding(sequences, session), without_padding(sources, session)
 
 
+def behind_pictures(
+    pictures: Sequence[Sequence[int]], session: ImageToTextSession
+) -> list[list[int]]:
+    """Return pictures, as `drawings.draw` takes them, each with the tokens of a prompt of another length behind it.
+
+    None of those is of padding, and none stands for a picture but in its places.
+    """
+    assert session.prompts
+    room, placeholder = session.sources.longest - session.prompts.rows, session.prompts.placeholder
+    lengths = [(room, room // 2 + 1, 1, room // 3 + 1)[n % 4] for n in range(len(pictures))]
+    drawn = draw(lengths, session.tokenizer, session.decoder.vocab_size, whole=True)
+    plain = without_padding(drawn, session)
+    spare = next(token for token in plain[0] if token != placeholder)
+    prompts = [[spare if token == placeholder else token for token in one] for one in plain]
+    found = [session.prompts.tokens(one, lambda _: []) for one in prompts]
+    return [[*picture, *tokens] for picture, tokens in zip(pictures, found, strict=True)]
+
+
 def without_padding(sequences: Sequence[Sequence[int]], session: WritingSession) -> list[list[int]]:
     """Return sequences with another token in place of that of padding."""
     config = read_json(session.folder / "config.json")
-    padding = (config.get("decoder") or config).get("pad_token_id")
+    text = config.get("decoder") or config.get("text_config") or config
+    padding = text.get("pad_token_id")
     plain = next(token for token in range(session.decoder.vocab_size) if token != padding)
     return [[plain if token == padding else token for token in one] for one in sequences]
 

@@ -19,6 +19,7 @@ from qeff_zoo.runtime.matching import ZeroShotSession
 from qeff_zoo.runtime.media_text import MediaTextSession, Prepared
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sessions import Opening, open_heads
+from qeff_zoo.runtime.sources import Seen
 from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
 from qeff_zoo.runtime.text2text_generation import Text2TextSession
 from qeff_zoo.runtime.transcribing import LabelledSpeechSession
@@ -53,7 +54,8 @@ class Trial:
         of_media: What the recipe says of those, and the placeholder's token.
         drawn: By stage, the token that the package drew greedily for every answer; nothing where it draws none.
         greedy: Prompt and continuation.
-        sources: Token ids of the text that each sequence is written of; of pictures what `drawings.draw` takes.
+        sources: Token ids of the text that each sequence is written of; of pictures what `drawings.draw` takes, with
+            the tokens that are read besides behind it.
         sounds: What went in, of what reads sounds: (samples,) or (frames, bins) of features; of each sequence that is
             written of one, (bins, frames).
         texts: Token ids of what pictures are matched with; as sequences, they come after the pictures.
@@ -119,7 +121,9 @@ def call_once(package: Package) -> None:
         if isinstance(session, Text2TextSession):
             session.sources.read({0: [0]})
         elif isinstance(session, ImageToTextSession):
-            session.sources.read({0: session.prepare(np.zeros((2, 2, 3), np.uint8))})
+            picture = session.prepare(np.zeros((2, 2, 3), np.uint8))
+            tokens = session.prompts.tokens([0], lambda _: []) if session.prompts else []
+            session.sources.read({0: Seen(tokens, picture) if tokens else picture})
         call = session.decoder.decode if session.decoder.sizes.decodes else session.decoder.prefill
         call({0: Piece([0], 0)})
 
@@ -202,6 +206,8 @@ class _Drawn:
         if isinstance(session, ImageToTextSession):
             sequences = sample_texts.without_padding(sequences, session)
             sources = drawings.choose(len(sequences))
+            if session.prompts:
+                sources = sample_texts.behind_pictures(sources, session)
         if isinstance(session, Text2TextSession):
             sequences, sources = sample_texts.with_sources(sequences, session)
         media: list[list[Prepared]] = []
@@ -233,7 +239,9 @@ class _Drawn:
         """Return what the encoder reads of a sequence."""
         source = self.sources[number]
         if isinstance(session, ImageToTextSession):
-            return session.prepare(drawings.draw(*source))
+            shown, tokens = source[: drawings.NUMBERS], source[drawings.NUMBERS :]
+            picture = session.prepare(drawings.draw(*shown))
+            return Seen(tokens, picture) if tokens else picture
         return source
 
     def piece(self, session: Any, span: cases.Span) -> Piece:
@@ -261,11 +269,13 @@ class _Drawn:
         if insets is not None:
             request = replace(request, insets=session.insets(prompt, self.media[0]))
         if self.sources:
-            seen = isinstance(session, ImageToTextSession)
             source = self.read(session, 0)
-            request = replace(
-                request, **({"picture": source} if seen else {"source": tuple(source)})
-            )
+            if isinstance(source, Seen):
+                request = replace(request, picture=source.picture, source=tuple(source.tokens))
+            elif isinstance(session, ImageToTextSession):
+                request = replace(request, picture=source)
+            else:
+                request = replace(request, source=tuple(source))
         return prompt, session.generate([request])[0].token_ids
 
 

@@ -32,7 +32,7 @@ class QaicTarget:
     level: str = "device"
     no_adapters: str = ""
     keeps_weights: bool = False
-    reads: tuple[str, ...] = ("text", "sound")
+    reads: tuple[str, ...] = ("text", "image", "sound")
     beside: tuple[str, ...] = ("vision", "audio", "encoder", "alignment")
     within: tuple[str, ...] = ("heads",)
     fixed: bool = True

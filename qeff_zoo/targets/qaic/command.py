@@ -66,10 +66,11 @@ def arguments(program: ProgramPlan, name: str) -> list[str]:
         name: Of the program.
     """
     options = program.flags
-    shared = "max_loras" in program.variant or tasks.find(program.task).before
+    task = tasks.find(program.task)
+    shared = "max_loras" in program.variant or task.before
     if program.shape.apart or (shared and program.decodes):  # else nobody could hand states over
         options = {**options, "split_retained_state_io": True}
-    crosses = "encoder" in [part.role for part in tasks.find(program.task).before]
+    crosses = task.role == "decoder" and "encoder" in [part.role for part in task.before]
     return told(Files(name), options, decodes=program.decodes, crosses=crosses)
 
 
