@@ -348,6 +348,12 @@ def _check_programs(
             f"does not run {' and '.join(map(repr, sorted(lacking)))} of them. Choose --target "
             f"{targets.NAMES[0]}{other if fits_without else ''}."
         )
+    elif target.fixed and {"vision", "audio"} <= {*roles}:
+        choices.problems.append(
+            f"A package for {recipe.task} reads pictures and sounds in one prompt, which programs for --target "
+            f"{target.name} do not, whose features lie in one place. Choose --target {targets.NAMES[0]}, or a package "
+            f"of each with --task {tasks.IMAGE_TEXT_TO_TEXT} and --task {tasks.AUDIO_TEXT_TO_TEXT}."
+        )
     elif (
         target.fixed
         and recipe.images

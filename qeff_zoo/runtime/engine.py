@@ -296,7 +296,8 @@ class Engine:
 
     def stats(self) -> Stats:
         """Return what has been done, and what is to do."""
-        reader = self.session.reader
+        read = {one.kind: one.asked for one in self.session.readers}
+        encoded = {f"encoded_{one.kind}": one.read for one in self.session.readers}
         with self._changed:
             running = self._scheduler.running
             return Stats(
@@ -312,11 +313,8 @@ class Engine:
                 drafted_tokens=self._tokens["drafted"],
                 accepted_tokens=self._tokens["accepted"],
                 kept_bytes=self.session.kept_bytes,
-                **(
-                    {reader.kind: reader.asked, f"encoded_{reader.kind}": reader.read}
-                    if reader
-                    else {}
-                ),
+                **read,
+                **encoded,
             )
 
     def close(self, *, drain: bool = False) -> None:

@@ -69,7 +69,7 @@ class MediaTextSession(TextGenerationSession):
         self.told, self.reader = told, reader
         #: The token that stands for a row of features.
         self.placeholder = self._id(told["token"])
-        #: All tokens that have rows of features.
+        #: All tokens that have rows of features, and those that stand for a picture or sound in a prompt.
         self.placeholders = {self.placeholder, *self.config.get(told.get("around", ""), ())}
         #: Further tokens that are written for a picture, and see its rows both ways.
         self.among = {self._id(name) for name in told.get("among", ())}
@@ -84,6 +84,7 @@ class MediaTextSession(TextGenerationSession):
         self._mark = "" if marker.endswith(_FIELDS) else marker
         #: The token that stands for a whole picture or sound in a prompt that is not written out.
         self.marker = self.placeholder if self._mark else self._id(marker)
+        self.markers = {self.marker}
 
     def _learn_writing(self, folder: Path) -> None:
         """Read what of a checkpoint's files says how prompts and pictures are written."""
@@ -165,12 +166,17 @@ class MediaTextSession(TextGenerationSession):
         assert self.tokenizer is not None
         return self.tokenizer.encode(text, special_tokens=False) if text else []
 
+    def look(self, prepared: Sequence[Prepared]) -> list[Encoded]:
+        """Return what the pictures or sounds of a prompt are to the language model."""
+        return [self.reader.look(one) for one in prepared]
+
     def request_of(
         self, tokens: Sequence[int], prepared: Sequence[Prepared], **choices: Any
     ) -> Request:
         """Return a request of token ids with one token for each picture or sound, and of those, prepared."""
-        parts = [self.reader.look(one) for one in prepared]
-        if not parts and (self.told.get("whole") == "prompt" or self.told.get("adapter")):
+        parts = self.look(prepared)
+        lacking = all(part.kind != self.reader.kind for part in parts)
+        if lacking and (self.told.get("whole") == "prompt" or self.told.get("adapter")):
             adapted = self.told.get("adapter")
             why = "an adapter for those is in its weights" if adapted else "it is made for those"
             raise GenerationError(
@@ -189,7 +195,7 @@ class MediaTextSession(TextGenerationSession):
         self, tokens: Sequence[int], prepared: Sequence[Prepared], **choices: Any
     ) -> Request:
         """Return a request of token ids with one for each row of features, as processors write them."""
-        return self.request_of_parts(tokens, [self.reader.look(one) for one in prepared], **choices)
+        return self.request_of_parts(tokens, self.look(prepared), **choices)
 
     def request_of_parts(
         self, tokens: Sequence[int], parts: Sequence[Encoded], **choices: Any
@@ -222,7 +228,7 @@ class MediaTextSession(TextGenerationSession):
                 several prompts, a list of those for each.
         """
         every = [prompts] if isinstance(prompts, str) else [*prompts]
-        names = [name for name in (self.argument, *self.more) if name in choices]
+        names = [name for name in self.takes if name in choices]
         shown = {name: choices.pop(name) for name in names}
         if isinstance(prompts, str):
             shown = {name: [given] for name, given in shown.items()}
@@ -250,6 +256,16 @@ class MediaTextSession(TextGenerationSession):
         return super()._limit(known, generation_len, blocks)
 
     @property
+    def of_media(self) -> dict[str, Any]:
+        """What the recipe says of them, and the placeholder's token."""
+        return {**self.told, "placeholder": self.placeholder}
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """Arguments of a request beside its prompt, as `images`."""
+        return (self.argument, *self.more)
+
+    @property
     def most_parts(self) -> int:
         """Pictures or sounds of a prompt at most; 0 for as many as its context has room for."""
         return 0
@@ -260,9 +276,10 @@ class MediaTextSession(TextGenerationSession):
 
     def _written_out(self, tokens: Sequence[int], parts: Sequence[Encoded]) -> list[int]:
         """Replace the token of each picture or sound by those of its rows, and what stands around them."""
-        self._check_count(tokens, self.marker, len(parts))
+        if len(self.markers) == 1:  # else they were counted
+            self._check_count(tokens, self.marker, len(parts))
         self._check_begun(tokens)
-        own = (self.placeholders | self.among) - {self.marker, self.placeholder}
+        own = (self.placeholders | self.among) - self.markers - {self.placeholder}
         if taken := own & {*tokens}:
             raise GenerationError(
                 f"The prompt has the tokens {sorted(taken)}, which stand around {self._nouns}; expected them to be "
@@ -270,7 +287,7 @@ class MediaTextSession(TextGenerationSession):
             )
         left, whole = iter(enumerate(parts)), list[int]()
         for token in tokens:
-            if token == self.marker:
+            if token in self.markers:
                 number, part = next(left)
                 whole += self._number(number) + self.run_of(part)
             else:
@@ -348,7 +365,7 @@ class MediaTextSession(TextGenerationSession):
                 of them.
             prepared: In the order of the prompt.
         """
-        return self._arranged(tokens, [self.reader.look(one) for one in prepared])
+        return self._arranged(tokens, self.look(prepared))
 
     def _arranged(
         self, tokens: Sequence[int], parts: Sequence[Encoded], prompt: int | None = None

@@ -107,6 +107,11 @@ class TextGenerationSession(PromptReader):
         self._prefixes = open_prefix_cache(folder, self.decoder, prefixes)
         self._in_use = threading.Lock()
 
+    @property
+    def readers(self) -> Sequence[Reader]:
+        """Whatever reads pictures or sounds."""
+        return (self.reader,) if self.reader else ()
+
     def generate(
         self,
         prompts: str | Sequence[Prompt | Request],

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.recipe import Sounds
+from qeff_zoo.recipe import Images, Sounds
 from qeff_zoo.tasks import Tracing, blocks, spans
 from qeff_zoo.tasks.patches import rows_of
 from qeff_zoo.tasks.seams import Noted, swapped, unread
@@ -195,18 +195,21 @@ def _ends_of(module: Any) -> Any:
     return ends
 
 
-def tracing(model: Any, *, sounds: Mapping[str, Any]) -> Tracing:
+def tracing(
+    model: Any, *, sounds: Mapping[str, Any], images: Mapping[str, Any] | None = None
+) -> Tracing:
     """Describe how to trace the encoder of `model`.
 
     Args:
         model: From `loader.load_meta`.
         sounds: As a recipe says of them.
+        images: The same of pictures that prompts may have, too.
     """
     told = Sounds(**sounds)
     if told.blocks:
         return blocks.tracing(model, told)
     if told.span:
-        return spans.tracing(model, told)
+        return spans.tracing(model, told, Images(**images) if images else None)
     bins, frames = window_of(model, told)
     given = [torch.zeros(1, bins, frames)]
     if told.mask:
