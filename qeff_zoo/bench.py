@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
-from qeff_zoo.tasks import AUDIO_TEXT_TO_TEXT, IMAGE_TEXT_TO_TEXT, TEXT2TEXT, TEXT_GENERATION
+from qeff_zoo.tasks import ANY_TO_ANY, AUDIO_TEXT_TO_TEXT, IMAGE_TEXT_TO_TEXT, TEXT2TEXT, TEXT_GENERATION
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.speculation import Own
@@ -104,7 +104,8 @@ def plan(
     """
     from qeff_zoo.runtime.sizes import DecoderSizes
 
-    measured = (TEXT_GENERATION, TEXT2TEXT, IMAGE_TEXT_TO_TEXT, AUDIO_TEXT_TO_TEXT)
+    media = (IMAGE_TEXT_TO_TEXT, AUDIO_TEXT_TO_TEXT, ANY_TO_ANY)
+    measured = (TEXT_GENERATION, TEXT2TEXT, *media)
     if package.task not in measured:
         raise GenerationError(
             f"Package {str(package.path)!r} is for task {package.task!r}; expected "
@@ -114,17 +115,17 @@ def plan(
         ("--image", images, IMAGE_TEXT_TO_TEXT),
         ("--sound", sounds, AUDIO_TEXT_TO_TEXT),
     ):
-        if files and package.task != task:
+        if files and package.task not in (task, ANY_TO_ANY):
             raise GenerationError(
                 f"{flag} does not apply to {package.task}, which reads none; expected {task!r}. Leave it out."
             )
-    shown = package.task in (IMAGE_TEXT_TO_TEXT, AUDIO_TEXT_TO_TEXT)
+    shown = package.task in media
     sizes = DecoderSizes.read(package.programs[0].specializations)
     new = generation_len
     if new is None:
         new = max(1, min(_GENERATION_LEN, sizes.ctx_len // (4 if shown else 2)))
     room = sizes.encoder_ctx_len or sizes.ctx_len - new
-    if shown:  # of which pictures or sounds have most
+    if shown:  # of which pictures and sounds have most
         room //= 3
     if not prompt_lens:
         prompt_lens = _doubled(room) if spread else [max(1, min(_PROMPT_LEN, room))]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint of several models, in the published form, of which the one that writes is built and answers.
+"""A checkpoint of several models, in the published form, of which the one that writes is built.
 
-What it hears is compared in `test_windowed_sounds`.
+What it answers is compared in `test_any_to_any`, and what it hears alone in `test_windowed_sounds`.
 """
 
 import json
@@ -14,18 +14,13 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from qeff_zoo import pipeline, tasks
+from qeff_zoo import tasks
 from qeff_zoo.auto.vision import _of_processor
-from qeff_zoo.choices import Request
-from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.registry import find_recipe
-from qeff_zoo.runtime import open_session
-from qeff_zoo.store import Store
 
 #: What a published tokenizer calls special tokens, how it writes them, and their ids in the tiny model.
 WORDS = {
@@ -33,14 +28,10 @@ WORDS = {
     "vision_bos_token": ("<|vision_bos|>", 202), "vision_eos_token": ("<|vision_eos|>", 204),
     "audio_bos_token": ("<|audio_bos|>", 205), "audio_eos_token": ("<|audio_eos|>", 206),
 }  # fmt: skip
-TEMPLATE = (
-    "{% for one in messages[0].content %}{% if one is string %}{{ one }}{% elif one.type == 'text' %}{{ one.text }}"
-    "{% else %}<|vision_bos|><|IMAGE|><|vision_eos|>{% endif %}{% endfor %}"
-)
 EOS = 7
 
 
-def tokenizer() -> transformers.PreTrainedTokenizerFast:
+def tokenizer(template: str) -> transformers.PreTrainedTokenizerFast:
     words = {f"w{number}": number for number in range(257)}
     for word, number in WORDS.values():
         words[word] = words.pop(f"w{number}")
@@ -50,16 +41,22 @@ def tokenizer() -> transformers.PreTrainedTokenizerFast:
         tokenizer_object=made,
         eos_token=f"w{EOS}",
         extra_special_tokens={name: word for name, (word, _) in WORDS.items()},
-        chat_template=TEMPLATE,
+        chat_template=template,
     )
 
 
-def test_the_model_that_writes_answers_as_generate(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of tensors whose names begin as published, beside those of models that speak."""
-    folder, recipe = tmp_path / "tiny-omni", find_recipe("qwen2_5_omni")
-    whole = transformers.Qwen2_5OmniConfig(**recipe.tiny[0].config)
+def saved(folder: Path, heard: Any, fast: Any) -> tuple[Any, Any]:
+    """Save a tiny Qwen2.5-Omni as published: tensors have the names of its models, beside those of models that speak.
+
+    Args:
+        folder: Made here.
+        heard: Its feature extractor.
+        fast: Its tokenizer.
+
+    Returns:
+        The model that writes, and the processor.
+    """
+    whole = transformers.Qwen2_5OmniConfig(**find_recipe("qwen2_5_omni").tiny[0].config)
     torch.manual_seed(0)
     kind = transformers.Qwen2_5OmniThinkerForConditionalGeneration
     model = kind._from_config(whole.thinker_config, attn_implementation="eager").eval()
@@ -75,31 +72,13 @@ def test_the_model_that_writes_answers_as_generate(
     whole.save_pretrained(folder)
     (folder / "generation_config.json").unlink()
     settings = {"patch_size": 4, "size": {"shortest_edge": 256, "longest_edge": 1024}}
-    seen, heard = Qwen2VLImageProcessorPil(**settings), transformers.WhisperFeatureExtractor()
+    seen = Qwen2VLImageProcessorPil(**settings)
     said = json.dumps({**heard.to_dict(), **seen.to_dict()})  # as published, in one file
     (folder / "preprocessor_config.json").write_text(said)
-    tokenizer().save_pretrained(folder)
+    fast.save_pretrained(folder)
     with mock.patch.object(transformers.ProcessorMixin, "check_argument_for_proper_class"):
         # Its processor of videos, which is none here, needs torchvision.
-        processor = transformers.Qwen2_5OmniProcessor(seen, None, heard, tokenizer())
-    pixels = np.random.default_rng(0).integers(0, 256, (24, 40, 3), np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "picture.png")
-    given = processor(
-        text="<|vision_bos|><|IMAGE|><|vision_eos|> w3 w4", images=[pixels], return_tensors="pt"
-    )
-    with torch.no_grad():
-        right = model.generate(**given, max_new_tokens=6, do_sample=False, eos_token_id=None)
-    package, store = tmp_path / "package", Store(tmp_path / "store")
-    asked = Request(ctx_len=64)
-    done = pipeline.build(str(folder), asked, validate=False, output=package, store=store)
-    command = ["run", str(package), "--image", str(tmp_path / "picture.png"), "--json"]
-    command += ["--generation-len", "6", "--prompt"]
-    assert main([*command, " w3 w4", "--chat"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["outputs"]
-    assert found["token_ids"] == right[0, given["input_ids"].shape[1] :].tolist()
-    assert main([*command, "<|IMAGE|> w3 w4"]) == 1
-    assert "a place for pictures without '<|vision_bos|>' before it" in capsys.readouterr().err
-    assert open_session(done.package, threads=1).eos_token_ids == {EOS}
+        return model, transformers.Qwen2_5OmniProcessor(seen, None, heard, fast)
 
 
 def test_the_model_is_the_one_with_a_language_model_and_a_tower() -> None:

@@ -65,11 +65,10 @@ class AnyToAnySession(ImageTextToTextSession):
         )
         #: Makes the arrays of a sound that the encoder takes.
         self.prepare_sound = SoundPreparer(folder, self.hearing, self.of_sounds)
-        #: The token that stands for a sound in a prompt, and that for a row of it.
-        self._sound = self._id(self.of_sounds.get("marker") or self.of_sounds["token"])
+        #: The token that stands for a row of a sound.
         self._heard = self._id(self.of_sounds["token"])
-        self.markers |= {self._sound}
         self.placeholders |= {self._heard}
+        self.markers["sounds"] = self._id(self.of_sounds.get("marker") or self.of_sounds["token"])
 
     @property
     def of_media(self) -> dict[str, Any]:
@@ -112,9 +111,10 @@ class AnyToAnySession(ImageTextToTextSession):
         **choices: Any,
     ) -> Request:
         """As of `MediaTextSession`, of pictures and of sounds, each in the prompt's order."""
+        sound = self.markers["sounds"]
         self._check_count(tokens, self.marker, len(prepared))
-        self._check_count(tokens, self._sound, len(sounds), "sounds")
-        left = {self.marker: iter(prepared), self._sound: iter(sounds)}
+        self._check_count(tokens, sound, len(sounds), "sounds")
+        left = {self.marker: iter(prepared), sound: iter(sounds)}
         both = [next(left[token]) for token in tokens if token in left]
         return super().request_of(tokens, both, **choices)
 

@@ -69,7 +69,7 @@ class MediaTextSession(TextGenerationSession):
         self.told, self.reader = told, reader
         #: The token that stands for a row of features.
         self.placeholder = self._id(told["token"])
-        #: All tokens that have rows of features, and those that stand for a picture or sound in a prompt.
+        #: All tokens that have rows of features.
         self.placeholders = {self.placeholder, *self.config.get(told.get("around", ""), ())}
         #: Further tokens that are written for a picture, and see its rows both ways.
         self.among = {self._id(name) for name in told.get("among", ())}
@@ -84,7 +84,8 @@ class MediaTextSession(TextGenerationSession):
         self._mark = "" if marker.endswith(_FIELDS) else marker
         #: The token that stands for a whole picture or sound in a prompt that is not written out.
         self.marker = self.placeholder if self._mark else self._id(marker)
-        self.markers = {self.marker}
+        #: The same by argument of a request.
+        self.markers = {self.argument: self.marker}
 
     def _learn_writing(self, folder: Path) -> None:
         """Read what of a checkpoint's files says how prompts and pictures are written."""
@@ -279,7 +280,7 @@ class MediaTextSession(TextGenerationSession):
         if len(self.markers) == 1:  # else they were counted
             self._check_count(tokens, self.marker, len(parts))
         self._check_begun(tokens)
-        own = (self.placeholders | self.among) - self.markers - {self.placeholder}
+        own = (self.placeholders | self.among) - {*self.markers.values(), self.placeholder}
         if taken := own & {*tokens}:
             raise GenerationError(
                 f"The prompt has the tokens {sorted(taken)}, which stand around {self._nouns}; expected them to be "
@@ -287,7 +288,7 @@ class MediaTextSession(TextGenerationSession):
             )
         left, whole = iter(enumerate(parts)), list[int]()
         for token in tokens:
-            if token in self.markers:
+            if token in self.markers.values():
                 number, part = next(left)
                 whole += self._number(number) + self.run_of(part)
             else:
@@ -320,6 +321,11 @@ class MediaTextSession(TextGenerationSession):
             f"The prompt has a place for {self._nouns} without {begin!r} before it, by which the model finds it; "
             "expected that before each. Write it, and what ends it, or use the chat template (--chat), which does."
         )
+
+    def place(self, argument: str) -> list[int]:
+        """Return the tokens that say where one belongs, of an argument of `markers`, as a chat template writes them."""
+        begun = self._begun if argument == self.argument else ()
+        return [*begun, self.markers[argument]]
 
     def run_begun(self, encoded: Encoded) -> list[int]:
         """Return what `run_of` does, and what a chat template writes before it, where that has to be there."""
