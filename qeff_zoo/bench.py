@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
-from qeff_zoo.tasks import ANY_TO_ANY, AUDIO_TEXT_TO_TEXT, IMAGE_TEXT_TO_TEXT, TEXT2TEXT, TEXT_GENERATION
+from qeff_zoo.tasks import (
+    ANY_TO_ANY,
+    AUDIO_TEXT_TO_TEXT,
+    IMAGE_TEXT_TO_TEXT,
+    TEXT2TEXT,
+    TEXT_GENERATION,
+)
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.speculation import Own

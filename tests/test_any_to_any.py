@@ -23,7 +23,6 @@ from qeff_zoo import bench, bench_case, pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, PlanError
-from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine, open_session
 from qeff_zoo.runtime.any_to_any import AnyToAnySession
 from qeff_zoo.store import Store

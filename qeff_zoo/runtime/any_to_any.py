@@ -40,10 +40,9 @@ class AnyToAnySession(ImageTextToTextSession):
 
     Example:
         >>> session = qeff_zoo.load("packages/qwen2.5-omni")  # doctest: +SKIP
-        >>> session.generate("Who?", images=["a.png"], sounds=["b.wav"], chat=True)  # doctest: +SKIP
+        >>> seen = {"images": ["a.png"], "sounds": ["b.wav"]}
+        >>> session.generate("Is that it?", **seen, chat=True)  # doctest: +SKIP
     """
-
-    more = (*ImageTextToTextSession.more, "sounds")
 
     def __init__(
         self,
@@ -60,15 +59,18 @@ class AnyToAnySession(ImageTextToTextSession):
         super().__init__(folder, program, chosen=chosen, **more, **readers)
         #: What the recipe says of sounds.
         self.of_sounds: Mapping[str, Any] = chosen["sounds"]
-        self.hearing: Hearing = hearing_of(
-            audio, self.config, feature_cache_bytes, self.of_sounds
-        )
+        self.hearing: Hearing = hearing_of(audio, self.config, feature_cache_bytes, self.of_sounds)
         #: Makes the arrays of a sound that the encoder takes.
         self.prepare_sound = SoundPreparer(folder, self.hearing, self.of_sounds)
         #: The token that stands for a row of a sound.
         self._heard = self._id(self.of_sounds["token"])
         self.placeholders |= {self._heard}
         self.markers["sounds"] = self._id(self.of_sounds.get("marker") or self.of_sounds["token"])
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """Arguments of a request beside its prompt."""
+        return (*super().takes, "sounds")
 
     @property
     def of_media(self) -> dict[str, Any]:
