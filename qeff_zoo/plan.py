@@ -354,6 +354,11 @@ def _check_programs(
             f"{target.name} do not, whose features lie in one place. Choose --target {targets.NAMES[0]}, or a package "
             f"of each with --task {tasks.IMAGE_TEXT_TO_TEXT} and --task {tasks.AUDIO_TEXT_TO_TEXT}."
         )
+    elif target.fixed and recipe.sounds and recipe.sounds.chunks:
+        choices.problems.append(
+            f"Recipe {recipe.model_type!r} reads sounds of any length in one call, but programs for --target "
+            f"{target.name} have fixed sizes. Choose --target {targets.NAMES[0]}, or another model."
+        )
     elif (
         target.fixed
         and recipe.images

@@ -6,26 +6,37 @@
 
 import base64
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
+import parity
 import pytest
 import torch
 import transformers
 from fixtures_serving import MODEL, connect, figures, running
 from PIL import Image
+from safetensors.torch import save_file
 from test_audio_text import RATE, recorded, sound
+from test_media_recipes import session_of
 from test_several_models import EOS, saved, tokenizer
+from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 
-from qeff_zoo import bench, bench_case, pipeline
+from qeff_zoo import bench, bench_case, pipeline, plan
+from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, PlanError
+from qeff_zoo.media.features import find
+from qeff_zoo.registry import recipe_for
 from qeff_zoo.runtime import Engine, open_session
 from qeff_zoo.runtime.any_to_any import AnyToAnySession
+from qeff_zoo.runtime.hearing import SoundPreparer
+from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.store import Store
+from qeff_zoo.tasks import for_task
 
 pytestmark = pytest.mark.xdist_group("any_to_any")
 
@@ -182,6 +193,68 @@ def test_a_server_sees_and_hears_in_one_prompt(
         counted = figures(url)
     assert answer.choices[0].message.content == expected.text
     assert (counted["sounds_total"], counted["encoded_pictures_total"]) == (1, 1)
+
+
+def test_gemma_4_answers_as_transformers_processor_and_generate(tmp_path: Path) -> None:
+    """Tokens of a picture see one another, those of a sound do not."""
+    own = parity.all_cases()["gemma4-base"]
+    case = replace(own, recipe=for_task(recipe_for(own.config), "any-to-any"))
+    subject = parity.Subject(case.config, case.recipe)
+    session: Any = session_of(case, subject)
+    words = ["<image>", "<boi>", "<eoi>", "<|video|>", "<audio>", "<boa>", "<eoa>"]
+    fast = tokenizer(
+        "",
+        {
+            f"{name}_token": (word, 200 + number)
+            for number, (name, word) in enumerate(
+                zip(("image", "boi", "eoi", "video", "audio", "boa", "eoa"), words, strict=True)
+            )
+        },
+    )
+    seen = Gemma4ImageProcessorPil(patch_size=4, max_soft_tokens=70)
+    heard = transformers.Gemma4AudioFeatureExtractor(feature_size=8)
+    with mock.patch.object(transformers.ProcessorMixin, "check_argument_for_proper_class"):
+        processor = transformers.Gemma4Processor(heard, seen, fast, None)
+    fast.pad_token = "w0"
+    fast.save_pretrained(tmp_path)
+    said = {"feature_extractor": json.loads(heard.to_json_string())}
+    said["image_processor"] = seen.to_dict()
+    (tmp_path / "processor_config.json").write_text(json.dumps(said))
+    session.folder, session.tokenizer = tmp_path, Tokenizer.find(tmp_path)
+    session.prepare_sound = SoundPreparer(tmp_path, session.hearing, session.of_sounds)
+    image, speech = pixels(1), sound(1, 0.83)
+    for text in ("w7 <image> w3 <audio> w4", "<audio> w3 <image> w4"):
+        given = processor(text=text, images=[image], audio=[speech], return_tensors="pt")
+        with torch.no_grad():
+            right = subject.hf.generate(
+                **given, max_new_tokens=LENGTH, do_sample=False, eos_token_id=None
+            )
+        (found,) = session.generate(
+            text, images=[image], sounds=[speech], generation_len=LENGTH, ignore_eos=True
+        )
+        assert found.token_ids == right[0, given["input_ids"].shape[1] :].tolist()
+
+
+@pytest.mark.parametrize("samples", [161, 320, 321, 16_000, 50_001])
+@pytest.mark.parametrize("more", [{}, {"preemphasis": 0.9, "per_bin_mean": [0.1] * 64 + [1] * 64}])
+def test_features_of_gemma_4_are_those_of_transformers(samples: int, more: dict[str, Any]) -> None:
+    extractor = transformers.Gemma4AudioFeatureExtractor(**more)
+    given = sound(samples, samples / RATE)
+    theirs = extractor([given], sampling_rate=RATE, return_tensors="np")
+    settings = json.loads(extractor.to_json_string())
+    ours, count = find(settings).compute(given), int(theirs["input_features_mask"].sum())
+    assert ours.shape == (count, 128)
+    np.testing.assert_allclose(ours, theirs["input_features"][0, :count], atol=1e-6, rtol=0)
+
+
+def test_a_checkpoint_without_an_encoder_of_sounds_is_refused(tmp_path: Path) -> None:
+    told = {**parity.all_cases()["gemma4-base"].config, "audio_config": None}
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    save_file({}, tmp_path / "model.safetensors")
+    checkpoint = open_checkpoint(str(tmp_path))
+    for task in ("audio-text-to-text", "any-to-any"):
+        with pytest.raises(PlanError, match=r"has no encoder of sounds .*null"):
+            plan.resolve(checkpoint, Request(task=task), plan.NO_WEIGHTS)
 
 
 def test_places_are_counted_by_kind(session: AnyToAnySession) -> None:

@@ -5,6 +5,7 @@ What it answers is compared in `test_any_to_any`, and what it hears alone in `te
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -31,16 +32,19 @@ WORDS = {
 EOS = 7
 
 
-def tokenizer(template: str) -> transformers.PreTrainedTokenizerFast:
+def tokenizer(
+    template: str, special: Mapping[str, tuple[str, int]] = WORDS
+) -> transformers.PreTrainedTokenizerFast:
+    """Make one of words, w0 to w256, but for special tokens by what a processor calls them."""
     words = {f"w{number}": number for number in range(257)}
-    for word, number in WORDS.values():
+    for word, number in special.values():
         words[word] = words.pop(f"w{number}")
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=made,
         eos_token=f"w{EOS}",
-        extra_special_tokens={name: word for name, (word, _) in WORDS.items()},
+        extra_special_tokens={name: word for name, (word, _) in special.items()},
         chat_template=template,
     )
 

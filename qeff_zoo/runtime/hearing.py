@@ -131,11 +131,26 @@ class SpanHearing(BlockHearing):
         return Encoded(digest=digest, features=features, kind=self.kind)
 
 
+class ChunkHearing(BlockHearing):
+    """Reads sounds of any length at once, of which so many frames become the rows of a chunk: (1, frames, bins)."""
+
+    def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
+        count = int(prepared[self._told["mask"]].sum())  # what is behind was never heard
+        heard = {self.name: prepared[self.name][:, :count]}
+        count, told = self._in_blocks(heard)
+        found, filled = self._run(told), told[_REAL].size
+        features = {
+            name: rows[: -(-count // (filled // len(rows)))] for name, rows in found.items()
+        }
+        return Encoded(digest=digest, features=features, kind=self.kind)
+
+
 def hearing_of(
     program: Program, config: Mapping[str, Any], budget: int, told: Mapping[str, Any]
 ) -> Hearing:
     """Return what reads the sounds of a package; see `Reader` for its arguments."""
-    kind = BlockHearing if told.get("blocks") else SpanHearing if told.get("span") else Hearing
+    kinds = {"blocks": BlockHearing, "span": SpanHearing, "chunks": ChunkHearing}
+    kind = next((one for name, one in kinds.items() if told.get(name)), Hearing)
     return kind(program, config, budget, told)
 
 

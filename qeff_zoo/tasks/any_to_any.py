@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.choices import Request
 from qeff_zoo.recipe import Recipe, Shape
 from qeff_zoo.tasks import ANY_TO_ANY, audio_text_to_text, image_text_to_text
 
@@ -36,6 +37,12 @@ def _media(
     return {name: found[name] for name in ("images", "sounds")}
 
 
+def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
+    """Say what is wrong with a request; of adapters, that for pictures is on where a prompt has both."""
+    of_pictures = _SEES.problems(checkpoint, recipe, request)
+    return [*of_pictures, *audio_text_to_text.without_encoder(checkpoint, recipe)]
+
+
 def _session() -> Any:
     from qeff_zoo.runtime.any_to_any import AnyToAnySession
 
@@ -48,5 +55,6 @@ TASK = replace(
     before=(*_SEES.before, *(replace(part, variant=_media) for part in _HEARS.before)),
     auto_classes=("AutoModelForMultimodalLM",),
     variant=_variant,
+    problems=_problems,
     session=_session,
 )
