@@ -33,7 +33,6 @@ from qeff_zoo.media.features import find
 from qeff_zoo.registry import recipe_for
 from qeff_zoo.runtime import Engine, open_session
 from qeff_zoo.runtime.any_to_any import AnyToAnySession
-from qeff_zoo.runtime.hearing import SoundPreparer
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import for_task
@@ -221,7 +220,6 @@ def test_gemma_4_answers_as_transformers_processor_and_generate(tmp_path: Path) 
     said["image_processor"] = seen.to_dict()
     (tmp_path / "processor_config.json").write_text(json.dumps(said))
     session.folder, session.tokenizer = tmp_path, Tokenizer.find(tmp_path)
-    session.prepare_sound = SoundPreparer(tmp_path, session.hearing, session.of_sounds)
     image, speech = pixels(1), sound(1, 0.83)
     for text in ("w7 <image> w3 <audio> w4", "<audio> w3 <image> w4"):
         given = processor(text=text, images=[image], audio=[speech], return_tensors="pt")

@@ -60,8 +60,7 @@ class AnyToAnySession(ImageTextToTextSession):
         #: What the recipe says of sounds.
         self.of_sounds: Mapping[str, Any] = chosen["sounds"]
         self.hearing: Hearing = hearing_of(audio, self.config, feature_cache_bytes, self.of_sounds)
-        #: Makes the arrays of a sound that the encoder takes.
-        self.prepare_sound = SoundPreparer(folder, self.hearing, self.of_sounds)
+        self._prepare_sound = SoundPreparer(self.hearing, self.of_sounds)
         #: The token that stands for a row of a sound.
         self._heard = self._id(self.of_sounds["token"])
         self.placeholders |= {self._heard}
@@ -81,6 +80,10 @@ class AnyToAnySession(ImageTextToTextSession):
     def readers(self) -> tuple[Reader, ...]:
         """What reads pictures, and what reads sounds."""
         return (self.reader, self.hearing)
+
+    def prepare_sound(self, given: Any) -> Prepared:
+        """Make the arrays of a sound that the encoder takes, as `SoundPreparer` does."""
+        return self._prepare_sound(given, self.folder)
 
     def request(
         self,

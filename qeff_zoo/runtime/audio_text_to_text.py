@@ -50,7 +50,7 @@ class AudioTextToTextSession(MediaTextSession):
         config = model_config(read_json(folder / "config.json"))
         reader = hearing_of(audio, config, feature_cache_bytes, told)
         super().__init__(folder, program, reader=reader, told=told, prefixes=prefixes)
-        self._prepare = SoundPreparer(folder, reader, told)
+        self._prepare = SoundPreparer(reader, told)
 
     def _rendered(self, messages: Sequence[Message]) -> str:
         """Write messages out; of a model whose template knows texts alone, their parts one after another."""
@@ -66,4 +66,4 @@ class AudioTextToTextSession(MediaTextSession):
 
     def prepare(self, given: Any) -> Prepared:
         """Make the arrays of a sound that the encoder takes, as `SoundPreparer` does."""
-        return self._prepare(given)
+        return self._prepare(given, self.folder)

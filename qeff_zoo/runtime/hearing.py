@@ -158,20 +158,20 @@ class SoundPreparer:
     """Makes arrays of sounds, which the encoder of a package takes.
 
     Args:
-        folder: The package.
         reader: Of its sounds.
         told: What the recipe says of those.
     """
 
-    def __init__(self, folder: Path, reader: Hearing, told: Mapping[str, Any]) -> None:
-        self._folder, self._reader, self._told = folder, reader, told
+    def __init__(self, reader: Hearing, told: Mapping[str, Any]) -> None:
+        self._reader, self._told = reader, told
         self._processor: SoundProcessor | None = None
 
-    def __call__(self, given: Any) -> Mapping[str, Array]:
+    def __call__(self, given: Any, folder: Path) -> Mapping[str, Array]:
         """Make the arrays of a sound.
 
         Args:
             given: A path, the bytes of a file, an array of samples at the model's rate, or what a processor prepared.
+            folder: The package.
 
         Raises:
             MediaError: It cannot be read, or is too long.
@@ -180,6 +180,6 @@ class SoundPreparer:
         if isinstance(given, Mapping):
             return given
         if self._processor is None:
-            features = load_features(self._folder)
+            features = load_features(folder)
             self._processor = SoundProcessor(features, self._reader.shape, self._told)
         return self._processor(read_sound(given, self._processor.rate))

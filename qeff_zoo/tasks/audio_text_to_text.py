@@ -60,8 +60,8 @@ def without_encoder(checkpoint: "Checkpoint", recipe: Recipe) -> list[str]:
     if checkpoint.model_config.get("audio_config", ()) is not None:
         return []
     return [
-        f"{checkpoint.name!r} has no encoder of sounds (`audio_config` of its config.json is null); expected one, which "
-        f"other checkpoints of {recipe.model_type!r} have. Choose one of those, or another --task."
+        f"{checkpoint.name!r} has no encoder of sounds (`audio_config` of its config.json is null); expected one, as "
+        f"other checkpoints of {recipe.model_type!r} have it. Choose one of those, or another --task."
     ]
 
 

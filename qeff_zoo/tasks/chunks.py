@@ -6,8 +6,8 @@ IN   input_features (blocks, frames, bins) f32     of the whole sound, by the fr
      attention_mask (blocks, frames) i64           1 is sound, 0 is what fills it up
 OUT  audio_embeds (audio_rows, hidden)             a row for each of every chunk, those that fill it up, too
 
-The forward that is traced is transformers' own. Where it would cut a sequence into chunks, by sizes that a graph does not
-know, the number of chunks is that of the blocks that it is given; so is the mask of what a chunk sees.
+The forward that is traced is transformers' own. Where it would cut a sequence into chunks, by sizes that a graph does
+not know, it has as many as blocks were given; so has the mask of what a chunk sees.
 """
 
 import sys
