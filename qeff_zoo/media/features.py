@@ -454,12 +454,13 @@ def _gemma4(settings: Mapping[str, Any]) -> Features:
 
     def emphasized(frames: Array) -> Array:
         """Take a share of the sample before off each; off the first, of itself, or of one more that was read."""
-        if emphasis and not settings.get("preemphasis_htk_flavor", True):
-            return frames[:, 1:] - emphasis * frames[:, :-1]
+        before, own = frames[:, :-1], frames[:, 1:]
         if not emphasis:
-            return frames[:, :-1]
-        first, others = frames[:, :1] * (1 - emphasis), frames[:, 1:-1] - emphasis * frames[:, :-2]
-        return np.concatenate([first, others], axis=1)
+            return before
+        if settings.get("preemphasis_htk_flavor", True):
+            own, before = before, np.concatenate([before[:, :1], before[:, :-1]], axis=1)
+        taken: Array = own - emphasis * before
+        return taken
 
     def compute(samples: Array) -> Array:
         around = np.pad(np.asarray(samples, np.float32) * np.float32(loud), (width // 2, 0))

@@ -84,11 +84,13 @@ class Sound(nn.Module):
             return states[None], real[:, ::_MERGED].flatten()[None]
 
         def cut(states: Tensor) -> Tensor:
-            return states.unflatten(1, (chunks, self.chunk))
+            found: Tensor = states.unflatten(1, (chunks, self.chunk))
+            return found
 
         def surrounded(states: Tensor) -> Tensor:
             wide = functional.pad(states, (0, 0, 0, 0, self.before, self.behind))
-            return wide[:, around]
+            found: Tensor = wide[:, around]
+            return found
 
         changes = [
             *((one, _CUT, cut) for one in self.attentions),
@@ -114,7 +116,7 @@ class Sound(nn.Module):
         rows = around[:, None] - self.before
         own = around[:, : self.chunk, None]
         there = functional.pad(real[:, ::_MERGED].flatten(), (self.before, self.behind))
-        seen = rule((self.before, self.behind))(0, 0, own, rows) & there[around][:, None]
+        seen: Tensor = rule((self.before, self.behind))(0, 0, own, rows) & there[around][:, None]
         return (~seen)[None, None]
 
 
