@@ -21,6 +21,7 @@ from qeff_zoo.choosing import (
     choose_weights,
     rounded_floats,
 )
+from qeff_zoo.choosing_pictures import read_in_any_size
 from qeff_zoo.choosing_shape import choose_shape
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.programs import READERS, ProgramPlan
@@ -354,21 +355,10 @@ def _check_programs(
             f"{target.name} do not, whose features lie in one place. Choose --target {targets.NAMES[0]}, or a package "
             f"of each with --task {tasks.IMAGE_TEXT_TO_TEXT} and --task {tasks.AUDIO_TEXT_TO_TEXT}."
         )
-    elif target.fixed and recipe.sounds and recipe.sounds.chunks:
+    elif target.fixed and (read := read_in_any_size(recipe, roles)):
         choices.problems.append(
-            f"Recipe {recipe.model_type!r} reads sounds of any length in one call, but programs for --target "
+            f"Recipe {recipe.model_type!r} reads {read} and has nothing that fills one up, but programs for --target "
             f"{target.name} have fixed sizes. Choose --target {targets.NAMES[0]}, or another model."
-        )
-    elif (
-        target.fixed
-        and recipe.images
-        and "vision" in roles
-        and (recipe.images.sized or recipe.images.pooled or recipe.images.towerless)
-    ):
-        choices.problems.append(
-            f"Recipe {recipe.model_type!r} reads pictures of any size and has nothing that fills one up, but "
-            f"programs for --target {target.name} have fixed sizes. Choose --target {targets.NAMES[0]}, or another "
-            "model."
         )
     elif target.fixed and recipe.images and recipe.images.crossing:
         choices.problems.append(

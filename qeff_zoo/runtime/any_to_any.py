@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.runtime.answers import Request
-from qeff_zoo.runtime.hearing import Hearing, SoundPreparer, hearing_of
+from qeff_zoo.runtime.hearing import BESIDE, Hearing, SoundPreparer, hearing_of
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.insets import Encoded
 from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, Prepared
@@ -18,7 +18,6 @@ from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.reading import Reader
-from qeff_zoo.tasks.any_to_any import BESIDE
 
 _ROWS = "audio_embeds"
 

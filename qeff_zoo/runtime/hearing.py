@@ -15,6 +15,8 @@ from qeff_zoo.runtime.insets import Encoded
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.reading import Reader
 
+#: Begins the name of rows that a sound has where a prompt has pictures, too, of models that read it otherwise there.
+BESIDE = "beside_pictures."
 FEATURES, NUMBER = "input_features", "window_ids"
 #: Tell sound from what fills up the last block, and which of its frames a window has.
 _REAL, _WINDOWS = "attention_mask", "window_index"

@@ -17,8 +17,6 @@ from qeff_zoo.tasks import ANY_TO_ANY, audio_text_to_text, image_text_to_text
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint import Checkpoint
 
-#: Begins the name of rows that a sound has where a prompt has pictures, too, of models that read it otherwise there.
-BESIDE = "beside_pictures."
 _SEES, _HEARS = image_text_to_text.TASK, audio_text_to_text.TASK
 
 

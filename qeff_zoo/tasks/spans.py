@@ -24,8 +24,8 @@ from torch.export import Dim
 
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.recipe import Images, Sounds
+from qeff_zoo.runtime.hearing import BESIDE
 from qeff_zoo.tasks import Tracing
-from qeff_zoo.tasks.any_to_any import BESIDE
 from qeff_zoo.tasks.blocks import FEATURES, REAL, WINDOWS, name_rows
 from qeff_zoo.tasks.patches import rows_of
 from qeff_zoo.tasks.seams import swapped
