@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
 from qeff_zoo.tasks import (
+    ANY_TO_ANY,
     AUDIO_TEXT_TO_TEXT,
     IMAGE_TEXT_TO_TEXT,
     IMAGE_TO_TEXT,
@@ -112,7 +113,8 @@ def plan(
     from qeff_zoo.runtime.sizes import DecoderSizes
 
     seeing = IMAGE_TO_TEXT if package.task == IMAGE_TO_TEXT else IMAGE_TEXT_TO_TEXT
-    measured = (TEXT_GENERATION, TEXT2TEXT, IMAGE_TEXT_TO_TEXT, AUDIO_TEXT_TO_TEXT, IMAGE_TO_TEXT)
+    media = (IMAGE_TEXT_TO_TEXT, AUDIO_TEXT_TO_TEXT, ANY_TO_ANY)
+    measured = (TEXT_GENERATION, TEXT2TEXT, *media, IMAGE_TO_TEXT)
     if package.task not in measured:
         raise GenerationError(
             f"Package {str(package.path)!r} is for task {package.task!r}; expected "
@@ -122,7 +124,7 @@ def plan(
         ("--image", images, seeing),
         ("--sound", sounds, AUDIO_TEXT_TO_TEXT),
     ):
-        if files and package.task != task:
+        if files and package.task not in (task, ANY_TO_ANY):
             raise GenerationError(
                 f"{flag} does not apply to {package.task}, which reads none; expected {task!r}. Leave it out."
             )
@@ -132,13 +134,13 @@ def plan(
                 f"There are {len(images)} pictures, and text is written of one; expected one. Give --image once."
             )
         prompt_lens = prompt_lens or [1]
-    shown = package.task in (IMAGE_TEXT_TO_TEXT, AUDIO_TEXT_TO_TEXT)
+    shown = package.task in media
     sizes = DecoderSizes.read(package.programs[0].specializations)
     new = generation_len
     if new is None:
         new = max(1, min(_GENERATION_LEN, sizes.ctx_len // (4 if shown else 2)))
     room = sizes.encoder_ctx_len or sizes.ctx_len - new
-    if shown:  # of which pictures or sounds have most
+    if shown:  # of which pictures and sounds have most
         room //= 3
     if not prompt_lens:
         prompt_lens = _doubled(room) if spread else [max(1, min(_PROMPT_LEN, room))]

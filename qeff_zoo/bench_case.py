@@ -55,15 +55,14 @@ def measure(package: Package, case: Case, repeat: int) -> Figures:
     session: Any = open_session(package, threads=case.threads, speculate=drafts)
     runs = [run_once(session, case, number) for number in range(repeat + 1)][1:]
     medians = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
-    shown = {"image": 0, "audio": 0}
-    if session.reader:
-        shown[session.part] = int(medians["shown_tokens"])
     return Figures(
         **asdict(case),
         ttft_s=medians["ttft_s"],
         encode_s=medians["encode_s"] if session.reader or _sees(session) else None,
-        image_tokens=shown["image"],
-        audio_tokens=shown["audio"],
+        image_tokens=int(medians["shown_tokens"] - medians["heard_tokens"])
+        if session.reader
+        else 0,
+        audio_tokens=int(medians["heard_tokens"]),
         prefill_tokens_per_s=(
             case.batch_size * (case.prompt_len + medians["shown_tokens"]) / medians["prefill_s"]
         ),
@@ -93,7 +92,7 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
     draw = random.Random(number)
     firsts: list[float] = []
     # Of the tokens of a picture or a sound there must be none besides its own.
-    taken = {session.marker, *session.placeholders} if session.reader else set()
+    taken = {*session.markers.values(), *session.placeholders} if session.reader else set()
     if _sees(session) and session.prompts:
         taken = {session.prompts.placeholder}
     every = [token for token in range(session.decoder.vocab_size) if token not in taken]
@@ -121,6 +120,9 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
         "decode_s": total - prefill - prepared - read,
         "encode_s": (encoded + read) / len(requests),
         "shown_tokens": _tokens_run(requests[0], apart=sees) - case.prompt_len,
+        "heard_tokens": sum(
+            len(session.run_of(part)) for part in requests[0].encoded if part.kind == "sounds"
+        ),
         "total_s": total,
         "drafted": scheduler.timings.drafted_tokens,
         "accepted": scheduler.timings.accepted_tokens,
@@ -136,21 +138,25 @@ def _request(session: Any, case: Case, prompt: list[int], number: int) -> Any:
     """Return a request; what it shows is encoded for each, as that of a client whom nobody came before."""
     choices: dict[str, Any] = {"generation_len": case.generation_len, "ignore_eos": True}
     if _sees(session):
-        (picture,) = case.images or [_noise(session, number)]
+        (picture,) = case.images or [_noise(session, "images", number)]
         begun = prompt if session.prompts else [session.rules.start, *prompt[1:]]
         return session.request(picture, prompt=begun, **choices)
     if session.reader is None:
         return session.request(prompt, **choices)
-    session.reader.forget()
-    shown = getattr(case, session.argument) or [_noise(session, number)]
-    choices[session.argument] = shown
-    request = session.request([*[session.marker] * len(shown), *prompt], **choices)
+    for reader in session.readers:
+        reader.forget()
+    shown = {
+        name: getattr(case, name) or [_noise(session, name, number)] for name in session.markers
+    }
+    places = [token for name, some in shown.items() for token in session.place(name) * len(some)]
+    request = session.request([*places, *prompt], **choices, **shown)
     if request.limit < case.generation_len:
         seen = len(request.prompt) - case.prompt_len
+        flags = " or ".join(f"--{name[:-1]}" for name in shown)
         raise GenerationError(
-            f"A prompt of {case.prompt_len:,} tokens, {session.argument} of {seen:,} and {case.generation_len:,} new "
-            f"tokens do not fit; expected at most the {session.longest + 1:,} of ctx_len together. Change "
-            f"--prompt-len, --generation-len or --{session.argument[:-1]}, or build with a larger --ctx-len."
+            f"A prompt of {case.prompt_len:,} tokens, {' and '.join(shown)} of {seen:,} and {case.generation_len:,} "
+            f"new tokens do not fit; expected at most the {session.longest + 1:,} of ctx_len together. Change "
+            f"--prompt-len, --generation-len or {flags}, or build with a larger --ctx-len."
         )
     return request
 
@@ -162,16 +168,16 @@ def _sees(session: Any) -> bool:
     return isinstance(session, ImageToTextSession)
 
 
-def _noise(session: Any, number: int) -> Any:
+def _noise(session: Any, argument: str, number: int) -> Any:
     """Draw a picture, or a sound that fills one window, that no other is like."""
     import numpy as np
 
     from qeff_zoo.media.features import load_features
 
     random = np.random.default_rng(number)
-    if _sees(session) or session.argument == "images":
+    if argument == "images":
         return random.integers(0, 256, (*_PICTURE, 3), np.uint8)
-    frames = session.reader.shape[1]
+    frames = session.readers[-1].shape[1]
     samples: int = frames * load_features(session.folder).step
     return random.uniform(-0.1, 0.1, samples).astype(np.float32)
 

@@ -3,7 +3,7 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -52,6 +52,19 @@ def choose_pictures(
         choices.set(_NAME, (_as_square(rows, unit),), "default")
     patches = sorted({*_counts(choices.value[_NAME], unit, tower.merge**2, choices)})
     return {"patches": tuple(patches), "merged": tower.merge**2, "window": tower.window}
+
+
+def read_in_any_size(recipe: Recipe, roles: Collection[str]) -> str:
+    """Name what programs read in any size that nothing fills up; "" where there is nothing like that.
+
+    Args:
+        recipe: As it is for the task.
+        roles: Of the programs.
+    """
+    images, sounds = recipe.images, recipe.sounds
+    if images and "vision" in roles and (images.sized or images.pooled or images.towerless):
+        return "pictures of any size"
+    return "sounds of any length" if sounds and sounds.chunks else ""
 
 
 def _as_square(rows: int, unit: int) -> str:

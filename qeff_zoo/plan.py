@@ -21,6 +21,7 @@ from qeff_zoo.choosing import (
     choose_weights,
     rounded_floats,
 )
+from qeff_zoo.choosing_pictures import read_in_any_size
 from qeff_zoo.choosing_shape import choose_shape
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.programs import READERS, ProgramPlan
@@ -348,16 +349,16 @@ def _check_programs(
             f"does not run {' and '.join(map(repr, sorted(lacking)))} of them. Choose --target "
             f"{targets.NAMES[0]}{other if fits_without else ''}."
         )
-    elif (
-        target.fixed
-        and recipe.images
-        and "vision" in roles
-        and (recipe.images.sized or recipe.images.pooled or recipe.images.towerless)
-    ):
+    elif target.fixed and {"vision", "audio"} <= {*roles}:
         choices.problems.append(
-            f"Recipe {recipe.model_type!r} reads pictures of any size and has nothing that fills one up, but "
-            f"programs for --target {target.name} have fixed sizes. Choose --target {targets.NAMES[0]}, or another "
-            "model."
+            f"A package for {recipe.task} reads pictures and sounds in one prompt, which programs for --target "
+            f"{target.name} do not, whose features lie in one place. Choose --target {targets.NAMES[0]}, or a package "
+            f"of each with --task {tasks.IMAGE_TEXT_TO_TEXT} and --task {tasks.AUDIO_TEXT_TO_TEXT}."
+        )
+    elif target.fixed and (read := read_in_any_size(recipe, roles)):
+        choices.problems.append(
+            f"Recipe {recipe.model_type!r} reads {read} and has nothing that fills one up, but programs for --target "
+            f"{target.name} have fixed sizes. Choose --target {targets.NAMES[0]}, or another model."
         )
     elif target.fixed and recipe.images and recipe.images.crossing:
         choices.problems.append(

@@ -162,6 +162,8 @@ class Sounds(Media):
         span: Rows that its encoder reads at once, where it merges frames of a sound of any length to rows first.
         blocks: Name of the encoder's frames of a block, where it reads a sound of any length at once, and cuts it into
             blocks only for attention.
+        chunks: Name of the encoder's rows of a chunk, where it reads a sound of any length at once, and attends within
+            chunks of it and what is before.
         written: Whether a message is a text in which the token stands for each sound, and no list of parts.
     """
 
@@ -175,6 +177,7 @@ class Sounds(Media):
     features: str = ""
     span: int = 0
     blocks: str = ""
+    chunks: str = ""
     written: bool = False
 
 

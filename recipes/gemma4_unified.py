@@ -18,5 +18,6 @@ RECIPE = replace(
     architectures=("Gemma4UnifiedForConditionalGeneration",),
     special="No tower: large patches become rows by one matrix and two tables of positions; they see one another.",
     images=replace(IMAGES, merged=True),
+    sounds=None,
     tiny=(Tiny(config={**TOKENS, "text_config": {**_TEXT, **BOTH_WAYS}, "vision_config": _SIZES}),),
 )

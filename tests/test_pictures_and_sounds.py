@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One checkpoint, two tasks: Phi-4 multimodal reads tiles of padded pictures, or sounds, with an adapter for each."""
+"""One checkpoint, three tasks: Phi-4 multimodal reads tiles of padded pictures, or sounds, with an adapter for each.
+
+Where a prompt has both, the adapter is that for pictures, and sounds are projected otherwise.
+"""
 
 import importlib
 import json
@@ -26,11 +29,12 @@ from transformers.models.phi4_multimodal.feature_extraction_phi4_multimodal impo
 )
 from transformers.models.phi4_multimodal.processing_phi4_multimodal import Phi4MultimodalProcessor
 
+import qeff_zoo
 from qeff_zoo import pipeline
 from qeff_zoo.auto.vision import _pictures
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
-from qeff_zoo.errors import MediaError, PlanError
+from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.media.features import find
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.media.interpolation import resize_bytes, resize_numbers
@@ -138,7 +142,7 @@ class Saved:
 
     def package(self, task: str, adapter: str) -> Path:
         """Build for a task, with an adapter."""
-        package = self.folder.parent / adapter
+        package = self.folder.parent / f"{task}-{adapter}"
         request = Request(task=task, adapter=(str(self.folder / adapter),), ctx_len=608)
         pipeline.build(str(self.folder), request, validate=False, output=package, store=self.store)
         return package
@@ -246,6 +250,41 @@ def test_a_package_that_hears_answers_as_generate(
         assert main([*command, "--prompt", " w3 w4", "--generation-len", "6"]) == 0
         (found,) = json.loads(capsys.readouterr().out)["outputs"]
         assert found["token_ids"] == tiny.answer("speech-lora", text, **shown)
+
+
+def test_a_package_that_sees_and_hears_answers_as_generate(
+    tiny: Saved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In both orders; a sound that a prompt without pictures has is another one, and is refused."""
+    with pytest.raises(PlanError, match=r"Give --adapter .*/vision-lora:"):
+        tiny.package("any-to-any", "speech-lora")
+    session: Any = qeff_zoo.load(tiny.package("any-to-any", "vision-lora"))
+    pixels, given = (
+        np.random.default_rng(0).integers(0, 256, (300, 200, 3), np.uint8),
+        sound(1, 1.3),
+    )
+    shown = dict(theirs(pixels, LARGE, monkeypatch))
+    count = {"num_img_tokens": shown.pop("num_img_tokens")}
+    heard = Phi4MultimodalFeatureExtractor()(given, sampling_rate=RATE, return_tensors="pt")
+    words = SimpleNamespace(image_token="w200 ", audio_token="w201 ")
+    picture = Phi4MultimodalProcessor.replace_image_token(words, count, 0)
+    speech = Phi4MultimodalProcessor.replace_audio_token(words, heard, 0)
+    brought = {"images": [pixels], "sounds": [given], "generation_len": 6}
+    for first, second in (("image", "audio"), ("audio", "image")):
+        text = f"<|{first}|> w3 <|{second}|> w4"
+        whole = text.replace("<|image|>", picture).replace("<|audio|>", speech)
+        right = tiny.answer("vision-lora", whole, **shown, **heard)
+        assert session.generate(text, **brought)[0].token_ids == right
+    # What was read of the sound is kept by how it was projected.
+    prepared = session.prepare_sound(given)
+    alone, beside = (
+        session.look([prepared])[0],
+        session.look([prepared, session.prepare(pixels)])[0],
+    )
+    assert alone.digest != beside.digest
+    assert not np.allclose(*(next(iter(one.features.values())) for one in (alone, beside)))
+    with pytest.raises(GenerationError, match="has no images; expected one at least"):
+        session.generate("<|audio|> w3", sounds=[given])
 
 
 @pytest.mark.parametrize("samples", [400, 559, 560, 16_000, 50_001])

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A checkpoint of several models, in the published form, of which the one that writes is built and answers.
 
-About pictures and videos; what it hears is compared in `test_windowed_sounds`.
+About pictures and videos; `test_any_to_any` compares what it answers about sounds beside them, and
+`test_windowed_sounds` about sounds alone.
 """
 
 import copy
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -50,23 +52,28 @@ EOS, LENGTH = 7, 6
 BEGIN, VIDEO, END = "<|vision_bos|>", "<|VIDEO|>", "<|vision_eos|>"
 #: Of large patches, since a frame has as many pixels as transformers' processor says, whatever a checkpoint does.
 SIZES = {"patch_size": 64, "size": {"shortest_edge": 256 * 256, "longest_edge": 512 * 512}}
-#: What transformers' classes begin with. With experts the programs are Qwen3-VL's: for a release.
-MODELS = {"qwen2_5_omni": "Qwen2_5Omni"} | (
-    {"qwen3_omni_moe": "Qwen3OmniMoe"} if parity.EVERY else {}
-)
+#: Of pictures alone.
+SMALL = {"patch_size": 4, "size": {"shortest_edge": 256, "longest_edge": 1024}}
+#: What transformers' classes begin with.
+CLASSES = {"qwen2_5_omni": "Qwen2_5Omni", "qwen3_omni_moe": "Qwen3OmniMoe"}
+#: With experts the programs are Qwen3-VL's: for a release.
+MODELS = [*CLASSES] if parity.EVERY else ["qwen2_5_omni"]
 
 
-def tokenizer() -> transformers.PreTrainedTokenizerFast:
+def tokenizer(
+    template: str, special: Mapping[str, tuple[str, int]] = WORDS
+) -> transformers.PreTrainedTokenizerFast:
+    """Make one of words, w0 to w256, but for special tokens by what a processor calls them."""
     words = {f"w{number}": number for number in range(257)}
-    for word, number in WORDS.values():
+    for word, number in special.values():
         words[word] = words.pop(f"w{number}")
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=made,
         eos_token=f"w{EOS}",
-        extra_special_tokens={name: word for name, (word, _) in WORDS.items()},
-        chat_template=TEMPLATE,
+        extra_special_tokens={name: word for name, (word, _) in special.items()},
+        chat_template=template,
     )
 
 
@@ -89,18 +96,34 @@ class Prepared:
         }
 
 
-@pytest.fixture(scope="module", params=MODELS)
-def built(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Package, Any, Any]:
-    """Return a package, the model and its processor.
+def saved(
+    folder: Path,
+    heard: Any,
+    fast: Any,
+    *,
+    config: Mapping[str, Any] | None = None,
+    sizes: Mapping[str, Any] = SMALL,
+    videos: Any = None,
+    model_type: str = "qwen2_5_omni",
+) -> tuple[Any, Any]:
+    """Save a tiny model as published: tensors have the names of its models, beside those of models that speak.
 
-    Names of tensors begin as published, beside those of models that speak.
+    Args:
+        folder: Made here.
+        heard: Its feature extractor.
+        fast: Its tokenizer.
+        config: Of it; None for its recipe's.
+        sizes: What its processor of pictures is told.
+        videos: Its processor of those; transformers' needs torchvision.
+        model_type: Of it.
+
+    Returns:
+        The model that writes, and the processor.
     """
-    folder, name = tmp_path_factory.mktemp("several") / "tiny-omni", MODELS[request.param]
-    config = copy.deepcopy(find_recipe(request.param).tiny[0].config)
-    thinker: Any = config["thinker_config"]
-    thinker["position_id_per_seconds"] = 3
-    thinker["vision_config"] |= {"patch_size": 64, "window_size": 256}
-    whole = getattr(transformers, f"{name}Config")(**config)
+    name = CLASSES[model_type]
+    whole = getattr(transformers, f"{name}Config")(
+        **(config or find_recipe(model_type).tiny[0].config)
+    )
     torch.manual_seed(0)
     kind = getattr(transformers, f"{name}ThinkerForConditionalGeneration")
     model = kind._from_config(whole.thinker_config, attn_implementation="eager").eval()
@@ -112,17 +135,29 @@ def built(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Packa
     tensors = {f"thinker.{name}": tensor for name, tensor in load_file(weights).items()}
     tensors |= {f"{name}.norm.weight": torch.ones(4) for name in ("talker.model", "token2wav")}
     save_file(tensors, weights, {"format": "pt"})
-    if request.param == "qwen2_5_omni":
+    if model_type == "qwen2_5_omni":
         whole.architectures = ["Qwen2_5OmniModel"]  # as older releases called it
     whole.save_pretrained(folder)
     (folder / "generation_config.json").unlink()
-    seen, heard = Qwen2VLImageProcessorPil(**SIZES), transformers.WhisperFeatureExtractor()
+    seen = Qwen2VLImageProcessorPil(**sizes)
     said = json.dumps({**heard.to_dict(), **seen.to_dict()})  # as published, in one file
     (folder / "preprocessor_config.json").write_text(said)
-    tokenizer().save_pretrained(folder)
-    kind = getattr(transformers, f"{name}Processor")
+    fast.save_pretrained(folder)
     with mock.patch.object(transformers.ProcessorMixin, "check_argument_for_proper_class"):
-        processor = kind(seen, Prepared(), heard, tokenizer())
+        return model, getattr(transformers, f"{name}Processor")(seen, videos, heard, fast)
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def built(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Package, Any, Any]:
+    """Return a package, the model and its processor."""
+    folder = tmp_path_factory.mktemp("several") / "tiny-omni"
+    config = copy.deepcopy(dict(find_recipe(request.param).tiny[0].config))
+    thinker: Any = config["thinker_config"]
+    thinker["position_id_per_seconds"] = 3
+    thinker["vision_config"] |= {"patch_size": 64, "window_size": 256}
+    told = {"config": config, "sizes": SIZES, "videos": Prepared(), "model_type": request.param}
+    heard = transformers.WhisperFeatureExtractor()
+    model, processor = saved(folder, heard, tokenizer(TEMPLATE), **told)
     asked, store = Request(ctx_len=128, prefill_seq_len=32), Store(folder.parent / "store")
     done = pipeline.build(str(folder), asked, validate=False, store=store)
     return done.package, model, processor

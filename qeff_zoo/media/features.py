@@ -4,6 +4,7 @@
 In: the settings in a package's preprocessor_config.json. Out: a `Features`, which is called with samples.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -24,6 +25,7 @@ _EPSILON = 1e-7
 _RATE = 16_000
 _HIGHEST = 8000.0  # hertz, of Whisper's filters
 _BLOCK = 3000  # frames that are computed at once
+_GEMMA = 480_000  # samples that Gemma 4 hears at most
 #: Of Kaldi: samples of a frame, from one to the next, and of its spectrum; and the least energy.
 _WIDTH, _HOP, _SIZE, _FLOOR = 400, 160, 512, 1.192092955078125e-07
 
@@ -268,10 +270,13 @@ def _qwen3(settings: Mapping[str, Any]) -> Features:
 
 
 @lru_cache
-def htk_filters(bins: int, size: int, rate: int) -> Array:
+def htk_filters(
+    bins: int, size: int, rate: int, low: float = 0.0, high: float | None = None
+) -> Array:
     """Return mel filters by HTK's scale, (size // 2 + 1, bins): triangles in hertz, each as high as the others."""
-    most = 2595.0 * np.log10(1.0 + (rate // 2) / 700.0)
-    edges = 700.0 * (10.0 ** (np.linspace(0.0, most, bins + 2) / 2595.0) - 1.0)
+    limits = (low, rate // 2 if high is None else high)
+    least, most = (2595.0 * np.log10(1.0 + one / 700.0) for one in limits)
+    edges = 700.0 * (10.0 ** (np.linspace(least, most, bins + 2) / 2595.0) - 1.0)
     return _triangles(edges, np.linspace(0, rate // 2, size // 2 + 1))
 
 
@@ -433,6 +438,50 @@ def _phi4(settings: Mapping[str, Any]) -> Features:
     return Features(name="audio_input_features", rate=rate, compute=compute, step=hop, least=width)
 
 
+def _gemma4(settings: Mapping[str, Any]) -> Features:
+    """Gemma 4's log-mel features, of frames of which the first begins half a frame before the sound."""
+    rate = int(settings.get("sampling_rate", _RATE))
+    lengths = (settings.get("frame_length_ms", 20.0), settings.get("hop_length_ms", 10.0))
+    width, hop = (round(rate * one / 1000) for one in lengths)
+    size = 2 ** math.ceil(math.log2(width)) * (2 if settings.get("fft_overdrive") else 1)
+    limits = float(settings.get("min_frequency", 0)), float(settings.get("max_frequency", 8000))
+    filters = htk_filters(int(settings.get("feature_size", 128)), size, rate, *limits)
+    window = np.hanning(width + 1)[:-1].astype(np.float32)
+    loud, emphasis = settings.get("input_scale_factor", 1.0), settings.get("preemphasis", 0.0)
+    floor = float(settings.get("mel_floor", 1e-3))
+    mean = np.reshape(settings.get("per_bin_mean") or 0.0, -1)
+    spread = np.reshape(settings.get("per_bin_stddev") or 1.0, -1)
+
+    def emphasized(frames: Array) -> Array:
+        """Take a share of the sample before off each; off the first, of itself, or of one more that was read."""
+        before, own = frames[:, :-1], frames[:, 1:]
+        if not emphasis:
+            return before
+        if settings.get("preemphasis_htk_flavor", True):
+            own, before = before, np.concatenate([before[:, :1], before[:, :-1]], axis=1)
+        taken: Array = own - emphasis * before
+        return taken
+
+    def compute(samples: Array) -> Array:
+        around = np.pad(np.asarray(samples, np.float32) * np.float32(loud), (width // 2, 0))
+        frames = _frames(around, width + 1, hop)
+        logs = np.empty((len(frames), filters.shape[1]), np.float32)
+        for start in range(0, len(frames), _BLOCK):
+            some = emphasized(frames[start : start + _BLOCK]) * window
+            spectra = np.abs(np.fft.rfft(some, n=size, axis=1))
+            logs[start : start + _BLOCK] = (np.log(spectra @ filters + floor) - mean) / spread
+        return logs
+
+    return Features(
+        name="input_features",
+        rate=rate,
+        compute=compute,
+        step=hop,
+        least=width + 1 - width // 2,
+        most=_GEMMA,
+    )
+
+
 KINDS: Mapping[str, Callable[[Mapping[str, Any]], Features]] = MappingProxyType(
     {
         "Wav2Vec2FeatureExtractor": _plain,
@@ -446,5 +495,6 @@ KINDS: Mapping[str, Callable[[Mapping[str, Any]], Features]] = MappingProxyType(
         "GraniteSpeechFeatureExtractor": _granite,
         "GraniteSpeech5FeatureExtractor": _granite5,
         "Phi4MultimodalFeatureExtractor": _phi4,
+        "Gemma4AudioFeatureExtractor": _gemma4,
     }
 )

@@ -47,6 +47,10 @@ class SoundProcessor:
         """
         if self.told.get("blocks"):
             return {self.features.name: self.features.compute(samples)[None]}
+        if self.told.get("chunks"):
+            self._check_length(samples, self.features.most)
+            logs = self.features.compute(samples)[None]
+            return {self.features.name: logs, self.told["mask"]: np.ones(logs.shape[:2], bool)}
         if self.told.get("window"):
             compute = self._filled_up if self.told.get("filled") else self.features.compute
             logs = np.ascontiguousarray(compute(samples).T)[None]

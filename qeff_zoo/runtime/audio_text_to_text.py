@@ -5,11 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo.media.features import load_features
-from qeff_zoo.media.sound import read_sound
-from qeff_zoo.media.sound_processor import SoundProcessor
 from qeff_zoo.runtime.chat_template import Message
-from qeff_zoo.runtime.hearing import BlockHearing, Hearing, SpanHearing
+from qeff_zoo.runtime.hearing import Hearing, SoundPreparer, hearing_of
 from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSession, Prepared
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Program
@@ -50,11 +47,10 @@ class AudioTextToTextSession(MediaTextSession):
         feature_cache_bytes: int = FEATURE_CACHE_BYTES,
     ) -> None:
         told = chosen["sounds"]
-        kind = BlockHearing if told.get("blocks") else SpanHearing if told.get("span") else Hearing
         config = model_config(read_json(folder / "config.json"))
-        reader = kind(audio, config, feature_cache_bytes, told)
+        reader = hearing_of(audio, config, feature_cache_bytes, told)
         super().__init__(folder, program, reader=reader, told=told, prefixes=prefixes)
-        self._processor: SoundProcessor | None = None
+        self._prepare = SoundPreparer(reader, told)
 
     def _rendered(self, messages: Sequence[Message]) -> str:
         """Write messages out; of a model whose template knows texts alone, their parts one after another."""
@@ -69,18 +65,5 @@ class AudioTextToTextSession(MediaTextSession):
         return super()._rendered(messages)
 
     def prepare(self, given: Any) -> Prepared:
-        """Make the arrays of a sound that the encoder takes.
-
-        Args:
-            given: A path, the bytes of a file, an array of samples at the model's rate, or what a processor prepared.
-
-        Raises:
-            MediaError: It cannot be read, or is too long.
-            PackageError: The package does not say how sounds are prepared.
-        """
-        if isinstance(given, Mapping):
-            return given
-        if self._processor is None:
-            features = load_features(self.folder)
-            self._processor = SoundProcessor(features, self.reader.shape, self.told)
-        return self._processor(read_sound(given, self._processor.rate))
+        """Make the arrays of a sound that the encoder takes, as `SoundPreparer` does."""
+        return self._prepare(given, self.folder)

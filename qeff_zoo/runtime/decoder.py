@@ -377,10 +377,14 @@ class Decoder:
         self.hidden |= {row: every[:, 1:] for row, every in found.items()}
         return {row: every[:, 0] for row, every in found.items()}
 
+    @property
+    def feature_names(self) -> list[str]:
+        """Inputs with rows of what was read of pictures or sounds: those that take the place of tokens, then others."""
+        return [name for name, one in self.program.inputs.items() if one.shape[0] in _ROWS]
+
     def _shown(self, pieces: Sequence[Piece], width: int) -> dict[str, Array]:
         """Return each token's row of features, and all rows of a call; one of zeros where it has none."""
-        tensors = self.program.inputs
-        names = [name for name, tensor in tensors.items() if tensor.shape[0] in _ROWS]
+        tensors, names = self.program.inputs, self.feature_names
         if not names:
             return self._pictured(*pieces, width=width)
         rows: dict[str, list[Array]] = {name: [] for name in names}

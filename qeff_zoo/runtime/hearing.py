@@ -2,14 +2,21 @@
 """A program that hears, at work: a sound in, as a processor prepares it, its rows of features out."""
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.media.features import load_features
+from qeff_zoo.media.sound import read_sound
+from qeff_zoo.media.sound_processor import SoundProcessor
 from qeff_zoo.runtime.insets import Encoded
-from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.reading import Reader
 
+#: Begins the name of rows that a sound has where a prompt has pictures, too, of models that read it otherwise there.
+BESIDE = "beside_pictures."
 FEATURES, NUMBER = "input_features", "window_ids"
 #: Tell sound from what fills up the last block, and which of its frames a window has.
 _REAL, _WINDOWS = "attention_mask", "window_index"
@@ -27,6 +34,11 @@ class Hearing(Reader):
     """Reads sounds: `input_features`, (windows, bins, frames), and of models that ask what of them is no padding."""
 
     kind = "sounds"
+
+    @property
+    def name(self) -> str:
+        """What a processor calls the features of a sound."""
+        return str(self._told.get("features") or FEATURES)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -87,8 +99,8 @@ class BlockHearing(Hearing):
 
     def _in_blocks(self, prepared: Mapping[str, Array]) -> tuple[int, dict[str, Array]]:
         """Return the frames of a sound, and those in blocks, the last of which is filled up."""
-        name = self._told.get("features") or FEATURES
-        features, (frames, bins) = prepared[name], self.shape
+        name, (frames, bins) = self.name, self.shape
+        features = prepared[name]
         if features.ndim != 3 or features.shape[0] != 1 or features.shape[2] != bins:
             raise GenerationError(
                 f"A sound has {name} of {features.shape}; expected (1, frames, {bins}). Give what the checkpoint's "
@@ -119,3 +131,57 @@ class SpanHearing(BlockHearing):
         found = self._run({**told, _WINDOWS: places})
         features = {name: one[:rows] for name, one in found.items()}
         return Encoded(digest=digest, features=features, kind=self.kind)
+
+
+class ChunkHearing(BlockHearing):
+    """Reads sounds of any length at once, of which so many frames become the rows of a chunk: (1, frames, bins)."""
+
+    def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
+        count = int(prepared[self._told["mask"]].sum())  # what is behind was never heard
+        heard = {self.name: prepared[self.name][:, :count]}
+        count, told = self._in_blocks(heard)
+        found, filled = self._run(told), told[_REAL].size
+        features = {
+            name: rows[: -(-count // (filled // len(rows)))] for name, rows in found.items()
+        }
+        return Encoded(digest=digest, features=features, kind=self.kind)
+
+
+def hearing_of(
+    program: Program, config: Mapping[str, Any], budget: int, told: Mapping[str, Any]
+) -> Hearing:
+    """Return what reads the sounds of a package; see `Reader` for its arguments."""
+    kinds = {"blocks": BlockHearing, "span": SpanHearing, "chunks": ChunkHearing}
+    kind = next((one for name, one in kinds.items() if told.get(name)), Hearing)
+    return kind(program, config, budget, told)
+
+
+class SoundPreparer:
+    """Makes arrays of sounds, which the encoder of a package takes.
+
+    Args:
+        reader: Of its sounds.
+        told: What the recipe says of those.
+    """
+
+    def __init__(self, reader: Hearing, told: Mapping[str, Any]) -> None:
+        self._reader, self._told = reader, told
+        self._processor: SoundProcessor | None = None
+
+    def __call__(self, given: Any, folder: Path) -> Mapping[str, Array]:
+        """Make the arrays of a sound.
+
+        Args:
+            given: A path, the bytes of a file, an array of samples at the model's rate, or what a processor prepared.
+            folder: The package.
+
+        Raises:
+            MediaError: It cannot be read, or is too long.
+            PackageError: The package does not say how sounds are prepared.
+        """
+        if isinstance(given, Mapping):
+            return given
+        if self._processor is None:
+            features = load_features(folder)
+            self._processor = SoundProcessor(features, self._reader.shape, self._told)
+        return self._processor(read_sound(given, self._processor.rate))

@@ -91,7 +91,7 @@ class Insets:
         features: By input of the language program, (rows, width).
         axes: (3, tokens), rotary positions of the prompt's tokens; None of models whose RoPE has one axis.
         stretches: Where tokens begin and end that see one another, so that they must be in one call.
-        mutual: Positions of the tokens that do, where they are others than the placeholders.
+        mutual: Positions of the tokens that do, where they are not all placeholders, or others.
         prompt: Names the tokens up to the end of a stretch that has all pictures of the prompt; nothing of others.
     """
 
@@ -111,8 +111,13 @@ class Insets:
 
     @property
     def by_grid(self) -> bool:
-        """Whether features and grids say all: nothing is a state, and no time counts otherwise than by steps."""
-        return all(part.times is None and not part.span for part in self.parts)
+        """Whether features and grids say all.
+
+        Nothing is a state, no time counts otherwise than by steps, and where tokens see one another, all do that have
+        rows.
+        """
+        alike = self.mutual is None or all(part.kind == "pictures" for part in self.parts)
+        return alike and all(part.times is None and not part.span for part in self.parts)
 
     def end(self, start: int, stop: int) -> int:
         """Return where a call may end that is to end at `stop`: not within a stretch that must be whole."""
@@ -217,9 +222,16 @@ def arrange(
         views = [part for part in parts if isinstance(part, Viewed)]
         return Views(parts=tuple(views), starts=starts, places=places, features={})
     names = () if isinstance(parts[0], Pictured) else parts[0].features
-    stretches = [(start, start + one.rows) for start, one in zip(starts, parts, strict=True)]
+    # Tokens of a sound are seen by those that follow them alone.
+    stretches = [
+        (start, start + one.rows)
+        for start, one in zip(starts, parts, strict=True)
+        if one.kind == "pictures"
+    ]
     mutual = None
-    if whole == "images":
+    if whole == "image" and len(stretches) < len(parts):
+        mutual = np.array([place for span in stretches for place in range(*span)], np.int64)
+    elif whole == "images":
         mutual = np.flatnonzero(np.isin(tokens, [*placeholders, *among]))
         stretches = [(int(mutual[0]), int(mutual[-1]) + 1)]
     elif whole == "prompt":
@@ -233,7 +245,7 @@ def arrange(
         axes=_axes(len(tokens), parts, starts) if axes > 1 else None,
         stretches=tuple(stretches) if whole else (),
         mutual=mutual,
-        prompt=b"" if mutual is None else _digest(tokens[: stretches[0][1]]),
+        prompt=_digest(tokens[: stretches[0][1]]) if whole in ("images", "prompt") else b"",
     )
 
 

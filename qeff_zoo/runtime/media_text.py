@@ -85,6 +85,8 @@ class MediaTextSession(TextGenerationSession):
         self._mark = "" if marker.endswith(_FIELDS) else marker
         #: The token that stands for a whole picture or sound in a prompt that is not written out.
         self.marker = self.placeholder if self._mark else self._id(marker)
+        #: The same by argument of a request.
+        self.markers = {self.argument: self.marker}
 
     def _learn_writing(self, folder: Path) -> None:
         """Read what of a checkpoint's files says how prompts and pictures are written."""
@@ -174,12 +176,17 @@ class MediaTextSession(TextGenerationSession):
         assert self.tokenizer is not None
         return self.tokenizer.encode(text, special_tokens=False) if text else []
 
+    def look(self, prepared: Sequence[Prepared]) -> list[Encoded]:
+        """Return what the pictures or sounds of a prompt are to the language model."""
+        return [self.reader.look(one) for one in prepared]
+
     def request_of(
         self, tokens: Sequence[int], prepared: Sequence[Prepared], **choices: Any
     ) -> Request:
         """Return a request of token ids with one token for each picture or sound, and of those, prepared."""
-        parts = [self.reader.look(one) for one in prepared]
-        if not parts and (self.told.get("whole") == "prompt" or self.told.get("adapter")):
+        parts = self.look(prepared)
+        lacking = all(part.kind != self.reader.kind for part in parts)
+        if lacking and (self.told.get("whole") == "prompt" or self.told.get("adapter")):
             adapted = self.told.get("adapter")
             why = "an adapter for those is in its weights" if adapted else "it is made for those"
             raise GenerationError(
@@ -198,7 +205,7 @@ class MediaTextSession(TextGenerationSession):
         self, tokens: Sequence[int], prepared: Sequence[Prepared], **choices: Any
     ) -> Request:
         """Return a request of token ids with one for each row of features, as processors write them."""
-        return self.request_of_parts(tokens, [self.reader.look(one) for one in prepared], **choices)
+        return self.request_of_parts(tokens, self.look(prepared), **choices)
 
     def request_of_parts(
         self, tokens: Sequence[int], parts: Sequence[Encoded], **choices: Any
@@ -231,7 +238,7 @@ class MediaTextSession(TextGenerationSession):
                 several prompts, a list of those for each.
         """
         every = [prompts] if isinstance(prompts, str) else [*prompts]
-        names = [name for name in (self.argument, *self.more) if name in choices]
+        names = [name for name in self.takes if name in choices]
         shown = {name: choices.pop(name) for name in names}
         if isinstance(prompts, str):
             shown = {name: [given] for name, given in shown.items()}
@@ -259,6 +266,16 @@ class MediaTextSession(TextGenerationSession):
         return super()._limit(known, generation_len, blocks)
 
     @property
+    def of_media(self) -> dict[str, Any]:
+        """What the recipe says of them, and the placeholder's token."""
+        return {**self.told, "placeholder": self.placeholder}
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """Arguments of a request beside its prompt, as `images`."""
+        return (self.argument, *self.more)
+
+    @property
     def most_parts(self) -> int:
         """Pictures or sounds of a prompt at most; 0 for as many as its context has room for."""
         return 0
@@ -269,9 +286,10 @@ class MediaTextSession(TextGenerationSession):
 
     def _written_out(self, tokens: Sequence[int], parts: Sequence[Encoded]) -> list[int]:
         """Replace the token of each picture or sound by those of its rows, and what stands around them."""
-        self._check_count(tokens, self.marker, len(parts))
+        if len(self.markers) == 1:  # else they were counted
+            self._check_count(tokens, self.marker, len(parts))
         self._check_begun(tokens)
-        own = (self.placeholders | self.among) - {self.marker, self.placeholder}
+        own = (self.placeholders | self.among) - {*self.markers.values(), self.placeholder}
         if taken := own & {*tokens}:
             raise GenerationError(
                 f"The prompt has the tokens {sorted(taken)}, which stand around {self._nouns}; expected them to be "
@@ -280,7 +298,7 @@ class MediaTextSession(TextGenerationSession):
         left, number, whole = iter(parts), 0, list[int]()
         joined = self.reader.layout.joined
         for token in tokens:
-            if token == self.marker:
+            if token in self.markers.values():
                 part = next(left)
                 run = self._number(number) * part.numbered + self.run_of(part)
                 # One token ends a picture and begins the next.
@@ -316,6 +334,11 @@ class MediaTextSession(TextGenerationSession):
             f"The prompt has a place for {self._nouns} without {begin!r} before it, by which the model finds it; "
             "expected that before each. Write it, and what ends it, or use the chat template (--chat), which does."
         )
+
+    def place(self, argument: str) -> list[int]:
+        """Return the tokens that say where one belongs, of an argument of `markers`, as a chat template writes them."""
+        begun = self._begun if argument == self.argument else ()
+        return [*begun, self.markers[argument]]
 
     def run_begun(self, encoded: Encoded) -> list[int]:
         """Return what `run_of` does, and what a chat template writes before it, where that has to be there."""
@@ -361,7 +384,7 @@ class MediaTextSession(TextGenerationSession):
                 of them.
             prepared: In the order of the prompt.
         """
-        return self._arranged(tokens, [self.reader.look(one) for one in prepared])
+        return self._arranged(tokens, self.look(prepared))
 
     def _arranged(
         self, tokens: Sequence[int], parts: Sequence[Encoded], prompt: int | None = None

@@ -107,6 +107,11 @@ class TextGenerationSession(PromptReader):
         self._prefixes = open_prefix_cache(folder, self.decoder, prefixes)
         self._in_use = threading.Lock()
 
+    @property
+    def readers(self) -> Sequence[Reader]:
+        """Whatever reads pictures or sounds."""
+        return (self.reader,) if self.reader else ()
+
     def generate(
         self,
         prompts: str | Sequence[Prompt | Request],
@@ -313,9 +318,8 @@ class TextGenerationSession(PromptReader):
     @property
     def shown(self) -> Mapping[str, int]:
         """How many pictures or sounds requests had so far, and how many were encoded, as `Stats` calls them."""
-        if (reader := self.reader) is None:
-            return {}
-        return {reader.kind: reader.asked, f"encoded_{reader.kind}": reader.read}
+        asked = {one.kind: one.asked for one in self.readers}
+        return asked | {f"encoded_{one.kind}": one.read for one in self.readers}
 
     @property
     def kept_bytes(self) -> int:

@@ -15,7 +15,7 @@ from qeff_zoo.errors import BusyError
 from qeff_zoo.runtime import Engine
 from qeff_zoo.runtime import Request as RuntimeRequest
 from qeff_zoo.runtime.adapters import Adapters
-from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
+from qeff_zoo.runtime.media_text import MediaTextSession
 from qeff_zoo.serving import adapters, errors, matching, transcriptions
 from qeff_zoo.serving.choices import cancelling, submit, whole
 from qeff_zoo.serving.embeddings import EmbeddingQueue, embedding_list
@@ -138,7 +138,8 @@ def create_app(
         app.include_router(_embedding(backend, model))
     app.include_router(_models(model))
     app.include_router(_operations(metrics))
-    talked_to = isinstance(backend, Engine) and isinstance(backend.session, AudioTextToTextSession)
+    session = backend.session
+    talked_to = isinstance(session, MediaTextSession) and "sounds" in session.takes
     hears = talked_to or isinstance(backend, SpeechQueue)
     usual = MAX_SOUND_BYTES if hears else MAX_BODY_BYTES
     limited = BodyLimit(app, usual if max_body_bytes is None else max_body_bytes)

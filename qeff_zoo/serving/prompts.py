@@ -18,8 +18,8 @@ from qeff_zoo.media.fetching import DATA, fetch_media, is_url
 from qeff_zoo.media.images import ImageLimits
 from qeff_zoo.package.manifest import shortened
 from qeff_zoo.runtime import Grammar, ImageToTextSession, Request, Sampling, TextGenerationSession
-from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+from qeff_zoo.runtime.media_text import MediaTextSession
 from qeff_zoo.runtime.text2text_generation import Text2TextSession
 from qeff_zoo.serving.errors import ApiError, brief, unknown_parameter
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
@@ -109,12 +109,13 @@ def _brought(
     urls = [("picture", url) for message in body.messages for url in message.pictures]
     films = [("video", url) for message in body.messages for url in message.videos]
     recordings = [one for message in body.messages for one in message.recordings]
-    for found, kind, nouns in (
-        (urls, ImageTextToTextSession, "pictures"),
-        (films, ImageTextToTextSession, "videos"),
-        (recordings, AudioTextToTextSession, "recordings"),
+    takes = session.takes if isinstance(session, MediaTextSession) else ()
+    for found, argument, nouns in (
+        (urls, "images", "pictures"),
+        (films, "videos", "videos"),
+        (recordings, "sounds", "recordings"),
     ):
-        if found and not isinstance(session, kind):
+        if found and argument not in takes:
             raise ApiError(
                 400,
                 f"Model {body.model!r} reads no {nouns}, and the messages have {len(found)}; expected none. Leave them "

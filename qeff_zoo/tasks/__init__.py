@@ -25,6 +25,7 @@ NAMES = (
     IMAGE_FEATURE_EXTRACTION,
     IMAGE_TEXT_TO_TEXT,
     AUDIO_TEXT_TO_TEXT,
+    ANY_TO_ANY,
     SPEECH_RECOGNITION,
     SPEECH_SEQ2SEQ,
     TEXT2TEXT,
@@ -39,6 +40,7 @@ NAMES = (
     "image-feature-extraction",
     "image-text-to-text",
     "audio-text-to-text",
+    "any-to-any",
     "automatic-speech-recognition",
     "speech-seq2seq",
     "text2text-generation",
@@ -195,7 +197,7 @@ def task_of(architecture: str, recipe: Recipe) -> str:
 def tasks_of(recipe: Recipe) -> tuple[str, ...]:
     """Return every task that a recipe serves, its own first: those that its architectures are made for."""
     if recipe.images and recipe.sounds:
-        return recipe.task, AUDIO_TEXT_TO_TEXT
+        return recipe.task, AUDIO_TEXT_TO_TEXT, ANY_TO_ANY
     made_for = (task_of(architecture, recipe) for architecture in recipe.architectures)
     return tuple(dict.fromkeys([recipe.task, *made_for]))
 
@@ -207,7 +209,7 @@ def for_task(recipe: Recipe, task: str) -> Recipe:
     components = recipe.components if task == recipe.task else ()
     shapes = recipe.shapes if same else wanted.shapes
     read: dict[str, Any] = {}
-    if recipe.images and recipe.sounds:
+    if recipe.images and recipe.sounds and task != ANY_TO_ANY:
         read = {"images" if task == AUDIO_TEXT_TO_TEXT else "sounds": None}
     return replace(recipe, task=task, components=components, shapes=shapes, **read)
 

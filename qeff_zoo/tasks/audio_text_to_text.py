@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.choices import Request
 from qeff_zoo.recipe import Recipe, Shape
 from qeff_zoo.tasks import (
     AUDIO_TEXT_TO_TEXT,
@@ -54,6 +55,21 @@ def _variant(
     }
 
 
+def without_encoder(checkpoint: "Checkpoint", recipe: Recipe) -> list[str]:
+    """Say where a checkpoint of a type of which others hear has no encoder of sounds."""
+    if checkpoint.model_config.get("audio_config", ()) is not None:
+        return []
+    return [
+        f"{checkpoint.name!r} has no encoder of sounds (`audio_config` of its config.json is null); expected one, as "
+        f"other checkpoints of {recipe.model_type!r} have it. Choose one of those, or another --task."
+    ]
+
+
+def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
+    of_adapters = image_text_to_text.problems("sounds", checkpoint, recipe, request)
+    return [*of_adapters, *without_encoder(checkpoint, recipe)]
+
+
 def _windows(shape: Shape) -> list[dict[str, Any]]:
     # Blocks are of a program that reads sounds of any length: 8 of them are 32 seconds of Granite Speech. So are groups
     # of frames: 500 of them are 40 seconds, and one span, of Phi-4 multimodal.
@@ -83,6 +99,6 @@ TASK = replace(
     auto_classes=("AutoModelForMultimodalLM", "AutoModelForSeq2SeqLM"),
     variant=_variant,
     specializations=partial(image_text_to_text.specializations, "audio_rows"),
-    problems=partial(image_text_to_text.problems, "sounds"),
+    problems=_problems,
     session=_session,
 )

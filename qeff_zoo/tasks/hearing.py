@@ -10,8 +10,8 @@ IN   input_features (1, bins, frames) f32               of a window, as many fra
 OUT  audio_embeds (rows, hidden)                        a row for each placeholder token
      [lengths (1,) i64]                                 with a mask: how many of those rows are of the sound
 
-The forward that is traced is transformers' own, up to where it would merge the features into the text. An encoder that
-reads a sound of any length at once is in `qeff_zoo.tasks.blocks` and `qeff_zoo.tasks.spans`.
+The forward that is traced is transformers' own, up to where it would merge the features into the text. Encoders that
+read a sound of any length at once are in `qeff_zoo.tasks.blocks`, `qeff_zoo.tasks.spans` and `qeff_zoo.tasks.chunks`.
 """
 
 import sys
@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.recipe import Sounds
-from qeff_zoo.tasks import Tracing, blocks, spans
+from qeff_zoo.recipe import Images, Sounds
+from qeff_zoo.tasks import Tracing, blocks, chunks, spans
 from qeff_zoo.tasks.patches import rows_of
 from qeff_zoo.tasks.seams import Noted, swapped, unread
 
@@ -187,26 +187,31 @@ def _ends_of(module: Any) -> Any:
         module: Of the model.
     """
 
-    def ends(chunks: Tensor, frames: Tensor, _: int, half: int, **__: Any) -> Tensor:
-        whole = torch.tensor([2 * half * chunks.shape[0]])
+    def ends(pieces: Tensor, frames: Tensor, _: int, half: int, **__: Any) -> Tensor:
+        whole = torch.tensor([2 * half * pieces.shape[0]])
         count = module._get_feat_extract_output_lengths
         return torch.cat([torch.zeros_like(whole), count(frames, half), count(whole, half)])
 
     return ends
 
 
-def tracing(model: Any, *, sounds: Mapping[str, Any]) -> Tracing:
+def tracing(
+    model: Any, *, sounds: Mapping[str, Any], images: Mapping[str, Any] | None = None
+) -> Tracing:
     """Describe how to trace the encoder of `model`.
 
     Args:
         model: From `loader.load_meta`.
         sounds: As a recipe says of them.
+        images: The same of pictures that prompts may have, too.
     """
     told = Sounds(**sounds)
     if told.blocks:
         return blocks.tracing(model, told)
+    if told.chunks:
+        return chunks.tracing(model, told)
     if told.span:
-        return spans.tracing(model, told)
+        return spans.tracing(model, told, Images(**images) if images else None)
     bins, frames = window_of(model, told)
     given = [torch.zeros(1, bins, frames)]
     if told.mask:

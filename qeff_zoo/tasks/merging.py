@@ -9,7 +9,9 @@ IN   image_index (batch_size, seq_len) i64      of each token its row of the fea
                                                 token's place, image_embeds and these are added before listed layers
      [of_context.token_type_ids (batch_size, ctx_len) i64]   1 where the context has a token of a picture, of models
                                                 in which those see one another; named after the forward's argument
-     audio_index, audio_embeds (audio_rows, hidden)   of sounds, in place of the first two: what program `audio` made
+     audio_index, audio_embeds (audio_rows, hidden)   of models that read sounds alone, in place of the first two: what
+                                                program `audio` made; of those that read both, its rows are among the
+                                                others
      [rope_positions (3, batch_size, seq_len) i64]   time, row and column of each token, of models with such a RoPE
 
 The forward is transformers' own. Where it would scatter features over placeholder tokens, each token takes the row that
@@ -190,12 +192,13 @@ def tracing(
 
     Args:
         model: From `loader.load_meta`, possibly with fewer layers than its config says.
-        images: As a recipe says of them; None of a model that hears.
-        sounds: The same of a model that hears.
+        images: As a recipe says of them; None of a model that reads sounds alone.
+        sounds: The same of sounds; None of a model that reads pictures alone.
         **variant: As of `qeff_zoo.tasks.decoding.tracing`.
     """
     config = model.config
-    told: Media = Sounds(**sounds) if sounds else Images(**(images or {}))
+    every = [*([Images(**images)] if images else []), *([Sounds(**sounds)] if sounds else [])]
+    told: Media = every[0]
     modality = _modality(told)
     features = torch.zeros(_ROWS, config.get_text_config().hidden_size)
     rows = {0: Dim(f"{modality}_rows", min=2)}
@@ -220,7 +223,8 @@ def tracing(
 
     made = decoding.tracing(model, step=partial(Step, media=told), more=more, **variant)
     around = getattr(config, told.around) if told.around else ()
-    tokens, index = [attrgetter(told.token)(config), *around], f"{modality}_index"
+    tokens = [*(attrgetter(one.token)(config) for one in every), *around]
+    index = f"{modality}_index"
     return replace(made, then=partial(_finish, then=made.then, index=index, tokens=tokens))
 
 

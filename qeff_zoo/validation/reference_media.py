@@ -37,6 +37,8 @@ class Media:
         self._taken = inspect.signature(model.forward).parameters.keys()
         self._counts: list[int] = request.get("media") or []
         self._told = request.get("of_media") or {}
+        #: The same, and of sounds beside pictures.
+        self._every = [self._told, self._told.get("sounds") or {}]
         self._around = [
             value
             for name, value in vars(model.config).items()
@@ -74,9 +76,9 @@ class Media:
         crossing = bool(self._told.get("crossing"))
         if found and self._told.get("packed"):  # side by side
             found["pixel_values"] = [torch.cat(found["pixel_values"], -1)]
-        mask = self._told.get("mask")
+        masks = {told.get("mask") for told in self._every}
         shown = {
-            name: torch.cat(_alike(parts, of_mask=name == mask), int(crossing))
+            name: torch.cat(_alike(parts, of_mask=name in masks), int(crossing))
             for name, parts in found.items()
         }
         if crossing and shown:
@@ -98,7 +100,8 @@ class Media:
     @property
     def together(self) -> bool:
         """Whether sequences may be rows of one call: not where a row would see what fills up those of another."""
-        return not any(map(self._told.get, ("crossing", "blocks", "span")))
+        alone = ("crossing", "blocks", "span")
+        return not any(told.get(name) for told in self._every for name in alone)
 
     def behind(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what tokens behind a prompt are told, as `generate` does.

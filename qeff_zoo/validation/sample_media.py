@@ -12,8 +12,9 @@ import numpy as np
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.media.crops import squares_of
 from qeff_zoo.media.sound_processor import ROWS
+from qeff_zoo.runtime.any_to_any import AnyToAnySession
 from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
-from qeff_zoo.runtime.hearing import FEATURES
+from qeff_zoo.runtime.hearing import FEATURES, Hearing
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.layouts import GRIDS
 from qeff_zoo.runtime.media_text import MediaTextSession, Prepared
@@ -34,6 +35,8 @@ _WINDOWS = (0.7, 1.6, 1.0, 0.4)
 #: Of those that an encoder reads at once, in its blocks: those of a prompt are as long as one another, since
 #: transformers' processor would fill up the shorter one, and its model hear that.
 _BLOCKS = (0.7, 0.7, 1.6, 2.0, 2.0, 0.4)
+#: The same in chunks, of sounds whose shorter ones may be filled up.
+_CHUNKS = (0.7, 2.4, 1.0, 3.3)
 #: The same in frames, of sounds of which so many become a row.
 _FRAMES = (39, 39, 70, 17, 17, 33)
 
@@ -51,7 +54,7 @@ def insert(
         The sequences, and what was put into each: nothing of a package that has no program which reads it.
     """
     places = () if isinstance(session.reader, Distant) else _PLACES
-    every = sounds(session) if isinstance(session, AudioTextToTextSession) else _pictures(session)
+    every = _drawn(session)
     reserved = {*_tokens(session.config), *session.placeholders}
     plain = next(token for token in range(1, session.decoder.vocab_size) if token not in reserved)
     filled: list[list[int]] = []
@@ -63,7 +66,7 @@ def insert(
         done = 0
         for place in places[number % len(_PLACES)] if places else ():
             one = next(every)
-            run = session.run_begun(session.reader.look(one))
+            run = session.run_begun(*session.look([one]))
             between = (text + [plain] * place)[done:place]
             full = len(found) == session.most_parts > 0
             if full or len(whole) + len(between) + len(run) >= session.decoder.sizes.ctx_len:
@@ -77,6 +80,18 @@ def insert(
     return filled, shown
 
 
+def _drawn(session: MediaTextSession) -> Iterator[Prepared]:
+    """Draw pictures or sounds without end; both, so that each is before the other in some sequence."""
+    if isinstance(session, AudioTextToTextSession):
+        yield from sounds(session.reader, session.told)
+    elif isinstance(session, AnyToAnySession):
+        seen, heard = _pictures(session), sounds(session.hearing, session.of_sounds)
+        for every in cycle([seen, heard, heard, heard, seen, seen]):
+            yield next(every)
+    else:
+        yield from _pictures(session)
+
+
 def _pictures(session: Any) -> Iterator[Prepared]:
     random = np.random.default_rng(0)
     if any(session.told.get(name) for name in ("layout", "crossing", "column")):
@@ -88,32 +103,38 @@ def _pictures(session: Any) -> Iterator[Prepared]:
         yield noise(session, size, random)
 
 
-def sounds(session: AudioTextToTextSession) -> Iterator[Prepared]:
+def sounds(reader: Hearing, told: Mapping[str, Any]) -> Iterator[Prepared]:
     """Draw what a processor could have prepared of sounds, without end.
 
     Args:
-        session: Of the package.
+        reader: Of the package.
+        told: What the recipe says of sounds.
     """
     random = np.random.default_rng(0)
-    if session.told.get("blocks"):
-        frames, bins = session.reader.shape
+    if told.get("blocks"):
+        frames, bins = reader.shape
         for length in cycle(_BLOCKS):
             yield {FEATURES: random.standard_normal((1, int(length * frames), bins), np.float32)}
-    if session.told.get("span"):
-        merged, bins = session.reader.shape
+    if told.get("chunks"):
+        frames, bins = reader.shape
+        for length in cycle(_CHUNKS):
+            features = random.standard_normal((1, int(length * frames), bins), np.float32)
+            yield {FEATURES: features, told["mask"]: np.ones(features.shape[:2], bool)}
+    if told.get("span"):
+        merged, bins = reader.shape
         for length in cycle(_FRAMES):
             features = random.standard_normal((1, length, bins), np.float32)
             rows = np.array([-(-length // merged)])
-            yield {session.told.get("features") or FEATURES: features, ROWS: rows}
-    bins, frames = session.reader.shape
-    name, most = session.told.get("mask"), session.told.get("windows", 0) or max(_WINDOWS)
+            yield {reader.name: features, ROWS: rows}
+    bins, frames = reader.shape
+    name, most = told.get("mask"), told.get("windows", 0) or max(_WINDOWS)
     for length in cycle(_WINDOWS):
         count = math.ceil(min(length, most))
         found = {FEATURES: random.standard_normal((count, bins, frames), np.float32)}
         if name:
             real = np.arange(count * frames) < int(min(length, most) * frames)
             found[name] = real.reshape(count, frames).astype(np.int64)
-        if session.told.get("window"):  # all at once
+        if told.get("window"):  # all at once
             joined = found[FEATURES].transpose(1, 0, 2).reshape(1, bins, -1)
             found = {FEATURES: joined, str(name): found[str(name)].reshape(1, -1)}
         yield found

@@ -214,7 +214,7 @@ class _Drawn:
         of_media: dict[str, Any] = {}
         if isinstance(session, MediaTextSession):
             sequences, media = sample_media.insert(session, sequences)
-            of_media = {**session.told, "placeholder": session.placeholder}
+            of_media = session.of_media
             insets = [session.insets(*pair) for pair in zip(sequences, media, strict=True)]
             if session.told.get("whole"):
                 stages = cases.uncut(stages, [one.stretches if one else () for one in insets])

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An any-to-any package as a session: pictures, sounds and prompts in, generated text and metrics out."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.hearing import BESIDE, Hearing, SoundPreparer, hearing_of
+from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+from qeff_zoo.runtime.insets import Encoded
+from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, Prepared
+from qeff_zoo.runtime.prefix_cache import PrefixChoices
+from qeff_zoo.runtime.program import Program
+from qeff_zoo.runtime.prompts import Prompt
+from qeff_zoo.runtime.reading import Reader
+
+_ROWS = "audio_embeds"
+
+
+class AnyToAnySession(ImageTextToTextSession):
+    """An opened package of the task `any-to-any`.
+
+    Args:
+        folder: The package.
+        program: Its language model, opened.
+        audio: Its encoder of sounds, opened.
+        chosen: What the package's recipe says: `images` and `sounds` of the manifest's `spec.task`.
+        prefixes: As of `TextGenerationSession`.
+        feature_cache_bytes: Memory for what was read of pictures, and as much for what was read of sounds.
+        **readers: As of `ImageTextToTextSession`.
+
+    Raises:
+        GenerationError: Another task's package, or the KV cache does not fit into memory.
+
+    Example:
+        >>> session = qeff_zoo.load("packages/qwen2.5-omni")  # doctest: +SKIP
+        >>> seen = {"images": ["a.png"], "sounds": ["b.wav"]}
+        >>> session.generate("Is that it?", **seen, chat=True)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        program: Program,
+        *,
+        audio: Program,
+        chosen: Mapping[str, Any],
+        prefixes: PrefixChoices = USUAL,
+        feature_cache_bytes: int = FEATURE_CACHE_BYTES,
+        **readers: Any,
+    ) -> None:
+        more: dict[str, Any] = {"prefixes": prefixes, "feature_cache_bytes": feature_cache_bytes}
+        super().__init__(folder, program, chosen=chosen, **more, **readers)
+        #: What the recipe says of sounds.
+        self.of_sounds: Mapping[str, Any] = chosen["sounds"]
+        self.hearing: Hearing = hearing_of(audio, self.config, feature_cache_bytes, self.of_sounds)
+        self._prepare_sound = SoundPreparer(self.hearing, self.of_sounds)
+        #: The token that stands for a row of a sound.
+        self._heard = self._id(self.of_sounds["token"])
+        self.placeholders |= {self._heard}
+        self.markers["sounds"] = self._id(self.of_sounds.get("marker") or self.of_sounds["token"])
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """Arguments of a request beside its prompt."""
+        return (*super().takes, "sounds")
+
+    @property
+    def of_media(self) -> dict[str, Any]:
+        """What the recipe says of pictures, and of sounds."""
+        return {**super().of_media, "sounds": self.of_sounds}
+
+    @property
+    def readers(self) -> tuple[Reader, ...]:
+        """What reads pictures, and what reads sounds."""
+        return (self.reader, self.hearing)
+
+    def prepare_sound(self, given: Any) -> Prepared:
+        """Make the arrays of a sound that the encoder takes, as `SoundPreparer` does."""
+        return self._prepare_sound(given, self.folder)
+
+    def request(
+        self,
+        prompt: Prompt,
+        *,
+        chat: bool = False,
+        sounds: Sequence[Any] = (),
+        **choices: Any,
+    ) -> Request:
+        """As of `ImageTextToTextSession`; sounds, too, in the prompt's order.
+
+        With `chat`, pictures come first, then videos, then sounds, then the text.
+        """
+        if not (chat and sounds and isinstance(prompt, str)):
+            heard = [self.prepare_sound(one) for one in sounds]
+            return super().request(prompt, chat=chat, sounds=heard, **choices)
+        brought = {"image": choices.get("images", ()), "video": choices.get("videos", ())}
+        kinds = [kind for kind, some in {**brought, "audio": sounds}.items() for _ in some]
+        content = [*({"type": kind} for kind in kinds), {"type": "text", "text": prompt}]
+        tokens = self.encode_chat([{"role": "user", "content": content}])
+        made = self.request(tokens, sounds=sounds, **choices)
+        return replace(made, text=prompt)
+
+    def request_of(
+        self,
+        tokens: Sequence[int],
+        prepared: Sequence[Prepared],
+        *,
+        sounds: Sequence[Prepared] = (),
+        **choices: Any,
+    ) -> Request:
+        """As of `MediaTextSession`, of pictures and of sounds, each in the prompt's order."""
+        sound = self.markers["sounds"]
+        self._check_count(tokens, self.marker, len(prepared))
+        self._check_count(tokens, sound, len(sounds), "sounds")
+        left = {self.marker: iter(prepared), sound: iter(sounds)}
+        both = [next(left[token]) for token in tokens if token in left]
+        return super().request_of(tokens, both, **choices)
+
+    def look(self, prepared: Sequence[Prepared]) -> list[Encoded]:
+        """Return what the pictures and sounds of a prompt are to the language model."""
+        beside = any(self.hearing.name not in one for one in prepared)
+        return [
+            self._listen(one, beside=beside) if self.hearing.name in one else self.reader.look(one)
+            for one in prepared
+        ]
+
+    def _listen(self, prepared: Prepared, *, beside: bool) -> Encoded:
+        """Return a sound's rows as the language model takes those of pictures; nothing is added to its states.
+
+        Args:
+            prepared: The sound.
+            beside: Whether the prompt has pictures, too, where some models read a sound otherwise.
+        """
+        heard = self.hearing.look(prepared)
+        digest, rows = heard.digest, heard.features[_ROWS]
+        if beside and (other := f"{BESIDE}{_ROWS}") in heard.features:
+            rows = heard.features[other]
+            digest = hashlib.blake2b(BESIDE.encode() + digest, digest_size=32).digest()
+        first, *added = self.decoder.feature_names
+        features = {first: rows, **{name: np.zeros_like(rows) for name in added}}
+        return replace(heard, digest=digest, features=features)
+
+    def run_of(self, encoded: Encoded) -> list[int]:
+        """Return the tokens that a picture or sound takes in a prompt."""
+        if encoded.kind == "pictures":
+            return super().run_of(encoded)
+        before, after = (
+            [token for one in self.of_sounds.get(name, ()) for token in self._named(one)]
+            for name in ("before", "after")
+        )
+        return [*before, *[self._heard] * encoded.rows, *after]
+
+    def run_begun(self, encoded: Encoded) -> list[int]:
+        """As of `MediaTextSession`."""
+        return super().run_begun(encoded) if encoded.kind == "pictures" else self.run_of(encoded)
