@@ -112,7 +112,6 @@ def plan(
     """
     from qeff_zoo.runtime.sizes import DecoderSizes
 
-    seeing = IMAGE_TO_TEXT if package.task == IMAGE_TO_TEXT else IMAGE_TEXT_TO_TEXT
     media = (IMAGE_TEXT_TO_TEXT, AUDIO_TEXT_TO_TEXT, ANY_TO_ANY)
     measured = (TEXT_GENERATION, TEXT2TEXT, *media, IMAGE_TO_TEXT)
     if package.task not in measured:
@@ -120,11 +119,11 @@ def plan(
             f"Package {str(package.path)!r} is for task {package.task!r}; expected "
             f"{' or '.join(map(repr, measured))}, whose speed is measured in tokens per second. Measure such a package."
         )
-    for flag, files, task in (
-        ("--image", images, seeing),
-        ("--sound", sounds, AUDIO_TEXT_TO_TEXT),
+    for flag, files, task, other in (
+        ("--image", images, IMAGE_TEXT_TO_TEXT, IMAGE_TO_TEXT),
+        ("--sound", sounds, AUDIO_TEXT_TO_TEXT, ANY_TO_ANY),
     ):
-        if files and package.task not in (task, ANY_TO_ANY):
+        if files and package.task not in (task, other, ANY_TO_ANY):
             raise GenerationError(
                 f"{flag} does not apply to {package.task}, which reads none; expected {task!r}. Leave it out."
             )
