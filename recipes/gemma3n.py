@@ -10,13 +10,9 @@ from .llava import RECIPE as LLAVA
 
 # Tokens of pictures and sounds come after those of the text, and have tables of their own.
 _TEXT = {"model_type": "gemma3n_text", "vocab_size_per_layer_input": 240}
-_VISION = {
-    "model_type": "gemma3n_vision",
-    "vocab_size": 5,
-    "vocab_offset": 240,
-    "initializer_range": 0.2,
-}
+_TOKENS = {"model_type": "gemma3n_vision", "vocab_size": 5, "vocab_offset": 240}
 _AUDIO = {"model_type": "gemma3n_audio", "vocab_size": 12, "vocab_offset": 245, "hidden_size": 32}
+_LAYERS = {"conf_num_attention_heads": 2, "conf_num_hidden_layers": 2}
 _NARROW = {"channel_multiplier": 0.05, "msfa_output_resolution": 2}
 _IMAGE = {"image_token_id": 241, "boi_token_id": 240, "eoi_token_id": 242}
 _SOUND = {"audio_token_id": 246, "boa_token_id": 245, "eoa_token_id": 247}
@@ -31,18 +27,11 @@ RECIPE = replace(
     tiny=(
         Tiny(
             config={
-                **_IMAGE,
-                **_SOUND,
-                "text_config": {**GEMMA3N_TEXT.tiny[0].config, **_TEXT},
-                "vision_config": {**_VISION, "model_args": _NARROW},
-                "audio_config": {
-                    **_AUDIO,
-                    "conf_num_attention_heads": 2,
-                    "conf_num_hidden_layers": 2,
-                },
-                "vision_soft_tokens_per_image": 4,
+                **_IMAGE, **_SOUND, "vision_soft_tokens_per_image": 4,
+                "text_config": {**GEMMA3N_TEXT.tiny[0].config, **_TEXT}, "audio_config": {**_AUDIO, **_LAYERS},
+                "vision_config": {**_TOKENS, "initializer_range": 0.2, "model_args": _NARROW},
             },
             image_processor={"image_processor_type": "SiglipImageProcessor", "size": 64},
         ),
     ),
-)
+)  # fmt: skip

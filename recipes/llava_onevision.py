@@ -16,10 +16,8 @@ RECIPE = replace(
     architectures=("LlavaOnevisionForConditionalGeneration",),
     special="LLaVA-NeXT, whose rows are interpolated where a picture has more tiles than `vision_aspect_ratio` says.",
     images=Images(
-        layout="lines",
-        tiled_alone=True,
-        video="video_token_id",
-        video_processor="LlavaOnevisionVideoProcessor",
+        layout="lines", tiled_alone=True,
+        video="video_token_id", video_processor="LlavaOnevisionVideoProcessor",
     ),
     tiny=(
         Tiny(
@@ -38,4 +36,4 @@ RECIPE = replace(
             },
         ),
     ),
-)
+)  # fmt: skip

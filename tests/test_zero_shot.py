@@ -169,8 +169,8 @@ def test_what_cannot_be_scored_says_why(
     )  # text is cut, as transformers does
     with pytest.raises(PlanError, match="--pooling mean does not apply"):
         build(str(built[1]), Request(task=TASK, pooling="mean"))
-    with pytest.raises(PlanError, match="qaic"):
-        build(str(built[1]), Request(task=TASK, target="qaic"))
+    with pytest.raises(PlanError, match="qnn-htp"):
+        build(str(built[1]), Request(task=TASK, target="qnn-htp"))
 
 
 def test_a_server_embeds_pictures_and_texts(session: ZeroShotSession) -> None:
