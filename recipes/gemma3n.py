@@ -14,6 +14,7 @@ _TOKENS = {"model_type": "gemma3n_vision", "vocab_size": 5, "vocab_offset": 240}
 _AUDIO = {"model_type": "gemma3n_audio", "vocab_size": 12, "vocab_offset": 245, "hidden_size": 32}
 _LAYERS = {"conf_num_attention_heads": 2, "conf_num_hidden_layers": 2}
 _NARROW = {"channel_multiplier": 0.05, "msfa_output_resolution": 2}
+_SIZE = {"height": 64, "width": 64}
 _IMAGE = {"image_token_id": 241, "boi_token_id": 240, "eoi_token_id": 242}
 _SOUND = {"audio_token_id": 246, "boa_token_id": 245, "eoa_token_id": 247}
 
@@ -31,7 +32,7 @@ RECIPE = replace(
                 "text_config": {**GEMMA3N_TEXT.tiny[0].config, **_TEXT}, "audio_config": {**_AUDIO, **_LAYERS},
                 "vision_config": {**_TOKENS, "initializer_range": 0.2, "model_args": _NARROW},
             },
-            image_processor={"image_processor_type": "SiglipImageProcessor", "size": 64},
+            image_processor={"image_processor_type": "SiglipImageProcessor", "size": _SIZE},
         ),
     ),
 )  # fmt: skip
