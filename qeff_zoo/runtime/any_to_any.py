@@ -13,8 +13,7 @@ from qeff_zoo.runtime.answers import Request
 from qeff_zoo.runtime.hearing import BESIDE, Hearing, SoundPreparer, hearing_of
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.insets import Encoded
-from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, Prepared
-from qeff_zoo.runtime.prefix_cache import PrefixChoices
+from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, Prepared
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.reading import Reader
@@ -30,9 +29,8 @@ class AnyToAnySession(ImageTextToTextSession):
         program: Its language model, opened.
         audio: Its encoder of sounds, opened.
         chosen: What the package's recipe says: `images` and `sounds` of the manifest's `spec.task`.
-        prefixes: As of `TextGenerationSession`.
         feature_cache_bytes: Memory for what was read of pictures, and as much for what was read of sounds.
-        **readers: As of `ImageTextToTextSession`.
+        **more: As of `ImageTextToTextSession`.
 
     Raises:
         GenerationError: Another task's package, or the KV cache does not fit into memory.
@@ -50,12 +48,12 @@ class AnyToAnySession(ImageTextToTextSession):
         *,
         audio: Program,
         chosen: Mapping[str, Any],
-        prefixes: PrefixChoices = USUAL,
         feature_cache_bytes: int = FEATURE_CACHE_BYTES,
-        **readers: Any,
+        **more: Any,
     ) -> None:
-        more: dict[str, Any] = {"prefixes": prefixes, "feature_cache_bytes": feature_cache_bytes}
-        super().__init__(folder, program, chosen=chosen, **more, **readers)
+        super().__init__(
+            folder, program, chosen=chosen, feature_cache_bytes=feature_cache_bytes, **more
+        )
         #: What the recipe says of sounds.
         self.of_sounds: Mapping[str, Any] = chosen["sounds"]
         self.hearing: Hearing = hearing_of(audio, self.config, feature_cache_bytes, self.of_sounds)
@@ -101,9 +99,7 @@ class AnyToAnySession(ImageTextToTextSession):
             return super().request(prompt, chat=chat, sounds=heard, **choices)
         brought = {"image": choices.get("images", ()), "video": choices.get("videos", ())}
         kinds = [kind for kind, some in {**brought, "audio": sounds}.items() for _ in some]
-        content = [*({"type": kind} for kind in kinds), {"type": "text", "text": prompt}]
-        tokens = self.encode_chat([{"role": "user", "content": content}])
-        made = self.request(tokens, sounds=sounds, **choices)
+        made = self.request(self._message(kinds, prompt), sounds=sounds, **choices)
         return replace(made, text=prompt)
 
     def request_of(
@@ -151,8 +147,7 @@ class AnyToAnySession(ImageTextToTextSession):
         if encoded.kind == "pictures":
             return super().run_of(encoded)
         before, after = (
-            [token for one in self.of_sounds.get(name, ()) for token in self._named(one)]
-            for name in ("before", "after")
+            self._all_named(self.of_sounds.get(name, ())) for name in ("before", "after")
         )
         return [*before, *[self._heard] * encoded.rows, *after]
 

@@ -155,8 +155,7 @@ class ImageTextToTextSession(MediaTextSession):
         text = prompt if isinstance(prompt, str) else None
         if chat and text is not None:
             kinds = [*["image"] * len(pictures), *["video"] * len(films)]
-            content = [*({"type": kind} for kind in kinds), {"type": "text", "text": text}]
-            tokens = self.encode_chat([{"role": "user", "content": content}])
+            tokens = self._message(kinds, text)
         else:
             tokens = [*self._read(prompt)]
         film = self._film()

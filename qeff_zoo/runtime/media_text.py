@@ -127,13 +127,16 @@ class MediaTextSession(TextGenerationSession):
         """
         given: Sequence[Any] = choices.pop(self.argument, ())
         if chat and isinstance(prompt, str):
-            content = [*[{"type": self.part}] * len(given), {"type": "text", "text": prompt}]
-            message = {"role": "user", "content": content if given else prompt}
-            tokens = self.encode_chat([message])
+            tokens = self._message([self.part] * len(given), prompt)
             made = self.request(tokens, **{**choices, self.argument: given})
             return replace(made, text=prompt)
         made = self.request_of(self._read(prompt), self.prepare_all(given), **choices)
         return replace(made, text=prompt) if isinstance(prompt, str) else made
+
+    def _message(self, kinds: Sequence[str], text: str) -> list[int]:
+        """Return the tokens of a user's message: a picture, video or sound for each of the kinds, then a text."""
+        content = [*({"type": kind} for kind in kinds), {"type": "text", "text": text}]
+        return self.encode_chat([{"role": "user", "content": content if kinds else text}])
 
     def encode(self, prompt: Prompt, *, chat: bool = False) -> list[int]:
         """As of `PromptReader`; a text begins as the model's processor begins it."""
@@ -313,7 +316,7 @@ class MediaTextSession(TextGenerationSession):
         if not self._numbered:
             return []
         begin, end = self._numbered
-        return [token for one in (begin, str(number), end) for token in self._named(one)]
+        return self._all_named((begin, str(number), end))
 
     def _check_count(self, tokens: Sequence[int], marker: int, parts: int, nouns: str = "") -> None:
         count, nouns = sum(token == marker for token in tokens), nouns or self._nouns
@@ -346,10 +349,13 @@ class MediaTextSession(TextGenerationSession):
 
     def run_of(self, encoded: Encoded) -> list[int]:
         """Return the tokens that a picture or sound takes in a prompt; without a tokenizer, those of its rows alone."""
-        whole = [token for one in self.told.get("before", ()) for token in self._named(one)]
+        whole = self._all_named(self.told.get("before", ()))
         for part in self.reader.layout.write(encoded.grid, encoded.rows, **self._writing):
             whole += [self.placeholder] * part if isinstance(part, int) else self._named(part)
-        return whole + [token for one in self.told.get("after", ()) for token in self._named(one)]
+        return whole + self._all_named(self.told.get("after", ()))
+
+    def _all_named(self, names: Sequence[int | str]) -> list[int]:
+        return [token for one in names for token in self._named(one)]
 
     def _named(self, one: int | str) -> list[int]:
         """Return what a recipe names: an id, a field of the config, a special token, or a text."""
