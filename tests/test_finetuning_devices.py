@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fixtures_builds import TIMEOUT
 from safetensors.torch import load_file
 from test_finetuning import CHATS, choices, trained, write
 from torch.testing import assert_close
 
+from qeff_zoo.errors import TrainingError
+from qeff_zoo.finetuning import devices
+from qeff_zoo.finetuning.config import Config
 from qeff_zoo.finetuning.reading import as_yaml
 from qeff_zoo.finetuning.run_folder import RunFolder
 
@@ -131,3 +135,22 @@ def test_a_card_is_where_a_run_is_placed(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("processes", "cards", "message"),
+    [
+        (1, 0, "torch .* sees no GPU"),
+        (1, 2, "on 2 GPUs in one process. Expected a process for each"),
+        (2, 1, "in 2 processes on 1 GPU: expected one for each.*nproc-per-node 1"),
+    ],
+)
+def test_each_process_has_a_gpu_of_its_own(
+    processes: int, cards: int, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = Config(model_name="m", data="d", output_dir=str(tmp_path), device="cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cards > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: cards)
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    with pytest.raises(TrainingError, match=message):
+        devices.find(config)

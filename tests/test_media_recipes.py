@@ -25,7 +25,7 @@ from PIL import Image
 from qeff_zoo import pipeline
 from qeff_zoo.auto.vision import _pictures
 from qeff_zoo.choices import Request
-from qeff_zoo.errors import GenerationError, MediaError
+from qeff_zoo.errors import CheckpointError, GenerationError, MediaError
 from qeff_zoo.media.image_bounds import bounded
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.recipe import PatchShape, Shape
@@ -377,6 +377,9 @@ def test_tiles_of_another_size_are_given_to_their_pictures() -> None:
     assert sides_of(made, "pixel_values_local") == [98, 32]
     uncut = image_processor({**case.tiny.image_processor, "crop_to_patches": False})
     assert sides_of(uncut, "pixel_values_local") == [32, 32]
+    wide = {"image_processor_type": "SiglipImageProcessor", "size": {"height": 32, "width": 48}}
+    with pytest.raises(CheckpointError, match=r"48 x 32 pixels.*expected squares"):
+        sides_of(image_processor(wide), "")
 
 
 @pytest.mark.parametrize("name", CASES if parity.EVERY else parity.CROSSED_MEDIA)

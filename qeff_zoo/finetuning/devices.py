@@ -82,10 +82,16 @@ def _require_cuda(processes: int) -> None:
             f"Cannot train on 'cuda': torch {torch.__version__} sees no GPU. Expected one, its driver, and a torch for "
             "CUDA. Install those, or change --device."
         )
-    if processes == 1 and torch.cuda.device_count() > 1:
+    here, cards = int(os.environ.get("LOCAL_WORLD_SIZE", processes)), torch.cuda.device_count()
+    if processes == 1 and cards > 1:
         raise TrainingError(
-            f"Cannot train on {torch.cuda.device_count()} GPUs in one process. Expected a process for each. Begin the "
-            "command with `torchrun --nproc-per-node N -m`, or set CUDA_VISIBLE_DEVICES=0."
+            f"Cannot train on {cards} GPUs in one process. Expected a process for each. Begin the command with "
+            "`torchrun --nproc-per-node N -m`, or set CUDA_VISIBLE_DEVICES=0."
+        )
+    if here > cards:
+        raise TrainingError(
+            f"Cannot train in {here} processes on {cards} GPU{'s'[: cards != 1]}: expected one for each. Begin with "
+            f"`torchrun --nproc-per-node {cards}`, or change --device to cpu."
         )
 
 

@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.choices import Request
+from qeff_zoo.errors import CheckpointError
 from qeff_zoo.recipe import DECODER_SHAPES, Media, PatchShape, Recipe, Shape
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, named, text_generation
 
@@ -99,11 +100,22 @@ def sides_of(processor: "ImageProcessor", tiles: str) -> list[int]:
     Args:
         processor: Of a checkpoint.
         tiles: What it calls tiles.
+
+    Raises:
+        CheckpointError: Pictures are no squares, or keep their own shape.
     """
     import numpy as np
 
     made = processor([np.zeros((_LARGE // 2, _LARGE, 3), np.uint8)])
-    return [made[name].shape[-1] for name in (PIXELS, tiles if tiles in made else PIXELS)]
+    found = [made[name].shape[-2:] for name in (PIXELS, tiles if tiles in made else PIXELS)]
+    for height, width in found:
+        if height != width:
+            raise CheckpointError(
+                f"The image processor makes a picture of {width} x {height} pixels of one of {_LARGE} x {_LARGE // 2}; "
+                "expected squares, since the program of this model has pictures of one size. Set size to a square in "
+                "preprocessor_config.json, as the model was trained."
+            )
+    return [width for _, width in found]
 
 
 def adapter_beside(checkpoint: "Checkpoint", media: Media) -> str:
