@@ -26,7 +26,7 @@ _BESIDE = "they are those of a language model beside a vision tower"
 
 def list_model_types() -> list[str]:
     """Return the names of all recipes, sorted, without importing any."""
-    return sorted({file.stem for folder in _folders() for file in folder.glob("[!_]*.py")})
+    return sorted({name for folder in _folders() for name in _names(folder)})
 
 
 def list_recipes() -> list[Recipe]:
@@ -47,7 +47,7 @@ def find_recipe(model_type: str) -> Recipe:
     """
     name = file_name(model_type)
     for folder in _folders():
-        if folder / f"{name}.py" in folder.glob("[!_]*.py"):
+        if name in _names(folder):
             return _read(_import(folder, name), name)
     known = list_model_types()
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
@@ -112,6 +112,15 @@ def _fits(transform: Transform, recipe: Recipe) -> bool:
 def file_name(model_type: str) -> str:
     """Return the recipe's file name, without suffix: importable, so `-` and `.` are written `_`."""
     return model_type.replace("-", "_").replace(".", "_")
+
+
+def _names(folder: Path) -> set[str]:
+    """List the recipes of a folder; some file systems find a name by others that they take for the same."""
+    try:
+        files = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return set()
+    return {name[:-3] for name in files if name.endswith(".py") and not name.startswith("_")}
 
 
 def _folders() -> list[Path]:

@@ -85,6 +85,7 @@ def probe(tmp_path: Path) -> Callable[..., Probed]:
             capture_output=True,
             text=True,
             timeout=TIMEOUT,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},  # bytes are counted
             check=False,
         )
         assert report.exists(), done.stderr
