@@ -117,10 +117,10 @@ def file_name(model_type: str) -> str:
 def _names(folder: Path) -> set[str]:
     """List the recipes of a folder; some file systems find a name by others that they take for the same."""
     try:
-        files = os.listdir(folder)
+        files = [*folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return set()
-    return {name[:-3] for name in files if name.endswith(".py") and not name.startswith("_")}
+    return {file.stem for file in files if file.suffix == ".py" and not file.name.startswith("_")}
 
 
 def _folders() -> list[Path]:

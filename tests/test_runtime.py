@@ -238,6 +238,30 @@ def test_templates_are_rendered_as_in_transformers(models: Models, name: str) ->
     assert rendered == expected
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}{{ m.role }}:{% for one in m.content %}{% if one['type'] == 'text' %}"
+        "{{ one['text'] }}{% elif one['type'] == 'image' %}<image>{% endif %}{% endfor %}{% endfor %}",
+        "{% for m in messages %}{{ m.role }}:{% for one in m.content | selectattr('type', 'equalto', 'text') %}"
+        "{{ one['text'] }}{% endfor %}{% endfor %}",
+        "{% if messages[1] %}{% for m in messages %}{{ m.role }}:{% for one in m.content %}"
+        "{{ one.text }}{% endfor %}{% endfor %}{% endif %}",
+    ],
+    ids=["by type", "selected", "more than one message"],
+)
+def test_a_text_is_not_lost_in_a_template_that_reads_lists_alone(
+    models: Models, template: str
+) -> None:
+    """As those of many models that see: what transformers writes of the same texts as parts."""
+    parts = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in MESSAGES]
+    tokenizer = AutoTokenizer.from_pretrained(models.llama)
+    expected = tokenizer.apply_chat_template(parts, chat_template=template, tokenize=False)
+    chat = ChatTemplate(template, {})
+    assert chat.render(MESSAGES) == chat.render(parts) == expected
+    assert "What is <b>?" in expected
+
+
 @pytest.mark.parametrize("key", ["content", "reasoning", "thinking", "reasoning_content"])
 def test_keys_of_messages_are_those_of_transformers(models: Models, key: str) -> None:
     """One that is null is absent, so that no template writes "None"; and reasoning has one name for all templates."""

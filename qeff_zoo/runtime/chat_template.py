@@ -7,6 +7,7 @@ Templates come with checkpoints and are code; they run in a sandbox that can cha
 import datetime
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -22,6 +23,7 @@ from qeff_zoo.runtime.tokenizer import read_json
 
 Message = Mapping[str, Any]
 _T = TypeVar("_T")
+_WORD = "qzqzq"  # that no template writes by itself
 _REASONING = ("reasoning_content", "thinking", "reasoning")  # names that clients have for it
 
 
@@ -77,21 +79,35 @@ class ChatTemplate:
 
         Args:
             messages: Each with `role` and `content`. A key that is None counts as absent, and reasoning may go by any
-                of its names.
+                of its names. A content that is a text is given as a list of one part to a template that reads lists
+                alone: as transformers does it, such a template writes nothing of a text.
 
         Raises:
             GenerationError: The template refuses them, or would take too long.
         """
-        return _guarded(
-            lambda: self._sandbox.rendered(
-                self._template,
-                messages=[_plain(message) for message in messages],
-                tools=None,
-                documents=None,
-                add_generation_prompt=True,
-                **self._tokens,
-            )
+        return _guarded(lambda: self._written(messages, in_parts=self._reads_parts_alone))
+
+    def _written(self, messages: Sequence[Message], *, in_parts: bool) -> str:
+        return self._sandbox.rendered(
+            self._template,
+            messages=[_plain(message, in_parts=in_parts) for message in messages],
+            tools=None,
+            documents=None,
+            add_generation_prompt=True,
+            **self._tokens,
         )
+
+    @cached_property
+    def _reads_parts_alone(self) -> bool:
+        """Whether the template writes a text that is a part of a list, and not one that is the whole content."""
+        return not self._writes(in_parts=False) and self._writes(in_parts=True)
+
+    def _writes(self, *, in_parts: bool) -> bool:
+        chat = [{"role": role, "content": _WORD} for role in ("user", "assistant", "user")]
+        try:
+            return _WORD in self._written(chat, in_parts=in_parts)
+        except _FAILURES:  # what is wrong is said of the messages that were meant
+            return False
 
 
 #: Where tokenizer_config.json has the special tokens of one model alone, in old and new releases of transformers.
@@ -109,9 +125,11 @@ def special_tokens(folder: Path) -> dict[str, str]:
     return {name: token for name, token in tokens.items() if token is not None}
 
 
-def _plain(message: Message) -> dict[str, Any]:
-    """Return a message as transformers hands it to a template."""
+def _plain(message: Message, *, in_parts: bool) -> dict[str, Any]:
+    """Return a message as transformers hands it to a template; perhaps with its text as a part."""
     given = {key: value for key, value in message.items() if value is not None}
+    if in_parts and isinstance(given.get("content"), str):
+        given["content"] = [{"type": "text", "text": given["content"]}]
     reasoning = next((given[key] for key in _REASONING if key in given), None)
     if reasoning is not None:  # gpt-oss reads `thinking`
         given = {"thinking": reasoning, **given, "reasoning_content": reasoning}
