@@ -2,9 +2,11 @@
 """Loaded before any test module: the plugin sets the environment that huggingface_hub reads when it is imported."""
 
 import copy
+import fcntl
 import functools
 import gc
 import os
+import shutil
 import signal
 import sys
 from collections import Counter
@@ -169,6 +171,32 @@ def _import_once() -> Iterator[None]:
             patch.setattr(module, "sys", warm.PYTHON)
         yield
     warm.PYTHON.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _trace_once(_shared_cache: None) -> None:
+    """Trace what builds ask for once a session, by whichever process comes first: stores of tests begin empty."""
+    import onnx_ir
+
+    from qeff_zoo.export import graphs
+
+    traced = graphs.trace
+
+    def trace(
+        folder: Path, plan: Any, program: Any, checkpoint: Any, name: str = graphs.GRAPH
+    ) -> Any:
+        known = Path(os.environ["QEFF_ZOO_TEST_CACHE"]) / plan.graph_key(program, "")
+        with known.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if known.exists():
+                shutil.copy(known, folder / name)
+                return onnx_ir.load(folder / name)
+            model = traced(folder, plan, program, checkpoint, name)
+            shutil.copy(folder / name, known.with_suffix(".new"))
+            known.with_suffix(".new").replace(known)
+        return model
+
+    graphs.trace = trace
 
 
 @pytest.fixture(scope="session", autouse=True)
