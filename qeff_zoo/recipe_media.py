@@ -104,7 +104,12 @@ class Images(Media):
         alone: Whether a video is all that a prompt may have beside text.
         stamp: Texts before and after the rows of each step of a video, which is read as a picture by itself, and
             between steps; those around it are formatted with the step's time in seconds, the same without its fraction
-            as `second`, and its `number`. Nothing where a video is read as one, or where its processor says them.
+            as `second`, as minutes and seconds as `clock`, and its `number`. Nothing where a video is read as one, or
+            where its processor says them. Then texts before and after all of a video, which are read with what stands
+            beside it, so that no token stands for one; the first is formatted with the number of its `frames`, in
+            words, and its `duration`.
+        video_template: Chat template of prompts with videos, where its processor has one for those, whatever a
+            checkpoint says.
         pace: Rotary positions that a second of a video takes, unless the config says `position_id_per_seconds`, or the
             vision config `tokens_per_second`; 0 where each of its steps takes one.
         lasting: Whether what follows a video comes after its last step, too, and not after its rows and columns alone.
@@ -139,6 +144,7 @@ class Images(Media):
     video_processor: str = ""
     alone: bool = False
     stamp: tuple[str, ...] = ()
+    video_template: str = ""
     pace: int = 0
     lasting: bool = False
     fractions: bool = False

@@ -19,7 +19,7 @@ from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 from qeff_zoo.media import frame_rules
 from qeff_zoo.media.crops import frames_as_crops
 from qeff_zoo.media.image_processor import PROCESSORS, standard
-from qeff_zoo.media.image_rules import Arrays
+from qeff_zoo.media.image_rules import Arrays, frames_as_squares
 from qeff_zoo.media.images import LIMITS, ImageLimits, Pixels
 from qeff_zoo.media.interpolation import resize_aliased
 from qeff_zoo.media.patch_rules import patches_of_frames, size_of_frames, smart_size, unit_of
@@ -112,6 +112,13 @@ def _times_or_told(video: Frames, chosen: Sequence[int], told: Settings) -> Arra
     return {"timestamps": np.array([one / fps for one in chosen])}
 
 
+def _times_and_duration(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
+    """Say of each frame when it is, and how long a video is that says how fast it is."""
+    fps = video.fps or frame_rules.FPS
+    whole = {"duration": np.array(len(video.pictures) / video.fps)} if video.fps else {}
+    return {"timestamps": np.array([one / fps for one in chosen]), **whole}
+
+
 def _patches(frames: NDArray[np.float32], told: Settings) -> Arrays:
     pixels, grid = patches_of_frames(frames, told)
     return {"pixel_values": pixels, "image_grid_thw": np.array([grid], np.int64)}
@@ -146,7 +153,8 @@ class Kind:
         arrange: Makes arrays of frames (n, 3, height, width).
         fixed: Settings of which a checkpoint's file has no say.
         resize: Makes a frame that size.
-        cut: Makes arrays of frames as they are, where each becomes several pictures; then no other rule is asked.
+        cut: Makes arrays of frames as they are, where each becomes several pictures, or is resized twice; then no other
+            rule is asked.
     """
 
     settings: Settings
@@ -234,6 +242,10 @@ KINDS: Mapping[str, Kind] = {
         },
         sample=frame_rules.no_more_of_a_second, size=_one_size, tell=_times_or_told, arrange=frames_as_crops,
         fixed={"do_resize": True}, resize=_aliased,
+    ),
+    "SmolVLMVideoProcessor": Kind(
+        settings=PROCESSORS["SmolVLMImageProcessor"][1], sample=frame_rules.between_first_and_last,
+        tell=_times_and_duration, counts=False, cut=frames_as_squares, fixed={"do_sample_frames": True},
     ),
     **WHOLE,
 }  # fmt: skip
@@ -348,6 +360,9 @@ def _processor(document: Mapping[str, Any], file: Path, usual: str) -> VideoProc
         )
     kind = KINDS[name]
     said = {key: one for key, one in document.items() if one is not None}
+    if asked := said.get("video_sampling"):
+        sampled = {"num_frames": asked["max_frames"], "fps": asked["fps"]}
+        said = {"size": asked["video_size"], **said, **sampled}
     settings = {**kind.settings, **said, **kind.fixed}
     if kind.counts and None not in (settings.get("num_frames"), settings.get("fps")):
         raise CheckpointError(

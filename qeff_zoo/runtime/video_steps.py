@@ -3,6 +3,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,15 @@ from qeff_zoo.runtime.vision import GRID, STEP_SECONDS
 
 #: Of each step, in seconds, as the processor says it.
 TIMES = "timestamps"
+#: Of the whole video, in seconds, where somebody knows it.
+DURATION = "duration"
+#: Recipes have this in a text before a step where times are to be known.
+_CLOCK = "{clock}"
+_ONES = (
+    *("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+)  # fmt: skip
+_TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 
 
 #: How processors of Qwen Omni call what others call `STEP_SECONDS`.
@@ -29,9 +39,10 @@ def of_processor(given: Mapping[str, Any], told: Mapping[str, Any]) -> Prepared:
     """Call what a processor has prepared of a video as the arrays of pictures are called.
 
     Args:
-        given: `pixel_values_videos`; of patches `video_grid_thw`, and `second_per_grid_ts` or `video_second_per_grid`
+        given: `pixel_values_videos`, or `pixel_values` where a processor calls frames so; of patches `video_grid_thw`, and `second_per_grid_ts` or `video_second_per_grid`
             (1 where neither is there); of crops `video_token_pooling` and `video_grids`; of slices
-            `target_sizes_videos` and `grids_videos`; and where each step's time is written in the prompt, `timestamps`.
+            `target_sizes_videos` and `grids_videos`; and where each step's time is written in the prompt, `timestamps`,
+            and perhaps how long the video is, `duration`, in seconds.
         told: What a recipe says of pictures.
 
     Raises:
@@ -42,8 +53,8 @@ def of_processor(given: Mapping[str, Any], told: Mapping[str, Any]) -> Prepared:
             f"What was prepared of the video has {', '.join(sorted(sound))}, its sound; expected its frames alone. "
             "Process it with use_audio_in_video=False."
         )
-    pixels, times = np.asarray(given["pixel_values_videos"]), given.get(TIMES)
-    known = {} if times is None else {TIMES: np.asarray(times)}
+    pixels = np.asarray(given.get("pixel_values_videos", given.get("pixel_values")))
+    known = {name: np.asarray(given[name]) for name in (TIMES, DURATION) if name in given}
     if "video_grid_thw" in given:
         seconds = given.get(STEP_SECONDS, given.get(_OMNI_SECONDS, [1.0]))
         grid = {GRID: given["video_grid_thw"], STEP_SECONDS: np.asarray(seconds, np.float32)}
@@ -57,9 +68,10 @@ def of_processor(given: Mapping[str, Any], told: Mapping[str, Any]) -> Prepared:
             "pixel_values": pixels, pooled: each, GRIDS: np.array([[rows, columns, 0, 0]]), **known
         }  # fmt: skip
     frames = pixels.reshape(-1, *pixels.shape[-3:])
-    if not told.get("stamp"):
+    if not (stamp := told.get("stamp")):
         return {"pixel_values": frames, OF_VIDEO: np.array(1)}
-    return {"pixel_values": frames, TIMES: np.zeros(len(frames)), **known}
+    untimed = {} if _CLOCK in stamp[0] else {TIMES: np.zeros(len(frames))}
+    return {"pixel_values": frames, **untimed, **known}
 
 
 def _packed(pixels: Array, sizes: str, given: Mapping[str, Any]) -> dict[str, Array]:
@@ -94,6 +106,9 @@ def rows_of(prepared: Prepared, told: Mapping[str, Any], config: Mapping[str, An
         side = math.ceil(int(vision["image_size"]) // int(vision["patch_size"]) / 2)
         return count * side**2 + 1
     if not told.get("patches"):
+        if scale := config.get("scale_factor"):
+            vision = config["vision_config"]
+            return count * (int(vision["image_size"]) // int(vision["patch_size"]) // int(scale)) ** 2
         return count * int(config.get("image_seq_length", 1))
     if packed := told.get("packed"):
         count *= int(prepared[packed].prod(1).sum())
@@ -121,7 +136,8 @@ def _count(prepared: Mapping[str, Any]) -> int:
 def steps_of(prepared: Prepared) -> list[Prepared]:
     """Take a video apart into pictures, which do not see one another."""
     if GRID not in prepared:
-        alike = {name: one for name, one in prepared.items() if name not in ("pixel_values", TIMES)}
+        each = "pixel_values", TIMES, DURATION
+        alike = {name: one for name, one in prepared.items() if name not in each}
         return [{"pixel_values": one[None], **alike} for one in prepared["pixel_values"]]
     steps, height, width = (int(one) for one in prepared[GRID].reshape(3))
     grid = np.array([[1, height, width]], np.int64)
@@ -133,17 +149,19 @@ class Stamps:
     """Writes the places of a video's steps into a prompt.
 
     Args:
-        texts: Before and after a step, and between steps, as a recipe says.
-        film: The token of a video, and of each of its steps.
+        texts: Before and after a step, between steps, and before and after all of them, as a recipe says.
         tokenizer: Of the package.
+        film: What stands for a video in a text.
+        step: What is written for a step; nothing for the same.
         around: Texts around the number of each video of a prompt; nothing where they have none.
     """
 
     def __init__(
         self,
         texts: Sequence[str],
-        film: int,
         tokenizer: Tokenizer | None,
+        film: str,
+        step: str = "",
         around: Sequence[str] = (),
     ) -> None:
         if tokenizer is None:
@@ -151,33 +169,60 @@ class Stamps:
                 "The prompt has videos, and this package has no tokenizer; expected one, since the times of a video's "
                 "steps are written as text. Build the package of a checkpoint with tokenizer.json."
             )
-        self._before, self._after, self._between = (*texts, "")[:3]
+        before, after, self._between, self._first, self._last = (*texts, *[""] * 3)[:5]
+        self._step = f"{before}{step or film}{after}"
         self._film, self._tokenizer, self._around = film, tokenizer, around
-        self.marker = tokenizer.piece(film).strip()
 
-    def text(self, video: Prepared, number: int = 0) -> str:
-        """Return what is written for a video, the first of which has number 0."""
-        step = f"{self._before}{self.marker}{self._after}"
-        return str(number).join(self._around) + self._between.join(
-            step.format(float(one), number=place + 1, second=int(one))
-            for place, one in enumerate(video[TIMES])
-        )
+    def text(self, video: Prepared, number: int, most: int) -> str:
+        """Return what is written for a video, the first of which has number 0.
+
+        Args:
+            video: As it is prepared.
+            number: Of the prompt's videos before it.
+            most: Steps of the longest of the prompt's videos, which processors fill others up to and say of each.
+        """
+        times = video[TIMES]
+        seconds = int(video.get(DURATION, times[-1]))
+        first = self._first.format(frames=_in_words(most), duration=timedelta(seconds=seconds))
+        steps = (
+            self._step.format(
+                float(one), number=place + 1, second=int(one), clock=f"{int(one // 60):02d}:{int(one % 60):02d}"
+            )
+            for place, one in enumerate(times)
+        )  # fmt: skip
+        return str(number).join(self._around) + first + self._between.join(steps) + self._last
 
     def in_text(self, prompt: str, videos: Sequence[Prepared]) -> str:
         """Write out the videos of a text, of which it has as many places."""
-        first, *rest = prompt.split(self.marker)
-        return first + "".join(
-            self.text(one, number) + after
-            for number, (one, after) in enumerate(zip(videos, rest, strict=True))
-        )
+        first, *rest = prompt.split(self._film)
+        written = zip(self._texts(videos), rest, strict=True)
+        return first + "".join(text + after for text, after in written)
 
-    def in_tokens(self, tokens: Sequence[int], videos: Sequence[Prepared]) -> list[int]:
+    def in_tokens(
+        self, tokens: Sequence[int], film: int, videos: Sequence[Prepared]
+    ) -> list[int]:
         """Write out the videos of a prompt's tokens: between others that stand for no text, as templates write them."""
-        left, whole = iter(enumerate(videos)), list[int]()
+        left, whole = iter(self._texts(videos)), list[int]()
         for token in tokens:
-            if token == self._film:
-                number, video = next(left)
-                whole += self._tokenizer.encode(self.text(video, number), special_tokens=False)
+            if token == film:
+                whole += self._tokenizer.encode(next(left), special_tokens=False)
             else:
                 whole.append(token)
         return whole
+
+    def _texts(self, videos: Sequence[Prepared]) -> list[str]:
+        most = max(len(one[TIMES]) for one in videos)
+        return [self.text(one, number, most) for number, one in enumerate(videos)]
+
+
+def _in_words(number: int) -> str:
+    """Write a number below a million as people say it: two thousand, three hundred and sixty-four."""
+    if number < 20:
+        return _ONES[number]
+    if number < 100:
+        return "-".join(filter(None, (_TENS[number // 10], _ONES[number % 10])))
+    hundreds = number < 1000
+    unit, name = (100, "hundred") if hundreds else (1000, "thousand")
+    whole, rest = f"{_in_words(number // unit)} {name}", number % unit
+    joint = " and " if rest < 100 else ", "
+    return f"{whole}{joint}{_in_words(rest)}" if rest else whole
