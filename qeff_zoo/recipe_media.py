@@ -101,6 +101,7 @@ class Images(Media):
         video: Field of the config with the token that stands for a row of a video, where the tower reads frames, too;
             or that token itself, where no config has it.
         video_processor: transformers' class for videos, where a checkpoint's own files name none.
+        video_program: Whether frames go through other operators than pictures: a program of their own.
         alone: Whether a video is all that a prompt may have beside text.
         stamp: Texts before and after the rows of each step of a video, which is read as a picture by itself, and
             between steps; those around it are formatted with the step's time in seconds, the same without its fraction
@@ -142,6 +143,7 @@ class Images(Media):
     towerless: bool = False
     video: str = ""
     video_processor: str = ""
+    video_program: bool = False
     alone: bool = False
     stamp: tuple[str, ...] = ()
     video_template: str = ""

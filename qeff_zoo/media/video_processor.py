@@ -23,7 +23,7 @@ from qeff_zoo.media.image_rules import Arrays, frames_as_squares
 from qeff_zoo.media.images import LIMITS, ImageLimits, Pixels
 from qeff_zoo.media.interpolation import resize_aliased
 from qeff_zoo.media.patch_rules import patches_of_frames, size_of_frames, smart_size, unit_of
-from qeff_zoo.media.pixels import cropped_as_asked, resize_across
+from qeff_zoo.media.pixels import cropped_as_asked, resize_across, shortest_edge
 from qeff_zoo.media.slices import frames_and_slices
 from qeff_zoo.media.videos import Frames, Video, read_video
 
@@ -67,6 +67,14 @@ def _all_together(image: Pixels, frames: int, told: Settings) -> tuple[int, int]
         most = max(share, int(size["shortest_edge"] * 1.05)) * frames
     deep = told["temporal_patch_size"]
     return size_of_frames(image, factor, size["shortest_edge"], most, (frames, deep))
+
+
+def _shortest_side(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
+    """LLaVA-NeXT-Video and Video-LLaVA: of the size that they are then cut to, on the shorter side."""
+    size = told["size"]
+    if "shortest_edge" in size:
+        return shortest_edge(image, size["shortest_edge"])
+    return size["height"], size["width"]
 
 
 def _one_size(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
@@ -138,6 +146,11 @@ def _together(frames: NDArray[np.float32], told: Settings) -> Arrays:
     return {"pixel_values": frames, "of_video": np.array(1)}
 
 
+def _apart(frames: NDArray[np.float32], told: Settings) -> Arrays:
+    """Give frames as one video, which a program of its own reads."""
+    return {"pixel_values_videos": frames[None]}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """One of `KINDS`.
@@ -190,6 +203,10 @@ WHOLE: Mapping[str, Kind] = {
     "Qwen2_5OmniProcessor": _omni(28, 2.0),
     "Qwen3OmniMoeProcessor": _omni(32, 1.0),
 }
+_CUT = Kind(
+    settings={**PROCESSORS["CLIPImageProcessor"][1], "do_sample_frames": False},
+    sample=frame_rules.at_whole_steps, size=_shortest_side, tell=_nothing, arrange=_apart,
+)  # fmt: skip
 #: By the name of transformers' class.
 KINDS: Mapping[str, Kind] = {
     _USUAL: Kind(
@@ -228,6 +245,7 @@ KINDS: Mapping[str, Kind] = {
         settings={**PROCESSORS["LlavaOnevisionImageProcessor"][1], "do_sample_frames": False},
         sample=frame_rules.at_whole_steps, tell=_nothing, arrange=_together,
     ),
+    "LlavaNextVideoVideoProcessor": _CUT,
     "MiniCPMV4_6VideoProcessor": Kind(
         settings={
             **PROCESSORS["MiniCPMV4_6ImageProcessor"][1], "do_sample_frames": True, "max_num_frames": 128,
@@ -247,6 +265,7 @@ KINDS: Mapping[str, Kind] = {
         settings=PROCESSORS["SmolVLMImageProcessor"][1], sample=frame_rules.between_first_and_last,
         tell=_times_and_duration, counts=False, cut=frames_as_squares, fixed={"do_sample_frames": True},
     ),
+    "VideoLlavaVideoProcessor": _CUT,
     **WHOLE,
 }  # fmt: skip
 
@@ -290,7 +309,7 @@ class VideoProcessor:
         told = self.settings
         if told["do_resize"]:
             image = self.kind.resize(image, *self.kind.size(image, frames, told), told["resample"])
-        if self.kind.arrange in (_pictures, _together):
+        if self.kind.arrange in (_pictures, _together, _apart):
             image = cropped_as_asked(image, told)
         values = image.transpose(2, 0, 1).astype(np.float32)
         scale = told["rescale_factor"] if told["do_rescale"] else 1.0

@@ -2,7 +2,7 @@
 """An image-text-to-text package as a session: pictures, videos and prompts in, generated text and metrics out."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.answers import Request
 from qeff_zoo.runtime.chat_template import ChatTemplate, Message
+from qeff_zoo.runtime.insets import Encoded
 from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSession, Prepared
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Array, Bounded, Program
@@ -35,6 +36,7 @@ class ImageTextToTextSession(MediaTextSession):
         chosen: What the package's recipe says of pictures: `images` of the manifest's `spec.task`; of one program that
             reads them itself, `vision_size`, too.
         tiles: What reads tiles of a picture, where those have another size than the whole; opened.
+        frames: Opens what reads frames of videos, where those go through other operators than pictures.
         prefixes: As of `TextGenerationSession`.
         feature_cache_bytes: Memory for what was read of pictures, so that a second question costs no reading.
 
@@ -52,6 +54,7 @@ class ImageTextToTextSession(MediaTextSession):
         *,
         vision: Program | None = None,
         tiles: Program | None = None,
+        frames: Callable[[], Program] | None = None,
         chosen: Mapping[str, Any],
         prefixes: PrefixChoices = USUAL,
         feature_cache_bytes: int = FEATURE_CACHE_BYTES,
@@ -66,11 +69,13 @@ class ImageTextToTextSession(MediaTextSession):
         reads = (config, feature_cache_bytes, told)
         reader: Vision | AsPrepared | Distant = Distant(None, *reads)
         if vision is not None:
-            reader = Vision(vision, *reads, tiles=tiles)
+            reader = Vision(vision, *reads, tiles=tiles, frames=frames)
         elif size := chosen.get(VISION_SIZE):
             reader = AsPrepared(program, *reads)
             reader.size = size
         super().__init__(folder, program, reader=reader, told=told, prefixes=prefixes)
+        if told.get("video_program"):
+            self.placeholders |= {self._film()}
         self._processor: Any = None
         self._video_processor: Any = None
 
@@ -230,6 +235,10 @@ class ImageTextToTextSession(MediaTextSession):
             return ChatTemplate(source, self._special).render(messages)
         return super()._rendered(messages)
 
+    def run_of(self, encoded: Encoded) -> list[int]:
+        """Return the tokens that a picture or video takes in a prompt."""
+        return [self._film()] * encoded.rows if encoded.of_video else super().run_of(encoded)
+
     def _check_time(self, made: Request) -> None:
         """Time may count faster than tokens; tables of rotary positions end with the context."""
         if made.insets is None or made.insets.axes is None:
@@ -269,7 +278,11 @@ class ImageTextToTextSession(MediaTextSession):
                 "expected one of a model whose videos are read, which docs/vision-language.md lists. Give it single "
                 "frames as pictures (--image)."
             )
-        if not isinstance(self.reader, Vision) or isinstance(self.reader.program, Bounded):
+        if (
+            not isinstance(self.reader, Vision)
+            or isinstance(self.reader.program, Bounded)
+            or (self.told.get("video_program") and not self.reader.has_frames)
+        ):
             raise GenerationError(
                 "The prompt has videos, and this package has no vision program, or one of fixed sizes, those of a "
                 "picture; expected one for pictures of any size. Build it for --target ort, without --decode-only."

@@ -14,7 +14,7 @@ from qeff_zoo.runtime.layouts import GRIDS, OF_VIDEO
 from qeff_zoo.runtime.media_text import Prepared
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.runtime.vision import GRID, STEP_SECONDS
+from qeff_zoo.runtime.vision import FRAMES, GRID, STEP_SECONDS
 
 #: Of each step, in seconds, as the processor says it.
 TIMES = "timestamps"
@@ -53,7 +53,7 @@ def of_processor(given: Mapping[str, Any], told: Mapping[str, Any]) -> Prepared:
             f"What was prepared of the video has {', '.join(sorted(sound))}, its sound; expected its frames alone. "
             "Process it with use_audio_in_video=False."
         )
-    pixels = np.asarray(given.get("pixel_values_videos", given.get("pixel_values")))
+    pixels = np.asarray(given.get(FRAMES, given.get("pixel_values")))
     known = {name: np.asarray(given[name]) for name in (TIMES, DURATION) if name in given}
     if "video_grid_thw" in given:
         seconds = given.get(STEP_SECONDS, given.get(_OMNI_SECONDS, [1.0]))
@@ -68,6 +68,8 @@ def of_processor(given: Mapping[str, Any], told: Mapping[str, Any]) -> Prepared:
             "pixel_values": pixels, pooled: each, GRIDS: np.array([[rows, columns, 0, 0]]), **known
         }  # fmt: skip
     frames = pixels.reshape(-1, *pixels.shape[-3:])
+    if told.get("video_program"):
+        return {FRAMES: frames[None]}
     if not (stamp := told.get("stamp")):
         return {"pixel_values": frames, OF_VIDEO: np.array(1)}
     untimed = {} if _CLOCK in stamp[0] else {TIMES: np.zeros(len(frames))}
@@ -91,13 +93,17 @@ def _packed(pixels: Array, sizes: str, given: Mapping[str, Any]) -> dict[str, Ar
 
 
 def rows_of(prepared: Prepared, told: Mapping[str, Any], config: Mapping[str, Any]) -> int:
-    """Return how many rows of features a video takes.
+    """Return how many rows of features a video takes at least.
 
     Args:
         prepared: Of a video.
         told: What a recipe says of pictures.
         config: Of the model.
     """
+    if FRAMES in prepared:
+        vision, stride = config["vision_config"], int(config.get("spatial_pool_stride", 1))
+        side = int(vision["image_size"]) // int(vision["patch_size"]) // stride
+        return int(prepared[FRAMES].shape[1]) * side**2
     count = len(prepared["pixel_values"])
     if pooled := told.get("pooled"):
         return count * len(prepared[pooled])

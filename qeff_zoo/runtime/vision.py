@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A vision program at work: a picture in, as a processor prepares it, its rows of features out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ STEP_SECONDS = "second_per_grid_ts"
 FINER = "finer."
 #: How the names of pictures end, as programs are given them.
 PIXELS = "pixel_values"
+#: Frames of a video, where a program of their own reads them.
+FRAMES = "pixel_values_videos"
 
 
 class AsPrepared(Reader):
@@ -60,6 +63,7 @@ class Vision(Reader):
         budget: Bytes of features that are kept.
         told: What the recipe says of pictures.
         tiles: What reads tiles of a picture, where those have another size; opened.
+        frames: Opens what reads frames of videos, where that is another program.
     """
 
     kind = "pictures"
@@ -71,14 +75,27 @@ class Vision(Reader):
         budget: int,
         told: Mapping[str, Any],
         tiles: Program | None = None,
+        frames: Callable[[], Program] | None = None,
     ) -> None:
         super().__init__(program, config, budget, told)
-        self._tiles = tiles
+        self._tiles, self._open_frames = tiles, frames
         #: Of a program that takes patches: what their geometry depends on.
         self.tower = Tower.read(config, told) if told.get("patches") else None
         self._pixels = told.get("pixels", PIXELS)
 
+    @property
+    def has_frames(self) -> bool:
+        """Whether there is a program that reads frames of videos alone."""
+        return self._open_frames is not None
+
+    @cached_property
+    def _frames(self) -> Program:
+        assert self._open_frames is not None  # or videos are refused
+        return self._open_frames()
+
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
+        if FRAMES in prepared:
+            return self._look_at_frames(digest, prepared[FRAMES])
         if self._told.get("crossing"):
             return self._view(digest, prepared)
         if name := self._told.get("pooled"):
@@ -244,6 +261,14 @@ class Vision(Reader):
         }
         grid = self.layout.grid(len(tiles), prepared, self._config)
         return Encoded(digest=digest, features=features, grid=grid)
+
+    def _look_at_frames(self, digest: bytes, pixels: Array) -> Encoded:
+        """Read frames of a video, (1, frames, channels, height, width), one by one by the program for those."""
+        frames = np.ascontiguousarray(pixels[0], np.float32)
+        found = [self._frames.run({PIXELS: one[None]}) for one in frames]
+        features = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+        grid = len(frames), len(frames), 1
+        return Encoded(digest=digest, features=features, grid=grid, of_video=True)
 
     def _look_at_two_sizes(
         self, digest: bytes, pixels: Array, program: Program, prepared: Mapping[str, Array]
