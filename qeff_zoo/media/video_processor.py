@@ -41,6 +41,8 @@ _GLM4V = {
     "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 2 * 30000},
     "do_sample_frames": True, "fps": 2, "max_duration": 300,
 }  # fmt: skip
+#: How much numbers of a row differ from those of the frame before, of 255, where it is kept.
+_ANOTHER = 0.1
 _TENTHS = ("<|begin_of_image|>", "<|end_of_image|>{:.1f} seconds")
 
 
@@ -56,6 +58,12 @@ def _each_by_itself(image: Pixels, frames: int, told: Settings) -> tuple[int, in
         share = every * told["temporal_patch_size"] // frames
         most = max(min(most, share), int(size["shortest_edge"] * 1.05))
     return smart_size(image, factor, size["shortest_edge"], most)
+
+
+def _part_of_all(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
+    """VideoLLaMA 3: pixels of a frame lie above a number, those of all below another one."""
+    size = told["size"]
+    return smart_size(image, unit_of(told), size["shortest_edge"], size["longest_edge"] // frames)
 
 
 def _all_together(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
@@ -115,8 +123,11 @@ def _times_of_beginnings(video: Frames, chosen: Sequence[int], told: Settings) -
 
 
 def _times_or_told(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
-    """Say of each frame when it is; of those without times as if they came as fast as frames are taken at most."""
-    fps = video.fps or frame_rules.taken_of_a_second(told)
+    """Say of each frame when it is; of those without times as if they came as fast as frames are taken at most.
+
+    Or as fast as its processor assumes.
+    """
+    fps = video.fps or told.get("counted_fps") or frame_rules.taken_of_a_second(told)
     return {"timestamps": np.array([one / fps for one in chosen])}
 
 
@@ -144,6 +155,20 @@ def _aliased(image: Pixels, height: int, width: int, resample: int) -> Pixels:
 def _together(frames: NDArray[np.float32], told: Settings) -> Arrays:
     """Give frames as one video, whose rows are made of those of all."""
     return {"pixel_values": frames, "of_video": np.array(1)}
+
+
+def _without_repeats(frames: NDArray[np.float32], told: Settings) -> Arrays:
+    """VideoLLaMA 3: patches, and of which rows the picture is another than a frame before; one of each frame at least."""
+    pixels, grid = patches_of_frames(frames, told)
+    squares = pixels.reshape(grid[0], -1, pixels.shape[-1] * told["merge_size"] ** 2)
+    kept = np.ones(squares.shape[:2], bool)
+    if told["use_token_compression"]:
+        kept[1:] = np.abs(squares[1:] - squares[:-1]).mean(-1) * 255 > _ANOTHER
+        kept[~kept.any(1), 0] = True
+    return {
+        "pixel_values_videos": pixels, "video_grid_thw": np.array([grid], np.int64),
+        "video_merge_sizes": np.array([told["merge_size"]]), "video_compression_mask": kept.reshape(-1),
+    }  # fmt: skip
 
 
 def _apart(frames: NDArray[np.float32], told: Settings) -> Arrays:
@@ -264,6 +289,13 @@ KINDS: Mapping[str, Kind] = {
     "SmolVLMVideoProcessor": Kind(
         settings=PROCESSORS["SmolVLMImageProcessor"][1], sample=frame_rules.between_first_and_last,
         tell=_times_and_duration, counts=False, cut=frames_as_squares, fixed={"do_sample_frames": True},
+    ),
+    "VideoLlama3VideoProcessor": Kind(
+        settings={
+            **_SETTINGS, **_HALF, "temporal_patch_size": 1, "max_frames": 180, "use_token_compression": True,
+        },
+        sample=frame_rules.at_equal_steps, size=_part_of_all, tell=_times_or_told, arrange=_without_repeats,
+        fixed={"counted_fps": 1.0},
     ),
     "VideoLlavaVideoProcessor": _CUT,
     **WHOLE,

@@ -216,6 +216,8 @@ class ImageTextToTextSession(MediaTextSession):
         """As `_read_in_tokens`, of a prompt whose videos stand in its text, as texts that its tokens go across."""
         assert self.tokenizer is not None  # or there were no tokens of a chat
         picture, film = self.tokenizer.name(self.marker), self.told["video"]
+        if film.endswith("_id"):
+            film = self.tokenizer.name(self._film())
         whole = self.tokenizer.spelled(tokens) if text is None else text
         found = re.findall(f"{re.escape(picture)}|{re.escape(film)}", whole)
         self._check_places(found.count(picture), picture, len(pictures), self._nouns)

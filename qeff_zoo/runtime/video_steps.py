@@ -14,7 +14,7 @@ from qeff_zoo.runtime.layouts import GRIDS, OF_VIDEO
 from qeff_zoo.runtime.media_text import Prepared
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.runtime.vision import FRAMES, GRID, STEP_SECONDS
+from qeff_zoo.runtime.vision import FILM_GRID, FILM_MERGE, FRAMES, GRID, KEPT, STEP_SECONDS
 
 #: Of each step, in seconds, as the processor says it.
 TIMES = "timestamps"
@@ -29,6 +29,8 @@ _ONES = (
 _TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 
 
+#: What a processor says of patches of frames that are merged otherwise than those of pictures.
+_OF_PATCHES = FILM_GRID, FILM_MERGE, KEPT
 #: How processors of Qwen Omni call what others call `STEP_SECONDS`.
 _OMNI_SECONDS = "video_second_per_grid"
 #: What processors make of the sound of a video.
@@ -40,7 +42,8 @@ def of_processor(given: Mapping[str, Any], told: Mapping[str, Any]) -> Prepared:
 
     Args:
         given: `pixel_values_videos`, or `pixel_values` where a processor calls frames so; of patches `video_grid_thw`, and `second_per_grid_ts` or `video_second_per_grid`
-            (1 where neither is there); of crops `video_token_pooling` and `video_grids`; of slices
+            (1 where neither is there); of patches that are merged otherwise `video_merge_sizes` and
+            `video_compression_mask`, too; of crops `video_token_pooling` and `video_grids`; of slices
             `target_sizes_videos` and `grids_videos`; and where each step's time is written in the prompt, `timestamps`,
             and perhaps how long the video is, `duration`, in seconds.
         told: What a recipe says of pictures.
@@ -55,9 +58,11 @@ def of_processor(given: Mapping[str, Any], told: Mapping[str, Any]) -> Prepared:
         )
     pixels = np.asarray(given.get(FRAMES, given.get("pixel_values")))
     known = {name: np.asarray(given[name]) for name in (TIMES, DURATION) if name in given}
-    if "video_grid_thw" in given:
+    if told.get("video_merge"):
+        return {FRAMES: pixels, **_said(given), **known}
+    if FILM_GRID in given:
         seconds = given.get(STEP_SECONDS, given.get(_OMNI_SECONDS, [1.0]))
-        grid = {GRID: given["video_grid_thw"], STEP_SECONDS: np.asarray(seconds, np.float32)}
+        grid = {GRID: given[FILM_GRID], STEP_SECONDS: np.asarray(seconds, np.float32)}
         return {"pixel_values": pixels, **grid, **known}
     if packed := told.get("packed"):
         return _packed(pixels, packed, given) | known
@@ -74,6 +79,16 @@ def of_processor(given: Mapping[str, Any], told: Mapping[str, Any]) -> Prepared:
         return {"pixel_values": frames, OF_VIDEO: np.array(1)}
     untimed = {} if _CLOCK in stamp[0] else {TIMES: np.zeros(len(frames))}
     return {"pixel_values": frames, **untimed, **known}
+
+
+def _said(given: Mapping[str, Any]) -> dict[str, Array]:
+    """Return what is said of patches of frames, without which nothing is known of them."""
+    if lacking := [name for name in _OF_PATCHES if name not in given]:
+        raise GenerationError(
+            f"What was prepared of the video has no {', '.join(lacking)}; expected that, too. Give all that the "
+            "checkpoint's processor returns."
+        )
+    return {name: np.asarray(given[name]) for name in _OF_PATCHES}
 
 
 def _packed(pixels: Array, sizes: str, given: Mapping[str, Any]) -> dict[str, Array]:
@@ -100,6 +115,8 @@ def rows_of(prepared: Prepared, told: Mapping[str, Any], config: Mapping[str, An
         told: What a recipe says of pictures.
         config: Of the model.
     """
+    if KEPT in prepared:
+        return int(prepared[KEPT].sum())
     if FRAMES in prepared:
         vision, stride = config["vision_config"], int(config.get("spatial_pool_stride", 1))
         side = int(vision["image_size"]) // int(vision["patch_size"]) // stride
@@ -134,13 +151,18 @@ def check_times(given: Mapping[str, Any]) -> np.ndarray[Any, Any]:
 
 
 def _count(prepared: Mapping[str, Any]) -> int:
-    if GRID in prepared:
-        return int(np.asarray(prepared[GRID]).reshape(3)[0])
+    if grid := {GRID, FILM_GRID} & prepared.keys():
+        return int(np.asarray(prepared[grid.pop()]).reshape(3)[0])
     return len(prepared["pixel_values"])
 
 
 def steps_of(prepared: Prepared) -> list[Prepared]:
     """Take a video apart into pictures, which do not see one another."""
+    if KEPT in prepared:
+        steps, height, width = (int(one) for one in prepared[FILM_GRID].reshape(3))
+        each = zip(*(np.split(prepared[name], steps) for name in (FRAMES, KEPT)), strict=True)
+        alike = {FILM_GRID: np.array([[1, height, width]]), FILM_MERGE: prepared[FILM_MERGE]}
+        return [{FRAMES: patches, KEPT: kept, **alike} for patches, kept in each]
     if GRID not in prepared:
         each = "pixel_values", TIMES, DURATION
         alike = {name: one for name, one in prepared.items() if name not in each}

@@ -28,6 +28,8 @@ FINER = "finer."
 PIXELS = "pixel_values"
 #: Frames of a video, where a program of their own reads them.
 FRAMES = "pixel_values_videos"
+#: Of patches of those: time, height and width, what is merged, and which rows are kept.
+FILM_GRID, FILM_MERGE, KEPT = "video_grid_thw", "video_merge_sizes", "video_compression_mask"
 
 
 class AsPrepared(Reader):
@@ -81,6 +83,8 @@ class Vision(Reader):
         self._tiles, self._open_frames = tiles, frames
         #: Of a program that takes patches: what their geometry depends on.
         self.tower = Tower.read(config, told) if told.get("patches") else None
+        #: The same of frames of videos, where those are merged otherwise.
+        self._film_tower = Tower.read(config, {**told, "merge": told["video_merge"]}) if told.get("video_merge") else None
         self._pixels = told.get("pixels", PIXELS)
 
     @property
@@ -95,6 +99,8 @@ class Vision(Reader):
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
         if FRAMES in prepared:
+            if self._film_tower is not None:
+                return self._look_at_step(digest, prepared, self._film_tower)
             return self._look_at_frames(digest, prepared[FRAMES])
         if self._told.get("crossing"):
             return self._view(digest, prepared)
@@ -119,7 +125,7 @@ class Vision(Reader):
         elif name := self._told.get("shapes"):
             return self._look_at_shapes(digest, pixels, prepared[name].reshape(-1, 2), prepared)
         else:
-            self._check_merge(prepared)
+            self._check_merge(prepared.get(MERGE), self.tower)
             frames, height, width = (int(size) for size in prepared[GRID].reshape(3))
             told = {
                 "pixel_values": self.tower.ordered(pixels, (frames, height, width)),
@@ -133,13 +139,11 @@ class Vision(Reader):
             span = max(*grid[1:], int(times[-1]) + 1)
         return Encoded(digest=digest, features=self._run(told), grid=grid, times=times, span=span)
 
-    def _check_merge(self, prepared: Mapping[str, Array]) -> None:
-        assert self.tower is not None
-        found = prepared.get(MERGE)
-        if found is not None and (found != self.tower.merge).any():
+    def _check_merge(self, found: Array | None, tower: Tower) -> None:
+        if found is not None and (found != tower.merge).any():
             raise MediaError(
                 f"Cannot read a picture whose patches are merged by {found.reshape(-1).tolist()}; expected "
-                f"{self.tower.merge}, for which this package was built. Set `merge_size` in the processor's JSON."
+                f"{tower.merge}, for which this package was built. Set `merge_size` in the processor's JSON."
             )
 
     def _times(self, steps: int, prepared: Mapping[str, Array]) -> Array | None:
@@ -269,6 +273,19 @@ class Vision(Reader):
         features = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
         grid = len(frames), len(frames), 1
         return Encoded(digest=digest, features=features, grid=grid, of_video=True)
+
+    def _look_at_step(
+        self, digest: bytes, prepared: Mapping[str, Array], tower: Tower
+    ) -> Encoded:
+        """Read the patches of one frame of a video, and keep the rows that its processor says."""
+        self._check_merge(prepared.get(FILM_MERGE), tower)
+        told = tower.describe(tuple(int(size) for size in prepared[FILM_GRID].reshape(3)))
+        pixels = np.ascontiguousarray(prepared[FRAMES], np.float32)
+        known = {name: one for name, one in told.items() if name in self._frames.inputs}
+        found = self._frames.run({PIXELS: pixels, **known})
+        kept = np.asarray(prepared[KEPT], bool)
+        features = {name: one[kept] for name, one in found.items()}
+        return Encoded(digest=digest, features=features, of_video=True)
 
     def _look_at_two_sizes(
         self, digest: bytes, pixels: Array, program: Program, prepared: Mapping[str, Array]

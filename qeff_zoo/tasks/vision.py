@@ -20,6 +20,7 @@ The forward that is traced is transformers' own, up to where it would merge the 
 import inspect
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -236,6 +237,8 @@ def tracing(
         frames: Whether that is a frame of a video, where those have a program.
     """
     told = Images(**images)
+    if frames and told.video_merge:
+        told = replace(told, merge=told.video_merge)
     if told.patches:
         if told.packed:
             return patches.tracing(model, told, partial(Packed, model))

@@ -19,7 +19,7 @@ from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.layouts import GRIDS
 from qeff_zoo.runtime.media_text import MediaTextSession, Prepared
 from qeff_zoo.runtime.reading import Distant
-from qeff_zoo.runtime.vision import FRAMES, GRID, MERGE, PIXELS
+from qeff_zoo.runtime.vision import FILM_GRID, FILM_MERGE, FRAMES, GRID, KEPT, MERGE, PIXELS
 
 #: Of each sequence, after how many of its tokens pictures or sounds begin: two, one, none, and again.
 _PLACES = ((1, 3), (2,), ())
@@ -112,6 +112,13 @@ def _pictures(session: Any) -> Iterator[Prepared]:
 def _films(session: Any) -> Iterator[Prepared]:
     """Draw videos, all as long: where prompts are rows of one call, transformers fills up the shorter ones."""
     random, shape = np.random.default_rng(1), session.reader.program.inputs[PIXELS].shape[1:]
+    if merge := session.told.get("video_merge"):
+        for rows, columns in cycle(_SIZES):
+            count, kept = rows * columns, np.arange(rows * columns) > 0
+            yield {
+                FRAMES: random.standard_normal((count * merge**2, *shape), np.float32), KEPT: kept,
+                FILM_GRID: np.array([[1, rows * merge, columns * merge]]), FILM_MERGE: np.array([merge]),
+            }  # fmt: skip
     while True:
         yield {FRAMES: random.standard_normal((1, _FILM, *shape), np.float32)}
 
