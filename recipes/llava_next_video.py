@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Tiny
+from qeff_zoo.recipe import Images, Tiny
 
 from .llava_next import RECIPE as LLAVA_NEXT
 
@@ -12,8 +12,8 @@ RECIPE = replace(
     model_type="llava_next_video",
     architectures=("LlavaNextVideoForConditionalGeneration",),
     special="LLaVA-NeXT's pictures; features of frames of videos are pooled, by a program of their own.",
-    images=replace(
-        LLAVA_NEXT.images, video="video_token_id", video_processor="LlavaNextVideoVideoProcessor", video_program=True,
+    images=Images(
+        layout="lines", video="video_token_id", video_processor="LlavaNextVideoVideoProcessor", video_program=True,
     ),
     tiny=(
         Tiny(

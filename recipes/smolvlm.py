@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Tiny
+from qeff_zoo.recipe import Images, Tiny
 
 from .idefics3 import RECIPE as IDEFICS3
 
@@ -15,20 +15,20 @@ _TEMPLATE = (
     "{{ part.text if part.type == 'text' else '<' ~ part.type ~ '>' }}{% endfor %}{% endif %}"
     "<end_of_utterance>\n{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
 )
-_ALL = "You are provided the following series of {frames} frames from a {duration} [H:MM:SS] video.\n"
+_ALL = "You are provided the following series of {frames} frames from a {duration} [H:MM:SS] video.\n"  # fmt: skip
 
 RECIPE = replace(
     IDEFICS3,
     model_type="smolvlm",
     architectures=("SmolVLMForConditionalGeneration",),
     special="Idefics 3, small; frames of a video are pictures.",
-    images=replace(
-        IDEFICS3.images, video="<video>", video_processor="SmolVLMVideoProcessor", video_template=_TEMPLATE,
-        stamp=("\nFrame from {clock}:", "", "", _ALL, "\n\n"),
+    images=Images(
+        layout="named_tiles", nested=True, video="<video>", video_processor="SmolVLMVideoProcessor",
+        stamp=("\nFrame from {clock}:", "", "", _ALL, "\n\n"), video_template=_TEMPLATE,
     ),
     tiny=(
         Tiny(
-            config={**IDEFICS3.tiny[0].config},
+            config=IDEFICS3.tiny[0].config,
             image_processor={
                 "image_processor_type": "SmolVLMImageProcessor",
                 "size": {"longest_edge": 56},

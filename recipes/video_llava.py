@@ -12,6 +12,8 @@ RECIPE = replace(
     model_type="video_llava",
     architectures=("VideoLlavaForConditionalGeneration",),
     special="LLaVA's pictures; another tower reads frames of videos, by a program of its own.",
-    images=Images(video="video_token_id", video_processor="VideoLlavaVideoProcessor", video_program=True),
+    images=Images(
+        video="video_token_id", video_processor="VideoLlavaVideoProcessor", video_program=True
+    ),
     tiny=(Tiny(config={**LLAVA.tiny[0].config, "video_token_index": 201}),),
 )

@@ -9,8 +9,8 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import islice
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

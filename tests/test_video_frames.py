@@ -256,8 +256,8 @@ TEXTS = {
 }  # fmt: skip
 #: What num2words 0.5 writes.
 WORDS = {
-    1: "one", 2: "two", 3: "three", 13: "thirteen", 20: "twenty", 64: "sixty-four", 100: "one hundred", 101: "one hundred and one",
-    999: "nine hundred and ninety-nine", 1000: "one thousand", 1001: "one thousand and one",
+    1: "one", 2: "two", 3: "three", 13: "thirteen", 20: "twenty", 64: "sixty-four", 100: "one hundred",
+    101: "one hundred and one", 999: "nine hundred and ninety-nine", 1000: "one thousand", 1001: "one thousand and one",
     1100: "one thousand, one hundred", 16384: "sixteen thousand, three hundred and eighty-four",
 }  # fmt: skip
 
@@ -351,7 +351,11 @@ def test_texts_around_a_video_are_read_with_what_stands_beside_it(
     assert served.prompt == asked.prompt
     # What its processor prepared.
     made = session.prepare_video(path)
-    given = {"pixel_values": made["pixel_values"][None], "timestamps": made["timestamps"], "duration": 2.25}
+    given = {
+        "pixel_values": made["pixel_values"][None],
+        "timestamps": made["timestamps"],
+        "duration": 2.25,
+    }
     again = session.request("what", chat=True, videos=[given], generation_len=2)
     assert again.prompt == asked.prompt
     with pytest.raises(GenerationError, match="3 steps of time, and 0 times"):

@@ -158,7 +158,7 @@ def _together(frames: NDArray[np.float32], told: Settings) -> Arrays:
 
 
 def _without_repeats(frames: NDArray[np.float32], told: Settings) -> Arrays:
-    """VideoLLaMA 3: patches, and of which rows the picture is another than a frame before; one of each frame at least."""
+    """VideoLLaMA 3: patches, and which rows are other than a frame before them; one of each frame is kept at least."""
     pixels, grid = patches_of_frames(frames, told)
     squares = pixels.reshape(grid[0], -1, pixels.shape[-1] * told["merge_size"] ** 2)
     kept = np.ones(squares.shape[:2], bool)

@@ -233,7 +233,9 @@ class ImageTextToTextSession(MediaTextSession):
     def _rendered(self, messages: Sequence[Message]) -> str:
         source = self.told.get("video_template")
         parts = [part for one in messages for part in one.get("content") or ()]
-        if source and any(isinstance(part, Mapping) and part.get("type") == "video" for part in parts):
+        if source and any(
+            isinstance(part, Mapping) and part.get("type") == "video" for part in parts
+        ):
             return ChatTemplate(source, self._special).render(messages)
         return super()._rendered(messages)
 

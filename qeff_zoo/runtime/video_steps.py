@@ -41,22 +41,23 @@ def of_processor(given: Mapping[str, Any], told: Mapping[str, Any]) -> Prepared:
     """Call what a processor has prepared of a video as the arrays of pictures are called.
 
     Args:
-        given: `pixel_values_videos`, or `pixel_values` where a processor calls frames so; of patches `video_grid_thw`, and `second_per_grid_ts` or `video_second_per_grid`
-            (1 where neither is there); of patches that are merged otherwise `video_merge_sizes` and
-            `video_compression_mask`, too; of crops `video_token_pooling` and `video_grids`; of slices
-            `target_sizes_videos` and `grids_videos`; and where each step's time is written in the prompt, `timestamps`,
-            and perhaps how long the video is, `duration`, in seconds.
+        given: `pixel_values_videos`, or `pixel_values` where a processor calls frames so; of patches `video_grid_thw`,
+            and `second_per_grid_ts` or `video_second_per_grid` (1 where neither is there); of patches that are merged
+            otherwise than those of pictures `video_merge_sizes` and `video_compression_mask`; of crops
+            `video_token_pooling` and `video_grids`; of slices `target_sizes_videos` and `grids_videos`; and where each
+            step's time is written in the prompt, `timestamps`, and perhaps how long the video is, `duration`, in
+            seconds.
         told: What a recipe says of pictures.
 
     Raises:
-        GenerationError: It has sound, too.
+        GenerationError: It has sound, too, or lacks what is said of patches.
     """
     if sound := given.keys() & _SOUNDS:
         raise GenerationError(
             f"What was prepared of the video has {', '.join(sorted(sound))}, its sound; expected its frames alone. "
             "Process it with use_audio_in_video=False."
         )
-    pixels = np.asarray(given.get(FRAMES, given.get("pixel_values")))
+    pixels = np.asarray(given[FRAMES if FRAMES in given else "pixel_values"])
     known = {name: np.asarray(given[name]) for name in (TIMES, DURATION) if name in given}
     if told.get("video_merge"):
         return {FRAMES: pixels, **_said(given), **known}
@@ -131,7 +132,9 @@ def rows_of(prepared: Prepared, told: Mapping[str, Any], config: Mapping[str, An
     if not told.get("patches"):
         if scale := config.get("scale_factor"):
             vision = config["vision_config"]
-            return count * (int(vision["image_size"]) // int(vision["patch_size"]) // int(scale)) ** 2
+            return (
+                count * (int(vision["image_size"]) // int(vision["patch_size"]) // int(scale)) ** 2
+            )
         return count * int(config.get("image_seq_length", 1))
     if packed := told.get("packed"):
         count *= int(prepared[packed].prod(1).sum())
@@ -160,12 +163,12 @@ def steps_of(prepared: Prepared) -> list[Prepared]:
     """Take a video apart into pictures, which do not see one another."""
     if KEPT in prepared:
         steps, height, width = (int(one) for one in prepared[FILM_GRID].reshape(3))
-        each = zip(*(np.split(prepared[name], steps) for name in (FRAMES, KEPT)), strict=True)
+        parts = zip(*(np.split(prepared[name], steps) for name in (FRAMES, KEPT)), strict=True)
         alike = {FILM_GRID: np.array([[1, height, width]]), FILM_MERGE: prepared[FILM_MERGE]}
-        return [{FRAMES: patches, KEPT: kept, **alike} for patches, kept in each]
+        return [{FRAMES: patches, KEPT: kept, **alike} for patches, kept in parts]
     if GRID not in prepared:
-        each = "pixel_values", TIMES, DURATION
-        alike = {name: one for name, one in prepared.items() if name not in each}
+        own = "pixel_values", TIMES, DURATION
+        alike = {name: one for name, one in prepared.items() if name not in own}
         return [{"pixel_values": one[None], **alike} for one in prepared["pixel_values"]]
     steps, height, width = (int(one) for one in prepared[GRID].reshape(3))
     grid = np.array([[1, height, width]], np.int64)
@@ -226,9 +229,7 @@ class Stamps:
         written = zip(self._texts(videos), rest, strict=True)
         return first + "".join(text + after for text, after in written)
 
-    def in_tokens(
-        self, tokens: Sequence[int], film: int, videos: Sequence[Prepared]
-    ) -> list[int]:
+    def in_tokens(self, tokens: Sequence[int], film: int, videos: Sequence[Prepared]) -> list[int]:
         """Write out the videos of a prompt's tokens: between others that stand for no text, as templates write them."""
         left, whole = iter(self._texts(videos)), list[int]()
         for token in tokens:

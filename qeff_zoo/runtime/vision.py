@@ -84,7 +84,11 @@ class Vision(Reader):
         #: Of a program that takes patches: what their geometry depends on.
         self.tower = Tower.read(config, told) if told.get("patches") else None
         #: The same of frames of videos, where those are merged otherwise.
-        self._film_tower = Tower.read(config, {**told, "merge": told["video_merge"]}) if told.get("video_merge") else None
+        self._film_tower = (
+            Tower.read(config, {**told, "merge": told["video_merge"]})
+            if told.get("video_merge")
+            else None
+        )
         self._pixels = told.get("pixels", PIXELS)
 
     @property
@@ -274,9 +278,7 @@ class Vision(Reader):
         grid = len(frames), len(frames), 1
         return Encoded(digest=digest, features=features, grid=grid, of_video=True)
 
-    def _look_at_step(
-        self, digest: bytes, prepared: Mapping[str, Array], tower: Tower
-    ) -> Encoded:
+    def _look_at_step(self, digest: bytes, prepared: Mapping[str, Array], tower: Tower) -> Encoded:
         """Read the patches of one frame of a video, and keep the rows that its processor says."""
         self._check_merge(prepared.get(FILM_MERGE), tower)
         told = tower.describe(tuple(int(size) for size in prepared[FILM_GRID].reshape(3)))

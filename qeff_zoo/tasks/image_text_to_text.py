@@ -3,8 +3,8 @@
 
 Two programs: `vision` reads a picture once, `language` reads what came of it among its tokens, or by cross-attention;
 what drafts is beside them. A third, `tiles`, is as `vision` for tiles of a picture, where those have another size, or
-`frames` for frames of a video, where those go through other operators. See `qeff_zoo.tasks.vision`, `qeff_zoo.tasks.merging`, `qeff_zoo.tasks.viewing` and `qeff_zoo.tasks.drafting` for inputs and
-outputs.
+`frames` for frames of a video, where those go through other operators. See `qeff_zoo.tasks.vision`,
+`qeff_zoo.tasks.merging`, `qeff_zoo.tasks.viewing` and `qeff_zoo.tasks.drafting` for inputs and outputs.
 """
 
 from collections.abc import Mapping, Sequence
