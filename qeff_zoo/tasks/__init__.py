@@ -2,7 +2,7 @@
 """Tasks: all that the core knows about what a package is for. One file per Hub pipeline tag, `-` written `_`."""
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -228,6 +228,19 @@ def components_of(recipe: Recipe, *beside: str) -> tuple[Component, ...]:
     left_out |= {part.role for part in task.before if not part.needed(recipe)}
     of_task = (Component(role=role, task=task.name) for role in task.parts if role not in left_out)
     return recipe.components or tuple(of_task)
+
+
+def wanted_beside(recipe: Recipe, checkpoint: "Checkpoint", runs: Collection[str]) -> list[str]:
+    """Return the roles of what a package has, of parts that it may have or not.
+
+    Args:
+        recipe: As it is for its task.
+        checkpoint: To be built.
+        runs: Roles that the target runs beside a program that answers.
+    """
+    needed = [part for part in find(recipe.task).beside if part.needed(recipe)]
+    taken = [part for part in needed if not part.optional or part.role in runs]
+    return [part.role for part in taken if part.wanted(checkpoint)]
 
 
 def part_of(component: Component) -> Part:
