@@ -311,7 +311,7 @@ def written(session: Any, text: str, films: list[Any], fps: float | None = None)
 
 
 def test_texts_around_a_video_are_read_with_what_stands_beside_it(
-    small: tuple[Any, Any], tmp_path: Path
+    small: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, model = small
     (picture,), shots, others = film(1, 1, 28, 28), film(2, 2, 28, 28), film(3, 3, 28, 28)
@@ -362,6 +362,9 @@ def test_texts_around_a_video_are_read_with_what_stands_beside_it(
         session.request("<video>", videos=[{"pixel_values": made["pixel_values"]}])
     with pytest.raises(GenerationError, match=r"2 places for videos.*1 videos"):
         session.request("<video><video>", videos=[given])
+    monkeypatch.setattr(session, "tokenizer", None)
+    with pytest.raises(GenerationError, match=r"no tokenizer.*Build the package"):
+        session.request([3, 4], videos=[given])
 
 
 def test_numbers_are_written_as_people_say_them() -> None:

@@ -17,7 +17,15 @@ from qeff_zoo.runtime.program import Array, Bounded, Program
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.reading import Distant
 from qeff_zoo.runtime.tokenizer import read_json
-from qeff_zoo.runtime.video_steps import TIMES, Stamps, check_times, of_processor, rows_of, steps_of
+from qeff_zoo.runtime.video_steps import (
+    TIMES,
+    Stamps,
+    check_times,
+    of_processor,
+    required,
+    rows_of,
+    steps_of,
+)
 from qeff_zoo.runtime.vision import AsPrepared, Vision
 from qeff_zoo.states import VISION_SIZE
 from qeff_zoo.tasks import model_config
@@ -194,8 +202,8 @@ class ImageTextToTextSession(MediaTextSession):
         self._check_count(tokens, film, len(films), "videos")
         if texts := self._stamp():
             around = [self._special_token(name) for name in self._numbered]
-            shown = self.tokenizer.piece(film).strip() if self.tokenizer else ""
-            stamps = Stamps(texts, self.tokenizer, shown, around=around)
+            tokenizer = required(self.tokenizer)
+            stamps = Stamps(texts, tokenizer, tokenizer.piece(film).strip(), around=around)
             if text is None:
                 tokens = stamps.in_tokens(tokens, film, films)
             else:
@@ -214,15 +222,15 @@ class ImageTextToTextSession(MediaTextSession):
         films: Sequence[Prepared],
     ) -> tuple[list[int], list[Prepared]]:
         """As `_read_in_tokens`, of a prompt whose videos stand in its text, as texts that its tokens go across."""
-        assert self.tokenizer is not None  # or there were no tokens of a chat
-        picture, film = self.tokenizer.name(self.marker), self.told["video"]
+        tokenizer = required(self.tokenizer)
+        picture, film = tokenizer.name(self.marker), self.told["video"]
         if film.endswith("_id"):
-            film = self.tokenizer.name(self._film())
-        whole = self.tokenizer.spelled(tokens) if text is None else text
+            film = tokenizer.name(self._film())
+        whole = tokenizer.spelled(tokens) if text is None else text
         found = re.findall(f"{re.escape(picture)}|{re.escape(film)}", whole)
         self._check_places(found.count(picture), picture, len(pictures), self._nouns)
         self._check_places(found.count(film), film, len(films), "videos")
-        stamps = Stamps(self._stamp(), self.tokenizer, film, picture)
+        stamps = Stamps(self._stamp(), tokenizer, film, picture)
         left = {
             picture: iter([one] for one in self.prepare_all(pictures)), film: map(steps_of, films)
         }  # fmt: skip

@@ -176,6 +176,20 @@ def steps_of(prepared: Prepared) -> list[Prepared]:
     return [{"pixel_values": one, GRID: grid} for one in patches]
 
 
+def required(tokenizer: Tokenizer | None) -> Tokenizer:
+    """Return a package's tokenizer.
+
+    Raises:
+        GenerationError: It has none.
+    """
+    if tokenizer is None:
+        raise GenerationError(
+            "The prompt has videos, and this package has no tokenizer; expected one, since the times of a video's "
+            "steps are written as text. Build the package of a checkpoint with tokenizer.json."
+        )
+    return tokenizer
+
+
 class Stamps:
     """Writes the places of a video's steps into a prompt.
 
@@ -190,16 +204,11 @@ class Stamps:
     def __init__(
         self,
         texts: Sequence[str],
-        tokenizer: Tokenizer | None,
+        tokenizer: Tokenizer,
         film: str,
         step: str = "",
         around: Sequence[str] = (),
     ) -> None:
-        if tokenizer is None:
-            raise GenerationError(
-                "The prompt has videos, and this package has no tokenizer; expected one, since the times of a video's "
-                "steps are written as text. Build the package of a checkpoint with tokenizer.json."
-            )
         before, after, self._between, self._first, self._last = (*texts, *[""] * 3)[:5]
         self._step = f"{before}{step or film}{after}"
         self._film, self._tokenizer, self._around = film, tokenizer, around
