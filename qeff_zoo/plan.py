@@ -133,8 +133,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     choices = Chosen()
     recipe = _choose_task(checkpoint, recipe_of(checkpoint), request, choices)
     target = _choose_target(request, choices)
-    beside = tasks.find(recipe.task).beside
-    wanted = [part.role for part in beside if part.wanted(checkpoint)]
+    wanted = tasks.wanted_beside(recipe, checkpoint, target.beside)
     within = _heads_within(checkpoint, target) if HEADS in wanted else None
     components = tasks.components_of(recipe, *(one for one in wanted if not within or one != HEADS))
     served = [tasks.find(component.task) for component in components]

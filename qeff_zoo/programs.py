@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 #: Roles of programs that read what a language model is given among its tokens.
-READERS = ("vision", "tiles", "audio")
+READERS = ("vision", "tiles", "frames", "audio")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -101,10 +101,17 @@ class Images(Media):
         video: Field of the config with the token that stands for a row of a video, where the tower reads frames, too;
             or that token itself, where no config has it.
         video_processor: transformers' class for videos, where a checkpoint's own files name none.
+        video_program: Whether frames go through other operators than pictures: a program of their own.
+        video_merge: Of that program, patches on a side of the square that becomes a row, where it takes patches.
         alone: Whether a video is all that a prompt may have beside text.
         stamp: Texts before and after the rows of each step of a video, which is read as a picture by itself, and
             between steps; those around it are formatted with the step's time in seconds, the same without its fraction
-            as `second`, and its `number`. Nothing where a video is read as one, or where its processor says them.
+            as `second`, as minutes and seconds as `clock`, and its `number`. Nothing where a video is read as one, or
+            where its processor says them. Then texts before and after all of a video, perhaps empty, where what is
+            written is read with what stands beside it, so that no token stands for a video; the first is formatted with
+            the number of its `frames`, in words, and its `duration`.
+        video_template: Chat template of prompts with videos, where its processor has one for those, whatever a
+            checkpoint says.
         pace: Rotary positions that a second of a video takes, unless the config says `position_id_per_seconds`, or the
             vision config `tokens_per_second`; 0 where each of its steps takes one.
         lasting: Whether what follows a video comes after its last step, too, and not after its rows and columns alone.
@@ -137,8 +144,11 @@ class Images(Media):
     towerless: bool = False
     video: str = ""
     video_processor: str = ""
+    video_program: bool = False
+    video_merge: int = 0
     alone: bool = False
     stamp: tuple[str, ...] = ()
+    video_template: str = ""
     pace: int = 0
     lasting: bool = False
     fractions: bool = False

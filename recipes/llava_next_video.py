@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LLaVA-NeXT-Video, `transformers.models.llava_next_video`: its pictures are LLaVA-NeXT's; video is left out."""
+"""LLaVA-NeXT-Video, `transformers.models.llava_next_video`: LLaVA-NeXT, whose frames of videos are pooled."""
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Tiny
+from qeff_zoo.recipe import Images, Tiny
 
 from .llava_next import RECIPE as LLAVA_NEXT
 
@@ -11,7 +11,10 @@ RECIPE = replace(
     LLAVA_NEXT,
     model_type="llava_next_video",
     architectures=("LlavaNextVideoForConditionalGeneration",),
-    special="LLaVA-NeXT's pictures; video is left out.",
+    special="LLaVA-NeXT's pictures; features of frames of videos are pooled, by a program of their own.",
+    images=Images(
+        layout="lines", video="video_token_id", video_processor="LlavaNextVideoVideoProcessor", video_program=True,
+    ),
     tiny=(
         Tiny(
             config={
@@ -22,4 +25,4 @@ RECIPE = replace(
             image_processor=LLAVA_NEXT.tiny[0].image_processor,
         ),
     ),
-)
+)  # fmt: skip

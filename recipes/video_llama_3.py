@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VideoLLaMA 3, `transformers.models.video_llama_3`: patches of pictures of any size, of which each becomes a row."""
+"""VideoLLaMA 3, `transformers.models.video_llama_3`: patches of pictures and of frames, whose rows may repeat."""
 
 from dataclasses import replace
 
@@ -18,6 +18,9 @@ RECIPE = replace(
     architectures=("VideoLlama3ForConditionalGeneration",),
     special="Patches of pictures of any size, each a row of its own; RoPE over row and column in the tower alone.",
     transforms=QWEN2.transforms,
-    images=Images(patches=True, merge=1),
+    images=Images(
+        patches=True, merge=1, video="video_token_id", video_processor="VideoLlama3VideoProcessor",
+        video_program=True, video_merge=2, stamp=("Time {:.1f}s:", "", ",", "", ""),
+    ),
     tiny=(Tiny(config={**_TOKENS, "text_config": QWEN2.tiny[1].config, "vision_config": _VISION}),),
-)
+)  # fmt: skip

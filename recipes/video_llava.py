@@ -3,11 +3,17 @@
 
 from dataclasses import replace
 
+from qeff_zoo.recipe import Images, Tiny
+
 from .llava import RECIPE as LLAVA
 
 RECIPE = replace(
     LLAVA,
     model_type="video_llava",
     architectures=("VideoLlavaForConditionalGeneration",),
-    special="LLaVA's pictures; the tower that reads videos is left out.",
+    special="LLaVA's pictures; another tower reads frames of videos, by a program of its own.",
+    images=Images(
+        video="video_token_id", video_processor="VideoLlavaVideoProcessor", video_program=True
+    ),
+    tiny=(Tiny(config={**LLAVA.tiny[0].config, "video_token_index": 201}),),
 )

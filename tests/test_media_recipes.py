@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -176,6 +177,11 @@ def session_of(case: parity.Case, subject: parity.Subject) -> MediaTextSession:
                 part.tracing(model, **(chosen if part.role == "audio" else of_pictures))
             )
             for part in readers
+        },
+        **{
+            part.role: partial(Eager, part.tracing(model, **of_pictures))
+            for part in task.beside
+            if part.optional and part.needed(case.recipe)
         },
         chosen=chosen,
     )

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Videos whose frames are read as pictures, one by one: as the unpatched models answer.
 
-Those of InternVL are steps in the prompt; of LLaVA-OneVision's, fewer rows stand there together.
+Those of InternVL and SmolVLM are steps in the prompt; of LLaVA-OneVision's, fewer rows stand there together.
 """
 
+import base64
 import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import parity
@@ -21,6 +23,9 @@ from test_videos import film
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers.models.internvl.processing_internvl import InternVLProcessor
 from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
+from transformers.models.smolvlm import processing_smolvlm
+from transformers.models.smolvlm.processing_smolvlm import SmolVLMProcessor
+from transformers.models.smolvlm.video_processing_smolvlm import SmolVLMVideoProcessor
 from transformers.video_utils import VideoMetadata, default_sample_indices_fn
 
 from qeff_zoo import pipeline
@@ -33,6 +38,10 @@ from qeff_zoo.media.videos import Frames
 from qeff_zoo.package import Package
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
+from qeff_zoo.runtime.chat_template import ChatTemplate
+from qeff_zoo.runtime.video_steps import _in_words
+from qeff_zoo.serving.prompts import chat_requests
+from qeff_zoo.serving.schemas import ChatRequest
 from qeff_zoo.store import Store
 from qeff_zoo.validation import tiny_models
 
@@ -237,3 +246,153 @@ def test_rows_of_frames_are_fewer_and_end_with_one() -> None:
         assert answer.token_ids == right[0, len(ids) :].tolist()
     with pytest.raises(GenerationError, match=r"takes 9,001 tokens of a prompt.*--ctx-len"):
         session.request([3, 201], videos=[film(1000, 1, 2, 2)])
+
+
+# --- SmolVLM ---------------------------------------------------------------------------------------------------------
+
+TEXTS = {
+    "<image>": 200, "<fake_token_around_image>": 201, "<global-img>": 202, "<|im_start|>": 203,
+    "<end_of_utterance>": 204, "<row_1_col_1>": 205,
+}  # fmt: skip
+#: What num2words 0.5 writes.
+WORDS = {
+    1: "one", 2: "two", 3: "three", 13: "thirteen", 20: "twenty", 64: "sixty-four", 100: "one hundred",
+    101: "one hundred and one", 999: "nine hundred and ninety-nine", 1000: "one thousand", 1001: "one thousand and one",
+    1100: "one thousand, one hundred", 16384: "sixteen thousand, three hundred and eighty-four",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """Return a session and its model; words of the prompt's own and of a video's texts become one token."""
+    recipe = find_recipe("smolvlm")
+    case = parity.Case(recipe=recipe, tiny=replace(recipe.tiny[0], ctx_len=256))
+    subject = parity.Subject(case.config, case.recipe)
+    folder = subject.folder / "checkpoint"
+    letters = [one for one in sorted(pre_tokenizers.ByteLevel.alphabet()) if ord(one) < 128]
+    joined = [("Ġ", "Y"), ("Ċ", "Ċ"), ("ĊĊ", "w"), (">", "w")]
+    every = [*letters, "Ġ", "Ċ", *("".join(one) for one in joined)]
+    tokenizer = Tokenizer(models.BPE({one: at for at, one in enumerate(every)} | TEXTS, joined))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([*TEXTS])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text("{{ raise_exception('not of videos') }}")
+    said: Any = {**case.recipe.tiny[0].image_processor, "do_image_splitting": False}
+    said["video_sampling"] = {"fps": 2, "max_frames": 3, "video_size": {"longest_edge": 30}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(said))
+    session: Any = session_of(case, subject)
+    session._processor = None  # but that of the file
+    return session, subject.hf
+
+
+def written(session: Any, text: str, films: list[Any], fps: float | None = None) -> list[int]:
+    """Return the ids of a text as transformers' processor writes its videos."""
+    writer: Any = SimpleNamespace(
+        image_token="<image>", fake_image_token="<fake_token_around_image>",
+        global_image_token="<global-img>", image_seq_len=4,
+    )  # fmt: skip
+    every = []
+    for one in films:
+        told = VideoMetadata(total_num_frames=len(one), fps=fps, frames_indices=[*range(len(one))])
+        if fps:
+            told.duration, asked = len(one) / fps, SimpleNamespace(num_frames=3, fps=2)
+            told.frames_indices = SmolVLMVideoProcessor.sample_frames(asked, told)  # type: ignore[arg-type]
+        every.append(told)
+    # Shorter videos are filled up.
+    given = {"pixel_values": np.zeros((1, max(len(one.frames_indices) for one in every)))}
+    for told in every:
+        with mock.patch.object(processing_smolvlm, "num2words", WORDS.__getitem__):
+            made = SmolVLMProcessor.replace_video_token(
+                writer, {**given, "video_metadata": [told]}, 0
+            )
+        text = text.replace("<video>", made, 1)
+    return list(session.tokenizer.encode(text))
+
+
+def test_texts_around_a_video_are_read_with_what_stands_beside_it(
+    small: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, model = small
+    (picture,), shots, others = film(1, 1, 28, 28), film(2, 2, 28, 28), film(3, 3, 28, 28)
+    text = "a <video>what<image>b<video>w"
+    shown = session.prepare(picture)
+    named = "<fake_token_around_image><global-img>", "<image>" * 4, "<fake_token_around_image>"
+    apart = text.replace("<image>", "".join(named))
+    ids = written(session, apart, [shots, others])
+    asked = session.request(text, images=[picture], videos=[shots, others], generation_len=2)
+    assert [*asked.prompt] == ids
+    pixels = [session.prepare_video(shots), shown, session.prepare_video(others)]
+    every = [one["pixel_values"].reshape(-1, 3, 28, 28) for one in pixels]
+    right = model.generate(
+        input_ids=torch.tensor([ids]), pixel_values=torch.from_numpy(np.concatenate(every))[None],
+        max_new_tokens=6, do_sample=False, eos_token_id=None, pad_token_id=0,
+    )[0, len(ids) :].tolist()  # fmt: skip
+    (answer,) = session.generate(
+        [text], images=[[picture]], videos=[[shots, others]], generation_len=6, ignore_eos=True
+    )
+    assert answer.token_ids == right
+    # A chat, of an animation that is sampled, and the same from a server.
+    path = clip(tmp_path, film(9, 1, 40, 30), 250)
+    parts = [{"type": "video"}, {"type": "text", "text": "what"}]
+    chat = session.chat_template.render
+    with pytest.raises(GenerationError, match="not of videos"):
+        chat([{"role": "user", "content": parts}])
+    template = ChatTemplate(processing_smolvlm.DEFAULT_CHAT_TEMPLATE, {})
+    whole = template.render([{"role": "user", "content": parts}])
+    ids = written(session, whole, [film(9, 1, 40, 30)], fps=4)
+    asked = session.request("what", chat=True, videos=[path], generation_len=2)
+    assert [*asked.prompt] == ids
+    assert "three frames from a 0:00:02 [H" in session.tokenizer.spelled(ids)
+    url = "data:video/apng;base64," + base64.b64encode(path.read_bytes()).decode()
+    sent: Any = [{"type": "video_url", "video_url": {"url": url}}, parts[1]]
+    body = ChatRequest(model="m", messages=[{"role": "user", "content": sent}], max_tokens=2)
+    (served,) = chat_requests(session, body)
+    assert served.prompt == asked.prompt
+    # What its processor prepared.
+    made = session.prepare_video(path)
+    given = {
+        "pixel_values": made["pixel_values"][None],
+        "timestamps": made["timestamps"],
+        "duration": 2.25,
+    }
+    again = session.request("what", chat=True, videos=[given], generation_len=2)
+    assert again.prompt == asked.prompt
+    with pytest.raises(GenerationError, match="3 steps of time, and 0 times"):
+        session.request("<video>", videos=[{"pixel_values": made["pixel_values"]}])
+    with pytest.raises(GenerationError, match=r"2 places for videos.*1 videos"):
+        session.request("<video><video>", videos=[given])
+    monkeypatch.setattr(session, "tokenizer", None)
+    with pytest.raises(GenerationError, match=r"no tokenizer.*Build the package"):
+        session.request([3, 4], videos=[given])
+
+
+def test_numbers_are_written_as_people_say_them() -> None:
+    assert {one: _in_words(one) for one in WORDS} == WORDS
+
+
+@pytest.mark.parametrize(
+    ("told", "frames", "fps"),
+    [((3, 2), 9, 4.0), ((8, 1), 700, 29.97), ((64, 1), 61, 12.5), ((2, 0.5), 90, 30.0), ((4, 1), 1, 2.0)],
+)  # fmt: skip
+def test_frames_leave_out_the_ends_of_long_videos_as_in_transformers(
+    told: tuple[int, float], frames: int, fps: float
+) -> None:
+    asked = {"num_frames": told[0], "fps": told[1]}
+    data = VideoMetadata(total_num_frames=frames, fps=fps, duration=frames / fps)
+    expected = SmolVLMVideoProcessor.sample_frames(SimpleNamespace(**asked), data)  # type: ignore[arg-type]
+    video = Frames([np.zeros((1, 1, 3), np.uint8)] * frames, fps, "a video")
+    assert [*KINDS["SmolVLMVideoProcessor"].sample(video, asked)] == expected.tolist()
+
+
+def test_frames_have_the_size_of_a_tile(tmp_path: Path) -> None:
+    said = {"size": {"longest_edge": 30}, "max_image_size": {"longest_edge": 14}}
+    (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
+    shots = film(2, 3, 20, 40)
+    found = load_video_processor(tmp_path, "SmolVLMVideoProcessor")(shots)
+    told = {**KINDS["SmolVLMVideoProcessor"].settings, **said, "do_image_splitting": False}
+    plain = image_processor({"image_processor_type": "SmolVLMImageProcessor", **told})
+    right = np.concatenate([plain([one])["pixel_values"][0] for one in shots])
+    np.testing.assert_allclose(found["pixel_values"], right, atol=5e-7)
+    assert found["timestamps"].tolist() == [0, 1 / 24]
+    assert "duration" not in found

@@ -136,11 +136,13 @@ def test_times_are_written_as_by_transformers(
     if named:
         said = {**SETTINGS, "video_processor_type": f"{name}VideoProcessor"}
         (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
-    tokenizer: Any = SimpleNamespace(piece=lambda _: "<|image|>")
+    tokenizer: Any = SimpleNamespace()
     told = VideoMetadata(total_num_frames=90, fps=7, frames_indices=[0, 5, 20, 33, 72, 80])
     given = {"video_grid_thw": torch.tensor([[3, 2, 2]]), "video_metadata": [told]}
     texts = stamp_of(tmp_path, images.video_processor)
-    mine = Stamps(texts, PICTURE, tokenizer).text({"timestamps": np.array(told.timestamps[::2])})
+    mine = Stamps(texts, tokenizer, "<|image|>").in_text(
+        "<|image|>", [{"timestamps": np.array(told.timestamps[::2])}]
+    )
     assert mine == process.replace_video_token(writer(process), given, 0)
 
 

@@ -152,6 +152,24 @@ def at_whole_steps(video: Frames, told: Settings) -> Sequence[int]:
     return [one * total // count for one in range(count)]
 
 
+def between_first_and_last(video: Frames, told: Settings) -> Sequence[int]:
+    """SmolVLM: `fps` of each second, `num_frames` at most; of a long video none of its first and last second.
+
+    Frames without times were sampled before, and are all taken, as are those of a checkpoint that says neither.
+    """
+    total, most, each_second = len(video.pictures), told.get("num_frames"), told.get("fps")
+    if most is None or each_second is None or video.fps is None:
+        return range(total)
+    duration = total / video.fps
+    count = max(min(round(each_second * duration), most), 1)
+    first, last = 0, total - 1
+    if duration - 2 > most * each_second:
+        first, last = int(video.fps), min(int(total - video.fps), total - 1)
+    if first >= last:
+        first, last = 0, total - 1
+    return [*dict.fromkeys(_spread(first, last, count))]
+
+
 def no_more_of_a_second(video: Frames, told: Settings) -> Sequence[int]:
     """Molmo 2: `num_frames`, or fewer where they would be more than `max_fps` of a second; or `fps` of each second."""
     total, each_second, most = len(video.pictures), told.get("fps"), told["max_fps"]

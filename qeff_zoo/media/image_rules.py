@@ -20,6 +20,7 @@ from qeff_zoo.media.pixels import (
     pad_to_square,
     padded,
     resize,
+    resize_across,
     resized_as_asked,
     shortest_edge,
 )
@@ -328,6 +329,16 @@ def tiles_and_whole(images: Sequence[Pixels], settings: Settings) -> Arrays:
         "pixel_attention_mask": stacked(padded(masks))[None],
         **found,
     }
+
+
+def frames_as_squares(frames: Sequence[Pixels], settings: Settings) -> Arrays:
+    """SmolVLM: frames of a video, of the size of a tile each, as torchvision does it; `pixel_values` (frames, 3, …)."""
+    side, resample = settings["max_image_size"]["longest_edge"], settings["resample"]
+    if settings["do_resize"]:
+        sizes = [_long_edge(frames[0], settings["size"]), (side, side)]
+        for size in sizes:
+            frames = [resize_across(one, *size, resample) for one in frames]
+    return {"pixel_values": stacked([numbers(one, settings, at_once=True) for one in frames])}
 
 
 def _long_edge(image: Pixels, size: Mapping[str, int]) -> tuple[int, int]:

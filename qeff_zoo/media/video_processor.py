@@ -19,11 +19,11 @@ from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 from qeff_zoo.media import frame_rules
 from qeff_zoo.media.crops import frames_as_crops
 from qeff_zoo.media.image_processor import PROCESSORS, standard
-from qeff_zoo.media.image_rules import Arrays
+from qeff_zoo.media.image_rules import Arrays, frames_as_squares
 from qeff_zoo.media.images import LIMITS, ImageLimits, Pixels
 from qeff_zoo.media.interpolation import resize_aliased
 from qeff_zoo.media.patch_rules import patches_of_frames, size_of_frames, smart_size, unit_of
-from qeff_zoo.media.pixels import cropped_as_asked, resize_across
+from qeff_zoo.media.pixels import cropped_as_asked, resize_across, shortest_edge
 from qeff_zoo.media.slices import frames_and_slices
 from qeff_zoo.media.videos import Frames, Video, read_video
 
@@ -41,6 +41,8 @@ _GLM4V = {
     "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 2 * 30000},
     "do_sample_frames": True, "fps": 2, "max_duration": 300,
 }  # fmt: skip
+#: How much numbers of a row differ from those of the frame before, of 255, where it is kept.
+_ANOTHER = 0.1
 _TENTHS = ("<|begin_of_image|>", "<|end_of_image|>{:.1f} seconds")
 
 
@@ -58,6 +60,12 @@ def _each_by_itself(image: Pixels, frames: int, told: Settings) -> tuple[int, in
     return smart_size(image, factor, size["shortest_edge"], most)
 
 
+def _part_of_all(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
+    """VideoLLaMA 3: pixels of a frame lie above a number, those of all below another one."""
+    size = told["size"]
+    return smart_size(image, unit_of(told), size["shortest_edge"], size["longest_edge"] // frames)
+
+
 def _all_together(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
     """Qwen3-VL: pixels of all frames lie between two numbers."""
     size, factor = told["size"], unit_of(told)
@@ -67,6 +75,14 @@ def _all_together(image: Pixels, frames: int, told: Settings) -> tuple[int, int]
         most = max(share, int(size["shortest_edge"] * 1.05)) * frames
     deep = told["temporal_patch_size"]
     return size_of_frames(image, factor, size["shortest_edge"], most, (frames, deep))
+
+
+def _shortest_side(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
+    """LLaVA-NeXT-Video and Video-LLaVA: of the size that they are then cut to, on the shorter side."""
+    size = told["size"]
+    if "shortest_edge" in size:
+        return shortest_edge(image, size["shortest_edge"])
+    return size["height"], size["width"]
 
 
 def _one_size(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
@@ -107,9 +123,19 @@ def _times_of_beginnings(video: Frames, chosen: Sequence[int], told: Settings) -
 
 
 def _times_or_told(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
-    """Say of each frame when it is; of those without times as if they came as fast as frames are taken at most."""
-    fps = video.fps or frame_rules.taken_of_a_second(told)
+    """Say of each frame when it is; of those without times as if they came as fast as frames are taken at most.
+
+    Or as fast as its processor assumes.
+    """
+    fps = video.fps or told.get("counted_fps") or frame_rules.taken_of_a_second(told)
     return {"timestamps": np.array([one / fps for one in chosen])}
+
+
+def _times_and_duration(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
+    """Say of each frame when it is, and how long a video is that says how fast it is."""
+    fps = video.fps or frame_rules.FPS
+    whole = {"duration": np.array(len(video.pictures) / video.fps)} if video.fps else {}
+    return {"timestamps": np.array([one / fps for one in chosen]), **whole}
 
 
 def _patches(frames: NDArray[np.float32], told: Settings) -> Arrays:
@@ -131,6 +157,25 @@ def _together(frames: NDArray[np.float32], told: Settings) -> Arrays:
     return {"pixel_values": frames, "of_video": np.array(1)}
 
 
+def _without_repeats(frames: NDArray[np.float32], told: Settings) -> Arrays:
+    """VideoLLaMA 3: patches, and which rows are other than a frame before them; one of each frame is kept at least."""
+    pixels, grid = patches_of_frames(frames, told)
+    squares = pixels.reshape(grid[0], -1, pixels.shape[-1] * told["merge_size"] ** 2)
+    kept = np.ones(squares.shape[:2], bool)
+    if told["use_token_compression"]:
+        kept[1:] = np.abs(squares[1:] - squares[:-1]).mean(-1) * 255 > _ANOTHER
+        kept[~kept.any(1), 0] = True
+    return {
+        "pixel_values_videos": pixels, "video_grid_thw": np.array([grid], np.int64),
+        "video_merge_sizes": np.array([told["merge_size"]]), "video_compression_mask": kept.reshape(-1),
+    }  # fmt: skip
+
+
+def _apart(frames: NDArray[np.float32], told: Settings) -> Arrays:
+    """Give frames as one video, which a program of its own reads."""
+    return {"pixel_values_videos": frames[None]}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """One of `KINDS`.
@@ -146,7 +191,8 @@ class Kind:
         arrange: Makes arrays of frames (n, 3, height, width).
         fixed: Settings of which a checkpoint's file has no say.
         resize: Makes a frame that size.
-        cut: Makes arrays of frames as they are, where each becomes several pictures; then no other rule is asked.
+        cut: Makes arrays of frames as they are, where each becomes several pictures, or is resized twice; then no other
+            rule is asked.
     """
 
     settings: Settings
@@ -182,6 +228,10 @@ WHOLE: Mapping[str, Kind] = {
     "Qwen2_5OmniProcessor": _omni(28, 2.0),
     "Qwen3OmniMoeProcessor": _omni(32, 1.0),
 }
+_CUT = Kind(
+    settings={**PROCESSORS["CLIPImageProcessor"][1], "do_sample_frames": False},
+    sample=frame_rules.at_whole_steps, size=_shortest_side, tell=_nothing, arrange=_apart,
+)  # fmt: skip
 #: By the name of transformers' class.
 KINDS: Mapping[str, Kind] = {
     _USUAL: Kind(
@@ -220,6 +270,7 @@ KINDS: Mapping[str, Kind] = {
         settings={**PROCESSORS["LlavaOnevisionImageProcessor"][1], "do_sample_frames": False},
         sample=frame_rules.at_whole_steps, tell=_nothing, arrange=_together,
     ),
+    "LlavaNextVideoVideoProcessor": _CUT,
     "MiniCPMV4_6VideoProcessor": Kind(
         settings={
             **PROCESSORS["MiniCPMV4_6ImageProcessor"][1], "do_sample_frames": True, "max_num_frames": 128,
@@ -235,6 +286,18 @@ KINDS: Mapping[str, Kind] = {
         sample=frame_rules.no_more_of_a_second, size=_one_size, tell=_times_or_told, arrange=frames_as_crops,
         fixed={"do_resize": True}, resize=_aliased,
     ),
+    "SmolVLMVideoProcessor": Kind(
+        settings=PROCESSORS["SmolVLMImageProcessor"][1], sample=frame_rules.between_first_and_last,
+        tell=_times_and_duration, counts=False, cut=frames_as_squares, fixed={"do_sample_frames": True},
+    ),
+    "VideoLlama3VideoProcessor": Kind(
+        settings={
+            **_SETTINGS, **_HALF, "temporal_patch_size": 1, "max_frames": 180, "use_token_compression": True,
+        },
+        sample=frame_rules.at_equal_steps, size=_part_of_all, tell=_times_or_told, arrange=_without_repeats,
+        fixed={"counted_fps": 1.0},
+    ),
+    "VideoLlavaVideoProcessor": _CUT,
     **WHOLE,
 }  # fmt: skip
 
@@ -278,7 +341,7 @@ class VideoProcessor:
         told = self.settings
         if told["do_resize"]:
             image = self.kind.resize(image, *self.kind.size(image, frames, told), told["resample"])
-        if self.kind.arrange in (_pictures, _together):
+        if self.kind.arrange in (_pictures, _together, _apart):
             image = cropped_as_asked(image, told)
         values = image.transpose(2, 0, 1).astype(np.float32)
         scale = told["rescale_factor"] if told["do_rescale"] else 1.0
@@ -348,6 +411,9 @@ def _processor(document: Mapping[str, Any], file: Path, usual: str) -> VideoProc
         )
     kind = KINDS[name]
     said = {key: one for key, one in document.items() if one is not None}
+    if asked := said.get("video_sampling"):
+        sampled = {"num_frames": asked["max_frames"], "fps": asked["fps"]}
+        said = {"size": asked["video_size"], **said, **sampled}
     settings = {**kind.settings, **said, **kind.fixed}
     if kind.counts and None not in (settings.get("num_frames"), settings.get("fps")):
         raise CheckpointError(

@@ -1,23 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """An image-text-to-text package as a session: pictures, videos and prompts in, generated text and metrics out."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.chat_template import ChatTemplate, Message
+from qeff_zoo.runtime.insets import Encoded
 from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSession, Prepared
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Array, Bounded, Program
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.reading import Distant
 from qeff_zoo.runtime.tokenizer import read_json
-from qeff_zoo.runtime.video_steps import TIMES, Stamps, check_times, of_processor, rows_of, steps_of
+from qeff_zoo.runtime.video_steps import (
+    TIMES,
+    Stamps,
+    check_times,
+    of_processor,
+    required,
+    rows_of,
+    steps_of,
+)
 from qeff_zoo.runtime.vision import AsPrepared, Vision
 from qeff_zoo.states import VISION_SIZE
 from qeff_zoo.tasks import model_config
+
+#: So many texts of a recipe's `stamp` stand around steps of a video; those after them around all of it.
+_AROUND_STEPS = 3
 
 
 class ImageTextToTextSession(MediaTextSession):
@@ -30,6 +44,7 @@ class ImageTextToTextSession(MediaTextSession):
         chosen: What the package's recipe says of pictures: `images` of the manifest's `spec.task`; of one program that
             reads them itself, `vision_size`, too.
         tiles: What reads tiles of a picture, where those have another size than the whole; opened.
+        frames: Opens what reads frames of videos, where those go through other operators than pictures.
         prefixes: As of `TextGenerationSession`.
         feature_cache_bytes: Memory for what was read of pictures, so that a second question costs no reading.
 
@@ -47,6 +62,7 @@ class ImageTextToTextSession(MediaTextSession):
         *,
         vision: Program | None = None,
         tiles: Program | None = None,
+        frames: Callable[[], Program] | None = None,
         chosen: Mapping[str, Any],
         prefixes: PrefixChoices = USUAL,
         feature_cache_bytes: int = FEATURE_CACHE_BYTES,
@@ -61,11 +77,13 @@ class ImageTextToTextSession(MediaTextSession):
         reads = (config, feature_cache_bytes, told)
         reader: Vision | AsPrepared | Distant = Distant(None, *reads)
         if vision is not None:
-            reader = Vision(vision, *reads, tiles=tiles)
+            reader = Vision(vision, *reads, tiles=tiles, frames=frames)
         elif size := chosen.get(VISION_SIZE):
             reader = AsPrepared(program, *reads)
             reader.size = size
         super().__init__(folder, program, reader=reader, told=told, prefixes=prefixes)
+        if told.get("video_program"):
+            self.placeholders |= {self._film()}
         self._processor: Any = None
         self._video_processor: Any = None
 
@@ -158,24 +176,80 @@ class ImageTextToTextSession(MediaTextSession):
             tokens = self._message(kinds, text)
         else:
             tokens = [*self._read(prompt)]
+        read = self._read_in_text if len(self._stamp()) > _AROUND_STEPS else self._read_in_tokens
+        same, prepared = read(tokens, None if chat else text, pictures, films)
+        made = self.request_of(same, prepared, **choices)
+        self._check_time(made)
+        return made if text is None else replace(made, text=text)
+
+    def _read_in_tokens(
+        self,
+        tokens: Sequence[int],
+        text: str | None,
+        pictures: Sequence[Any],
+        films: Sequence[Prepared],
+    ) -> tuple[list[int], list[Prepared]]:
+        """Return a prompt whose videos a token stands for, and in its order what is read of it.
+
+        Args:
+            tokens: Of the prompt.
+            text: Of which they are; None where a chat template or a user wrote them.
+            pictures: Of the prompt.
+            films: Its videos, prepared.
+        """
         film = self._film()
         self._check_count(tokens, self.marker, len(pictures))
         self._check_count(tokens, film, len(films), "videos")
         if texts := self._stamp():
             around = [self._special_token(name) for name in self._numbered]
-            stamps = Stamps(texts, film, self.tokenizer, around)
-            if chat or text is None:
-                tokens = stamps.in_tokens(tokens, films)
+            tokenizer = required(self.tokenizer)
+            stamps = Stamps(texts, tokenizer, tokenizer.piece(film).strip(), around=around)
+            if text is None:
+                tokens = stamps.in_tokens(tokens, film, films)
             else:
                 tokens = [*self._read(stamps.in_text(text, films))]
             films = [step for one in films for step in steps_of(one)]
         left = {self.marker: iter(self.prepare_all(pictures)), film: iter(films)}
         prepared = [next(left[token]) for token in tokens if token in left]
         # What stands in a feature's place is not read: one token does for both.
-        same = [self.marker if token == film else token for token in tokens]
-        made = self.request_of(same, prepared, **choices)
-        self._check_time(made)
-        return made if text is None else replace(made, text=text)
+        return [self.marker if token == film else token for token in tokens], prepared
+
+    def _read_in_text(
+        self,
+        tokens: Sequence[int],
+        text: str | None,
+        pictures: Sequence[Any],
+        films: Sequence[Prepared],
+    ) -> tuple[list[int], list[Prepared]]:
+        """As `_read_in_tokens`, of a prompt whose videos stand in its text, as texts that its tokens go across."""
+        tokenizer = required(self.tokenizer)
+        picture, film = tokenizer.name(self.marker), self.told["video"]
+        if film.endswith("_id"):
+            film = tokenizer.name(self._film())
+        whole = tokenizer.spelled(tokens) if text is None else text
+        found = re.findall(f"{re.escape(picture)}|{re.escape(film)}", whole)
+        self._check_places(found.count(picture), picture, len(pictures), self._nouns)
+        self._check_places(found.count(film), film, len(films), "videos")
+        stamps = Stamps(self._stamp(), tokenizer, film, picture)
+        left = {
+            picture: iter([one] for one in self.prepare_all(pictures)), film: map(steps_of, films)
+        }  # fmt: skip
+        written = stamps.in_text(whole, films)
+        read = self._encode(written, special_tokens=False) if text is None else self._read(written)
+        return [*read], [step for one in found for step in next(left[one])]
+
+    def _rendered(self, messages: Sequence[Message]) -> str:
+        source = self.told.get("video_template")
+        parts = [part for one in messages for part in one.get("content") or ()]
+        if source and any(
+            isinstance(part, Mapping) and part.get("type") == "video" for part in parts
+        ):
+            return ChatTemplate(source, self._special).render(messages)
+        return super()._rendered(messages)
+
+    def run_of(self, encoded: Encoded) -> list[int]:
+        """Return the tokens that a picture or video takes in a prompt."""
+        return [self._film()] * encoded.rows if encoded.of_video else super().run_of(encoded)
 
     def _check_time(self, made: Request) -> None:
         """Time may count faster than tokens; tables of rotary positions end with the context."""
@@ -216,7 +290,11 @@ class ImageTextToTextSession(MediaTextSession):
                 "expected one of a model whose videos are read, which docs/vision-language.md lists. Give it single "
                 "frames as pictures (--image)."
             )
-        if not isinstance(self.reader, Vision) or isinstance(self.reader.program, Bounded):
+        if (
+            not isinstance(self.reader, Vision)
+            or isinstance(self.reader.program, Bounded)
+            or (self.told.get("video_program") and not self.reader.has_frames)
+        ):
             raise GenerationError(
                 "The prompt has videos, and this package has no vision program, or one of fixed sizes, those of a "
                 "picture; expected one for pictures of any size. Build it for --target ort, without --decode-only."

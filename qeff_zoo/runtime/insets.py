@@ -25,6 +25,7 @@ class Encoded:
         kind: What it is counted with.
         times: Rotary position of each step of a video, counted from its first; nothing where they follow one another.
         numbered: Whether it counts where pictures of a prompt have numbers.
+        of_video: Whether it is a video whose frames a program of their own has read; its tokens are those of videos.
         span: Rotary positions up to what follows it; 0 for as many as the longer of its sides has.
     """
 
@@ -36,6 +37,7 @@ class Encoded:
     times: Array | None = None
     span: int = 0
     numbered: bool = True
+    of_video: bool = False
 
     @property
     def rows(self) -> int:

@@ -319,10 +319,12 @@ class MediaTextSession(TextGenerationSession):
         return self._all_named((begin, str(number), end))
 
     def _check_count(self, tokens: Sequence[int], marker: int, parts: int, nouns: str = "") -> None:
-        count, nouns = sum(token == marker for token in tokens), nouns or self._nouns
+        shown = self.tokenizer.piece(marker).strip() if self.tokenizer else marker
+        count = sum(token == marker for token in tokens)
+        self._check_places(count, self._mark or shown, parts, nouns or self._nouns)
+
+    def _check_places(self, count: int, shown: str | int, parts: int, nouns: str) -> None:
         if count != parts:
-            shown = self.tokenizer.piece(marker).strip() if self.tokenizer else marker
-            shown = self._mark or shown
             raise GenerationError(
                 f"The prompt has {count} places for {nouns}, and there are {parts} {nouns}; expected as "
                 f"many of both. Write {shown!r} where each belongs, or use the chat template (--chat), which does."

@@ -175,6 +175,10 @@ class Tokenizer:
         shown = [token for token in token_ids if token not in self.hidden]
         return str(self._tokenizer.decode(shown, skip_special_tokens=skips))
 
+    def spelled(self, token_ids: Sequence[int]) -> str:
+        """Return the text of which `encode` makes these tokens, where it made them: special ones by their names."""
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
+
     def piece(self, token_id: int) -> str:
         """Return what one token adds to a text, with a space that it begins with; a special token by its name."""
         before = self._anchor

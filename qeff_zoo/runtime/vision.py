@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A vision program at work: a picture in, as a processor prepares it, its rows of features out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,10 @@ STEP_SECONDS = "second_per_grid_ts"
 FINER = "finer."
 #: How the names of pictures end, as programs are given them.
 PIXELS = "pixel_values"
+#: Frames of a video, where a program of their own reads them.
+FRAMES = "pixel_values_videos"
+#: Of patches of those: time, height and width, what is merged, and which rows are kept.
+FILM_GRID, FILM_MERGE, KEPT = "video_grid_thw", "video_merge_sizes", "video_compression_mask"
 
 
 class AsPrepared(Reader):
@@ -60,6 +65,7 @@ class Vision(Reader):
         budget: Bytes of features that are kept.
         told: What the recipe says of pictures.
         tiles: What reads tiles of a picture, where those have another size; opened.
+        frames: Opens what reads frames of videos, where that is another program.
     """
 
     kind = "pictures"
@@ -71,14 +77,35 @@ class Vision(Reader):
         budget: int,
         told: Mapping[str, Any],
         tiles: Program | None = None,
+        frames: Callable[[], Program] | None = None,
     ) -> None:
         super().__init__(program, config, budget, told)
-        self._tiles = tiles
+        self._tiles, self._open_frames = tiles, frames
         #: Of a program that takes patches: what their geometry depends on.
         self.tower = Tower.read(config, told) if told.get("patches") else None
+        #: The same of frames of videos, where those are merged otherwise.
+        self._film_tower = (
+            Tower.read(config, {**told, "merge": told["video_merge"]})
+            if told.get("video_merge")
+            else None
+        )
         self._pixels = told.get("pixels", PIXELS)
 
+    @property
+    def has_frames(self) -> bool:
+        """Whether there is a program that reads frames of videos alone."""
+        return self._open_frames is not None
+
+    @cached_property
+    def _frames(self) -> Program:
+        assert self._open_frames is not None  # or videos are refused
+        return self._open_frames()
+
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
+        if FRAMES in prepared:
+            if self._film_tower is not None:
+                return self._look_at_step(digest, prepared, self._film_tower)
+            return self._look_at_frames(digest, prepared[FRAMES])
         if self._told.get("crossing"):
             return self._view(digest, prepared)
         if name := self._told.get("pooled"):
@@ -102,7 +129,7 @@ class Vision(Reader):
         elif name := self._told.get("shapes"):
             return self._look_at_shapes(digest, pixels, prepared[name].reshape(-1, 2), prepared)
         else:
-            self._check_merge(prepared)
+            self._check_merge(prepared.get(MERGE), self.tower)
             frames, height, width = (int(size) for size in prepared[GRID].reshape(3))
             told = {
                 "pixel_values": self.tower.ordered(pixels, (frames, height, width)),
@@ -116,13 +143,11 @@ class Vision(Reader):
             span = max(*grid[1:], int(times[-1]) + 1)
         return Encoded(digest=digest, features=self._run(told), grid=grid, times=times, span=span)
 
-    def _check_merge(self, prepared: Mapping[str, Array]) -> None:
-        assert self.tower is not None
-        found = prepared.get(MERGE)
-        if found is not None and (found != self.tower.merge).any():
+    def _check_merge(self, found: Array | None, tower: Tower) -> None:
+        if found is not None and (found != tower.merge).any():
             raise MediaError(
                 f"Cannot read a picture whose patches are merged by {found.reshape(-1).tolist()}; expected "
-                f"{self.tower.merge}, for which this package was built. Set `merge_size` in the processor's JSON."
+                f"{tower.merge}, for which this package was built. Set `merge_size` in the processor's JSON."
             )
 
     def _times(self, steps: int, prepared: Mapping[str, Array]) -> Array | None:
@@ -244,6 +269,25 @@ class Vision(Reader):
         }
         grid = self.layout.grid(len(tiles), prepared, self._config)
         return Encoded(digest=digest, features=features, grid=grid)
+
+    def _look_at_frames(self, digest: bytes, pixels: Array) -> Encoded:
+        """Read frames of a video, (1, frames, channels, height, width), one by one by the program for those."""
+        frames = np.ascontiguousarray(pixels[0], np.float32)
+        found = [self._frames.run({PIXELS: one[None]}) for one in frames]
+        features = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+        grid = len(frames), len(frames), 1
+        return Encoded(digest=digest, features=features, grid=grid, of_video=True)
+
+    def _look_at_step(self, digest: bytes, prepared: Mapping[str, Array], tower: Tower) -> Encoded:
+        """Read the patches of one frame of a video, and keep the rows that its processor says."""
+        self._check_merge(prepared.get(FILM_MERGE), tower)
+        told = tower.describe(tuple(int(size) for size in prepared[FILM_GRID].reshape(3)))
+        pixels = np.ascontiguousarray(prepared[FRAMES], np.float32)
+        known = {name: one for name, one in told.items() if name in self._frames.inputs}
+        found = self._frames.run({PIXELS: pixels, **known})
+        kept = np.asarray(prepared[KEPT], bool)
+        features = {name: one[kept] for name, one in found.items()}
+        return Encoded(digest=digest, features=features, of_video=True)
 
     def _look_at_two_sizes(
         self, digest: bytes, pixels: Array, program: Program, prepared: Mapping[str, Array]

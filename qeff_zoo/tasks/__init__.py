@@ -2,7 +2,7 @@
 """Tasks: all that the core knows about what a package is for. One file per Hub pipeline tag, `-` written `_`."""
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -48,8 +48,8 @@ NAMES = (
 )
 
 Role: TypeAlias = Literal[
-    "decoder", "encoder", "vision", "tiles", "audio", "heads", "draft", "assistant", "alignment"
-]
+    "decoder", "encoder", "vision", "tiles", "frames", "audio", "heads", "draft", "assistant", "alignment"
+]  # fmt: skip
 AnswerKind: TypeAlias = Literal["logits", "embeddings", "scores"]
 #: The parts of a config that are about a language model, and about what it reads beside text.
 _TEXT, _TOWERS = "text_config", frozenset({"vision_config", "audio_config"})
@@ -96,7 +96,8 @@ class Part:
         half: `half(model)` is the module whose repeated layers it runs, of a model of two halves; None for all of it,
             and without a probe for none.
         wanted: Of a part that a package may have or not, whether that of a checkpoint has it.
-        needed: Of a part that answers need, whether those of a recipe's models do.
+        needed: Whether a recipe's models have it.
+        optional: Whether packages for a target that does not run it go without.
         variant: `variant(checkpoint, recipe, shape, chosen)` says what changes the graph beyond its sizes.
         specializations: What the symbols of its graph are for each way of calling it, as in the manifest.
     """
@@ -107,6 +108,7 @@ class Part:
     half: Callable[[Any], Any] | None = None
     wanted: Callable[["Checkpoint"], bool] = lambda checkpoint: True
     needed: Callable[[Recipe], bool] = lambda recipe: True
+    optional: bool = False
     variant: Callable[["Checkpoint", Recipe, Shape, Mapping[str, Any]], dict[str, Any]] = (
         lambda checkpoint, recipe, shape, chosen: {}
     )
@@ -124,7 +126,7 @@ class Task(Part):
         name: Hub pipeline tag.
         program: What its program is called in a package of several; its role where there is one.
         before: Parts whose results it reads, as the pictures or sounds that a tower has read.
-        beside: Parts that a package may have or not: heads that draft for it, or what times words.
+        beside: Parts that a package may have or not: heads that draft for it, what times words, or what reads videos.
         answers: Logits of a language model, embeddings, or a classifier's scores.
         by_token: Whether each token, or frame of sound, has an answer of its own.
         reads: What its packages read.
@@ -226,6 +228,19 @@ def components_of(recipe: Recipe, *beside: str) -> tuple[Component, ...]:
     left_out |= {part.role for part in task.before if not part.needed(recipe)}
     of_task = (Component(role=role, task=task.name) for role in task.parts if role not in left_out)
     return recipe.components or tuple(of_task)
+
+
+def wanted_beside(recipe: Recipe, checkpoint: "Checkpoint", runs: Collection[str]) -> list[str]:
+    """Return the roles of what a package has, of parts that it may have or not.
+
+    Args:
+        recipe: As it is for its task.
+        checkpoint: To be built.
+        runs: Roles that the target runs beside a program that answers.
+    """
+    needed = [part for part in find(recipe.task).beside if part.needed(recipe)]
+    taken = [part for part in needed if not part.optional or part.role in runs]
+    return [part.role for part in taken if part.wanted(checkpoint)]
 
 
 def part_of(component: Component) -> Part:

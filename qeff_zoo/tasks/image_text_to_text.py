@@ -2,9 +2,9 @@
 """The `image-text-to-text` contract: pictures and tokens in, the last valid position's logits and the states out.
 
 Two programs: `vision` reads a picture once, `language` reads what came of it among its tokens, or by cross-attention;
-what drafts is beside them. A third, `tiles`, is as `vision` for tiles of a picture, where those have another size. See
-`qeff_zoo.tasks.vision`, `qeff_zoo.tasks.merging`, `qeff_zoo.tasks.viewing` and `qeff_zoo.tasks.drafting` for inputs and
-outputs.
+what drafts is beside them. A third, `tiles`, is as `vision` for tiles of a picture, where those have another size, or
+`frames` for frames of a video, where those go through other operators. See `qeff_zoo.tasks.vision`,
+`qeff_zoo.tasks.merging`, `qeff_zoo.tasks.viewing` and `qeff_zoo.tasks.drafting` for inputs and outputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,6 +51,18 @@ def _read_tile(model: Any, *, sides: Sequence[int], **variant: Any) -> Tracing:
     from qeff_zoo.tasks import vision
 
     return vision.tracing(model, side=sides[1], **variant)
+
+
+def _read_frame(model: Any, **variant: Any) -> Tracing:
+    from qeff_zoo.tasks import vision
+
+    return vision.tracing(model, frames=True, **variant)
+
+
+def _video_tower(model: Any) -> Any:
+    from qeff_zoo.transforms.modules import video_tower
+
+    return video_tower(model)
 
 
 def _vision_tower(model: Any) -> Any:
@@ -233,7 +245,19 @@ TASK = Task(
             specializations=_pictures,
         ),
     ),
-    beside=text_generation.TASK.beside,
+    beside=(
+        *text_generation.TASK.beside,
+        Part(
+            role="frames",
+            probe=None,
+            tracing=_read_frame,
+            half=_video_tower,
+            needed=lambda recipe: bool(recipe.images and recipe.images.video_program),
+            optional=True,
+            variant=_images,
+            specializations=_pictures,
+        ),
+    ),
     answers="logits",
     auto_classes=("AutoModelForImageTextToText", "AutoModelForMultimodalLM"),
     suffixes=(),

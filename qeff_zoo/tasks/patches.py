@@ -59,7 +59,15 @@ def _twice(rows: Tensor, _: Any) -> Tensor:
 
 
 class _Unpadded(TorchFunctionMode):
-    """Keeps all patches as they are where a forward would choose those that are no padding: there is none."""
+    """Keeps all patches as they are where a forward would choose those that are no padding: there is none.
+
+    Args:
+        merge: Patches on a side of the squares of which each becomes one.
+    """
+
+    def __init__(self, merge: int) -> None:
+        super().__init__()
+        self.merge = merge
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -71,6 +79,8 @@ class _Unpadded(TorchFunctionMode):
         # Squares of one patch are interpolated to the size that they have.
         if func is nn.functional.interpolate and kwargs["size"] == tuple(args[0].shape[2:]):
             return args[0]
+        if func is nn.functional.interpolate and self.merge == 2:  # what lies in the middle of four
+            return nn.functional.avg_pool2d(args[0], self.merge)
         return func(*args, **(kwargs or {}))
 
 
@@ -158,7 +168,7 @@ class Patches(nn.Module):
                     place = partial(_placed, told.pop("interp_weights"))
                     changed.enter_context(mock.patch.dict(vars(part), {_RESIZES: place}))
             changed.enter_context(Concrete())
-            changed.enter_context(_Unpadded())
+            changed.enter_context(_Unpadded(self.told))
             if "interp_indices" in told:
                 changed.enter_context(_Sampled(told))
             if self.told:

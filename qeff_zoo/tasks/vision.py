@@ -7,6 +7,7 @@ IN   pixel_values (1, channels, height, width) f32      a picture or a tile, of 
      pixel_values (patches, values) f32                 patches of a picture of any size, and where they lie: see
                                                         `qeff_zoo.tasks.patches`; or crops: `qeff_zoo.tasks.crops`; or
      pixel_values (image_rows, values) f32              patches alone, of models without a tower
+                                                        in program `frames` a frame of a video
 OUT  image_embeds (rows, hidden)                        a row for each placeholder token of the picture or tile; where
                                                         lines of a picture end with a learned row, that is the last;
                                                         where tokens around it have rows, too, those, as they are listed
@@ -19,6 +20,7 @@ The forward that is traced is transformers' own, up to where it would merge the 
 import inspect
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -99,6 +101,17 @@ class Picture(nn.Module):
         with swapped(*changes):
             output = self.model.get_image_features(**told)
         return tuple(map(rows_of, [output.pooler_output, *output.deepstack_features, *found]))
+
+
+class Frame(Picture):
+    """What a forward makes of a frame of a video by itself, of a model whose pictures go through other operators."""
+
+    def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the rows of features of a frame, (1, channels, height, width)."""
+        (pixels,) = given
+        with Concrete():
+            output = self.model.base_model.get_video_features(pixel_values_videos=pixels[None])
+        return (rows_of(output.pooler_output),)
 
 
 def _takes(module: nn.Module, argument: str) -> bool:
@@ -212,15 +225,20 @@ def layers_of(media: Media, config: Any) -> list[int]:
     return [one if isinstance(one, int) else one[1] for one in listed]
 
 
-def tracing(model: Any, *, images: Mapping[str, Any], side: int | None = None) -> Tracing:
+def tracing(
+    model: Any, *, images: Mapping[str, Any], side: int | None = None, frames: bool = False
+) -> Tracing:
     """Describe how to trace the vision tower of `model`.
 
     Args:
         model: From `loader.load_meta`.
         images: As a recipe says of them.
         side: Pixels on a side of what it reads; None for what the config says.
+        frames: Whether that is a frame of a video, where those have a program.
     """
     told = Images(**images)
+    if frames and told.video_merge:
+        told = replace(told, merge=told.video_merge)
     if told.patches:
         if told.packed:
             return patches.tracing(model, told, partial(Packed, model))
@@ -248,7 +266,7 @@ def tracing(model: Any, *, images: Mapping[str, Any], side: int | None = None) -
     if can_be_finer(told, vision):
         names += [f"{FINER}{name}" for name in names]
     return Tracing(
-        module=Picture(model, told).eval(),
+        module=(Frame if frames else Picture)(model, told).eval(),
         inputs={"given": [example for example, _ in given.values()]},
         dynamic_shapes={"given": [axes for _, axes in given.values()]},
         input_names=[*given],

@@ -42,6 +42,11 @@ def vision_tower(model: Any) -> Any:
     return with_config(model, model.config.vision_config)
 
 
+def video_tower(model: Any) -> Any:
+    """Return the part of a model that reads frames of videos: that which reads pictures, where no other is named."""
+    return getattr(model.base_model, "video_tower", None) or vision_tower(model)
+
+
 def with_config(model: Any, config: Any) -> Any:
     """Return the outermost part of a model that is made of a part of its config; all of it where there is none."""
     parts = (one for one in model.modules() if getattr(one, "config", None) is config)

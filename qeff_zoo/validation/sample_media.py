@@ -19,7 +19,7 @@ from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.layouts import GRIDS
 from qeff_zoo.runtime.media_text import MediaTextSession, Prepared
 from qeff_zoo.runtime.reading import Distant
-from qeff_zoo.runtime.vision import GRID, MERGE, PIXELS
+from qeff_zoo.runtime.vision import FILM_GRID, FILM_MERGE, FRAMES, GRID, KEPT, MERGE, PIXELS
 
 #: Of each sequence, after how many of its tokens pictures or sounds begin: two, one, none, and again.
 _PLACES = ((1, 3), (2,), ())
@@ -30,6 +30,8 @@ _FILLED = 7
 #: Height and width in pixels, of pictures whose own processor has to cut them into tiles or lines.
 _PIXELS = ((24, 40), (41, 23), (30, 30), (23, 57))
 
+#: Frames of a video.
+_FILM = 2
 #: Of sounds, in windows of an encoder.
 _WINDOWS = (0.7, 1.6, 1.0, 0.4)
 #: Of those that an encoder reads at once, in its blocks: those of a prompt are as long as one another, since
@@ -88,6 +90,10 @@ def _drawn(session: MediaTextSession) -> Iterator[Prepared]:
         seen, heard = _pictures(session), sounds(session.hearing, session.of_sounds)
         for every in cycle([seen, heard, heard, heard, seen, seen]):
             yield next(every)
+    elif getattr(session.reader, "has_frames", False):
+        seen, films = _pictures(session), _films(session)
+        for every in cycle([seen, films, films]):
+            yield next(every)
     else:
         yield from _pictures(session)
 
@@ -101,6 +107,20 @@ def _pictures(session: Any) -> Iterator[Prepared]:
                 yield session.prepare(random.integers(0, 256, (*size, 3), np.uint8))
     for size in cycle(_SIZES):
         yield noise(session, size, random)
+
+
+def _films(session: Any) -> Iterator[Prepared]:
+    """Draw videos, all as long: where prompts are rows of one call, transformers fills up the shorter ones."""
+    random, shape = np.random.default_rng(1), session.reader.program.inputs[PIXELS].shape[1:]
+    if merge := session.told.get("video_merge"):
+        for rows, columns in cycle(_SIZES):
+            count, kept = rows * columns, np.arange(rows * columns) > 0
+            yield {
+                FRAMES: random.standard_normal((count * merge**2, *shape), np.float32), KEPT: kept,
+                FILM_GRID: np.array([[1, rows * merge, columns * merge]]), FILM_MERGE: np.array([merge]),
+            }  # fmt: skip
+    while True:
+        yield {FRAMES: random.standard_normal((1, _FILM, *shape), np.float32)}
 
 
 def sounds(reader: Hearing, told: Mapping[str, Any]) -> Iterator[Prepared]:
