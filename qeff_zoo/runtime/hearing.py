@@ -140,11 +140,21 @@ class ChunkHearing(BlockHearing):
         count = int(prepared[self._told["mask"]].sum())  # what is behind was never heard
         heard = {self.name: prepared[self.name][:, :count]}
         count, told = self._in_blocks(heard)
-        found, filled = self._run(told), told[_REAL].size
+        found, filled = dict(self._run(told)), told[_REAL].size
+        if (lengths := found.pop("lengths", None)) is not None:  # as many rows of every sound
+            self._check_rows(int(lengths[0]), *found.values())
+            return Encoded(digest=digest, features=found, kind=self.kind)
         features = {
             name: rows[: -(-count // (filled // len(rows)))] for name, rows in found.items()
         }
         return Encoded(digest=digest, features=features, kind=self.kind)
+
+    def _check_rows(self, count: int, rows: Array) -> None:
+        if count > len(rows):
+            raise GenerationError(
+                f"A sound has {count} rows of features; expected at most {len(rows)}, which is what the model hears. "
+                "Give a shorter one, or what the checkpoint's own processor returns of it."
+            )
 
 
 def hearing_of(

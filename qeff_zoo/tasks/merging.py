@@ -111,6 +111,7 @@ class Step(decoding.Step):
     def __init__(self, *args: Any, media: Media, **told: Any) -> None:
         super().__init__(*args, **told)
         self.media, self.modality = media, _modality(media)
+        self.kind = getattr(media, "taken_as", "") or self.modality
 
     def call(
         self,
@@ -149,7 +150,7 @@ class Step(decoding.Step):
             for module in self.model.modules()
             if hasattr(type(module), "_deepstack_process")
         ]
-        given: dict[str, Any] = {_TAKES: {self.modality: output}}
+        given: dict[str, Any] = {_TAKES: {self.kind: output}}
         swaps: list[tuple[Any, str, Any]] = [*adders]
         arguments = inspect.signature(self.model.forward).parameters
         if _ROUTES in arguments:
