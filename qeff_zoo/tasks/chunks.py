@@ -44,7 +44,7 @@ _ROWS, _FILLED = "get_audio_features", "audio_mel_mask"
 
 
 class _All(Noted):
-    """Keeps all rows where a forward would choose those that are of the sound."""
+    """Keeps all rows where a forward would choose those that are of the sound, and joins none without rows."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -53,7 +53,14 @@ class _All(Noted):
             values, where = args
             if where.dtype is torch.bool and where.dim() == 2 < values.dim():
                 return values
+        if func is torch.cat:  # ONNX has no rule for an axis of one that becomes none
+            joined, *axis = args
+            return func([one for one in joined if not _is_empty(one)], *axis, **(kwargs or {}))
         return super().__torch_function__(func, types, args, kwargs)
+
+
+def _is_empty(values: Tensor) -> bool:
+    return any(isinstance(size, int) and size == 0 for size in values.shape)
 
 
 class Sound(nn.Module):
