@@ -83,30 +83,30 @@ class Sound(nn.Module):
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the rows of features, and perhaps how many of them are of the sound."""
         features, mask = given
-        real, noted = mask > 0, _All()
+        chunks, real, counts = features.shape[0], mask > 0, list[Tensor]()
+        changes = [*self._in_chunks(chunks, real), *self._filled_up(counts), unread(self.model)]
         token = getattr(self.model.config, self.sounds.token)
         told = {
             FEATURES: features.flatten(0, 1)[None],
             self.sounds.mask: real.flatten()[None],
         }
-        counts = list[Tensor]()
-        changes = [*self._in_chunks(real), *self._filled_up(counts), unread(self.model)]
         module = vars(sys.modules[type(self.model).__module__])
-        masks = {_MASKS: lambda **_: real}
+        masks, noted = {_MASKS: lambda **_: real}, _All()
         with swapped(*changes), mock.patch.dict(module, masks), Concrete(), noted:
             self.model(input_ids=torch.full((1, 2), token), **told)
         return rows_of(noted.features), *counts
 
-    def _in_chunks(self, real: Tensor) -> list[tuple[Any, str, Any]]:
+    def _in_chunks(self, chunks: int, real: Tensor) -> list[tuple[Any, str, Any]]:
         """Let the encoder have as many chunks as blocks were given, and hear nothing in what fills up the last.
 
         Args:
+            chunks: How many blocks were given, of a size that is not known yet.
             real: (chunks, frames), True is sound.
 
         Returns:
             Changes, see `swapped`.
         """
-        chunks, context = real.shape[0], self.before + self.chunk + self.behind
+        context = self.before + self.chunk + self.behind
         # Of each chunk the rows around it, counted from those that are put before the first.
         around = torch.arange(chunks)[:, None] * self.chunk + torch.arange(context)
         merged = self.tower.subsample_conv_projection
