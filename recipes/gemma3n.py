@@ -9,7 +9,7 @@ from .gemma3n_text import RECIPE as GEMMA3N_TEXT
 from .llava import RECIPE as LLAVA
 
 # Tokens of pictures and sounds come after those of the text, and have tables of their own.
-_TEXT = {**GEMMA3N_TEXT.tiny[0].config, "model_type": "gemma3n_text", "vocab_size_per_layer_input": 240}
+_TEXT = {"model_type": "gemma3n_text", "vocab_size_per_layer_input": 240}
 _SEES = {
     "model_type": "gemma3n_vision", "vocab_size": 5, "vocab_offset": 240, "initializer_range": 0.2,
     "model_args": {"channel_multiplier": 0.05, "msfa_output_resolution": 2},
@@ -20,9 +20,11 @@ _HEARS = {
     "conf_attention_chunk_size": 3, "conf_attention_context_left": 5, "conf_attention_context_right": 1,
     "conf_attention_logit_cap": 5.0, "conf_conv_kernel_size": 3, "conf_reduction_factor": 2,
 }  # fmt: skip
-_IMAGE = {"boi_token_id": 240, "image_token_id": 241, "eoi_token_id": 242, "vision_soft_tokens_per_image": 4}
-_SOUND = {"boa_token_id": 245, "audio_token_id": 246, "eoa_token_id": 247, "audio_soft_tokens_per_image": 5}
-_TINY = {**_IMAGE, **_SOUND, "text_config": _TEXT, "vision_config": _SEES, "audio_config": _HEARS}
+_TINY = {
+    "boi_token_id": 240, "image_token_id": 241, "eoi_token_id": 242, "vision_soft_tokens_per_image": 4,
+    "boa_token_id": 245, "audio_token_id": 246, "eoa_token_id": 247, "audio_soft_tokens_per_image": 5,
+    "text_config": {**GEMMA3N_TEXT.tiny[0].config, **_TEXT}, "vision_config": _SEES, "audio_config": _HEARS,
+}  # fmt: skip
 _SIGLIP = {"image_processor_type": "SiglipImageProcessor", "size": {"height": 64, "width": 64}}
 
 RECIPE = replace(

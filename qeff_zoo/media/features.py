@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from qeff_zoo.errors import PackageError
 from qeff_zoo.media import dither, pieces
-from qeff_zoo.media.filters import htk_filters, kaldi_filters, slaney_filters
+from qeff_zoo.media.spectra import frames_of, htk_filters, kaldi_filters, power, slaney_filters
 from qeff_zoo.runtime.tokenizer import read_json
 
 Array: TypeAlias = NDArray[Any]
@@ -120,21 +120,19 @@ def _plain(settings: Mapping[str, Any]) -> Features:
     return Features(name="input_values", rate=rate, compute=compute)
 
 
+def _samples(settings: Mapping[str, Any]) -> Features:
+    """Samples as they are, in frames that do not overlap, of which silence fills up the last."""
+    width = int(settings.get("audio_samples_per_token", 640))
+
+    def compute(samples: Array) -> Array:
+        whole = np.pad(np.asarray(samples, np.float32), (0, -len(samples) % width))
+        return whole.reshape(-1, width)
+
+    rate = int(settings.get("sampling_rate", _RATE))
+    return Features(name="input_features", rate=rate, compute=compute, step=width)
+
+
 # --- spectra -----------------------------------------------------------------------------------
-
-
-def _power(frames: Array, window: Array, size: int) -> Array:
-    """Return the power spectra of frames, (frames, size // 2 + 1), with the rounding of Hugging Face's own."""
-    spectra = np.fft.rfft(frames * window, n=size, axis=1).astype(np.complex64)
-    powers: Array = np.abs(spectra, dtype=np.float64) ** 2
-    return powers
-
-
-def _frames(samples: Array, width: int, hop: int) -> Array:
-    """Cut samples into overlapping frames, (frames, width)."""
-    if len(samples) < width:
-        return np.zeros((0, width))
-    return np.lib.stride_tricks.sliding_window_view(samples, width)[::hop]
 
 
 def _kaldi_logs(settings: Mapping[str, Any]) -> Callable[[Array], Array]:
@@ -146,11 +144,11 @@ def _kaldi_logs(settings: Mapping[str, Any]) -> Callable[[Array], Array]:
     def compute(samples: Array) -> Array:
         # As 16-bit integers, which is what Kaldi reads.
         whole = np.asarray(samples, np.float32) * (2**15)
-        frames = _frames(whole.astype(np.float64), _WIDTH, _HOP)
+        frames = frames_of(whole.astype(np.float64), _WIDTH, _HOP)
         frames = frames - frames.mean(axis=1, keepdims=True)
         frames[:, 1:] -= 0.97 * frames[:, :-1]
         frames[:, 0] *= 1 - 0.97
-        mel = np.maximum(_FLOOR, (filters.T @ _power(frames, window, _SIZE).T).T)
+        mel = np.maximum(_FLOOR, (filters.T @ power(frames, window, _SIZE).T).T)
         logs: Array = np.log(mel).astype(np.float32)
         return logs
 
@@ -214,7 +212,7 @@ def _whisper(settings: Mapping[str, Any]) -> Features:
     def compute(samples: Array) -> Array:
         count = len(samples) // hop
         around = np.pad(np.asarray(samples, np.float32), size // 2, mode="reflect")
-        frames = _frames(around, size, hop)
+        frames = frames_of(around, size, hop)
         logs = np.empty((count, bins), np.float32)
         for start in range(0, count, _BLOCK):  # hours of spectra do not fit into memory
             stop = min(start + _BLOCK, count)
@@ -260,7 +258,7 @@ def _granite_logs(settings: Mapping[str, Any], bins: int) -> Callable[..., Array
 
     def compute(samples: Array, count: int | None = None) -> Array:
         around = np.pad(np.asarray(samples, np.float32), size // 2, mode="reflect")
-        frames = _frames(around, size, hop)[:count]
+        frames = frames_of(around, size, hop)[:count]
         logs = np.empty((len(frames), bins), np.float32)
         for start in range(0, len(frames), _BLOCK):
             spectra = np.fft.rfft(frames[start : start + _BLOCK] * window, axis=1)
@@ -324,7 +322,7 @@ def _nemo(settings: Mapping[str, Any]) -> Features:
         whole, count = np.array(samples, np.float32), len(samples) // hop
         if emphasis is not None:
             whole[1:] -= np.float32(emphasis) * whole[:-1].copy()
-        frames = _frames(np.pad(whole, size // 2), size, hop)
+        frames = frames_of(np.pad(whole, size // 2), size, hop)
         logs = np.empty((count, bins), np.float32)
         for start in range(0, count, _BLOCK):
             stop = min(start + _BLOCK, count)
@@ -365,7 +363,7 @@ def _lasr(settings: Mapping[str, Any]) -> Features:
     window, filters = np.hanning(width), kaldi_filters(bins, size, rate, 125.0, 7500.0)
 
     def compute(samples: Array) -> Array:
-        frames = _frames(np.asarray(samples, np.float32), width, hop)
+        frames = frames_of(np.asarray(samples, np.float32), width, hop)
         logs = np.empty((len(frames), bins), np.float32)
         for start in range(0, len(frames), _BLOCK):
             spectra = np.fft.rfft(frames[start : start + _BLOCK] * window, n=size, axis=1)
@@ -386,7 +384,7 @@ def _phi4(settings: Mapping[str, Any]) -> Features:
     filters = kaldi_filters(bins, size, rate, *limits).astype(np.float32)
 
     def compute(samples: Array) -> Array:
-        frames = _frames(np.asarray(samples, np.float32), width, hop)
+        frames = frames_of(np.asarray(samples, np.float32), width, hop)
         logs = np.empty((len(frames), bins), np.float32)
         for start in range(0, len(frames), _BLOCK):
             some = frames[start : start + _BLOCK]
@@ -459,7 +457,7 @@ def _gemma4(
 
     def compute(samples: Array) -> Array:
         around = np.pad(np.asarray(samples, np.float32) * np.float32(loud), (first, 0))
-        frames = _frames(around, width + 1, hop)
+        frames = frames_of(around, width + 1, hop)
         logs = np.empty((len(frames), filters.shape[1]), np.float32)
         for start in range(0, len(frames), _BLOCK):
             some = emphasized(frames[start : start + _BLOCK]) * window
@@ -492,5 +490,6 @@ KINDS: Mapping[str, Callable[[Mapping[str, Any]], Features]] = MappingProxyType(
         "Phi4MultimodalFeatureExtractor": _phi4,
         "Gemma3nAudioFeatureExtractor": _gemma3n,
         "Gemma4AudioFeatureExtractor": _gemma4,
+        "Gemma4UnifiedAudioFeatureExtractor": _samples,
     }
 )

@@ -134,7 +134,10 @@ class SpanHearing(BlockHearing):
 
 
 class ChunkHearing(BlockHearing):
-    """Reads sounds of any length at once, of which so many frames become the rows of a chunk: (1, frames, bins)."""
+    """Reads sounds of any length at once, of which so many frames become the rows of a chunk: (1, frames, bins).
+
+    Or one frame of samples its row: (1, frames, samples).
+    """
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
         count = int(prepared[self._told["mask"]].sum())  # what is behind was never heard
@@ -161,7 +164,12 @@ def hearing_of(
     program: Program, config: Mapping[str, Any], budget: int, told: Mapping[str, Any]
 ) -> Hearing:
     """Return what reads the sounds of a package; see `Reader` for its arguments."""
-    kinds = {"blocks": BlockHearing, "span": SpanHearing, "chunks": ChunkHearing}
+    kinds = {
+        "blocks": BlockHearing,
+        "span": SpanHearing,
+        "chunks": ChunkHearing,
+        "samples": ChunkHearing,
+    }
     kind = next((one for name, one in kinds.items() if told.get(name)), Hearing)
     return kind(program, config, budget, told)
 

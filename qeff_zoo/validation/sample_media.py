@@ -37,7 +37,9 @@ _WINDOWS = (0.7, 1.6, 1.0, 0.4)
 _BLOCKS = (0.7, 0.7, 1.6, 2.0, 2.0, 0.4)
 #: In chunks, of sounds whose shorter ones may be filled up.
 _CHUNKS = (0.7, 2.4, 1.0, 3.3)
-#: The same in frames, of sounds of which so many become a row.
+#: In frames, of sounds each of which becomes a row.
+_ROWS = (2, 5, 1, 4)
+#: The same, of sounds of which so many become a row.
 _FRAMES = (39, 39, 70, 17, 17, 33)
 
 
@@ -119,6 +121,11 @@ def sounds(reader: Hearing, told: Mapping[str, Any]) -> Iterator[Prepared]:
         frames, bins = reader.shape
         for length in cycle(_BLOCKS if told.get("apart") else _CHUNKS):
             features = random.standard_normal((1, int(length * frames), bins), np.float32)
+            yield {FEATURES: features, told["mask"]: np.ones(features.shape[:2], bool)}
+    if told.get("samples"):
+        _, samples = reader.shape
+        for length in cycle(_ROWS):
+            features = random.standard_normal((1, length, samples), np.float32)
             yield {FEATURES: features, told["mask"]: np.ones(features.shape[:2], bool)}
     if told.get("span"):
         merged, bins = reader.shape

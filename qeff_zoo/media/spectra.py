@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mel filters, as feature extractors make them: triangles over the frequencies of a spectrum."""
+"""Frames of samples, their power spectra, and mel filters over those, as feature extractors make them."""
 
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -10,6 +10,20 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[Any]
 
 _HIGHEST = 8000.0  # hertz, of Whisper's filters
+
+
+def frames_of(samples: Array, width: int, hop: int) -> Array:
+    """Cut samples into overlapping frames, (frames, width)."""
+    if len(samples) < width:
+        return np.zeros((0, width))
+    return np.lib.stride_tricks.sliding_window_view(samples, width)[::hop]
+
+
+def power(frames: Array, window: Array, size: int) -> Array:
+    """Return the power spectra of frames, (frames, size // 2 + 1), with the rounding of Hugging Face's own."""
+    spectra = np.fft.rfft(frames * window, n=size, axis=1).astype(np.complex64)
+    powers: Array = np.abs(spectra, dtype=np.float64) ** 2
+    return powers
 
 
 @lru_cache
