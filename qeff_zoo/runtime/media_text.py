@@ -156,7 +156,9 @@ class MediaTextSession(TextGenerationSession):
         """Turn text into token ids, of which one stands for each picture or sound."""
         if self._mark and self.tokenizer is not None:
             text = text.replace(self._mark, self.tokenizer.name(self.marker))
-        for marker, form in self.spaced.items() if self.tokenizer is not None else ():
+        for marker, form in self.spaced.items():
+            if self.tokenizer is None:
+                break
             shown = self.tokenizer.name(marker)
             before_words = r"(?=[^\s<])" if form.endswith(" ") else ""
             text = form.format(shown).join(re.split(re.escape(shown) + before_words, text))
