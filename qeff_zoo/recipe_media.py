@@ -174,6 +174,13 @@ class Sounds(Media):
             blocks only for attention.
         chunks: Name of the encoder's rows of a chunk, where it reads a sound of any length at once, and attends within
             chunks of it and what is before.
+        samples: Name in the audio config of the samples of a frame, where a matrix makes a row of each frame, and there
+            is no encoder.
+        rows: Field of the config with the number of rows of every sound, where a forward fills those up with others.
+        apart: Whether a sound is read by itself only, since an encoder hears what a processor fills up the shorter of
+            several with.
+        taken_as: Kind of features as which a forward takes the rows of a sound that was read already, where it takes
+            none of sounds.
         written: Whether a message is a text in which the token stands for each sound, and no list of parts.
     """
 
@@ -188,6 +195,10 @@ class Sounds(Media):
     span: int = 0
     blocks: str = ""
     chunks: str = ""
+    samples: str = ""
+    rows: str = ""
+    apart: bool = False
+    taken_as: str = ""
     written: bool = False
 
 

@@ -1,38 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gemma 3n with pictures, `transformers.models.gemma3n`: a tower of the package timm, MobileNet V5, and Gemma 3n."""
+"""Gemma 3n, `transformers.models.gemma3n`: pictures by a tower of the package timm, MobileNet V5; sounds in chunks."""
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.recipe import Images, Sounds, Tiny
 
 from .gemma3n_text import RECIPE as GEMMA3N_TEXT
 from .llava import RECIPE as LLAVA
 
 # Tokens of pictures and sounds come after those of the text, and have tables of their own.
 _TEXT = {"model_type": "gemma3n_text", "vocab_size_per_layer_input": 240}
-_TOKENS = {"model_type": "gemma3n_vision", "vocab_size": 5, "vocab_offset": 240}
-_AUDIO = {"model_type": "gemma3n_audio", "vocab_size": 12, "vocab_offset": 245, "hidden_size": 32}
-_LAYERS = {"conf_num_attention_heads": 2, "conf_num_hidden_layers": 2}
-_NARROW = {"channel_multiplier": 0.05, "msfa_output_resolution": 2}
-_SIZE = {"height": 64, "width": 64}
-_IMAGE = {"image_token_id": 241, "boi_token_id": 240, "eoi_token_id": 242}
-_SOUND = {"audio_token_id": 246, "boa_token_id": 245, "eoa_token_id": 247}
+_SEES = {
+    "model_type": "gemma3n_vision", "vocab_size": 5, "vocab_offset": 240, "initializer_range": 0.2,
+    "model_args": {"channel_multiplier": 0.05, "msfa_output_resolution": 2},
+}  # fmt: skip
+_HEARS = {
+    "model_type": "gemma3n_audio", "vocab_size": 12, "vocab_offset": 245, "initializer_range": 0.3, "hidden_size": 32,
+    "input_feat_size": 8, "sscp_conv_channel_size": [4, 3], "conf_num_attention_heads": 2, "conf_num_hidden_layers": 2,
+    "conf_attention_chunk_size": 3, "conf_attention_context_left": 5, "conf_attention_context_right": 1,
+    "conf_attention_logit_cap": 5.0, "conf_conv_kernel_size": 3, "conf_reduction_factor": 2,
+}  # fmt: skip
+_TINY = {
+    "boi_token_id": 240, "image_token_id": 241, "eoi_token_id": 242, "vision_soft_tokens_per_image": 4,
+    "boa_token_id": 245, "audio_token_id": 246, "eoa_token_id": 247, "audio_soft_tokens_per_image": 5,
+    "text_config": {**GEMMA3N_TEXT.tiny[0].config, **_TEXT}, "vision_config": _SEES, "audio_config": _HEARS,
+}  # fmt: skip
+_SIGLIP = {"image_processor_type": "SiglipImageProcessor", "size": {"height": 64, "width": 64}}
 
 RECIPE = replace(
     LLAVA,
-    model_type="gemma3n",
-    architectures=("Gemma3nForConditionalGeneration",),
-    special="Convolutions, and attention among them, of the package timm; tables of embeddings for a picture's tokens.",
-    requires=("timm",),
+    model_type="gemma3n", architectures=("Gemma3nForConditionalGeneration",), requires=("timm",),
+    special="Convolutions, and attention among them, of the package timm, or sound in chunks; tables for their tokens.",
     images=Images(spaced="\n\n{}\n\n", before=("boi_token_id",), after=("eoi_token_id",)),
-    tiny=(
-        Tiny(
-            config={
-                **_IMAGE, **_SOUND, "vision_soft_tokens_per_image": 4,
-                "text_config": {**GEMMA3N_TEXT.tiny[0].config, **_TEXT}, "audio_config": {**_AUDIO, **_LAYERS},
-                "vision_config": {**_TOKENS, "initializer_range": 0.2, "model_args": _NARROW},
-            },
-            image_processor={"image_processor_type": "SiglipImageProcessor", "size": _SIZE},
-        ),
+    sounds=Sounds(
+        mask="input_features_mask", chunks="conf_attention_chunk_size", rows="audio_soft_tokens_per_image", apart=True,
+        taken_as="image", spaced="\n\n{}\n\n", before=("boa_token_id",), after=("eoa_token_id",),
     ),
+    tiny=(Tiny(config=_TINY, image_processor=_SIGLIP),),
 )  # fmt: skip

@@ -26,15 +26,15 @@ IMAGES = Images(
     patches=True, positions="image_position_ids", types="mm_token_type_ids", whole="image",
     before=("boi_token_id",), after=("eoi_token_id",),
 )  # fmt: skip
+SOUNDS = Sounds(
+    mask="input_features_mask", chunks="attention_chunk_size", embedded=True,
+    before=("boa_token_id",), after=("eoa_token_index",),
+)  # fmt: skip
 
 RECIPE = replace(
     LLAVA,
     model_type="gemma4", architectures=("Gemma4ForConditionalGeneration",),
     special="Patches of pictures of any size, whose tokens may see one another in sliding layers; or sound in chunks.",
-    images=IMAGES,
-    sounds=Sounds(
-        mask="input_features_mask", chunks="attention_chunk_size", embedded=True,
-        before=("boa_token_id",), after=("eoa_token_index",),
-    ),
+    images=IMAGES, sounds=SOUNDS,
     tiny=(Tiny(config=_HEARS | _TINY), Tiny(config=_HEARS | _E2B, name="shared")),
 )  # fmt: skip

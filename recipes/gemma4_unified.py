@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gemma 4 Unified with pictures, `transformers.models.gemma4_unified`: no tower, each patch of 48 pixels is a row."""
+"""Gemma 4 Unified, `transformers.models.gemma4_unified`: no tower, each patch of 48 pixels or 640 samples is a row."""
 
 from dataclasses import replace
 
 from qeff_zoo.recipe import Tiny
 
-from .gemma4 import BOTH_WAYS, IMAGES, TOKENS
+from .gemma4 import BOTH_WAYS, IMAGES, SOUNDS, TOKENS
 from .gemma4 import RECIPE as GEMMA4
 from .gemma4_unified_text import RECIPE as GEMMA4_UNIFIED_TEXT
 
 _TEXT = {**GEMMA4_UNIFIED_TEXT.tiny[0].config, "model_type": "gemma4_unified_text"}
 _SIZES = {"patch_size": 2, "mm_embed_dim": 64, "mm_posemb_size": 32, "output_proj_dims": 64}
+_HEARS = {"boa_token_id": 205, "eoa_token_index": 206, "audio_config": {"audio_embed_dim": 24}}
+_TINY = {**TOKENS, **_HEARS, "text_config": {**_TEXT, **BOTH_WAYS}, "vision_config": _SIZES}
 
 RECIPE = replace(
     GEMMA4,
     model_type="gemma4_unified",
     architectures=("Gemma4UnifiedForConditionalGeneration",),
-    special="No tower: large patches become rows by one matrix and two tables of positions; they see one another.",
+    special="No tower: large patches become rows by one matrix and two tables of positions, samples by another.",
     images=replace(IMAGES, merged=True),
-    sounds=None,
-    tiny=(Tiny(config={**TOKENS, "text_config": {**_TEXT, **BOTH_WAYS}, "vision_config": _SIZES}),),
+    sounds=replace(SOUNDS, chunks="", samples="audio_embed_dim"),
+    tiny=(Tiny(config=_TINY),),
 )

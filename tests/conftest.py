@@ -19,6 +19,7 @@ import selection
 import warm
 
 from qeff_zoo.registry import list_recipes
+from qeff_zoo.tasks import tasks_of
 
 pytest_plugins = [
     "fixtures_hub",
@@ -113,9 +114,10 @@ def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
 def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the tests of tiny models that require what an option names; without it, those that require nothing."""
     required = {
-        f"{recipe.model_type}-{tiny.name}": recipe.requires
+        f"{recipe.model_type}-{tiny.name}{of_task}": recipe.requires
         for recipe in list_recipes()
         for tiny in recipe.tiny
+        for of_task in ("", *(f"-{task}" for task in tasks_of(recipe)))
     }
     asked = config.getoption("--requiring")
     kept, left = [], []

@@ -30,6 +30,7 @@ from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.media.features import find
+from qeff_zoo.media.sound_processor import SoundProcessor
 from qeff_zoo.registry import recipe_for
 from qeff_zoo.runtime import Engine, open_session
 from qeff_zoo.runtime.any_to_any import AnyToAnySession
@@ -243,6 +244,18 @@ def test_features_of_gemma_4_are_those_of_transformers(samples: int, more: dict[
     ours, count = find(settings).compute(given), int(theirs["input_features_mask"].sum())
     assert ours.shape == (count, 128)
     np.testing.assert_allclose(ours, theirs["input_features"][0, :count], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("samples", [1, 640, 641, 16_000])
+def test_frames_of_gemma_4_without_a_tower_are_those_of_transformers(samples: int) -> None:
+    """Bit for bit; each becomes a row."""
+    extractor = transformers.Gemma4UnifiedAudioFeatureExtractor()
+    given = sound(samples, samples / RATE)
+    theirs = extractor([given], return_tensors="np")
+    settings = json.loads(extractor.to_json_string())
+    ours = SoundProcessor(find(settings), (1, 640), {"samples": "x", "mask": "input_features_mask"})
+    for name, array in ours(given).items():
+        np.testing.assert_array_equal(array, theirs[name], err_msg=name)
 
 
 def test_a_checkpoint_without_an_encoder_of_sounds_is_refused(tmp_path: Path) -> None:

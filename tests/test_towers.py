@@ -6,24 +6,31 @@ What needs timm runs in a part of its own of `scripts/test`, since with torchvis
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import parity
 import pytest
 import tokenizers
 import torch
 import transformers
 from PIL import Image
+from test_audio_text import RATE, sound
+from test_media_recipes import session_of
 
 from qeff_zoo import pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
-from qeff_zoo.errors import CheckpointError, ExportError
+from qeff_zoo.errors import CheckpointError, ExportError, GenerationError, MediaError
+from qeff_zoo.media.features import find
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.media.image_rules import settings_of_timm
 from qeff_zoo.registry import find_recipe
+from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.store import Store
+from qeff_zoo.tasks import for_task
 from qeff_zoo.validation import tiny_models
 
 #: Ids in the tiny models of tokens that stand for pictures, and what is beside them.
@@ -89,6 +96,90 @@ def test_a_published_checkpoint_answers_as_generate(
     assert main([*command, "--generation-len", "8", "--prompt", prompt]) == 0
     (found,) = json.loads(capsys.readouterr().out)["outputs"]
     assert found["token_ids"] == right[0, given["input_ids"].shape[1] :].tolist()
+
+
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
+    """Give a session of a tiny Gemma 3n that sees and hears, transformers' processor, and its model."""
+    recipe, folder = (
+        for_task(find_recipe("gemma3n"), "any-to-any"),
+        tmp_path_factory.mktemp("gemma"),
+    )
+    config = {**recipe.tiny[0].config, "audio_soft_tokens_per_image": 17}
+    case = parity.Case(recipe=recipe, tiny=replace(recipe.tiny[0], config=config))
+    subject = parity.Subject(case.config, recipe)
+    session: Any = session_of(case, subject)
+    places = {"boi": 240, "image": 241, "eoi": 242, "boa": 245, "audio": 246, "eoa": 247}
+    words = {f"w{number}": number for number in range(257)}
+    written = {f"<{name}>": number for name, number in places.items()}
+    for word, number in {"\n\n": 13, "\n\n\n\n": 14, **written}.items():
+        words[word] = words.pop(f"w{number}")
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Split(" ", "removed")
+    special = {f"{name}_token": f"<{name}>" for name in places}
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, eos_token="w7", pad_token="w0", extra_special_tokens=special
+    )
+    theirs: Any = transformers
+    seen = theirs.SiglipImageProcessorPil(size={"height": 64, "width": 64})
+    heard = theirs.Gemma3nAudioFeatureExtractor(feature_size=8)
+    whole = theirs.Gemma3nProcessor(heard, seen, fast, audio_seq_length=17, image_seq_length=4)
+    whole.save_pretrained(folder)
+    session.folder, session.tokenizer = folder, Tokenizer.find(folder)
+    return session, whole, subject.hf
+
+
+@pytest.mark.requiring("timm")
+def test_gemma_3n_answers_as_transformers_processor_and_generate(
+    gemma: tuple[Any, Any, Any],
+) -> None:
+    """Of pictures and sounds beside one another, whose line breaks are read together."""
+    session, process, model = gemma
+    image = Image.fromarray(np.full((100, 130, 3), 77, np.uint8))
+    heard = [sound(number, 0.87) for number in range(2)]
+    told = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    for text, count in {"w3 <audio><image> w4 <audio> w5": 1, "w3 <audio><audio> w4": 0}.items():
+        shown = {"images": [image]} if count else {}
+        given = process(text=text, audio=heard, **shown, return_tensors="pt")
+        with torch.no_grad():
+            right = model.generate(**given, **told)
+        (found,) = session.generate(text, sounds=heard, **shown, generation_len=6, ignore_eos=True)
+        assert found.token_ids == right[0, given["input_ids"].shape[1] :].tolist(), text
+
+
+@pytest.mark.requiring("timm")
+def test_a_sound_of_gemma_3n_has_its_rows_whatever_is_beside_it(
+    gemma: tuple[Any, Any, Any],
+) -> None:
+    """Those that transformers makes of it alone, what fills them up included; one that is too long has none."""
+    session, process, model = gemma
+    sounds = [sound(number, seconds) for number, seconds in enumerate((0.04, 0.15, 0.61, 1.2))]
+    made = [session.prepare_sound(one) for one in sounds]
+    for one, read in zip(sounds, session.look(made), strict=True):
+        given = process(text="<audio>", audio=[one], return_tensors="pt")
+        with torch.no_grad():
+            right = model.model(**given).audio_hidden_states[0].numpy()
+        (found,) = read.features.values()
+        np.testing.assert_allclose(found, right, atol=1e-5 * np.abs(right).max(), rtol=0)
+    features = np.zeros((1, 150, 8), np.float32)
+    long = {"input_features": features, "input_features_mask": np.ones((1, 150), bool)}
+    with pytest.raises(GenerationError, match="has 19 rows of features; expected at most 17"):
+        session.look([long])
+    with pytest.raises(MediaError, match=r"has 30\.0 seconds; expected at most 30"):
+        session.prepare_sound(np.zeros(480_001, np.float32))
+
+
+@pytest.mark.parametrize("samples", [513, 640, 641, 16_000, 50_001])
+@pytest.mark.parametrize(
+    "more", [{}, {"preemphasis_htk_flavor": False, "per_bin_mean": [0.1] * 128}]
+)
+def test_features_of_gemma_3n_are_those_of_transformers(samples: int, more: dict[str, Any]) -> None:
+    """Bit for bit."""
+    extractor = transformers.Gemma3nAudioFeatureExtractor(**more)
+    given = sound(samples, samples / RATE)
+    theirs = extractor([given], sampling_rate=RATE, return_tensors="np")["input_features"]
+    ours = find(json.loads(extractor.to_json_string())).compute(given)
+    np.testing.assert_array_equal(ours, theirs[0])
 
 
 @pytest.mark.requiring("timm")

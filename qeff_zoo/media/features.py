@@ -7,7 +7,7 @@ In: the settings in a package's preprocessor_config.json. Out: a `Features`, whi
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -17,15 +17,21 @@ from numpy.typing import NDArray
 
 from qeff_zoo.errors import PackageError
 from qeff_zoo.media import dither, pieces
+from qeff_zoo.media.spectra import frames_of, htk_filters, kaldi_filters, power, slaney_filters
 from qeff_zoo.runtime.tokenizer import read_json
 
 Array: TypeAlias = NDArray[Any]
 
 _EPSILON = 1e-7
 _RATE = 16_000
-_HIGHEST = 8000.0  # hertz, of Whisper's filters
 _BLOCK = 3000  # frames that are computed at once
-_GEMMA = 480_000  # samples that Gemma 4 hears at most
+_GEMMA = 480_000  # samples that Gemma 3n and 4 hear at most
+#: Of Gemma 3n, unless its settings say otherwise; and samples that silence fills up to a multiple of.
+_GEMMA3N = {
+    "frame_length_ms": 32.0, "min_frequency": 125.0, "max_frequency": 7600.0, "preemphasis": 0.97,
+    "fft_overdrive": True, "mel_floor": 1e-5,
+}  # fmt: skip
+_WHOLE = 128
 #: Of Kaldi: samples of a frame, from one to the next, and of its spectrum; and the least energy.
 _WIDTH, _HOP, _SIZE, _FLOOR = 400, 160, 512, 1.192092955078125e-07
 
@@ -114,41 +120,19 @@ def _plain(settings: Mapping[str, Any]) -> Features:
     return Features(name="input_values", rate=rate, compute=compute)
 
 
+def _samples(settings: Mapping[str, Any]) -> Features:
+    """Samples as they are, in frames that do not overlap, of which silence fills up the last."""
+    width = int(settings.get("audio_samples_per_token", 640))
+
+    def compute(samples: Array) -> Array:
+        whole = np.pad(np.asarray(samples, np.float32), (0, -len(samples) % width))
+        return whole.reshape(-1, width)
+
+    rate = int(settings.get("sampling_rate", _RATE))
+    return Features(name="input_features", rate=rate, compute=compute, step=width)
+
+
 # --- spectra -----------------------------------------------------------------------------------
-
-
-def _power(frames: Array, window: Array, size: int) -> Array:
-    """Return the power spectra of frames, (frames, size // 2 + 1), with the rounding of Hugging Face's own."""
-    spectra = np.fft.rfft(frames * window, n=size, axis=1).astype(np.complex64)
-    powers: Array = np.abs(spectra, dtype=np.float64) ** 2
-    return powers
-
-
-def _frames(samples: Array, width: int, hop: int) -> Array:
-    """Cut samples into overlapping frames, (frames, width)."""
-    if len(samples) < width:
-        return np.zeros((0, width))
-    return np.lib.stride_tricks.sliding_window_view(samples, width)[::hop]
-
-
-def _triangles(edges: Array, places: Array) -> Array:
-    """Return filters that rise and fall between neighbouring edges, (places, filters)."""
-    widths = np.diff(edges)
-    slopes = edges[None, :] - places[:, None]
-    falling, rising = -slopes[:, :-2] / widths[:-1], slopes[:, 2:] / widths[1:]
-    filters: Array = np.maximum(0, np.minimum(falling, rising))
-    return filters
-
-
-@lru_cache
-def kaldi_filters(bins: int, size: int, rate: int, low: float, high: float) -> Array:
-    """Return mel filters as Kaldi makes them, (size // 2 + 1, bins): triangles in mel, not in hertz."""
-
-    def mel(hertz: Any) -> Array:
-        return np.asarray(1127.0 * np.log(1.0 + hertz / 700.0))
-
-    edges = np.linspace(mel(low), mel(high), bins + 2)
-    return _triangles(edges, mel((rate / size) * np.arange(size // 2 + 1)))
 
 
 def _kaldi_logs(settings: Mapping[str, Any]) -> Callable[[Array], Array]:
@@ -160,11 +144,11 @@ def _kaldi_logs(settings: Mapping[str, Any]) -> Callable[[Array], Array]:
     def compute(samples: Array) -> Array:
         # As 16-bit integers, which is what Kaldi reads.
         whole = np.asarray(samples, np.float32) * (2**15)
-        frames = _frames(whole.astype(np.float64), _WIDTH, _HOP)
+        frames = frames_of(whole.astype(np.float64), _WIDTH, _HOP)
         frames = frames - frames.mean(axis=1, keepdims=True)
         frames[:, 1:] -= 0.97 * frames[:, :-1]
         frames[:, 0] *= 1 - 0.97
-        mel = np.maximum(_FLOOR, (filters.T @ _power(frames, window, _SIZE).T).T)
+        mel = np.maximum(_FLOOR, (filters.T @ power(frames, window, _SIZE).T).T)
         logs: Array = np.log(mel).astype(np.float32)
         return logs
 
@@ -218,20 +202,6 @@ def _utterance(settings: Mapping[str, Any]) -> Features:
     )
 
 
-@lru_cache
-def slaney_filters(bins: int, size: int, rate: int) -> Array:
-    """Return mel filters as Slaney's toolbox makes them, (size // 2 + 1, bins): triangles in hertz, of equal areas."""
-    knee, step = 15.0, 27.0 / np.log(6.4)  # mels at 1,000 Hz, above which they are logarithmic
-
-    def hertz(mel: Array) -> Array:
-        return np.where(mel < knee, 200.0 / 3 * mel, 1000.0 * np.exp((mel - knee) / step))
-
-    edges = hertz(np.linspace(0.0, knee + step * np.log(_HIGHEST / 1000.0), bins + 2))
-    filters = _triangles(edges, np.linspace(0, rate // 2, size // 2 + 1))
-    scaled: Array = filters * (2.0 / (edges[2:] - edges[:-2]))
-    return scaled
-
-
 def _whisper(settings: Mapping[str, Any]) -> Features:
     """Whisper's log-mel features, whose quietest value depends on the loudest of the whole recording."""
     bins, size = int(settings.get("feature_size", 80)), int(settings.get("n_fft", 400))
@@ -242,7 +212,7 @@ def _whisper(settings: Mapping[str, Any]) -> Features:
     def compute(samples: Array) -> Array:
         count = len(samples) // hop
         around = np.pad(np.asarray(samples, np.float32), size // 2, mode="reflect")
-        frames = _frames(around, size, hop)
+        frames = frames_of(around, size, hop)
         logs = np.empty((count, bins), np.float32)
         for start in range(0, count, _BLOCK):  # hours of spectra do not fit into memory
             stop = min(start + _BLOCK, count)
@@ -269,17 +239,6 @@ def _qwen3(settings: Mapping[str, Any]) -> Features:
     return replace(whisper, compute=compute)
 
 
-@lru_cache
-def htk_filters(
-    bins: int, size: int, rate: int, low: float = 0.0, high: float | None = None
-) -> Array:
-    """Return mel filters by HTK's scale, (size // 2 + 1, bins): triangles in hertz, each as high as the others."""
-    limits = (low, rate // 2 if high is None else high)
-    least, most = (2595.0 * np.log10(1.0 + one / 700.0) for one in limits)
-    edges = 700.0 * (10.0 ** (np.linspace(least, most, bins + 2) / 2595.0) - 1.0)
-    return _triangles(edges, np.linspace(0, rate // 2, size // 2 + 1))
-
-
 def _granite_logs(settings: Mapping[str, Any], bins: int) -> Callable[..., Array]:
     """Return what computes Granite Speech's log-mel features, whose quietest value depends on the loudest.
 
@@ -299,7 +258,7 @@ def _granite_logs(settings: Mapping[str, Any], bins: int) -> Callable[..., Array
 
     def compute(samples: Array, count: int | None = None) -> Array:
         around = np.pad(np.asarray(samples, np.float32), size // 2, mode="reflect")
-        frames = _frames(around, size, hop)[:count]
+        frames = frames_of(around, size, hop)[:count]
         logs = np.empty((len(frames), bins), np.float32)
         for start in range(0, len(frames), _BLOCK):
             spectra = np.fft.rfft(frames[start : start + _BLOCK] * window, axis=1)
@@ -363,7 +322,7 @@ def _nemo(settings: Mapping[str, Any]) -> Features:
         whole, count = np.array(samples, np.float32), len(samples) // hop
         if emphasis is not None:
             whole[1:] -= np.float32(emphasis) * whole[:-1].copy()
-        frames = _frames(np.pad(whole, size // 2), size, hop)
+        frames = frames_of(np.pad(whole, size // 2), size, hop)
         logs = np.empty((count, bins), np.float32)
         for start in range(0, count, _BLOCK):
             stop = min(start + _BLOCK, count)
@@ -404,7 +363,7 @@ def _lasr(settings: Mapping[str, Any]) -> Features:
     window, filters = np.hanning(width), kaldi_filters(bins, size, rate, 125.0, 7500.0)
 
     def compute(samples: Array) -> Array:
-        frames = _frames(np.asarray(samples, np.float32), width, hop)
+        frames = frames_of(np.asarray(samples, np.float32), width, hop)
         logs = np.empty((len(frames), bins), np.float32)
         for start in range(0, len(frames), _BLOCK):
             spectra = np.fft.rfft(frames[start : start + _BLOCK] * window, n=size, axis=1)
@@ -425,7 +384,7 @@ def _phi4(settings: Mapping[str, Any]) -> Features:
     filters = kaldi_filters(bins, size, rate, *limits).astype(np.float32)
 
     def compute(samples: Array) -> Array:
-        frames = _frames(np.asarray(samples, np.float32), width, hop)
+        frames = frames_of(np.asarray(samples, np.float32), width, hop)
         logs = np.empty((len(frames), bins), np.float32)
         for start in range(0, len(frames), _BLOCK):
             some = frames[start : start + _BLOCK]
@@ -438,15 +397,45 @@ def _phi4(settings: Mapping[str, Any]) -> Features:
     return Features(name="audio_input_features", rate=rate, compute=compute, step=hop, least=width)
 
 
-def _gemma4(settings: Mapping[str, Any]) -> Features:
-    """Gemma 4's log-mel features, of frames of which the first begins half a frame before the sound."""
+def _gemma3n(settings: Mapping[str, Any]) -> Features:
+    """Gemma 3n's log-mel features, of a sound with a little silence behind it."""
+
+    def hann(width: int) -> Array:
+        """Return Hann's window with the rounding of Hugging Face's own."""
+        angles = 2 * np.pi * np.arange(width, dtype=np.float32) / width
+        window: Array = 0.5 * (1 - np.cos(angles))
+        return window
+
+    gemma4 = _gemma4({**_GEMMA3N, **settings}, least=np.maximum, hann=hann, centred=False)
+
+    def compute(samples: Array) -> Array:
+        return gemma4.compute(np.pad(samples, (0, -len(samples) % _WHOLE)))
+
+    return replace(gemma4, compute=compute)
+
+
+def _gemma4(
+    settings: Mapping[str, Any],
+    *,
+    least: Callable[..., Array] = np.add,
+    hann: Callable[[int], Array] = lambda width: np.hanning(width + 1)[:-1],
+    centred: bool = True,
+) -> Features:
+    """Gemma 4's log-mel features.
+
+    Args:
+        settings: Of preprocessor_config.json.
+        least: How the floor keeps logarithms finite.
+        hann: Samples of a frame -> its window.
+        centred: Whether the first frame begins half a frame before the sound.
+    """
     rate = int(settings.get("sampling_rate", _RATE))
     lengths = (settings.get("frame_length_ms", 20.0), settings.get("hop_length_ms", 10.0))
     width, hop = (round(rate * one / 1000) for one in lengths)
     size = 2 ** math.ceil(math.log2(width)) * (2 if settings.get("fft_overdrive") else 1)
     limits = float(settings.get("min_frequency", 0)), float(settings.get("max_frequency", 8000))
     filters = htk_filters(int(settings.get("feature_size", 128)), size, rate, *limits)
-    window = np.hanning(width + 1)[:-1].astype(np.float32)
+    window, first = hann(width).astype(np.float32), width // 2 if centred else 0
     loud, emphasis = settings.get("input_scale_factor", 1.0), settings.get("preemphasis", 0.0)
     floor = float(settings.get("mel_floor", 1e-3))
     mean = np.reshape(settings.get("per_bin_mean") or 0.0, -1)
@@ -458,18 +447,22 @@ def _gemma4(settings: Mapping[str, Any]) -> Features:
         if not emphasis:
             return before
         if settings.get("preemphasis_htk_flavor", True):
-            own, before = before, np.concatenate([before[:, :1], before[:, :-1]], axis=1)
+            of_itself, others = (
+                before[:, :1] * (1 - emphasis),
+                before[:, 1:] - emphasis * before[:, :-1],
+            )
+            return np.concatenate([of_itself, others], axis=1)
         taken: Array = own - emphasis * before
         return taken
 
     def compute(samples: Array) -> Array:
-        around = np.pad(np.asarray(samples, np.float32) * np.float32(loud), (width // 2, 0))
-        frames = _frames(around, width + 1, hop)
+        around = np.pad(np.asarray(samples, np.float32) * np.float32(loud), (first, 0))
+        frames = frames_of(around, width + 1, hop)
         logs = np.empty((len(frames), filters.shape[1]), np.float32)
         for start in range(0, len(frames), _BLOCK):
             some = emphasized(frames[start : start + _BLOCK]) * window
             spectra = np.abs(np.fft.rfft(some, n=size, axis=1))
-            logs[start : start + _BLOCK] = (np.log(spectra @ filters + floor) - mean) / spread
+            logs[start : start + _BLOCK] = (np.log(least(spectra @ filters, floor)) - mean) / spread
         return logs
 
     return Features(
@@ -477,7 +470,7 @@ def _gemma4(settings: Mapping[str, Any]) -> Features:
         rate=rate,
         compute=compute,
         step=hop,
-        least=width + 1 - width // 2,
+        least=width + 1 - first,
         most=_GEMMA,
     )
 
@@ -495,6 +488,8 @@ KINDS: Mapping[str, Callable[[Mapping[str, Any]], Features]] = MappingProxyType(
         "GraniteSpeechFeatureExtractor": _granite,
         "GraniteSpeech5FeatureExtractor": _granite5,
         "Phi4MultimodalFeatureExtractor": _phi4,
+        "Gemma3nAudioFeatureExtractor": _gemma3n,
         "Gemma4AudioFeatureExtractor": _gemma4,
+        "Gemma4UnifiedAudioFeatureExtractor": _samples,
     }
 )

@@ -47,7 +47,7 @@ class SoundProcessor:
         """
         if self.told.get("blocks"):
             return {self.features.name: self.features.compute(samples)[None]}
-        if self.told.get("chunks"):
+        if self.told.get("chunks") or self.told.get("samples"):
             self._check_length(samples, self.features.most)
             logs = self.features.compute(samples)[None]
             return {self.features.name: logs, self.told["mask"]: np.ones(logs.shape[:2], bool)}

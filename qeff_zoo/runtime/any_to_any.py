@@ -61,7 +61,10 @@ class AnyToAnySession(ImageTextToTextSession):
         #: The token that stands for a row of a sound.
         self._heard = self._id(self.of_sounds["token"])
         self.placeholders |= {self._heard}
-        self.markers["sounds"] = self._id(self.of_sounds.get("marker") or self.of_sounds["token"])
+        heard = self._id(self.of_sounds.get("marker") or self.of_sounds["token"])
+        self.markers["sounds"] = heard
+        if form := self.of_sounds.get("spaced"):
+            self.spaced[heard] = form
 
     @property
     def takes(self) -> tuple[str, ...]:

@@ -134,24 +134,42 @@ class SpanHearing(BlockHearing):
 
 
 class ChunkHearing(BlockHearing):
-    """Reads sounds of any length at once, of which so many frames become the rows of a chunk: (1, frames, bins)."""
+    """Reads sounds of any length at once, of which so many frames become the rows of a chunk: (1, frames, bins).
+
+    Or one frame of samples its row: (1, frames, samples).
+    """
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
         count = int(prepared[self._told["mask"]].sum())  # what is behind was never heard
         heard = {self.name: prepared[self.name][:, :count]}
         count, told = self._in_blocks(heard)
-        found, filled = self._run(told), told[_REAL].size
+        found, filled = dict(self._run(told)), told[_REAL].size
+        if (lengths := found.pop("lengths", None)) is not None:  # as many rows of every sound
+            self._check_rows(int(lengths[0]), *found.values())
+            return Encoded(digest=digest, features=found, kind=self.kind)
         features = {
             name: rows[: -(-count // (filled // len(rows)))] for name, rows in found.items()
         }
         return Encoded(digest=digest, features=features, kind=self.kind)
+
+    def _check_rows(self, count: int, rows: Array) -> None:
+        if count > len(rows):
+            raise GenerationError(
+                f"A sound has {count} rows of features; expected at most {len(rows)}, which is what the model hears. "
+                "Give a shorter one, or what the checkpoint's own processor returns of it."
+            )
 
 
 def hearing_of(
     program: Program, config: Mapping[str, Any], budget: int, told: Mapping[str, Any]
 ) -> Hearing:
     """Return what reads the sounds of a package; see `Reader` for its arguments."""
-    kinds = {"blocks": BlockHearing, "span": SpanHearing, "chunks": ChunkHearing}
+    kinds = {
+        "blocks": BlockHearing,
+        "span": SpanHearing,
+        "chunks": ChunkHearing,
+        "samples": ChunkHearing,
+    }
     kind = next((one for name, one in kinds.items() if told.get(name)), Hearing)
     return kind(program, config, budget, told)
 

@@ -87,6 +87,8 @@ class MediaTextSession(TextGenerationSession):
         self.marker = self.placeholder if self._mark else self._id(marker)
         #: The same by argument of a request.
         self.markers = {self.argument: self.marker}
+        #: How those are written into a text that are not written as they are.
+        self.spaced = {self.marker: told["spaced"]} if told.get("spaced") else {}
 
     def _learn_writing(self, folder: Path) -> None:
         """Read what of a checkpoint's files says how prompts and pictures are written."""
@@ -154,10 +156,12 @@ class MediaTextSession(TextGenerationSession):
         """Turn text into token ids, of which one stands for each picture or sound."""
         if self._mark and self.tokenizer is not None:
             text = text.replace(self._mark, self.tokenizer.name(self.marker))
-        if (form := self.told.get("spaced")) and self.tokenizer is not None:
-            shown = self.tokenizer.name(self.marker)
+        for marker, form in self.spaced.items():
+            if self.tokenizer is None:
+                break
+            shown = self.tokenizer.name(marker)
             before_words = r"(?=[^\s<])" if form.endswith(" ") else ""
-            text = re.sub(re.escape(shown) + before_words, lambda _: form.format(shown), text)
+            text = form.format(shown).join(re.split(re.escape(shown) + before_words, text))
         return super()._encode(text, special_tokens=special_tokens)
 
     def _read(self, prompt: Prompt) -> Sequence[int]:

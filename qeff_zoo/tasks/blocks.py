@@ -27,7 +27,7 @@ from qeff_zoo.tasks.seams import Noted, swapped, unread
 
 FEATURES, REAL, WINDOWS = "input_features", "attention_mask", "window_index"
 _BLOCKS, _WINDOWS = 3, 5  # of the example
-_MOST = 1 << 16  # of both
+MOST = 1 << 16  # of both
 
 
 class _Hidden(Noted):
@@ -130,7 +130,7 @@ def tracing(model: Any, sounds: Sounds) -> Tracing:
         torch.ones(_BLOCKS, frames, dtype=torch.long),
         torch.zeros(_WINDOWS, model.base_model.projector.window_size, dtype=torch.long),
     ]
-    sizes = [Dim(name, min=2, max=_MOST) for name in ("blocks", "blocks", "windows")]
+    sizes = [Dim(name, min=2, max=MOST) for name in ("blocks", "blocks", "windows")]
     return Tracing(
         module=Sound(model, sounds).eval(),
         inputs={"given": given},

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """One window of a sound through the encoder of a model that reads sounds and text, as it is traced: program `audio`.
 
-IN   input_features (1, bins, frames) f32               of a window, as many frames as the encoder has positions for
+IN   input_features (1, bins, frames) f32               of a window, as many frames as the encoder has positions for;
+                                                        or (blocks, 1, samples) of a sound of any length, of models
+                                                        that make a row of each frame of samples without an encoder
      [<mask> (1, frames) i64]                           1 is sound, 0 is what fills it up, of models that ask; named
                                                         after the forward's argument
      [window_ids (1,) i64]                              which window of its sound it is, of models that ask when its
                                                         rows are, or read a short sound otherwise than the last piece
                                                         of a longer one
-OUT  audio_embeds (rows, hidden)                        a row for each placeholder token
+OUT  audio_embeds (rows, hidden)                        a row for each placeholder token; (audio_rows, hidden)
      [lengths (1,) i64]                                 with a mask: how many of those rows are of the sound
 
 The forward that is traced is transformers' own, up to where it would merge the features into the text. Encoders that
@@ -22,6 +24,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor, nn
+from torch.export import Dim
 from torch.utils._python_dispatch import _disable_current_modes
 
 from qeff_zoo.export.concrete import Concrete
@@ -31,6 +34,7 @@ from qeff_zoo.tasks.patches import rows_of
 from qeff_zoo.tasks.seams import Noted, swapped, unread
 
 FEATURES, NUMBER = "input_features", "window_ids"
+_FRAMES = 3  # of the example
 #: Configs' names for the number of positions of an encoder.
 _POSITIONS = ("max_source_positions", "max_position_embeddings")
 #: What says where windows end in a sequence that has no padding, and how long the longest is.
@@ -102,6 +106,23 @@ class Window(nn.Module):
             return found.index_select(0, number)
 
         return [(base, self.sounds.times, when)]
+
+
+class Frames(nn.Module):
+    """The rows of frames of samples, each of which becomes one by itself.
+
+    Args:
+        model: Hugging Face model.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the rows of features."""
+        (frames,) = given
+        return (rows_of(self.model.base_model.get_audio_features(frames).pooler_output),)
 
 
 class Packed(Window):
@@ -212,6 +233,16 @@ def tracing(
         return chunks.tracing(model, told)
     if told.span:
         return spans.tracing(model, told, Images(**images) if images else None)
+    if told.samples:
+        samples = getattr(model.config.audio_config, told.samples)
+        return Tracing(
+            module=Frames(model).eval(),
+            inputs={"given": [torch.zeros(_FRAMES, 1, samples)]},
+            dynamic_shapes={"given": [{0: Dim("blocks", min=2, max=blocks.MOST)}]},
+            input_names=[FEATURES],
+            output_names=["audio_embeds"],
+            then=blocks.name_rows,
+        )
     bins, frames = window_of(model, told)
     given = [torch.zeros(1, bins, frames)]
     if told.mask:

@@ -20,12 +20,14 @@ take features that are there already, or puts rows in place of other tokens, too
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -47,6 +49,8 @@ _TAKES = "mm_encoder_outputs"
 #: Its argument for tokens that have experts of pictures, of models with such experts.
 _ROUTES = "moe_mm_token_type_ids"
 _KINDS = "image", "video"
+#: What makes masks, and its argument for tokens that see one another.
+_MASKS, _BLOCKS = "create_masks_for_generate", "block_sequence_ids"
 _SUMS = Tensor.__add__, Tensor.add, torch.add
 _FILLS = Tensor.masked_fill, torch.masked_fill
 
@@ -111,6 +115,7 @@ class Step(decoding.Step):
     def __init__(self, *args: Any, media: Media, **told: Any) -> None:
         super().__init__(*args, **told)
         self.media, self.modality = media, _modality(media)
+        self.kind = getattr(media, "taken_as", "") or self.modality
 
     def call(
         self,
@@ -149,7 +154,7 @@ class Step(decoding.Step):
             for module in self.model.modules()
             if hasattr(type(module), "_deepstack_process")
         ]
-        given: dict[str, Any] = {_TAKES: {self.modality: output}}
+        given: dict[str, Any] = {_TAKES: {self.kind: output}}
         swaps: list[tuple[Any, str, Any]] = [*adders]
         arguments = inspect.signature(self.model.forward).parameters
         if _ROUTES in arguments:
@@ -158,7 +163,7 @@ class Step(decoding.Step):
             given, embed = {}, self.model.get_input_embeddings()
             plain = embed.forward
             swaps.append((embed, "forward", lambda tokens: merged.put(plain(tokens), features)))
-        with merged, swapped(*swaps):
+        with merged, swapped(*swaps), self._one_way():
             return self.model(
                 input_ids=input_ids,
                 position_ids=position_ids,
@@ -167,6 +172,13 @@ class Step(decoding.Step):
                 **given,
                 **types,
             )
+
+    def _one_way(self) -> Any:
+        """Let no tokens of sounds see one another both ways, as a forward may say of all that a call has."""
+        module = vars(sys.modules[type(self.model).__module__])
+        masks = module.get(_MASKS) if isinstance(self.media, Sounds) else None
+        changed = {_MASKS: lambda **told: masks(**{**told, _BLOCKS: None})} if masks else {}
+        return mock.patch.dict(module, changed)
 
 
 def _of_pictures(config: Any, input_ids: Tensor) -> Tensor:

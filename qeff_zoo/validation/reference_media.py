@@ -100,7 +100,7 @@ class Media:
     @property
     def together(self) -> bool:
         """Whether sequences may be rows of one call: not where a row would see what fills up those of another."""
-        alone = ("crossing", "blocks", "span")
+        alone = ("crossing", "blocks", "span", "apart")
         return not any(told.get(name) for told in self._every for name in alone)
 
     def behind(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:

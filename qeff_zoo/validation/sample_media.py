@@ -37,9 +37,11 @@ _WINDOWS = (0.7, 1.6, 1.0, 0.4)
 #: Of those that an encoder reads at once, in its blocks: those of a prompt are as long as one another, since
 #: transformers' processor would fill up the shorter one, and its model hear that.
 _BLOCKS = (0.7, 0.7, 1.6, 2.0, 2.0, 0.4)
-#: The same in chunks, of sounds whose shorter ones may be filled up.
+#: In chunks, of sounds whose shorter ones may be filled up.
 _CHUNKS = (0.7, 2.4, 1.0, 3.3)
-#: The same in frames, of sounds of which so many become a row.
+#: In frames, of sounds each of which becomes a row.
+_ROWS = (2, 5, 1, 4)
+#: The same, of sounds of which so many become a row.
 _FRAMES = (39, 39, 70, 17, 17, 33)
 
 
@@ -137,8 +139,13 @@ def sounds(reader: Hearing, told: Mapping[str, Any]) -> Iterator[Prepared]:
             yield {FEATURES: random.standard_normal((1, int(length * frames), bins), np.float32)}
     if told.get("chunks"):
         frames, bins = reader.shape
-        for length in cycle(_CHUNKS):
+        for length in cycle(_BLOCKS if told.get("apart") else _CHUNKS):
             features = random.standard_normal((1, int(length * frames), bins), np.float32)
+            yield {FEATURES: features, told["mask"]: np.ones(features.shape[:2], bool)}
+    if told.get("samples"):
+        _, samples = reader.shape
+        for length in cycle(_ROWS):
+            features = random.standard_normal((1, length, samples), np.float32)
             yield {FEATURES: features, told["mask"]: np.ones(features.shape[:2], bool)}
     if told.get("span"):
         merged, bins = reader.shape

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frames of samples, their power spectra, and mel filters over those, as feature extractors make them."""
+
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[Any]
+
+_HIGHEST = 8000.0  # hertz, of Whisper's filters
+
+
+def frames_of(samples: Array, width: int, hop: int) -> Array:
+    """Cut samples into overlapping frames, (frames, width)."""
+    if len(samples) < width:
+        return np.zeros((0, width))
+    return np.lib.stride_tricks.sliding_window_view(samples, width)[::hop]
+
+
+def power(frames: Array, window: Array, size: int) -> Array:
+    """Return the power spectra of frames, (frames, size // 2 + 1), with the rounding of Hugging Face's own."""
+    spectra = np.fft.rfft(frames * window, n=size, axis=1).astype(np.complex64)
+    powers: Array = np.abs(spectra, dtype=np.float64) ** 2
+    return powers
+
+
+@lru_cache
+def kaldi_filters(bins: int, size: int, rate: int, low: float, high: float) -> Array:
+    """Return mel filters as Kaldi makes them, (size // 2 + 1, bins): triangles in mel, not in hertz."""
+
+    def mel(hertz: Any) -> Array:
+        return np.asarray(1127.0 * np.log(1.0 + hertz / 700.0))
+
+    edges = np.linspace(mel(low), mel(high), bins + 2)
+    return _triangles(edges, mel((rate / size) * np.arange(size // 2 + 1)))
+
+
+@lru_cache
+def slaney_filters(bins: int, size: int, rate: int) -> Array:
+    """Return mel filters as Slaney's toolbox makes them, (size // 2 + 1, bins): triangles in hertz, of equal areas."""
+    knee, step = 15.0, 27.0 / np.log(6.4)  # mels at 1,000 Hz, above which they are logarithmic
+
+    def hertz(mel: Array) -> Array:
+        return np.where(mel < knee, 200.0 / 3 * mel, 1000.0 * np.exp((mel - knee) / step))
+
+    edges = hertz(np.linspace(0.0, knee + step * np.log(_HIGHEST / 1000.0), bins + 2))
+    filters = _triangles(edges, np.linspace(0, rate // 2, size // 2 + 1))
+    scaled: Array = filters * (2.0 / (edges[2:] - edges[:-2]))
+    return scaled
+
+
+@lru_cache
+def htk_filters(
+    bins: int, size: int, rate: int, low: float = 0.0, high: float | None = None
+) -> Array:
+    """Return mel filters by HTK's scale, (size // 2 + 1, bins): triangles in hertz, each as high as the others."""
+    limits = (low, rate // 2 if high is None else high)
+    least, most = (2595.0 * np.log10(1.0 + one / 700.0) for one in limits)
+    edges = 700.0 * (10.0 ** (np.linspace(least, most, bins + 2) / 2595.0) - 1.0)
+    return _triangles(edges, np.linspace(0, rate // 2, size // 2 + 1))
+
+
+def _triangles(edges: Array, places: Array) -> Array:
+    """Return filters that rise and fall between neighbouring edges, (places, filters)."""
+    widths = np.diff(edges)
+    slopes = edges[None, :] - places[:, None]
+    falling, rising = -slopes[:, :-2] / widths[:-1], slopes[:, 2:] / widths[1:]
+    filters: Array = np.maximum(0, np.minimum(falling, rising))
+    return filters
