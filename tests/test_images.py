@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from rejecting import Oracle
 from static_server import served
@@ -238,6 +239,9 @@ def test_qefficients_class_takes_what_a_processor_returns(
     assert [found[:6] for found in info.generated_ids] == expected
     with pytest.raises(GenerationError, match="expected as many of both"):
         model.generate(inputs={"input_ids": inputs["input_ids"]}, generation_len=6)
+    for ids in ([[3, 4]], inputs["input_ids"][:1]):  # no place for any, and for two of three
+        with pytest.raises(GenerationError, match="more pictures than its prompts have places"):
+            model.generate(inputs={**stacked, "input_ids": ids}, generation_len=6)
     with pytest.raises(GenerationError, match="inputs alone, or prompts"):
         model.generate(inputs=inputs, prompts=["What?"])
 
@@ -384,6 +388,41 @@ def test_pictures_of_any_shape_are_answered_or_refused(
         assert "Expected" in str(error) or "expected" in str(error)  # noqa: PT017
     else:
         assert len(answer.token_ids) == 2
+
+
+@pytest.mark.parametrize("built", ["llava"], indirect=True)
+def test_what_was_prepared_wrongly_is_refused_before_it_runs(
+    session: ImageTextToTextSession,
+) -> None:
+    """No blame falls on the package, which is whole; and what torch holds is an array, too."""
+    good = picture(session, 1)
+    pixels = good["pixel_values"].reshape(1, *good["pixel_values"].shape[-3:])
+    unknown = pixels.copy()
+    unknown[0, 0, 0, 0] = np.nan
+    for wrong, message in (
+        ({"pixel_values": pixels[..., :20]}, r"pixel_values is \(1, 3, 28, 20\); expected"),
+        ({"pixel_values": unknown}, "pixel_values has values that are no numbers"),
+        ({"pixels": pixels}, "expected 'pixel_values' among them"),
+        ({"pixel_values": "a.png"}, "pixel_values is of type"),
+    ):
+        with pytest.raises(MediaError, match=message):
+            session.reader.look(wrong)  # type: ignore[arg-type]
+    held: Any = {"pixel_values": torch.from_numpy(pixels)}
+    assert session.reader.look(held).digest == session.reader.look({"pixel_values": pixels}).digest
+
+
+@pytest.mark.parametrize("built", ["llava"], indirect=True)
+def test_one_picture_needs_no_list(talking: Package, photo: Path) -> None:
+    session: Any = open_session(talking, threads=1)
+    told = {"generation_len": 2}
+    (wanted,) = session.generate("<image> w3", images=[photo], **told)
+    for one in (photo, str(photo), photo.read_bytes(), Image.open(photo)):
+        (answer,) = session.generate("<image> w3", images=one, **told)
+        assert answer.token_ids == wanted.token_ids
+    several = session.generate(["<image> w3", "<image> w3"], images=[photo, [photo]], **told)
+    assert [answer.token_ids for answer in several] == [wanted.token_ids] * 2
+    with pytest.raises(GenerationError, match="a list of pictures for each"):
+        session.generate(["<image>", "<image>"], images=photo)
 
 
 def test_a_truncated_picture_is_refused(talking: Package, photo: Path) -> None:

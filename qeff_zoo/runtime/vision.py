@@ -37,6 +37,11 @@ class AsPrepared(Reader):
     kind = "pictures"
     size: int
 
+    @property
+    def needed(self) -> str:
+        """As of `Reader`."""
+        return next(name for name in self.program.inputs if name.endswith(PIXELS))
+
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Pictured:
         inputs = self.program.inputs
         wanted = {name: one.shape for name, one in inputs.items() if name.endswith(PIXELS)}
@@ -77,6 +82,11 @@ class Vision(Reader):
         #: Of a program that takes patches: what their geometry depends on.
         self.tower = Tower.read(config, told) if told.get("patches") else None
         self._pixels = told.get("pixels", PIXELS)
+
+    @property
+    def needed(self) -> str:
+        """As of `Reader`."""
+        return str(self._pixels)
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
         if self._told.get("crossing"):
@@ -251,7 +261,7 @@ class Vision(Reader):
         """Read a picture, and its tiles one by one, if there are any."""
         tiles = np.asarray(prepared.get(self._told["tiles"], ()), np.float32)
         found = [self._run({PIXELS: pixels})]
-        found += [dict(program.run({PIXELS: np.ascontiguousarray(one[None])})) for one in tiles]
+        found += [self._run({PIXELS: np.ascontiguousarray(one[None])}, program) for one in tiles]
         features = {
             name: self.layout.arrange([one[name] for one in found], prepared, self._config)
             for name in found[0]
