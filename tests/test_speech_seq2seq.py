@@ -18,6 +18,7 @@ import numpy as np
 import openai
 import parity
 import pytest
+import requests
 import soundfile
 import tokenizers
 import torch
@@ -635,7 +636,8 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         "expected one of the two",
     ),
     "no tokens": ({"generation_len": 0}, "at least 1"),
-    "a temperature below 0": ({"temperature": -1.0}, "0 or more"),
+    "a temperature below 0": ({"temperature": -1.0}, "0 to 1,000,000"),
+    "a temperature beyond all": ({"temperature": 1e300}, "0 to 1,000,000"),
     "words without times": ({"timestamps": False, "word_timestamps": True}, "expected both"),
     "no temperature": ({"temperature": ()}, "at least one number"),
     "temperatures that nothing asks for": ({"temperature": (0.0, 1.0)}, "nothing says when"),
@@ -990,7 +992,17 @@ BAD: Mapping[str, tuple[dict[str, Any], str]] = {
     "another model": ({"model": "other"}, "There is no model"),
     "a form that there is none of": ({"response_format": "xml"}, "response_format"),
     "a language that it does not know": ({"language": "fr"}, "expected one of de, en"),
-    "no recording": ({"file": ("a.wav", b"no sound")}, "Cannot read"),
+    "no recording": ({"file": ("a.wav", b"no sound")}, "The recording cannot be read"),
+    "an empty file": ({"file": ("a.wav", b"")}, "The recording is empty"),
+    "a temperature beyond OpenAI's": ({"temperature": 1.5}, "expected a number from 0 to 1"),
+    "a temperature that is no number": (
+        {"temperature": float("nan")},
+        "'temperature' is 'nan'; expected a number",
+    ),
+    "times of what has none": (
+        {"timestamp_granularities": ["word"]},
+        r"is \['word'\]; expected segment or word, with response_format verbose_json. Change it",
+    ),
     "subtitles as a stream": ({"response_format": "srt", "stream": True}, "stream"),
     "what is not known": ({"extra_body": {"beams": 5}}, "beams"),
 }
@@ -1003,6 +1015,22 @@ def test_a_request_that_is_refused(what: str, client: openai.OpenAI, wave: bytes
     with pytest.raises(openai.APIStatusError, match=message) as caught:
         client.audio.transcriptions.create(**asked)
     assert caught.value.status_code in (400, 404)
+
+
+def test_a_form_that_is_wrong_is_told_once(client: openai.OpenAI, wave: bytes) -> None:
+    """What to do next is one thing, and sentences end once."""
+
+    def told(**form: Any) -> str:
+        url = f"{client.base_url}audio/transcriptions"
+        answer = requests.post(url, timeout=60, **form)
+        assert answer.status_code == 400
+        return str(answer.json()["error"]["message"])
+
+    file = {"file": ("a.wav", wave)}
+    assert told(data={"model": MODEL}).endswith("as multipart/form-data. Add it.")
+    assert told(files=file).endswith("the name of this server's. Add it.")
+    two = told(files=[("file", ("a.wav", wave)), ("file", ("b.wav", wave))], data={"model": MODEL})
+    assert two == "Too many files. Maximum number of files is 1. Correct the request."
 
 
 def test_the_guides_snippet_runs(
