@@ -355,7 +355,7 @@ def test_silence_and_a_click_are_text_without_words(session: LabelledSpeechSessi
 def test_bad_recordings_are_refused(session: LabelledSpeechSession) -> None:
     with pytest.raises(MediaError, match="0 samples"):
         session.transcribe(np.zeros(0, np.float32))
-    with pytest.raises(MediaError, match="Cannot read"):
+    with pytest.raises(MediaError, match="cannot be read"):
         session.transcribe(b"no sound")
 
 
@@ -375,6 +375,9 @@ def test_the_command_writes_text_times_and_json(
     assert capsys.readouterr().out.strip() == wanted.text
     assert main(["run", str(package.path), "--prompt", "hello"]) == 1
     assert "which reads recordings" in capsys.readouterr().err
+    for idle in (["--chat"], ["--image", "a.png"], ["--stop", "a"], ["--prompts-file", str(path)]):
+        assert main(["run", str(package.path), str(path), *idle]) == 1
+        assert f"{idle[0]} does not apply to automatic-speech" in capsys.readouterr().err
 
 
 def test_a_package_without_a_vocabulary_says_so(session: LabelledSpeechSession) -> None:

@@ -133,7 +133,8 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
             tokenizer: QEfficient's argument; the package has the checkpoint's own.
             processor: The same.
             prompts: In place of `inputs`: users' messages, to which the chat template is applied.
-            images: Of each of `prompts` one picture: a path, bytes, a Pillow image or an array. One prompt needs no list.
+            images: Of each of `prompts` one picture: a path, bytes, a Pillow image or an array; of one prompt, no
+                list is needed.
             sampling: A `qeff_zoo.runtime.Sampling`; None to take the most likely token each time.
             **others: QEfficient's other arguments, which change nothing here or are refused.
 

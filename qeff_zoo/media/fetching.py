@@ -140,9 +140,7 @@ def _is_public(address: str) -> bool:
 
 
 @contextmanager
-def _answer(
-    parts: SplitResult, address: str | None, name: str, seconds: float
-) -> Iterator[Any]:
+def _answer(parts: SplitResult, address: str | None, name: str, seconds: float) -> Iterator[Any]:
     """Ask for a file, at a certain address where there is one, as if the host had been looked up there."""
     from huggingface_hub import get_session
 

@@ -77,10 +77,8 @@ def read_image(source: Picture, limits: ImageLimits = LIMITS) -> Pixels:
     name = _name(source)
     if isinstance(source, np.ndarray):
         return _pixels(_from_array(source, name, limits), name)
-    if isinstance(source, Image.Image):
-        image = source
-    else:
-        image = _opened(_content(source, name, limits), name, limits)
+    ready = isinstance(source, Image.Image)
+    image = source if ready else _opened(_content(source, name, limits), name, limits)
     _check_size(image.size, name, limits)
     return _pixels(image, name)
 

@@ -80,8 +80,8 @@ def read_sound(
         )
     if loudest > _LOUDEST:
         raise MediaError(
-            f"{name} has samples of up to {loudest:,.0f}; expected floats from -1 to 1. Divide them by what is loudest in "
-            "their scale, as 32,768 of 16 bits, or give integers of such a type."
+            f"{name} has samples of up to {loudest:,.0f}; expected floats from -1 to 1. Divide them by what is loudest "
+            "in their scale, as 32,768 of 16 bits, or give integers of such a type."
         )
     mono: Samples = found[:, 0] if found.shape[1] == 1 else found.mean(axis=1)
     return _resampled(np.ascontiguousarray(mono, np.float32), has, rate, name)
@@ -92,8 +92,8 @@ def _bytes_of(source: Any, limits: SoundLimits) -> tuple[bytes, str]:
         size, name = len(source), "The recording"
     elif not isinstance(source, str | os.PathLike):
         raise MediaError(
-            f"A recording is of type {type(source).__name__}; expected a path, the bytes of a file, or a numpy array of "
-            "samples. Convert it."
+            f"A recording is of type {type(source).__name__}; expected a path, the bytes of a file, or a numpy array "
+            "of samples. Convert it."
         )
     else:
         path, name = Path(source), repr(os.fspath(source))
@@ -115,7 +115,8 @@ def _bytes_of(source: Any, limits: SoundLimits) -> tuple[bytes, str]:
         return path.read_bytes(), name
     except OSError as error:
         raise MediaError(
-            f"Cannot read {name}: {error.strerror}. Expected a file that may be read. Correct the path or its permissions."
+            f"Cannot read {name}: {error.strerror}. Expected a file that may be read. Correct the path or its "
+            "permissions."
         ) from error
 
 
@@ -127,7 +128,7 @@ def _from_array(source: NDArray[Any]) -> NDArray[np.float32]:
         )
     if source.dtype.kind in "iu" and source.dtype.itemsize > 4:
         raise MediaError(
-            f"The array has integers of 64 bits, whose range no recording fills; expected those of 8 to 32 bits, or "
+            "The array has integers of 64 bits, whose range no recording fills; expected those of 8 to 32 bits, or "
             "floats from -1 to 1. Convert it to the type of its samples, as int16."
         )
     floats: NDArray[np.float32]
@@ -247,8 +248,8 @@ def _read_by_soundfile(
             promised, rate = opened.frames, int(opened.samplerate)
     except soundfile.LibsndfileError as error:
         raise MediaError(
-            f"{name} cannot be read: {error.error_string} Expected WAV, FLAC, Ogg, MP3 or another format of libsndfile, "
-            "whole. Convert it to WAV."
+            f"{name} cannot be read: {error.error_string} Expected WAV, FLAC, Ogg, MP3 or another format of "
+            "libsndfile, whole. Convert it to WAV."
         ) from error
     if len(found) < promised:
         raise MediaError(

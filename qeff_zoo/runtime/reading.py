@@ -91,7 +91,9 @@ class Reader:
             )
         for name, array in arrays.items():
             if array.dtype.kind not in "biuf":
-                raise _not_prepared(self.kind, f"and {name} is of type {array.dtype}; expected numbers")
+                raise _not_prepared(
+                    self.kind, f"and {name} is of type {array.dtype}; expected numbers"
+                )
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise _not_prepared(
                     self.kind, f"and {name} has values that are no numbers; expected finite ones"

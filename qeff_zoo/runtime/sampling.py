@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logits in, the next token out: greedily, or drawn at random, as transformers' logits processors do it."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
