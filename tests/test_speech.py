@@ -375,7 +375,7 @@ def test_the_command_writes_text_times_and_json(
     assert capsys.readouterr().out.strip() == wanted.text
     assert main(["run", str(package.path), "--prompt", "hello"]) == 1
     assert "which reads recordings" in capsys.readouterr().err
-    for idle in (["--chat"], ["--image", "a.png"], ["--stop", "a"], ["--prompts-file", str(path)]):
+    for idle in (["--chat"], ["--image", "a.png"], ["--stop", "a"]):
         assert main(["run", str(package.path), str(path), *idle]) == 1
         assert f"{idle[0]} does not apply to automatic-speech" in capsys.readouterr().err
 
@@ -514,4 +514,7 @@ def test_the_example_says_what_it_read(
     monkeypatch.setattr(qeff_zoo, "build", lambda _: package)
     monkeypatch.setattr("sys.argv", [str(path), "a checkpoint"])
     runpy.run_path(str(path), run_name="__main__")
-    assert "tone.wav, 1.0 s:" in capsys.readouterr().out
+    assert "speech.wav, 7.0 s:" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", [str(path)])
+    with pytest.raises(SystemExit, match=r"python examples/speech.py CHECKPOINT"):
+        runpy.run_path(str(path), run_name="__main__")

@@ -1071,7 +1071,7 @@ def test_the_example_says_what_it_read(
     monkeypatch.setattr(qeff_zoo, "build", lambda _: qeff_zoo.find_package(str(session.folder)))
     monkeypatch.setattr("sys.argv", [str(path), "a checkpoint"])
     runpy.run_path(str(path), run_name="__main__")
-    assert "tone.wav, 1.0 s:" in capsys.readouterr().out
+    assert "speech.wav, 7.0 s:" in capsys.readouterr().out
 
 
 def test_choices_of_text_alone_are_refused(checkpoint: Path) -> None:
