@@ -149,6 +149,23 @@ def test_rows_of_features_that_are_swapped_are_noticed(
     assert not ladder.validate(*built, level="tiny", threads=1).passed
 
 
+@pytest.mark.parametrize("built", ["qwen2_5_vl"], indirect=True)
+def test_one_specialization_reads_pictures_of_every_shape(session: ImageTextToTextSession) -> None:
+    """QEfficient has one for each height, width and number of frames."""
+    assert len(session.reader.program.specializations) == 1
+    random, found = np.random.default_rng(0), set[tuple[int, ...]]()
+    for height, width in ((2, 2), (4, 6), (6, 4), (2, 12)):
+        shape = [
+            one for one in session.reader.program.inputs["pixel_values"].shape if one != "patches"
+        ]
+        pixels = random.standard_normal([height * width, *shape], np.float32)
+        seen = {"pixel_values": pixels, "image_grid_thw": np.array([[1, height, width]])}
+        (answer,) = session.generate([asked(session, seen)])
+        found.add(tuple(answer.token_ids))
+        assert session.reader.look(seen).rows == height * width // 4
+    assert len(found) > 1
+
+
 def test_nobodys_picture_is_used_for_somebody_else(session: ImageTextToTextSession) -> None:
     """Placeholders of all pictures are the same tokens; what is kept of one prompt must know its pixels."""
     one, other = picture(session, 1), picture(session, 2)

@@ -48,6 +48,7 @@ from qeff_zoo.runtime import (
     sampling,
     speech_words,
 )
+from qeff_zoo.runtime.program import Observed
 from qeff_zoo.runtime.speech_tokens import SpeechTokens
 from qeff_zoo.runtime.speech_windows import Recording
 from qeff_zoo.runtime.tokenizer import Tokenizer
@@ -192,6 +193,7 @@ ASKED: Mapping[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
 def test_text_and_times_are_those_of_generate(
     asked: str, session: SpeechSeq2SeqSession, theirs: Any, checkpoint: Path
 ) -> None:
+    """QEfficient begins without a language and a task, and suppresses nothing."""
     length, ours, given = ASKED[asked]
     sound = voice(length, RATE, length)
     if asked == "prompted":
@@ -587,7 +589,10 @@ def test_dropped_fact_shows(fact: str) -> None:
 
 
 def test_several_of_different_lengths_are_each_as_alone(session: SpeechSeq2SeqSession) -> None:
-    """More than there are rows, so that windows of one join while others go on."""
+    """More than there are rows, so that windows of one join while others go on.
+
+    QEfficient ends all rows where the first has ended.
+    """
     sounds = [voice(length, RATE, length) for length in (40_000, 9000, 23_000)]
     heard_of: list[tuple[int, str]] = []
     together = session.transcribe(
@@ -599,6 +604,21 @@ def test_several_of_different_lengths_are_each_as_alone(session: SpeechSeq2SeqSe
         assert [part.tokens for part in alone.segments] == [part.tokens for part in one.segments]
         told = [text for which, text in heard_of if which == number]
         assert told == [part.text for part in one.segments]
+
+
+def test_no_token_is_run_twice(
+    session: SpeechSeq2SeqSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """QEfficient runs the first one a second time."""
+    ran: list[int] = []
+
+    def note(inputs: Mapping[str, Array], *_: object) -> None:
+        ran.extend(inputs["position_ids"][inputs["position_ids"] >= 0].tolist())
+
+    monkeypatch.setattr(session.decoder, "program", Observed(session.decoder.program, note))
+    (found,) = session.transcribe(voice(SHORT, RATE, SHORT), language="en")
+    assert len(ran) > len(found.segments[0].tokens)
+    assert ran == [*range(len(ran))]
 
 
 def test_segments_are_given_as_they_end(session: SpeechSeq2SeqSession) -> None:
