@@ -26,6 +26,7 @@ from qeff_zoo.cloud import execute, infer
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.media import fetching
 from qeff_zoo.package import Package
+from qeff_zoo.package.description import describe
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
@@ -382,6 +383,10 @@ def test_the_guides_snippet_runs_with_one_changed_line(
         exec(code, names)
     assert names["first"].generated_ids == names["info"].generated_ids
     assert len(names["info"].generated_ids[0]) == 8
+
+
+def test_inspect_says_how_to_ask_about_a_picture(talking: Package) -> None:
+    assert "--image picture.png --chat --prompt 'What is this?'" in describe(talking)
 
 
 def test_pictures_and_their_places_are_counted(talking: Package, photo: Path) -> None:

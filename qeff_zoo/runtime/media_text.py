@@ -335,8 +335,9 @@ class MediaTextSession(TextGenerationSession):
             shown = self.tokenizer.piece(marker).strip() if self.tokenizer else marker
             shown = self._mark or shown
             raise GenerationError(
-                f"The prompt has {count} places for {nouns}, and there are {parts} {nouns}; expected as "
-                f"many of both. Write {shown!r} where each belongs, or use the chat template (--chat), which does."
+                f"The prompt has {count} places for {nouns}, and there are {parts} {nouns}; expected as many of both. "
+                f"Write {shown!r} where each belongs, or use the chat template (--chat), which writes it, so that a "
+                "message's text needs none."
             )
 
     def _check_begun(self, tokens: Sequence[int]) -> None:
