@@ -123,6 +123,7 @@ TASK = Task(
             specializations=_whole,
         ),
     ),
+    tag="automatic-speech-recognition",
     answers="logits",
     reads="sound",
     auto_classes=("AutoModelForSpeechSeq2Seq",),

@@ -16,7 +16,7 @@ from qeff_zoo.hub.publish.gate import KNOWN
 from qeff_zoo.hub.remotes.protocol import WritableRemote
 from qeff_zoo.package.description import example, human_size
 from qeff_zoo.package.manifest import MANIFEST_NAME
-from qeff_zoo.tasks import SPEECH_SEQ2SEQ
+from qeff_zoo.tasks import NAMES, find
 
 CARD_NAME = "README.md"
 _LIMIT = 1 << 20
@@ -25,8 +25,6 @@ _BEGIN = "<!-- packages: written by qeff-zoo publish -->"
 _END = "<!-- /packages {} -->"
 _SECTION = re.compile(rf"{re.escape(_BEGIN)}.*?{_END.format('([0-9a-f]{16})')}", re.DOTALL)
 _NOT_OURS = "0" * 16
-#: The Hub's pipeline tags of tasks that it calls otherwise.
-_TAGS = {SPEECH_SEQ2SEQ: "automatic-speech-recognition"}
 #: What each level of validation says.
 _LEVELS = {
     "none": "nothing was compared",
@@ -100,7 +98,7 @@ def _front_matter(index: Index) -> str:
         "base_model_relation": "quantized" if bases else None,
         "library_name": "qeff-zoo",
         "license": _licence(entries),
-        "pipeline_tag": _TAGS.get(tag, tag),
+        "pipeline_tag": (find(tag).tag if tag in NAMES else "") or tag,
         "tags": sorted({"qeff-zoo", *(str(entry.axes["target"]) for entry in entries)}),
     }
     lines = [f"{name}: {json.dumps(value)}" for name, value in facts.items() if value]
