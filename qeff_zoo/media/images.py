@@ -77,10 +77,10 @@ def read_image(source: Picture, limits: ImageLimits = LIMITS) -> Pixels:
     name = _name(source)
     if isinstance(source, np.ndarray):
         return _pixels(_from_array(source, name, limits), name)
-    ready = isinstance(source, Image.Image)
-    image = source if ready else _opened(_content(source, name, limits), name, limits)
-    _check_size(image.size, name, limits)
-    return _pixels(image, name)
+    if not isinstance(source, Image.Image):
+        source = _opened(_content(source, name, limits), name, limits)
+    _check_size(source.size, name, limits)
+    return _pixels(source, name)
 
 
 def _opened(content: bytes, name: str, limits: ImageLimits) -> "Image.Image":
