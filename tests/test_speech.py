@@ -397,12 +397,20 @@ def test_an_adapter_is_refused_before_anything_is_built(checkpoint: Path, tmp_pa
 
 
 def test_qefficients_class_answers_with_texts(
-    model: qeff_zoo.QEFFAutoModelForCTC, session: LabelledSpeechSession
+    model: qeff_zoo.QEFFAutoModelForCTC, session: LabelledSpeechSession, tmp_path: Path
 ) -> None:
     sounds = [voice(3000, RATE, 1), voice(30_000, RATE, 2)]
     wanted = [found.text for found in session.transcribe(sounds)]
     assert model.generate(None, sounds) == wanted
     assert model.generate(None, torch.from_numpy(sounds[1])) == wanted[1:]
+    assert model.generate(None, sounds[1].tolist()) == wanted[1:]
+    soundfile.write(tmp_path / "a.wav", sounds[0], RATE, subtype="FLOAT")
+    path = tmp_path / "a.wav"
+    assert model.generate(None, str(path)) == model.generate(None, [path.read_bytes()])
+    assert model.generate(None, [path, sounds[1]]) == wanted
+    assert model.generate(None, []) == []
+    with pytest.raises(GenerationError, match=r"The inputs are \['input_values'\]; expected samp"):
+        model.generate(None, {"input_values": sounds[0][None]})  # type: ignore[arg-type]
 
 
 def test_the_guides_snippet_runs_with_one_changed_line(
