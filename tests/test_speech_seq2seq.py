@@ -1094,6 +1094,13 @@ def test_the_example_says_what_it_read(
     assert "speech.wav, 7.0 s:" in capsys.readouterr().out
 
 
+def test_lengths_of_what_reads_windows_are_refused(checkpoint: Path) -> None:
+    with pytest.raises(
+        PlanError, match=r"--seq-lens is \[1000\].*reads recordings in windows of one"
+    ):
+        pipeline.make_plan(str(checkpoint), Request(seq_lens=(1000,)))
+
+
 def test_choices_of_text_alone_are_refused(checkpoint: Path) -> None:
     asked = Request(num_speculative_tokens=(3,), comp_ctx_lengths_decode=(16, 32))
     with pytest.raises(
