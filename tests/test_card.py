@@ -97,6 +97,25 @@ session = qeff_zoo.load("org/tiny")
     )
 
 
+@pytest.mark.parametrize(
+    ("task", "tag", "extras", "given"),
+    [
+        ("speech-seq2seq", "automatic-speech-recognition", "run,media", "speech.wav"),
+        ("image-classification", "image-classification", "run,media", "--image picture.png"),
+        ("image-text-to-text", "image-text-to-text", "run,media", "--image picture.png --chat"),
+        ("feature-extraction", "feature-extraction", "run", "--prompt"),
+    ],
+)
+def test_a_card_says_how_to_run_what_reads_no_text(
+    task: str, tag: str, extras: str, given: str
+) -> None:
+    one = entry()
+    text = card(index(replace(one, axes={**one.axes, "task": task})), WHERE)
+    assert front(text)["pipeline_tag"] == tag
+    assert f"'qeff-zoo[{extras}]'" in text
+    assert f'"$(qeff-zoo pull org/tiny)" {given}' in text
+
+
 def test_the_hub_understands_it() -> None:
     assert front(card(index(entry()), WHERE)) == {
         "base_model": ["org/tiny"],

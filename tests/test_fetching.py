@@ -5,8 +5,10 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from threading import Thread
 from time import sleep
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -160,12 +162,28 @@ def test_a_host_is_looked_up_once_and_asked_at_that_address(
 @pytest.mark.parametrize(
     "address",
     ["127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1",
-     "::1", "fe80::1%eth0", "fd00::1", "::ffff:127.0.0.1", "2002:7f00:1::"],
+     "::1", "fe80::1%eth0", "fd00::1", "::ffff:127.0.0.1", "::127.0.0.1", "2002:7f00:1::", "64:ff9b::10.0.0.1",
+     "64:ff9b:1::10.0.0.1"],
 )  # fmt: skip
 def test_private_addresses_are_not_asked(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     resolve(monkeypatch, address)
     with pytest.raises(MediaError, match="is at a private address"):
         fetch_media("https://pictures.example/a.png", hosts=["pictures.example"])
+
+
+def test_addresses_that_others_can_reach_are_asked() -> None:
+    """Those of IPv4, as a network of IPv6 alone writes them, too."""
+    for address in ("8.8.8.8", "2606:4700::1111", "64:ff9b::8.8.8.8"):
+        assert fetching._is_public(address)
+
+
+def test_redirects_take_no_time_of_their_own(
+    server: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = count(step=4)
+    monkeypatch.setattr(fetching, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    with pytest.raises(MediaError, match="took longer than 10 seconds"):
+        fetch_media(f"{server[0]}/loop", ImageLimits(seconds=10))
 
 
 def test_only_hosts_that_are_named_are_asked(

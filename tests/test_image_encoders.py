@@ -196,6 +196,8 @@ def test_run_shows_labels_and_scores(
         (["--prompt", "hi"], "--prompt does not apply to image-classification"),
         (["--prompt", "hi", "--image", "a.png"], "--prompt does not apply"),
         (["--pair", "hi", "--image", "a.png"], "--pair does not apply"),
+        (["--chat", "--image", "a.png"], "--chat does not apply to image-classification"),
+        (["--temperature", "1", "--image", "a.png"], "--temperature does not apply"),
         (["--image", "nowhere.png"], "Cannot read the picture 'nowhere.png'"),
     ],
     ids=str,
@@ -228,7 +230,7 @@ def test_a_session_of_no_pictures_and_of_bad_ones(vit: Built) -> None:
     session: Any = qeff_zoo.load(vit.package, threads=1)
     with pytest.raises(GenerationError, match="at least one picture"):
         session.classify([])
-    with pytest.raises(MediaError, match="damaged"):
+    with pytest.raises(MediaError, match="it is no picture"):
         session.classify([b"\xff\xd8\xff\xe0"])
 
 

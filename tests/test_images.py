@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from rejecting import Oracle
 from static_server import served
@@ -25,6 +26,7 @@ from qeff_zoo.cloud import execute, infer
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.media import fetching
 from qeff_zoo.package import Package
+from qeff_zoo.package.description import describe
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
@@ -148,6 +150,23 @@ def test_rows_of_features_that_are_swapped_are_noticed(
     assert not ladder.validate(*built, level="tiny", threads=1).passed
 
 
+@pytest.mark.parametrize("built", ["qwen2_5_vl"], indirect=True)
+def test_one_specialization_reads_pictures_of_every_shape(session: ImageTextToTextSession) -> None:
+    """QEfficient has one for each height, width and number of frames."""
+    assert len(session.reader.program.specializations) == 1
+    random, found = np.random.default_rng(0), set[tuple[int, ...]]()
+    for height, width in ((2, 2), (4, 6), (6, 4), (2, 12)):
+        shape = [
+            one for one in session.reader.program.inputs["pixel_values"].shape if one != "patches"
+        ]
+        pixels = random.standard_normal([height * width, *shape], np.float32)
+        seen = {"pixel_values": pixels, "image_grid_thw": np.array([[1, height, width]])}
+        (answer,) = session.generate([asked(session, seen)])
+        found.add(tuple(answer.token_ids))
+        assert session.reader.look(seen).rows == height * width // 4
+    assert len(found) > 1
+
+
 def test_nobodys_picture_is_used_for_somebody_else(session: ImageTextToTextSession) -> None:
     """Placeholders of all pictures are the same tokens; what is kept of one prompt must know its pixels."""
     one, other = picture(session, 1), picture(session, 2)
@@ -238,6 +257,9 @@ def test_qefficients_class_takes_what_a_processor_returns(
     assert [found[:6] for found in info.generated_ids] == expected
     with pytest.raises(GenerationError, match="expected as many of both"):
         model.generate(inputs={"input_ids": inputs["input_ids"]}, generation_len=6)
+    for ids in ([[3, 4]], inputs["input_ids"][:1]):  # no place for any, and for two of three
+        with pytest.raises(GenerationError, match="more pictures than its prompts have places"):
+            model.generate(inputs={**stacked, "input_ids": ids}, generation_len=6)
     with pytest.raises(GenerationError, match="inputs alone, or prompts"):
         model.generate(inputs=inputs, prompts=["What?"])
 
@@ -363,6 +385,10 @@ def test_the_guides_snippet_runs_with_one_changed_line(
     assert len(names["info"].generated_ids[0]) == 8
 
 
+def test_inspect_says_how_to_ask_about_a_picture(talking: Package) -> None:
+    assert "--image picture.png --chat --prompt 'What is this?'" in describe(talking)
+
+
 def test_pictures_and_their_places_are_counted(talking: Package, photo: Path) -> None:
     session: Any = open_session(talking, threads=1)
     for prompt, images in (("w3", [photo]), ("<image> w3", []), ("<image> w3", [photo, photo])):
@@ -384,6 +410,41 @@ def test_pictures_of_any_shape_are_answered_or_refused(
         assert "Expected" in str(error) or "expected" in str(error)  # noqa: PT017
     else:
         assert len(answer.token_ids) == 2
+
+
+@pytest.mark.parametrize("built", ["llava"], indirect=True)
+def test_what_was_prepared_wrongly_is_refused_before_it_runs(
+    session: ImageTextToTextSession,
+) -> None:
+    """No blame falls on the package, which is whole; and what torch holds is an array, too."""
+    good = picture(session, 1)
+    pixels = good["pixel_values"].reshape(1, *good["pixel_values"].shape[-3:])
+    unknown = pixels.copy()
+    unknown[0, 0, 0, 0] = np.nan
+    for wrong, message in (
+        ({"pixel_values": pixels[..., :20]}, r"pixel_values is \(1, 3, 28, 20\); expected"),
+        ({"pixel_values": unknown}, "pixel_values has values that are no numbers"),
+        ({"pixels": pixels}, "expected 'pixel_values' among them"),
+        ({"pixel_values": "a.png"}, "pixel_values is of type"),
+    ):
+        with pytest.raises(MediaError, match=message):
+            session.reader.look(wrong)  # type: ignore[arg-type]
+    held: Any = {"pixel_values": torch.from_numpy(pixels)}
+    assert session.reader.look(held).digest == session.reader.look({"pixel_values": pixels}).digest
+
+
+@pytest.mark.parametrize("built", ["llava"], indirect=True)
+def test_one_picture_needs_no_list(talking: Package, photo: Path) -> None:
+    session: Any = open_session(talking, threads=1)
+    told = {"generation_len": 2}
+    (wanted,) = session.generate("<image> w3", images=[photo], **told)
+    for one in (photo, str(photo), photo.read_bytes(), Image.open(photo)):
+        (answer,) = session.generate("<image> w3", images=one, **told)
+        assert answer.token_ids == wanted.token_ids
+    several = session.generate(["<image> w3", "<image> w3"], images=[photo, [photo]], **told)
+    assert [answer.token_ids for answer in several] == [wanted.token_ids] * 2
+    with pytest.raises(GenerationError, match="a list of pictures for each"):
+        session.generate(["<image>", "<image>"], images=photo)
 
 
 def test_a_truncated_picture_is_refused(talking: Package, photo: Path) -> None:

@@ -451,6 +451,57 @@ def check(session: MediaTextSession, subject: parity.Subject) -> None:
     assert max(errors) < 5e-5, max(errors)
 
 
+# --- mistakes of QEfficient, each of which would show ---------------------------------------------
+
+
+def opened(name: str) -> tuple[MediaTextSession, parity.Subject]:
+    """Open what a package of a tiny model would have."""
+    case = MEDIA[name]
+    subject = parity.Subject(case.config, for_task(recipe_for(case.config), case.recipe.task))
+    return session_of(case, subject), subject
+
+
+def test_a_second_picture_behind_a_call_of_text_alone_has_its_own_rows() -> None:
+    """QEfficient counts rows from 0 again after such a call, and has one count for all rows of a batch."""
+    session, subject = opened("llava-base")
+    one, second = shown_to(session)[:2]
+    runs, text = [session.run_begun(part) for part in session.look([one, second])], [*range(20, 44)]
+    rows = [[3, *runs[0], *text, *runs[1], 4], [5, *runs[1], *text, *runs[0], 6]]
+    seen = [[one, second], [second, one]]
+    chunk = session.decoder.sizes.prefill_seq_len
+    assert len(text) > 2 * chunk  # one call at least has text alone
+    insets = [session.insets(*pair) for pair in zip(rows, seen, strict=True)]
+    for start in range(0, len(rows[0]), chunk):
+        stop = min(start + chunk, len(rows[0]))
+        pieces = {at: Piece(rows[at][start:stop], start, insets[at]) for at in (0, 1)}
+        logits = session.decoder.prefill(pieces)
+    for at, (tokens, pictures) in enumerate(zip(rows, seen, strict=True)):
+        right = expected(subject, session, tokens, pictures)[-1:]
+        mistaken = expected(subject, session, tokens, [pictures[0]] * 2)[-1:]
+        assert relative_errors(right, logits[at][None]).max() < 5e-5
+        assert relative_errors(right, mistaken).max() > 1e-3
+
+
+def test_tokens_of_a_gemma_3_picture_see_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """QEfficient has them see what is before them alone."""
+    session, subject = opened("gemma3-base")
+    (one,) = shown_to(session)[:1]
+    tokens = [3, *session.run_begun(*session.look([one])), 4]
+    insets = session.insets(tokens, [one])
+    assert insets is not None
+    length = session.decoder.sizes.prefill_seq_len
+    start = 0
+    while start < len(tokens):
+        stop = insets.end(start, min(start + length, len(tokens)))
+        (logits,) = session.decoder.prefill({0: Piece(tokens[start:stop], start, insets)}).values()
+        start = stop
+    right = expected(subject, session, tokens, [one])[-1:]
+    assert relative_errors(right, logits[None]).max() < 5e-5
+    monkeypatch.setattr(Media, "_types", lambda _, of_pictures: 0 * of_pictures.long())
+    blind = expected(subject, session, tokens, [one])[-1:]
+    assert relative_errors(right, blind).max() > 1e-2
+
+
 def other(shown: Mapping[str, Any]) -> dict[str, Any]:
     """Return the negative of a picture or a sound."""
     floats = {name: -array for name, array in shown.items() if array.dtype.kind == "f"}
@@ -560,7 +611,7 @@ def test_narrow_pictures_are_prepared_bit_for_bit(name: str) -> None:
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("size", [(24, 40), (97, 31), (5, 5), (28, 56)])
 def test_pictures_are_prepared_bit_for_bit(name: str, size: tuple[int, int]) -> None:
-    """As transformers' PIL backend does."""
+    """As transformers' PIL backend does, where QEfficient stretches a picture first, to one size."""
     pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
     kind = getattr(transformers, f"{name}Pil", None) or getattr(transformers, name)
     theirs = kind(**SETTINGS[name])(Image.fromarray(pixels), return_tensors="np")

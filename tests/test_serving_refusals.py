@@ -152,6 +152,7 @@ def test_a_body_that_is_too_large(engine: Engine) -> None:
             given: Any = body if not headers else iter([body[:3000], body[3000:]])
             status, answer = post(url, "completions", given, **headers)
             assert (status, answer["error"]["code"]) == (413, "body_too_large")
+            assert "expected at most 4,000 bytes" in answer["error"]["message"]
         assert post(url, "completions", body[:100] + b'"}')[0] == 200
 
 

@@ -98,8 +98,16 @@ def test_a_size_that_was_not_known_when_the_file_began() -> None:
 
 
 WRONG: dict[str, tuple[Any, str]] = {
-    "nothing": (b"", "Cannot read"),
-    "text": (b"hello, this is no sound at all", "Cannot read"),
+    "nothing": (b"", "The recording is empty; expected"),
+    "text": (b"hello, this is no sound at all", "^The recording cannot be read: "),
+    "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(50), "^The recording cannot be read: "),
+    "a folder": (str(Path(__file__).parent), "Is a directory"),
+    "no source": (None, "of type NoneType; expected a path"),
+    "a list of numbers": ([0.0, 0.1], "of type list; expected a path"),
+    "integers of 64 bits": (np.zeros(9, np.int64), "integers of 64 bits"),
+    "integers as floats": (np.array([0, 1200.0], np.float32), "up to 1,200; expected"),
+    "a file of such": (wav(SOUND * 1e20, kind="FLOAT"), "expected floats from -1 to 1"),
+    "more than float32 holds": (SOUND.astype(float) * 1e300, "no numbers"),
     "no samples": (wav(SOUND[:0]), "0 samples, expected at least 1"),
     "no samples in an array": (SOUND[:0], "0 samples"),
     "cut off": (wav()[:2000], "it was cut off"),
@@ -118,6 +126,17 @@ def test_what_is_wrong_is_said(what: str) -> None:
     source, message = WRONG[what]
     with pytest.raises(MediaError, match=message):
         read_sound(source, RATE)
+
+
+@pytest.mark.parametrize("rate", [0, -5, "16000", 900, float("nan")])
+def test_a_rate_that_cannot_be_is_refused(rate: Any) -> None:
+    with pytest.raises(MediaError, match="samples a second; expected 1,000 to 768,000"):
+        read_sound(SOUND, RATE, given_rate=rate)
+
+
+def test_floats_a_little_above_one_are_sound() -> None:
+    """As a codec leaves them, or a recorder that does not cut off."""
+    np.testing.assert_array_equal(read_sound(wav(SOUND * 9, kind="FLOAT"), RATE), SOUND * 9)
 
 
 def test_three_hours_are_refused_before_they_are_decoded() -> None:

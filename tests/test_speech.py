@@ -355,7 +355,7 @@ def test_silence_and_a_click_are_text_without_words(session: LabelledSpeechSessi
 def test_bad_recordings_are_refused(session: LabelledSpeechSession) -> None:
     with pytest.raises(MediaError, match="0 samples"):
         session.transcribe(np.zeros(0, np.float32))
-    with pytest.raises(MediaError, match="Cannot read"):
+    with pytest.raises(MediaError, match="cannot be read"):
         session.transcribe(b"no sound")
 
 
@@ -375,6 +375,9 @@ def test_the_command_writes_text_times_and_json(
     assert capsys.readouterr().out.strip() == wanted.text
     assert main(["run", str(package.path), "--prompt", "hello"]) == 1
     assert "which reads recordings" in capsys.readouterr().err
+    for idle in (["--chat"], ["--image", "a.png"], ["--stop", "a"]):
+        assert main(["run", str(package.path), str(path), *idle]) == 1
+        assert f"{idle[0]} does not apply to automatic-speech" in capsys.readouterr().err
 
 
 def test_a_package_without_a_vocabulary_says_so(session: LabelledSpeechSession) -> None:
@@ -394,12 +397,20 @@ def test_an_adapter_is_refused_before_anything_is_built(checkpoint: Path, tmp_pa
 
 
 def test_qefficients_class_answers_with_texts(
-    model: qeff_zoo.QEFFAutoModelForCTC, session: LabelledSpeechSession
+    model: qeff_zoo.QEFFAutoModelForCTC, session: LabelledSpeechSession, tmp_path: Path
 ) -> None:
     sounds = [voice(3000, RATE, 1), voice(30_000, RATE, 2)]
     wanted = [found.text for found in session.transcribe(sounds)]
     assert model.generate(None, sounds) == wanted
     assert model.generate(None, torch.from_numpy(sounds[1])) == wanted[1:]
+    assert model.generate(None, sounds[1].tolist()) == wanted[1:]
+    soundfile.write(tmp_path / "a.wav", sounds[0], RATE, subtype="FLOAT")
+    path = tmp_path / "a.wav"
+    assert model.generate(None, str(path)) == model.generate(None, [path.read_bytes()])
+    assert model.generate(None, [path, sounds[1]]) == wanted
+    assert model.generate(None, []) == []
+    with pytest.raises(GenerationError, match=r"The inputs are \['input_values'\]; expected samp"):
+        model.generate(None, {"input_values": sounds[0][None]})  # type: ignore[arg-type]
 
 
 def test_the_guides_snippet_runs_with_one_changed_line(
@@ -511,4 +522,7 @@ def test_the_example_says_what_it_read(
     monkeypatch.setattr(qeff_zoo, "build", lambda _: package)
     monkeypatch.setattr("sys.argv", [str(path), "a checkpoint"])
     runpy.run_path(str(path), run_name="__main__")
-    assert "tone.wav, 1.0 s:" in capsys.readouterr().out
+    assert "speech.wav, 7.0 s:" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", [str(path)])
+    with pytest.raises(SystemExit, match=r"python examples/speech.py CHECKPOINT"):
+        runpy.run_path(str(path), run_name="__main__")

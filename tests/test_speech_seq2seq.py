@@ -18,6 +18,7 @@ import numpy as np
 import openai
 import parity
 import pytest
+import requests
 import soundfile
 import tokenizers
 import torch
@@ -47,6 +48,7 @@ from qeff_zoo.runtime import (
     sampling,
     speech_words,
 )
+from qeff_zoo.runtime.program import Observed
 from qeff_zoo.runtime.speech_tokens import SpeechTokens
 from qeff_zoo.runtime.speech_windows import Recording
 from qeff_zoo.runtime.tokenizer import Tokenizer
@@ -191,6 +193,7 @@ ASKED: Mapping[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
 def test_text_and_times_are_those_of_generate(
     asked: str, session: SpeechSeq2SeqSession, theirs: Any, checkpoint: Path
 ) -> None:
+    """QEfficient begins without a language and a task, and suppresses nothing."""
     length, ours, given = ASKED[asked]
     sound = voice(length, RATE, length)
     if asked == "prompted":
@@ -586,7 +589,10 @@ def test_dropped_fact_shows(fact: str) -> None:
 
 
 def test_several_of_different_lengths_are_each_as_alone(session: SpeechSeq2SeqSession) -> None:
-    """More than there are rows, so that windows of one join while others go on."""
+    """More than there are rows, so that windows of one join while others go on.
+
+    QEfficient ends all rows where the first has ended.
+    """
     sounds = [voice(length, RATE, length) for length in (40_000, 9000, 23_000)]
     heard_of: list[tuple[int, str]] = []
     together = session.transcribe(
@@ -598,6 +604,21 @@ def test_several_of_different_lengths_are_each_as_alone(session: SpeechSeq2SeqSe
         assert [part.tokens for part in alone.segments] == [part.tokens for part in one.segments]
         told = [text for which, text in heard_of if which == number]
         assert told == [part.text for part in one.segments]
+
+
+def test_no_token_is_run_twice(
+    session: SpeechSeq2SeqSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """QEfficient runs the first one a second time."""
+    ran: list[int] = []
+
+    def note(inputs: Mapping[str, Array], *_: object) -> None:
+        ran.extend(inputs["position_ids"][inputs["position_ids"] >= 0].tolist())
+
+    monkeypatch.setattr(session.decoder, "program", Observed(session.decoder.program, note))
+    (found,) = session.transcribe(voice(SHORT, RATE, SHORT), language="en")
+    assert len(ran) > len(found.segments[0].tokens)
+    assert ran == [*range(len(ran))]
 
 
 def test_segments_are_given_as_they_end(session: SpeechSeq2SeqSession) -> None:
@@ -635,7 +656,8 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         "expected one of the two",
     ),
     "no tokens": ({"generation_len": 0}, "at least 1"),
-    "a temperature below 0": ({"temperature": -1.0}, "0 or more"),
+    "a temperature below 0": ({"temperature": -1.0}, "0 to 1,000,000"),
+    "a temperature beyond all": ({"temperature": 1e300}, "0 to 1,000,000"),
     "words without times": ({"timestamps": False, "word_timestamps": True}, "expected both"),
     "no temperature": ({"temperature": ()}, "at least one number"),
     "temperatures that nothing asks for": ({"temperature": (0.0, 1.0)}, "nothing says when"),
@@ -990,7 +1012,17 @@ BAD: Mapping[str, tuple[dict[str, Any], str]] = {
     "another model": ({"model": "other"}, "There is no model"),
     "a form that there is none of": ({"response_format": "xml"}, "response_format"),
     "a language that it does not know": ({"language": "fr"}, "expected one of de, en"),
-    "no recording": ({"file": ("a.wav", b"no sound")}, "Cannot read"),
+    "no recording": ({"file": ("a.wav", b"no sound")}, "The recording cannot be read"),
+    "an empty file": ({"file": ("a.wav", b"")}, "The recording is empty"),
+    "a temperature beyond OpenAI's": ({"temperature": 1.5}, "expected a number from 0 to 1"),
+    "a temperature that is no number": (
+        {"temperature": float("nan")},
+        "'temperature' is 'nan'; expected a number",
+    ),
+    "times of what has none": (
+        {"timestamp_granularities": ["word"]},
+        r"is \['word'\]; expected segment or word, with response_format verbose_json. Change it",
+    ),
     "subtitles as a stream": ({"response_format": "srt", "stream": True}, "stream"),
     "what is not known": ({"extra_body": {"beams": 5}}, "beams"),
 }
@@ -1003,6 +1035,22 @@ def test_a_request_that_is_refused(what: str, client: openai.OpenAI, wave: bytes
     with pytest.raises(openai.APIStatusError, match=message) as caught:
         client.audio.transcriptions.create(**asked)
     assert caught.value.status_code in (400, 404)
+
+
+def test_a_form_that_is_wrong_is_told_once(client: openai.OpenAI, wave: bytes) -> None:
+    """What to do next is one thing, and sentences end once."""
+
+    def told(**form: Any) -> str:
+        url = f"{client.base_url}audio/transcriptions"
+        answer = requests.post(url, timeout=60, **form)
+        assert answer.status_code == 400
+        return str(answer.json()["error"]["message"])
+
+    file = {"file": ("a.wav", wave)}
+    assert told(data={"model": MODEL}).endswith("as multipart/form-data. Add it.")
+    assert told(files=file).endswith("the name of this server's. Add it.")
+    two = told(files=[("file", ("a.wav", wave)), ("file", ("b.wav", wave))], data={"model": MODEL})
+    assert two == "Too many files. Maximum number of files is 1. Correct the request."
 
 
 def test_the_guides_snippet_runs(
@@ -1043,7 +1091,14 @@ def test_the_example_says_what_it_read(
     monkeypatch.setattr(qeff_zoo, "build", lambda _: qeff_zoo.find_package(str(session.folder)))
     monkeypatch.setattr("sys.argv", [str(path), "a checkpoint"])
     runpy.run_path(str(path), run_name="__main__")
-    assert "tone.wav, 1.0 s:" in capsys.readouterr().out
+    assert "speech.wav, 7.0 s:" in capsys.readouterr().out
+
+
+def test_lengths_of_what_reads_windows_are_refused(checkpoint: Path) -> None:
+    with pytest.raises(
+        PlanError, match=r"--seq-lens is \[1000\].*reads recordings in windows of one"
+    ):
+        pipeline.make_plan(str(checkpoint), Request(seq_lens=(1000,)))
 
 
 def test_choices_of_text_alone_are_refused(checkpoint: Path) -> None:

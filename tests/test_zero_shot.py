@@ -202,6 +202,11 @@ def test_a_server_embeds_pictures_and_texts(session: ZeroShotSession) -> None:
         ):
             assert ask(**body)[0] == 400
         assert figures(served)["pictures_total"] == 1
+        large = {"url": f"data:image/png;base64,{'A' * (10 << 20)}"}  # as a photograph takes
+        _, answer = ask(
+            messages=[{"role": "user", "content": [{"type": "image_url", "image_url": large}]}]
+        )
+        assert "it is no picture" in answer["error"]["message"]
 
 
 def test_a_server_of_pictures_alone_refuses_texts(tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any, TypeVar
 
 from qeff_zoo.auto import translation
 from qeff_zoo.auto.execution import read
 from qeff_zoo.auto.models import Model
-from qeff_zoo.errors import PlanError
+from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.tasks import FEATURE_EXTRACTION, SPEECH_RECOGNITION, TEXT_CLASSIFICATION
 
 _E = TypeVar("_E", bound="_Encoder")
@@ -186,7 +187,8 @@ class QEFFAutoModelForCTC(_Encoder):
 
         Args:
             processor: QEfficient's argument; the package has the checkpoint's own, which computes the same.
-            inputs: Samples at the model's rate, (samples,), of torch or numpy; or several of those, of any length.
+            inputs: Samples at the model's rate, (samples,), of torch or numpy, or the path or the bytes of a recording;
+                or several of those, of any length.
             device_ids: Cards to run on; None for those that are free.
             runtime_ai100: False to insist on the CPU.
             **others: QEfficient's other arguments, which change nothing here or are refused.
@@ -197,7 +199,16 @@ class QEFFAutoModelForCTC(_Encoder):
         import numpy as np
 
         translation.refuse("generate", others, translation.GENERATING)
-        several = isinstance(inputs, list | tuple) and np.ndim(inputs[0]) > 0
-        sounds = [np.asarray(one) for one in (inputs if several else [inputs])]
+        if isinstance(inputs, Mapping):
+            raise GenerationError(
+                f"The inputs are {sorted(inputs)!r}; expected samples or recordings, of which features are made here. "
+                "Give those that the processor was called on."
+            )
+        whole = str, bytes, os.PathLike
+        of_numbers = isinstance(inputs, list | tuple) and any(
+            isinstance(one, Real) for one in inputs
+        )
+        given = inputs if isinstance(inputs, list | tuple) and not of_numbers else [inputs]
+        sounds = [one if isinstance(one, whole) else np.asarray(one) for one in given]
         session = self._opened(device_ids, runtime_ai100)
         return [found.text for found in session.transcribe(sounds)]

@@ -133,15 +133,18 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
             tokenizer: QEfficient's argument; the package has the checkpoint's own.
             processor: The same.
             prompts: In place of `inputs`: users' messages, to which the chat template is applied.
-            images: Of each of `prompts` one picture: a path, bytes, a Pillow image or an array.
+            images: Of each of `prompts` one picture: a path, bytes, a Pillow image or an array; of one prompt, no
+                list is needed.
             sampling: A `qeff_zoo.runtime.Sampling`; None to take the most likely token each time.
             **others: QEfficient's other arguments, which change nothing here or are refused.
 
         Raises:
             ZooError: It is not compiled, or a prompt cannot be answered.
         """
+        from qeff_zoo.runtime.media_text import listed
+
         translation.refuse("generate", others, translation.GENERATING)
-        given = [prompts] if isinstance(prompts, str) else list(prompts)
+        given, images = listed(prompts), listed(images)
         if bool(given) == (inputs is not None) or len(images) not in (0, len(given)):
             raise GenerationError(
                 f"There are {'no ' if inputs is None else ''}inputs, {len(given)} prompts and {len(images)} images; "
@@ -192,6 +195,11 @@ def _of_processor(
             shown.append(picture)
             left -= session.reader.look(picture).rows
         yield tokens, shown
+    if unshown := sum(1 for _ in pictures):
+        raise GenerationError(
+            f"The inputs have {unshown} more pictures than its prompts have places for; expected as many of both. Call "
+            "the processor on texts that have the model's token for each picture, or leave pictures out."
+        )
 
 
 def _pictures(

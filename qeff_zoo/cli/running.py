@@ -11,9 +11,10 @@ from typing import Any
 from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.printing import print_generated, print_json, table
 from qeff_zoo.cli.reading import read_text, usable_package
-from qeff_zoo.cli.transcribing import TIMES, refuse_adapter, transcribe_all
+from qeff_zoo.cli.refusing import languages_of, refuse_adapter, refuse_choices
+from qeff_zoo.cli.transcribing import transcribe_all
 from qeff_zoo.errors import AdapterError, GenerationError, ServingError
-from qeff_zoo.tasks import IMAGE_TO_TEXT, NAMES, TEXT2TEXT, ZERO_SHOT, find
+from qeff_zoo.tasks import IMAGE_TO_TEXT, NAMES, find
 
 _BEST = 5  # labels of a picture that are shown
 
@@ -35,7 +36,7 @@ def run_command(arguments: argparse.Namespace) -> None:
         transcribe_all(package, arguments)
         return
     given = _given(package.task, prompts, arguments)
-    _refuse_choices(package.task, arguments)
+    refuse_choices(package.task, arguments)
     refuse_adapter(package.task, arguments)
     session = open_session(
         package,
@@ -57,32 +58,6 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
     if arguments.prompts_file is not None:
         prompts += [line for line in read_text(arguments.prompts_file).splitlines() if line.strip()]
     return prompts
-
-
-def _refuse_choices(task: str, arguments: argparse.Namespace) -> None:
-    """Refuse what means nothing to a task."""
-    if arguments.pair and not (task in NAMES and find(task).session().takes_pairs):
-        raise GenerationError(
-            f"--pair does not apply to {task}, which reads one text at a time. Leave it out."
-        )
-    if arguments.label and task != ZERO_SHOT:
-        raise GenerationError(
-            f"--label does not apply to {task}; expected a package for {ZERO_SHOT}. Leave it out."
-        )
-    if (told := _languages(arguments)) and task != TEXT2TEXT:
-        raise GenerationError(
-            f"--{next(iter(told)).replace('_', '-')} does not apply to {task}; expected a package that writes down "
-            f"speech, or one for {TEXT2TEXT}. Leave it out."
-        )
-    if of_speech := [
-        name
-        for name in (*TIMES, "translate", "target_language", "fallback")
-        if getattr(arguments, name)
-    ]:
-        raise GenerationError(
-            f"--{of_speech[0].replace('_', '-')} does not apply to {task}; expected a package that writes down speech. "
-            "Leave it out; of one that answers prompts, ask for it with --prompt."
-        )
 
 
 def _hears(task: str) -> bool:
@@ -183,7 +158,7 @@ def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -
         **({"images": [_files(arguments.image)]} if arguments.image else {}),
         **({"videos": [_files(arguments.video, "video")]} if arguments.video else {}),
         **({"sounds": [arguments.sound]} if arguments.sound else {}),
-        **_languages(arguments),
+        **languages_of(arguments),
     )
     if arguments.json:
         answer = [_as_json(output) for output in outputs]
@@ -229,12 +204,6 @@ def _write_of_pictures(session: Any, images: list[str], arguments: argparse.Name
         for image, output in pairs:
             print_generated(f"{image}\n-> {output.text}\n")
     print(session.metrics, file=sys.stderr)
-
-
-def _languages(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return which languages a package that translates is told."""
-    names = ("language", "source_language")
-    return {name: given for name in names if (given := getattr(arguments, name)) is not None}
 
 
 def _sampling(arguments: argparse.Namespace) -> Any:

@@ -7,12 +7,13 @@ from dataclasses import asdict
 from typing import Any
 
 from qeff_zoo.cli.printing import print_generated, print_json, table
-from qeff_zoo.errors import AdapterError, GenerationError
+from qeff_zoo.cli.refusing import OF_PROMPTS, OF_TOKENS, TIMES, refuse_adapter, refuse_idle
+from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
 from qeff_zoo.tasks import NAMES, SPEECH_SEQ2SEQ, find
 
-#: Flags that ask for times.
-TIMES = ("timestamps", "word_timestamps")
+#: Flags of answers that mean something here, too.
+_HERE = ("generation_len", "temperature", "seed")
 
 
 def transcribe_all(package: Package, arguments: argparse.Namespace) -> None:
@@ -24,6 +25,7 @@ def transcribe_all(package: Package, arguments: argparse.Namespace) -> None:
             f"{str(arguments.sound[0])!r} does not apply to {package.task}, which reads none. Use --prompt TEXT."
         )
     refuse_adapter(package.task, arguments)
+    refuse_idle(package.task, arguments, {*OF_PROMPTS, *OF_TOKENS} - {*_HERE})
     chosen = _chosen(package.task, arguments)
     session: Any = open_session(package, threads=arguments.threads)
     for path in arguments.sound:
@@ -74,11 +76,3 @@ def _fallback(given: Mapping[str, Any]) -> dict[str, Any]:
             "ones; expected one of the two. Leave one out."
         )
     return dict(FALLBACK)
-
-
-def refuse_adapter(task: str, arguments: argparse.Namespace) -> None:
-    """Refuse --adapter where a package reads no text."""
-    if arguments.adapter is not None and task in NAMES and find(task).reads != "text":
-        raise AdapterError(
-            f"--adapter does not apply to {task}: adapters are for packages that read text. Leave it out."
-        )

@@ -28,6 +28,9 @@ DATA = {"picture": "data:image/…;base64,…", "video": "data:video/…;base64,
 _LONGEST_URL = 8192
 _MOST_REDIRECTS = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
+#: Networks of IPv6 whose addresses have one of IPv4 in their last 32 bits: of a translator, and of old.
+_TRANSLATED = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))
+_OWN_TRANSLATOR = ipaddress.IPv6Network("64:ff9b:1::/48")  # leads to where its operator likes
 
 
 def is_url(text: str) -> bool:
@@ -63,7 +66,13 @@ def fetch_media(
     for _ in range(_MOST_REDIRECTS + 1):
         parts = _parts(url, name)
         address = None if hosts is None else _public_address(parts, hosts, name)
-        with _answer(parts, address, name, limits) as response:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise MediaError(
+                f"Cannot fetch {name}: its redirects took longer than {limits.seconds:g} seconds. Expected a file. "
+                "Give its own URL."
+            )
+        with _answer(parts, address, name, left) as response:
             if response.status_code not in _REDIRECTS:
                 return _read(response, name, limits, deadline)
             url = urljoin(url, response.headers.get("location", ""))
@@ -125,13 +134,13 @@ def _is_public(address: str) -> bool:
     ip: Any = ipaddress.ip_address(address.partition("%")[0])
     for inner in ("ipv4_mapped", "sixtofour"):
         ip = getattr(ip, inner, None) or ip
-    return bool(ip.is_global and not ip.is_multicast)
+    if any(ip in network for network in _TRANSLATED):
+        ip = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+    return bool(ip.is_global and not ip.is_multicast and ip not in _OWN_TRANSLATOR)
 
 
 @contextmanager
-def _answer(
-    parts: SplitResult, address: str | None, name: str, limits: ImageLimits
-) -> Iterator[Any]:
+def _answer(parts: SplitResult, address: str | None, name: str, seconds: float) -> Iterator[Any]:
     """Ask for a file, at a certain address where there is one, as if the host had been looked up there."""
     from huggingface_hub import get_session
 
@@ -150,7 +159,7 @@ def _answer(
             "GET",
             url.geturl(),
             headers=headers,
-            timeout=limits.seconds,
+            timeout=seconds,
             follow_redirects=False,
             **told,
         ) as response:

@@ -8,6 +8,7 @@ lies on white. Of an animation, the first frame counts.
 
 import os
 import struct
+import warnings
 import zlib
 from dataclasses import dataclass
 from io import BytesIO
@@ -76,20 +77,29 @@ def read_image(source: Picture, limits: ImageLimits = LIMITS) -> Pixels:
     name = _name(source)
     if isinstance(source, np.ndarray):
         return _pixels(_from_array(source, name, limits), name)
-    if isinstance(source, Image.Image):
-        image = source
-    else:
-        try:
-            image = Image.open(BytesIO(_content(source, name, limits)), formats=FORMATS)
-        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-            raise MediaError(_too_large(name, "more pixels than Pillow opens", limits)) from error
-        except _DAMAGED as error:
-            raise MediaError(
-                f"Cannot read {name}: it is no picture, or its header is damaged ({_first_line(error)}). Expected one "
-                f"of {', '.join(FORMATS)}. Open it in another program to see whether it is whole."
-            ) from error
-    _check_size(image.size, name, limits)
-    return _pixels(image, name)
+    if not isinstance(source, Image.Image):
+        source = _opened(_content(source, name, limits), name, limits)
+    _check_size(source.size, name, limits)
+    return _pixels(source, name)
+
+
+def _opened(content: bytes, name: str, limits: ImageLimits) -> "Image.Image":
+    """Read a file's header."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with warnings.catch_warnings():  # of a size that is checked here
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            return Image.open(BytesIO(content), formats=FORMATS)
+    except Image.DecompressionBombError as error:
+        raise MediaError(_too_large(name, "more pixels than Pillow opens", limits)) from error
+    except _DAMAGED as error:
+        unknown = isinstance(error, UnidentifiedImageError)
+        problem = "it is no picture" if unknown else f"its header is damaged ({_reason(error)})"
+        raise MediaError(
+            f"Cannot read {name}: {problem}. Expected one of {', '.join(FORMATS)}. Open it in another program to see "
+            "whether it is whole."
+        ) from error
 
 
 def _pixels(image: "Image.Image", name: str) -> Pixels:
@@ -105,7 +115,7 @@ def _pixels(image: "Image.Image", name: str) -> Pixels:
         return _on_white(ImageOps.exif_transpose(image))
     except _DAMAGED as error:
         raise MediaError(
-            f"Cannot read {name}: its contents are damaged or cut short ({_first_line(error)}). Expected a whole "
+            f"Cannot read {name}: its contents are damaged or cut short ({_reason(error)}). Expected a whole "
             "picture. Get the file again."
         ) from error
 
@@ -149,13 +159,27 @@ def _content(source: "str | os.PathLike[str] | bytes", name: str, limits: ImageL
     """Return the encoded picture, which is not too large."""
     if isinstance(source, bytes):
         size = len(source)
-    else:
+    elif isinstance(source, str) and "://" in source:
+        raise MediaError(
+            f"Cannot read {name}: it is a URL. Expected the path of a file, its bytes, a Pillow image or an array. "
+            "Download it."
+        )
+    elif isinstance(source, str | os.PathLike):
         try:
             size = Path(source).stat().st_size
         except (OSError, ValueError) as error:
             raise MediaError(
-                f"Cannot read {name}: {_first_line(error)}. Expected the path of a picture. Correct the path."
+                f"Cannot read {name}: {_reason(error)}. Expected the path of a picture. Correct the path."
             ) from error
+    else:
+        raise MediaError(
+            f"Cannot read a picture of type {type(source).__name__}; expected a path, the bytes of a file, a Pillow "
+            "image or an array of uint8. Convert it."
+        )
+    if not size:
+        raise MediaError(
+            f"Cannot read {name}: it is empty. Expected one of {', '.join(FORMATS)}. Get the file again."
+        )
     if size > limits.file_bytes:
         raise MediaError(
             f"Cannot read {name}: its file has {size:,} bytes. Expected at most {limits.file_bytes:,}. Save it "
@@ -167,7 +191,7 @@ def _content(source: "str | os.PathLike[str] | bytes", name: str, limits: ImageL
         return Path(source).read_bytes()
     except OSError as error:
         raise MediaError(
-            f"Cannot read {name}: {_first_line(error)}. Expected a file that can be read. Correct the path or its "
+            f"Cannot read {name}: {_reason(error)}. Expected a file that can be read. Correct the path or its "
             "permissions."
         ) from error
 
@@ -202,5 +226,7 @@ def _name(source: Picture) -> str:
     return "a picture"
 
 
-def _first_line(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:  # without the number and the path
+        return error.strerror
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

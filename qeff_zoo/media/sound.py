@@ -5,6 +5,7 @@ WAV files are read here; others by `soundfile`, and other rates are changed by `
 Several channels become their mean.
 """
 
+import math
 import os
 import struct
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _UNKNOWN_SIZE = (0, 0xFFFFFFFF)  # of a file that was written to a pipe
 _RATES = range(1000, 768_001)  # a second
 _CHANNELS = 64
+_LOUDEST = 256.0  # samples above it are not of -1 to 1, and what is heard of them would be wrong
 _INSTALL = "pip install 'qeff-zoo[media]'"
 
 
@@ -51,7 +53,7 @@ def read_sound(
 
     Args:
         source: A path, the bytes of a file, or an array: (samples,), or (samples, channels) as soundfile returns them;
-            floats from -1 to 1, or integers of the whole range of their type.
+            floats from -1 to 1, or integers of 8 to 32 bits, of the whole range of their type.
         rate: Samples a second of what is returned.
         given_rate: Of an array; None where it has `rate` already.
         limits: How long it may be.
@@ -64,16 +66,22 @@ def read_sound(
     """
     if isinstance(source, np.ndarray):
         found = _from_array(source)
-        has, name = given_rate or rate, "The array"
+        has, name = rate if given_rate is None else given_rate, "The array"
         _check(name, found.shape[0], found.shape[1], has, limits)
     else:
         data, name = _bytes_of(source, limits)
         is_wav = data[:4] in (b"RIFF", b"RF64") and data[8:12] == b"WAVE"
         wave = _read_wav(data, name, limits) if is_wav else None
         found, has = wave or _read_by_soundfile(data, name, limits)
-    if not np.isfinite(found).all():
+    loudest = max(abs(float(found.min())), abs(float(found.max())))
+    if not math.isfinite(loudest):
         raise MediaError(
             f"{name} has samples that are no numbers; expected finite ones. Record or convert it again."
+        )
+    if loudest > _LOUDEST:
+        raise MediaError(
+            f"{name} has samples of up to {loudest:,.0f}; expected floats from -1 to 1. Divide them by what is loudest "
+            "in their scale, as 32,768 of 16 bits, or give integers of such a type."
         )
     mono: Samples = found[:, 0] if found.shape[1] == 1 else found.mean(axis=1)
     return _resampled(np.ascontiguousarray(mono, np.float32), has, rate, name)
@@ -82,6 +90,11 @@ def read_sound(
 def _bytes_of(source: Any, limits: SoundLimits) -> tuple[bytes, str]:
     if isinstance(source, bytes):
         size, name = len(source), "The recording"
+    elif not isinstance(source, str | os.PathLike):
+        raise MediaError(
+            f"A recording is of type {type(source).__name__}; expected a path, the bytes of a file, or a numpy array "
+            "of samples. Convert it."
+        )
     else:
         path, name = Path(source), repr(os.fspath(source))
         try:
@@ -90,6 +103,8 @@ def _bytes_of(source: Any, limits: SoundLimits) -> tuple[bytes, str]:
             raise MediaError(
                 f"Cannot read {name}: {error.strerror}. Expected a recording, as a WAV file. Correct the path."
             ) from error
+    if not size:
+        raise MediaError(f"{name} is empty; expected a recording, as a WAV file. Record it again.")
     if size > limits.file_bytes:
         raise MediaError(
             f"{name} has {size:,} bytes, expected at most {limits.file_bytes:,}. Cut it, or compress it."
@@ -100,7 +115,8 @@ def _bytes_of(source: Any, limits: SoundLimits) -> tuple[bytes, str]:
         return path.read_bytes(), name
     except OSError as error:
         raise MediaError(
-            f"Cannot read {name}: {error.strerror}. Expected a file that may be read. Correct its permissions."
+            f"Cannot read {name}: {error.strerror}. Expected a file that may be read. Correct the path or its "
+            "permissions."
         ) from error
 
 
@@ -110,9 +126,15 @@ def _from_array(source: NDArray[Any]) -> NDArray[np.float32]:
             f"The array has shape {source.shape} and type {source.dtype}; expected (samples,) or (samples, channels) "
             "of numbers. Give it so."
         )
+    if source.dtype.kind in "iu" and source.dtype.itemsize > 4:
+        raise MediaError(
+            "The array has integers of 64 bits, whose range no recording fills; expected those of 8 to 32 bits, or "
+            "floats from -1 to 1. Convert it to the type of its samples, as int16."
+        )
     floats: NDArray[np.float32]
     if source.dtype.kind == "f":
-        floats = source.astype(np.float32)
+        with np.errstate(over="ignore"):  # infinity is refused
+            floats = source.astype(np.float32)
     elif source.dtype.kind == "u":
         middle = (int(np.iinfo(source.dtype).max) + 1) // 2
         floats = ((source.astype(np.float64) - middle) / middle).astype(np.float32)
@@ -124,8 +146,9 @@ def _from_array(source: NDArray[Any]) -> NDArray[np.float32]:
 def _check(name: str, samples: int, channels: int, rate: int, limits: SoundLimits) -> None:
     """Refuse what is empty, too long, or says what cannot be."""
     if rate not in _RATES:
+        shown = f"{rate:,}" if isinstance(rate, int) else repr(rate)
         raise MediaError(
-            f"{name} says that it has {rate:,} samples a second; expected {_RATES[0]:,} to {_RATES[-1]:,}. Convert it."
+            f"{name} says that it has {shown} samples a second; expected {_RATES[0]:,} to {_RATES[-1]:,}. Convert it."
         )
     if not 0 < channels <= _CHANNELS:
         raise MediaError(
@@ -193,7 +216,8 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 def _numbers(raw: memoryview, coding: int, width: int) -> NDArray[Any]:
     if coding == _FLOAT:
-        return np.frombuffer(raw, f"<f{width}").astype(np.float32)
+        with np.errstate(over="ignore"):  # as of arrays
+            return np.frombuffer(raw, f"<f{width}").astype(np.float32)
     if width == 1:
         return (np.frombuffer(raw, np.uint8).astype(np.float32) - 128) / 128
     if width == 3:  # into the upper bytes of 32 bits
@@ -224,8 +248,8 @@ def _read_by_soundfile(
             promised, rate = opened.frames, int(opened.samplerate)
     except soundfile.LibsndfileError as error:
         raise MediaError(
-            f"Cannot read {name}: {error.error_string} Expected WAV, FLAC, Ogg, MP3 or another format of libsndfile, "
-            "whole. Convert it to WAV."
+            f"{name} cannot be read: {error.error_string} Expected WAV, FLAC, Ogg, MP3 or another format of "
+            "libsndfile, whole. Convert it to WAV."
         ) from error
     if len(found) < promised:
         raise MediaError(

@@ -18,6 +18,8 @@ from qeff_zoo.speculators import ASSISTANT
 from qeff_zoo.tasks import NAMES, TEXT2TEXT, TEXT_GENERATION, find
 
 _SEEN = "comp_ctx_lengths"
+#: What a prompt may be about, by the program that reads it.
+_ABOUT = {"audio": "speech.wav", "vision": "--image picture.png"}
 
 
 def describe(package: Package) -> str:
@@ -222,10 +224,18 @@ def _number(value: float | None) -> str:
 
 def _command(package: Package) -> str:
     length = " --generation-len 64" if package.task in (TEXT_GENERATION, TEXT2TEXT) else ""
-    reads = find(package.task).reads if package.task in NAMES else "text"
-    others = {"image": "--image picture.png", "sound": "speech.wav"}
-    given = others.get(reads, "--prompt 'Once upon a time'")
-    return f"qeff-zoo run {shlex.quote(str(package.path))} {given}{length}"
+    return f"qeff-zoo run {shlex.quote(str(package.path))} {example(package.task)}{length}"
+
+
+def example(name: str) -> str:
+    """Return what a package of a task may be given on the command line."""
+    task = find(name) if name in NAMES else None
+    if task is None or task.reads == "text":
+        asked = [given for role, given in _ABOUT.items() if task and role in task.parts]
+        if asked and task and task.answers == "logits":
+            return f"{' '.join(asked)} --chat --prompt 'What is this?'"
+        return "--prompt 'Once upon a time'"
+    return {"image": "--image picture.png", "sound": "speech.wav"}[task.reads]
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

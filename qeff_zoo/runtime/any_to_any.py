@@ -13,7 +13,7 @@ from qeff_zoo.runtime.answers import Request
 from qeff_zoo.runtime.hearing import BESIDE, Hearing, SoundPreparer, hearing_of
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.insets import Encoded
-from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, Prepared
+from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, Prepared, listed
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.reading import Reader
@@ -97,10 +97,11 @@ class AnyToAnySession(ImageTextToTextSession):
 
         With `chat`, pictures come first, then videos, then sounds, then the text.
         """
+        sounds = listed(sounds)
         if not (chat and sounds and isinstance(prompt, str)):
             heard = [self.prepare_sound(one) for one in sounds]
             return super().request(prompt, chat=chat, sounds=heard, **choices)
-        brought = {"image": choices.get("images", ()), "video": choices.get("videos", ())}
+        brought = {kind: listed(choices.get(f"{kind}s", ())) for kind in ("image", "video")}
         kinds = [kind for kind, some in {**brought, "audio": sounds}.items() for _ in some]
         made = self.request(self._message(kinds, prompt), sounds=sounds, **choices)
         return replace(made, text=prompt)

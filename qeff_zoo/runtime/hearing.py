@@ -36,6 +36,11 @@ class Hearing(Reader):
     kind = "sounds"
 
     @property
+    def needed(self) -> tuple[str, ...]:
+        """As of `Reader`."""
+        return (self.name,)
+
+    @property
     def name(self) -> str:
         """What a processor calls the features of a sound."""
         return str(self._told.get("features") or FEATURES)

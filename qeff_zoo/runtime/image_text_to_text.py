@@ -11,7 +11,13 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.answers import Request
 from qeff_zoo.runtime.chat_template import ChatTemplate, Message
 from qeff_zoo.runtime.insets import Encoded
-from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSession, Prepared
+from qeff_zoo.runtime.media_text import (
+    FEATURE_CACHE_BYTES,
+    USUAL,
+    MediaTextSession,
+    Prepared,
+    listed,
+)
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Array, Bounded, Program
 from qeff_zoo.runtime.prompts import Prompt
@@ -161,9 +167,9 @@ class ImageTextToTextSession(MediaTextSession):
 
         With `chat`, pictures come first, then videos, then the text.
         """
+        videos, pictures = listed(videos), listed(choices.pop(self.argument, ()))
         if not videos:
-            return super().request(prompt, chat=chat, **choices)
-        pictures: Sequence[Any] = choices.pop(self.argument, ())
+            return super().request(prompt, chat=chat, **{**choices, self.argument: pictures})
         if self.told.get("alone") and len(pictures) + len(videos) > 1:
             raise GenerationError(
                 f"The prompt has {len(videos)} videos and {len(pictures)} pictures; expected one video alone, as this "

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A package that reads pictures or sounds among text as a session: those and prompts in, generated text out."""
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.answers import Request
@@ -31,6 +34,13 @@ _FIELDS = "_id", "_index"
 _LISTS = "_ids"
 #: How names of special tokens end.
 _SPECIAL = "_token"
+
+
+def listed(given: Any) -> list[Any]:
+    """Return pictures or sounds as a list, which one alone needs not be."""
+    whole = str, bytes, os.PathLike, Mapping, np.ndarray
+    one = isinstance(given, whole) or not isinstance(given, Iterable)
+    return [given] if one else [*given]
 
 
 class MediaTextSession(TextGenerationSession):
@@ -121,13 +131,14 @@ class MediaTextSession(TextGenerationSession):
         Args:
             prompt: As for `generate`; the token for pictures or sounds stands where each of them belongs.
             chat: The prompt is a user's message: pictures or sounds come before its text, as the chat template writes.
-            **choices: As of `TextGenerationSession.request`, and `argument`: pictures or sounds in the prompt's order.
+            **choices: As of `TextGenerationSession.request`, and `argument`: pictures or sounds in the prompt's order,
+                or one.
 
         Raises:
             GenerationError: It cannot be served.
             MediaError: A picture or sound cannot be read.
         """
-        given: Sequence[Any] = choices.pop(self.argument, ())
+        given = listed(choices.pop(self.argument, ()))
         if chat and isinstance(prompt, str):
             tokens = self._message([self.part] * len(given), prompt)
             made = self.request(tokens, **{**choices, self.argument: given})
@@ -241,12 +252,12 @@ class MediaTextSession(TextGenerationSession):
         Args:
             prompts: As for `TextGenerationSession.generate`.
             stream: Told of text as it comes.
-            **choices: As of `TextGenerationSession.generate`, and `argument`: pictures or sounds of the prompt; of
-                several prompts, a list of those for each.
+            **choices: As of `TextGenerationSession.generate`, and `argument`: pictures or sounds of the prompt, or one;
+                of several prompts, a list of those, or one, for each.
         """
         every = [prompts] if isinstance(prompts, str) else [*prompts]
         names = [name for name in self.takes if name in choices]
-        shown = {name: choices.pop(name) for name in names}
+        shown = {name: listed(choices.pop(name)) for name in names}
         if isinstance(prompts, str):
             shown = {name: [given] for name, given in shown.items()}
         for name, given in shown.items():
@@ -330,8 +341,9 @@ class MediaTextSession(TextGenerationSession):
     def _check_places(self, count: int, shown: str | int, parts: int, nouns: str) -> None:
         if count != parts:
             raise GenerationError(
-                f"The prompt has {count} places for {nouns}, and there are {parts} {nouns}; expected as "
-                f"many of both. Write {shown!r} where each belongs, or use the chat template (--chat), which does."
+                f"The prompt has {count} places for {nouns}, and there are {parts} {nouns}; expected as many of both. "
+                f"Write {shown!r} where each belongs, or use the chat template (--chat), which writes it, so that a "
+                "message's text needs none."
             )
 
     def _check_begun(self, tokens: Sequence[int]) -> None:

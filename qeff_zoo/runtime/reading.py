@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from qeff_zoo.errors import HandoffError
+from qeff_zoo.errors import HandoffError, MediaError
 from qeff_zoo.runtime.insets import Encoded, Kind
 from qeff_zoo.runtime.layouts import LAYOUTS
 from qeff_zoo.runtime.program import Array, Program
@@ -49,12 +49,21 @@ class Reader:
         self._in_use = threading.Lock()
         self._known: OrderedDict[bytes, Encoded] = OrderedDict()
 
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The arrays of which a processor makes one, by name; none where another process looks at what is shown."""
+        return ()
+
     def look(self, prepared: Mapping[str, Array]) -> Encoded:
         """Return what a picture or a sound is to the language model.
 
         Args:
-            prepared: As the model's forward takes it.
+            prepared: As the model's forward takes it, of numpy or torch.
+
+        Raises:
+            MediaError: It is not as the model's processor makes it.
         """
+        prepared = self._checked(prepared)
         digest = digest_of(prepared)
         with self._in_use:  # any thread may prepare a request
             self.asked += 1
@@ -73,12 +82,38 @@ class Reader:
             self._known.clear()
             self.used = 0
 
+    def _checked(self, prepared: Mapping[str, Any]) -> dict[str, Array]:
+        """Return arrays of what was prepared, which may have come from anywhere."""
+        arrays = {name: np.asarray(one) for name, one in prepared.items()}
+        if self.needed and arrays.keys().isdisjoint(self.needed):
+            wanted = " or ".join(map(repr, self.needed))
+            raise _not_prepared(self.kind, f"as {sorted(arrays)}; expected {wanted} among them")
+        for name, array in arrays.items():
+            if array.dtype.kind not in "biuf":
+                raise _not_prepared(
+                    self.kind, f"and {name} is of type {array.dtype}; expected numbers"
+                )
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise _not_prepared(
+                    self.kind, f"and {name} has values that are no numbers; expected finite ones"
+                )
+        return arrays
+
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
         raise NotImplementedError
 
-    def _run(self, told: Mapping[str, Array]) -> dict[str, Array]:
-        known = {name: array for name, array in told.items() if name in self.program.inputs}
-        return dict(self.program.run(known))
+    def _run(self, told: Mapping[str, Array], program: Program | None = None) -> dict[str, Array]:
+        """Run a program, that of this reader unless it is another, on those of its inputs that are told."""
+        program = program or self.program
+        known = {name: array for name, array in told.items() if name in program.inputs}
+        for name, array in known.items():
+            shape = program.inputs[name].shape
+            fixed = [size if isinstance(size, int) else None for size in shape]
+            if len(fixed) != array.ndim or any(
+                size not in (None, found) for size, found in zip(fixed, array.shape, strict=True)
+            ):
+                raise _not_prepared(self.kind, f"and {name} is {array.shape}; expected {shape}")
+        return dict(program.run(known))
 
     def _keep(self, encoded: Encoded) -> None:
         if encoded.nbytes > self._budget:
@@ -88,6 +123,13 @@ class Reader:
         while self.used > self._budget:
             _, dropped = self._known.popitem(last=False)
             self.used -= dropped.nbytes
+
+
+def _not_prepared(kind: Kind, problem: str) -> MediaError:
+    one = kind.removesuffix("s")
+    return MediaError(
+        f"A {one} was prepared, {problem}. Give what the checkpoint's own processor returns of a {one}."
+    )
 
 
 class Distant(Reader):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logits in, the next token out: greedily, or drawn at random, as transformers' logits processors do it."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from qeff_zoo.runtime.program import Array
 _SEEDS = 1 << 64
 _BLOCK = 512  # shares that are added up at once
 _COLDEST = 1e-6  # a temperature below it cannot be told from it in float32
+_HOTTEST = 1e6  # above it all tokens are as likely as one another
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Sampling:
 
     def _problems(self) -> Iterator[str]:
         ranges: dict[str, tuple[bool, str]] = {
-            "temperature": (0 <= self.temperature < math.inf, "0 or more"),
+            "temperature": (0 <= self.temperature <= _HOTTEST, f"0 to {_HOTTEST:,.0f}"),
             "top_k": (self.top_k >= 0, "0 or more"),
             "top_p": (0 <= self.top_p <= 1, "0 to 1"),
             "min_p": (0 <= self.min_p <= 1, "0 to 1"),

@@ -135,13 +135,11 @@ class SpeechTokens:
         if code in self.languages:
             return self.languages[code]
         known = (
-            f"one of {', '.join(sorted(self.languages))}"
+            f"one of {', '.join(sorted(self.languages))}. Leave it out, or give one of those."
             if self.languages
-            else "none, since the model knows one language only"
+            else "none, since the model knows one language only. Leave it out."
         )
-        raise GenerationError(
-            f"Language {language!r} is not known to this model; expected {known}. Leave it out, or give one of those."
-        )
+        raise GenerationError(f"Language {language!r} is not known to this model; expected {known}")
 
     def code_of(self, token: int | None) -> str | None:
         """Return the code of a language's token."""

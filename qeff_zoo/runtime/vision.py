@@ -42,6 +42,11 @@ class AsPrepared(Reader):
     kind = "pictures"
     size: int
 
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """As of `Reader`."""
+        return tuple(name for name in self.program.inputs if name.endswith(PIXELS))[:1]
+
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Pictured:
         inputs = self.program.inputs
         wanted = {name: one.shape for name, one in inputs.items() if name.endswith(PIXELS)}
@@ -100,6 +105,11 @@ class Vision(Reader):
     def _frames(self) -> Program:
         assert self._open_frames is not None  # or videos are refused
         return self._open_frames()
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """As of `Reader`."""
+        return (self._pixels, FRAMES) if self.has_frames else (self._pixels,)
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
         if FRAMES in prepared:
@@ -273,7 +283,7 @@ class Vision(Reader):
     def _look_at_frames(self, digest: bytes, pixels: Array) -> Encoded:
         """Read frames of a video, (1, frames, channels, height, width), one by one by the program for those."""
         frames = np.ascontiguousarray(pixels[0], np.float32)
-        found = [self._frames.run({PIXELS: one[None]}) for one in frames]
+        found = [self._run({PIXELS: one[None]}, self._frames) for one in frames]
         features = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
         grid = len(frames), len(frames), 1
         return Encoded(digest=digest, features=features, grid=grid, of_video=True)
@@ -283,8 +293,7 @@ class Vision(Reader):
         self._check_merge(prepared.get(FILM_MERGE), tower)
         told = tower.describe(tuple(int(size) for size in prepared[FILM_GRID].reshape(3)))
         pixels = np.ascontiguousarray(prepared[FRAMES], np.float32)
-        known = {name: one for name, one in told.items() if name in self._frames.inputs}
-        found = self._frames.run({PIXELS: pixels, **known})
+        found = self._run({PIXELS: pixels, **told}, self._frames)
         kept = np.asarray(prepared[KEPT], bool)
         features = {name: one[kept] for name, one in found.items()}
         return Encoded(digest=digest, features=features, of_video=True)
@@ -295,7 +304,7 @@ class Vision(Reader):
         """Read a picture, and its tiles one by one, if there are any."""
         tiles = np.asarray(prepared.get(self._told["tiles"], ()), np.float32)
         found = [self._run({PIXELS: pixels})]
-        found += [dict(program.run({PIXELS: np.ascontiguousarray(one[None])})) for one in tiles]
+        found += [self._run({PIXELS: np.ascontiguousarray(one[None])}, program) for one in tiles]
         features = {
             name: self.layout.arrange([one[name] for one in found], prepared, self._config)
             for name in found[0]

@@ -15,6 +15,7 @@ from qeff_zoo.errors import BusyError
 from qeff_zoo.runtime import Engine
 from qeff_zoo.runtime import Request as RuntimeRequest
 from qeff_zoo.runtime.adapters import Adapters
+from qeff_zoo.runtime.image_to_text import ImageToTextSession
 from qeff_zoo.runtime.media_text import MediaTextSession
 from qeff_zoo.serving import adapters, errors, matching, transcriptions
 from qeff_zoo.serving.choices import cancelling, submit, whole
@@ -38,7 +39,9 @@ PATHS = (
     "/metrics",
 )
 MAX_BODY_BYTES = 8 << 20
-MAX_SOUND_BYTES = 25 << 20  # as OpenAI's: 13 minutes of a WAV file, hours of an MP3 file
+MAX_MEDIA_BYTES = (
+    25 << 20
+)  # as OpenAI's: 13 minutes of a WAV file, hours of an MP3 file; photographs in base64
 MAX_INPUTS = 2048  # texts to embed, as OpenAI's
 
 
@@ -139,9 +142,9 @@ def create_app(
     app.include_router(_models(model))
     app.include_router(_operations(metrics))
     session = backend.session
-    talked_to = isinstance(session, MediaTextSession) and "sounds" in session.takes
-    hears = talked_to or isinstance(backend, SpeechQueue)
-    usual = MAX_SOUND_BYTES if hears else MAX_BODY_BYTES
+    takes_files = isinstance(backend, SpeechQueue | PictureQueue)
+    takes_files |= isinstance(session, MediaTextSession | ImageToTextSession)
+    usual = MAX_MEDIA_BYTES if takes_files else MAX_BODY_BYTES
     limited = BodyLimit(app, usual if max_body_bytes is None else max_body_bytes)
     guarded = limited if api_key is None else ApiKey(limited, api_key, API)
     return ResponseCount(Framing(guarded), metrics, PATHS)

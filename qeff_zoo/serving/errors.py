@@ -75,10 +75,12 @@ def shutting_down() -> ApiError:
     )
 
 
-def too_large() -> ApiError:
-    """Return the refusal of a body that is too long to be read."""
+def too_large(most: str) -> ApiError:
+    """Return the refusal of a body that has more than `most`, of which it says what."""
     return ApiError(
-        413, "The body is too large for this server. Send less at a time.", code="body_too_large"
+        413,
+        f"The body is too large for this server; expected at most {most}. Send less at a time.",
+        code="body_too_large",
     )
 
 
@@ -178,4 +180,5 @@ def _http(request: Request, error: HTTPException) -> ApiError:
         return ApiError(
             405, f"{asked} is not possible; expected another method.", code="method_not_supported"
         )
-    return ApiError(error.status_code, f"{error.detail}. Correct the request.", code="invalid_body")
+    problem = str(error.detail).rstrip(".")
+    return ApiError(error.status_code, f"{problem}. Correct the request.", code="invalid_body")

@@ -90,9 +90,10 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        refusal = too_large(f"{self._most:,} bytes").response
         length = Headers(scope=scope).get("content-length", "")
         if length.isdecimal() and int(length) > self._most:
-            await too_large().response(scope, receive, send)
+            await refusal(scope, receive, send)
             return
         # A form has fields, of which there is a limit, and a file.
         kind = Headers(scope=scope).get("content-type", "")
@@ -104,9 +105,13 @@ class BodyLimit:
                 return
             body += message.get("body", b"")
             more = message.get("more_body", False)
-            if len(body) > self._most or (is_json and not more and _is_manifold(body)):
-                await too_large().response(scope, receive, send)
+            if len(body) > self._most:
+                await refusal(scope, receive, send)
                 return
+        if is_json and _is_manifold(body):
+            most = f"{_MAX_CONTAINERS:,} lists and objects"
+            await too_large(most).response(scope, receive, send)
+            return
         whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
         async def replayed() -> Message:

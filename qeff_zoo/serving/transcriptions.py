@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+import math
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -233,10 +234,10 @@ async def _read(
             raise unknown_parameter(name, value)
     sound = form.get("file")
     if not isinstance(sound, UploadFile):
-        raise _invalid("file", "is missing; expected a recording, as multipart/form-data. Add it")
+        raise _invalid("file", "is missing; expected a recording, as multipart/form-data", "Add it")
     told = {name: value for name, value in form.items() if isinstance(value, str)}
     if "model" not in told:
-        raise _invalid("model", "is missing; expected the name of this server's. Add it")
+        raise _invalid("model", "is missing; expected the name of this server's", "Add it")
     check(told["model"])
     form_ = told.get("response_format", "json")
     if form_ not in FORMATS:
@@ -288,12 +289,7 @@ def _choices(
     """
     given: dict[str, Any] = {name: told[name] for name in _CHOICES if told.get(name)}
     if "temperature" in given:
-        try:
-            given["temperature"] = float(given["temperature"])
-        except ValueError as error:
-            raise _invalid(
-                "temperature", f"is {brief(told['temperature'])}; expected a number"
-            ) from error
+        given["temperature"] = _temperature(given["temperature"])
     if task == "transcribe" and "target_language" in given:
         raise _invalid("target_language", "is for translations; expected none, or that of speech")
     if given.get("temperature") == 0:
@@ -320,10 +316,18 @@ def _choices(
     }
 
 
-def _invalid(name: str, problem: str) -> ApiError:
-    return ApiError(
-        400, f"Parameter {name!r} {problem}. Change it.", param=name, code="invalid_value"
-    )
+def _temperature(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found <= 1:
+        raise _invalid("temperature", f"is {brief(text)}; expected a number from 0 to 1")
+    return found
+
+
+def _invalid(name: str, problem: str, then: str = "Change it") -> ApiError:
+    return ApiError(400, f"Parameter {name!r} {problem}. {then}.", param=name, code="invalid_value")
 
 
 def _refusal(error: Exception) -> ApiError:

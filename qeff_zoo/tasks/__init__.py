@@ -123,7 +123,8 @@ class Task(Part):
     the part that answers; what runs before it, and has programs of its own in the package, is in `before`.
 
     Args:
-        name: Hub pipeline tag.
+        name: Hub pipeline tag, but where two tasks have one.
+        tag: That, where the name is not.
         program: What its program is called in a package of several; its role where there is one.
         before: Parts whose results it reads, as the pictures or sounds that a tower has read.
         beside: Parts that a package may have or not: heads that draft for it, what times words, or what reads videos.
@@ -143,6 +144,7 @@ class Task(Part):
     """
 
     name: str
+    tag: str = ""
     answers: AnswerKind
     program: str = ""
     before: tuple[Part, ...] = ()

@@ -52,8 +52,9 @@ def _grid(checkpoint: "Checkpoint", recipe: Recipe) -> tuple[int, int]:
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    lengths = () if recipe.asked else ("seq_lens",)
-    found = text_generation.not_alone(_READ_FROM, *lengths)(checkpoint, recipe, request)
+    found = text_generation.not_alone(_READ_FROM)(checkpoint, recipe, request)
+    if not recipe.asked:
+        found += text_generation.of_one_length(checkpoint, request, "pictures as sequences")
     strange = [*_strange(checkpoint, recipe)]
     return [*found, *(strange or _misfits(checkpoint, recipe))]
 

@@ -89,10 +89,12 @@ def specializations(shape: Shape) -> list[dict[str, Any]]:
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    of_any_length = any(isinstance(shape, SoundShape) for shape in recipe.shapes.values())
-    windows = () if of_any_length else ("seq_lens",)
-    refused = text_generation.not_alone("what is said in a sound is short", *windows)
-    return refused(checkpoint, recipe, request)
+    found = text_generation.not_alone("what is said in a sound is short")(
+        checkpoint, recipe, request
+    )
+    if any(isinstance(shape, SoundShape) for shape in recipe.shapes.values()):
+        return found
+    return [*found, *text_generation.of_one_length(checkpoint, request, "recordings in windows")]
 
 
 def _session() -> Any:
@@ -123,6 +125,7 @@ TASK = Task(
             specializations=_whole,
         ),
     ),
+    tag="automatic-speech-recognition",
     answers="logits",
     reads="sound",
     auto_classes=("AutoModelForSpeechSeq2Seq",),

@@ -134,12 +134,27 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
     return found
 
 
-def not_alone(why: str, *more: str) -> Callable[["Checkpoint", Recipe, Request], list[str]]:
+def of_one_length(checkpoint: "Checkpoint", request: Request, what: str) -> list[str]:
+    """Refuse lengths for what is always as long.
+
+    Args:
+        checkpoint: Of the model.
+        request: What the user asked for.
+        what: It reads.
+    """
+    if not request.seq_lens:
+        return []
+    return [
+        f"--seq-lens is {list(request.seq_lens)}, and {checkpoint.name!r} reads {what} of one length; expected none. "
+        "Leave it out."
+    ]
+
+
+def not_alone(why: str) -> Callable[["Checkpoint", Recipe, Request], list[str]]:
     """Return what refuses choices of models that read nothing but their own tokens.
 
     Args:
         why: They mean nothing to a decoder that writes of something else.
-        *more: Other choices that it does not have.
     """
     names = (
         "comp_ctx_lengths_prefill",
@@ -148,7 +163,6 @@ def not_alone(why: str, *more: str) -> Callable[["Checkpoint", Recipe, Request],
         "speculator",
         "expanded_kv",
         "kv_heads",
-        *more,
     )
 
     def problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from qeff_zoo.hub.index import Entry, Index
 from qeff_zoo.hub.publish.gate import KNOWN
 from qeff_zoo.hub.remotes.protocol import WritableRemote
-from qeff_zoo.package.description import human_size
+from qeff_zoo.package.description import example, human_size
 from qeff_zoo.package.manifest import MANIFEST_NAME
+from qeff_zoo.tasks import NAMES, find
 
 CARD_NAME = "README.md"
 _LIMIT = 1 << 20
@@ -91,12 +92,13 @@ def _front_matter(index: Index) -> str:
     entries = index.entries
     bases = [model for model in index.models if model.count("/") == 1]
     tasks = {str(entry.axes.get("task")) for entry in entries}
+    tag = tasks.pop() if len(tasks) == 1 else ""
     facts = {
         "base_model": bases,
         "base_model_relation": "quantized" if bases else None,
         "library_name": "qeff-zoo",
         "license": _licence(entries),
-        "pipeline_tag": tasks.pop() if len(tasks) == 1 else None,
+        "pipeline_tag": (find(tag).tag if tag in NAMES else "") or tag,
         "tags": sorted({"qeff-zoo", *(str(entry.axes["target"]) for entry in entries)}),
     }
     lines = [f"{name}: {json.dumps(value)}" for name, value in facts.items() if value]
@@ -159,9 +161,12 @@ def _legend(index: Index) -> str:
 def _commands(index: Index, where: str) -> str:
     model = index.models[0] if len(index.models) == 1 else "MODEL"
     name = shlex.quote(model)
+    tasks = {str(entry.axes.get("task")) for entry in index.entries}
+    given = example(tasks.pop() if len(tasks) == 1 else "")
+    extras = "run,media" if {".wav", ".png"} & {*re.findall(r"\.[a-z]+", given)} else "run"
     return (
-        f"```console\n$ pip install 'qeff-zoo[run]'\n$ export QEFF_ZOO_STORES={shlex.quote(where)}\n"
-        f"$ qeff-zoo resolve {name}\n$ qeff-zoo run \"$(qeff-zoo pull {name})\" --prompt 'Once upon a time'\n```\n\n"
+        f"```console\n$ pip install 'qeff-zoo[{extras}]'\n$ export QEFF_ZOO_STORES={shlex.quote(where)}\n"
+        f'$ qeff-zoo resolve {name}\n$ qeff-zoo run "$(qeff-zoo pull {name})" {given}\n```\n\n'
         f"```python\nimport qeff_zoo\n\nsession = qeff_zoo.load({json.dumps(model)})\n```"
     )
 

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of every kind become the pixels that Hugging Face sees; what is none is refused, and says so."""
+
+import io
+import struct
+import warnings
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+from transformers import CLIPImageProcessorPil
+from transformers.image_transforms import convert_to_rgb
+
+from qeff_zoo.errors import MediaError
+from qeff_zoo.media.image_processor import load_image_processor
+from qeff_zoo.media.images import ImageLimits, read_image
+
+#: Of an odd size, and with an edge that turning moves.
+COLOURS = np.random.default_rng(0).integers(0, 256, (13, 7, 3), np.uint8)
+PICTURE = Image.fromarray(COLOURS)
+
+
+def with_alpha() -> Image.Image:
+    picture = PICTURE.convert("RGBA")
+    picture.putalpha(Image.fromarray(np.arange(91, dtype=np.uint8).reshape(13, 7) * 2))
+    return picture
+
+
+def written(picture: Image.Image, form: str = "PNG", **more: Any) -> bytes:
+    made = io.BytesIO()
+    picture.save(made, form, **more)
+    return made.getvalue()
+
+
+def turned(how: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = how
+    return written(PICTURE, "JPEG", exif=exif)
+
+
+def moving(form: str) -> bytes:
+    """Write an animation of two frames."""
+    return written(PICTURE, form, save_all=True, append_images=[ImageOps.invert(PICTURE)])
+
+
+KINDS: dict[str, Callable[[], bytes]] = {
+    "colours": lambda: written(PICTURE),
+    "grey": lambda: written(PICTURE.convert("L")),
+    "black and white": lambda: written(PICTURE.convert("1")),
+    "a palette": lambda: written(PICTURE.convert("P", palette=Image.Palette.ADAPTIVE)),
+    "a palette with a clear colour": lambda: written(
+        PICTURE.convert("P", palette=Image.Palette.ADAPTIVE), transparency=3
+    ),
+    "alpha": lambda: written(with_alpha()),
+    "grey and alpha": lambda: written(with_alpha().convert("LA")),
+    "a clear colour": lambda: written(PICTURE, transparency=tuple(map(int, COLOURS[2, 3]))),
+    "CMYK": lambda: written(PICTURE.convert("CMYK"), "JPEG"),
+    "YCbCr": lambda: written(PICTURE, "JPEG"),
+    "a moving GIF": lambda: moving("GIF"),
+    "a moving WebP": lambda: moving("WEBP"),
+    "a moving PNG": lambda: moving("PNG"),
+    "TIFF": lambda: written(PICTURE, "TIFF"),
+    "BMP": lambda: written(PICTURE, "BMP"),
+    **{f"turned, {how}": lambda how=how: turned(how) for how in range(1, 9)},  # type: ignore[misc]
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pixels_are_those_that_hugging_face_sees(kind: str, tmp_path: Path) -> None:
+    """As its processors of the PIL backend convert them, once a photograph is turned as `load_image` does."""
+    data = KINDS[kind]()
+    theirs = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    found = read_image(data)
+    np.testing.assert_array_equal(found, convert_to_rgb(theirs, return_numpy=True))
+    processor = CLIPImageProcessorPil(
+        size={"shortest_edge": 9}, crop_size={"height": 8, "width": 8}
+    )
+    processor.save_pretrained(tmp_path)
+    wanted = processor(theirs, return_tensors="np")["pixel_values"]
+    (tmp_path / "any.name").write_bytes(data)
+    ours = load_image_processor(tmp_path)([tmp_path / "any.name"])["pixel_values"]
+    np.testing.assert_array_equal(ours, wanted)
+
+
+def test_a_photograph_is_turned_and_an_animation_is_its_first_frame() -> None:
+    assert [read_image(turned(how)).shape[:2] for how in (1, 6)] == [(13, 7), (7, 13)]
+    np.testing.assert_array_equal(read_image(moving("PNG")), COLOURS)
+
+
+def test_sixteen_bits_of_grey_lose_their_low_ones() -> None:
+    """Pillow, and so transformers, makes all but the darkest white."""
+    grey = np.arange(0, 65536, 4096, dtype=np.uint16).reshape(4, 4)
+    found = read_image(written(Image.fromarray(grey)))
+    np.testing.assert_array_equal(found[..., 1], grey >> 8)
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    return (
+        struct.pack(">I", len(content))
+        + kind
+        + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+    )
+
+
+def png(width: int, height: int, *, said: bytes = b"") -> bytes:
+    """Write a PNG of black and white that says how large it is, and is empty."""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0))
+    rows = zlib.compress(bytes(1000))
+    return b"\x89PNG\r\n\x1a\n" + header + said + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+WHOLE = written(PICTURE.resize((64, 64)), "JPEG")
+WRONG: dict[str, tuple[Any, str]] = {
+    "nothing": (b"", "is empty. Expected one of PNG"),
+    "a text": (b"hello", "is no picture. Expected one of PNG"),
+    "a drawing": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is no picture"),
+    "a header alone": (written(PICTURE)[:20], "its header is damaged"),
+    "a truncated JPEG": (WHOLE[: len(WHOLE) // 2], "cut short"),
+    "a truncated PNG": (written(PICTURE)[:150], "cut short"),
+    "100 megapixels": (png(10_000, 10_000), r"100,000,000 pixels. Expected at most 80,000,000"),
+    "a decompression bomb": (png(60_000, 60_000), "more pixels than Pillow opens"),
+    "a bomb of words": (
+        png(8, 8, said=chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(100_000_000)))),
+        "Decompressed data too large",
+    ),
+    "32 bits": (written(Image.new("F", (4, 4)), "TIFF"), "whose black and white nobody knows"),
+    "no file": ("no/such/picture.png", "picture 'no/such/picture.png': No such file"),
+    "a folder": (str(Path(__file__).parent), "Is a directory"),
+    "a URL": ("https://images.example/a.png", "is a URL. Expected .* Download it"),
+    "nobody": (None, "of type NoneType; expected a path"),
+    "a number": (5, "of type int; expected a path"),
+    "an array of floats": (np.zeros((4, 4, 3)), "expected uint8"),
+    "an array without rows": (np.zeros((0, 4, 3), np.uint8), "expected uint8"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_no_picture_is_refused(what: str) -> None:
+    """Before it is decoded where it is too large; no warning of another library, and nothing of ours, stands in it."""
+    given, message = WRONG[what]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with pytest.raises(MediaError, match=message) as found:
+            read_image(given)
+    assert not told
+    assert " object at 0x" not in str(found.value)
+    assert "[Errno" not in str(found.value)
+
+
+def test_one_pixel_is_a_picture() -> None:
+    found = read_image(written(Image.new("RGB", (1, 1), (1, 2, 3))))
+    assert found.tolist() == [[[1, 2, 3]]]
+    with pytest.raises(MediaError, match="Expected at most 90"):
+        read_image(PICTURE, ImageLimits(pixels=90))
