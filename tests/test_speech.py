@@ -373,6 +373,10 @@ def test_the_command_writes_text_times_and_json(
     assert "from s" in capsys.readouterr().out
     assert main(["run", str(package.path), str(path)]) == 0
     assert capsys.readouterr().out.strip() == wanted.text
+    (tmp_path / "damaged.wav").write_bytes(path.read_bytes()[:50])
+    assert main(["run", str(package.path), str(path), str(tmp_path / "damaged.wav")]) == 1
+    said = capsys.readouterr()
+    assert (said.out, "damaged.wav" in said.err) == ("", True)
     assert main(["run", str(package.path), "--prompt", "hello"]) == 1
     assert "which reads recordings" in capsys.readouterr().err
     for idle in (["--chat"], ["--image", "a.png"], ["--stop", "a"]):
@@ -394,6 +398,11 @@ def test_an_adapter_is_refused_before_anything_is_built(checkpoint: Path, tmp_pa
     (tmp_path / "config.json").write_text(json.dumps({**config, "add_adapter": True}))
     with pytest.raises(PlanError, match="add_adapter"):
         pipeline.make_plan(str(tmp_path), Request())
+
+
+def test_lengths_without_a_frame_are_refused_before_anything_is_built(checkpoint: Path) -> None:
+    with pytest.raises(PlanError, match=r"--seq-lens has 300, but .* takes at least 1,600"):
+        pipeline.make_plan(str(checkpoint), Request(seq_lens=(16_000, 300)))
 
 
 def test_qefficients_class_answers_with_texts(

@@ -261,6 +261,11 @@ def test_a_server_answers_about_content_parts(package: Package, vlm: ModuleType)
     assert (counted["pictures_total"], counted["encoded_pictures_total"]) == (2, 1)
 
 
+def test_what_a_package_does_not_read_is_refused_by_name(session: ImageTextToTextSession) -> None:
+    with pytest.raises(GenerationError, match="has sounds, which this package does not read"):
+        session.generate("What is this?", sounds=["speech.wav"], chat=True)
+
+
 def test_bench_counts_pictures(package: Package, capsys: pytest.CaptureFixture[str]) -> None:
     """One of noise where none is named; each prompt's are encoded, and their tokens are beside the text's."""
     (case, _) = bench.plan(package, prompt_lens=[10], generation_len=4, threads=1)

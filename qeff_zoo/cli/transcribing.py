@@ -18,6 +18,7 @@ _HERE = ("generation_len", "temperature", "seed")
 
 def transcribe_all(package: Package, arguments: argparse.Namespace) -> None:
     """Write down what is said in recordings."""
+    from qeff_zoo.media.sound import read_sound
     from qeff_zoo.runtime import open_session
 
     if package.task in NAMES and find(package.task).reads != "sound":
@@ -28,6 +29,10 @@ def transcribe_all(package: Package, arguments: argparse.Namespace) -> None:
     refuse_idle(package.task, arguments, {*OF_PROMPTS, *OF_TOKENS} - {*_HERE})
     chosen = _chosen(package.task, arguments)
     session: Any = open_session(package, threads=arguments.threads)
+    for path in arguments.sound[
+        1:
+    ]:  # one that cannot be read is told before hours of another are written down
+        read_sound(path, session.rate)
     for path in arguments.sound:
         (found,) = session.transcribe(path, **chosen)
         if arguments.json:

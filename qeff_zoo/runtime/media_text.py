@@ -34,6 +34,8 @@ _FIELDS = "_id", "_index"
 _LISTS = "_ids"
 #: How names of special tokens end.
 _SPECIAL = "_token"
+#: Arguments for what some packages are shown beside text.
+_SHOWN = {"images", "videos", "sounds"}
 
 
 def listed(given: Any) -> list[Any]:
@@ -256,6 +258,11 @@ class MediaTextSession(TextGenerationSession):
                 of several prompts, a list of those, or one, for each.
         """
         every = [prompts] if isinstance(prompts, str) else [*prompts]
+        if strange := sorted(_SHOWN & choices.keys() - {*self.takes}):
+            raise GenerationError(
+                f"The prompt has {' and '.join(strange)}, which this package does not read; expected "
+                f"{' or '.join(self.takes)}. Leave them out, or build a package that reads them."
+            )
         names = [name for name in self.takes if name in choices]
         shown = {name: listed(choices.pop(name)) for name in names}
         if isinstance(prompts, str):

@@ -20,6 +20,7 @@ from torch.export import Dim
 from qeff_zoo.export.uncomputed import uncomputed
 from qeff_zoo.passes import whole_units
 from qeff_zoo.tasks import Tracing
+from qeff_zoo.tasks.automatic_speech_recognition import LEAST_SAMPLES
 
 _BATCH = 2
 _MOST = 1 << 24  # samples, 17 minutes
@@ -27,7 +28,7 @@ _MOST = 1 << 24  # samples, 17 minutes
 _EXAMPLE, _LEAST = (
     {"input_values": 8000, "input_features": 96},
     {
-        "input_values": 1600,
+        "input_values": LEAST_SAMPLES,
         "input_features": 24,
     },
 )
