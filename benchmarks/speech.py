@@ -5,7 +5,8 @@ Builds packages of a checkpoint in each storage, opens each, and faster-whisper 
 converted from, in a process of its own, and lets them take turns at one recording. Judged is CPU time on one thread,
 since others on the machine disturb it less. With --genai onnxruntime-genai takes its turns too, with a model of its own
 builder in float32. It reads 30 seconds at most and writes no timestamps, so the package is compared with it at the same
-work: the recording in equal parts, each written down without timestamps. Prints JSON.
+work: the recording in equal parts, each written down without timestamps. Then each writes one token of the first 30
+seconds: the time to the first token. Prints JSON.
 
     python benchmarks/speech.py CHECKPOINT [--recording FILE] [--peer PYTHON FOLDER] [--genai] [--repeat 3]
 """
@@ -21,10 +22,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from measuring import machine
 
 from qeff_zoo import build
 
+_RATE = 16_000  # samples a second
 _PACKAGES = ("qeff-zoo", "onnxruntime")
 _MOST = 1.1
 _RECORDING = Path(__file__).parents[1] / "examples" / "speech.wav"
@@ -35,11 +38,13 @@ import numpy as np
 from faster_whisper import WhisperModel
 model = WhisperModel(sys.argv[1], device="cpu", compute_type=sys.argv[2], cpu_threads=1)
 for line in sys.stdin:
-    samples = np.load(line.strip())
+    path, most = line.split()
+    samples = np.load(path)
     cpu, wall, texts = time.process_time(), time.perf_counter(), []
+    one = {"max_new_tokens": 1, "without_timestamps": True} if int(most) else {}
     found, _ = model.transcribe(
         samples, language="en", beam_size=1, temperature=0.0, condition_on_previous_text=False,
-        compression_ratio_threshold=None, log_prob_threshold=None, no_speech_threshold=None,
+        compression_ratio_threshold=None, log_prob_threshold=None, no_speech_threshold=None, **one,
     )
     for segment in found:  # which is when it is computed
         texts.append(segment.text.strip())
@@ -56,9 +61,10 @@ config.overlay(json.dumps({"model": {"encoder": threads, "decoder": threads}}))
 model = genai.Model(config)
 processor = model.create_multimodal_processor()
 for line in sys.stdin:
-    samples = np.load(line.strip())
+    path, most = line.split()
+    samples = np.load(path)
     cpu, wall, texts = time.process_time(), time.perf_counter(), []
-    for part in np.array_split(samples, int(sys.argv[2])):
+    for part in np.array_split(samples, 1 if int(most) else int(sys.argv[2])):
         file = io.BytesIO()
         with wave.open(file, "wb") as out:
             out.setnchannels(1)
@@ -73,6 +79,8 @@ for line in sys.stdin:
         generator.set_inputs(inputs)
         while not generator.is_done():
             generator.generate_next_token()
+            if int(most):
+                break
         texts.append(processor.decode(generator.get_sequence(0)).strip())
     print(json.dumps({"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall, "text": " ".join(texts)}))
     sys.stdout.flush()
@@ -112,6 +120,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         recording = Path(name, "recording.npy")
         seconds = write(arguments.recording, recording)
+        beginning = Path(name, "beginning.npy")
+        np.save(beginning, np.load(recording)[: _LONGEST * _RATE])
         packages = {
             weights: str(build(arguments.checkpoint, weights=weights, validate=False).path)
             for weights in ("fp32", "int8")
@@ -135,25 +145,28 @@ def main() -> None:
             processes["onnxruntime-genai float32"] = start(
                 [sys.executable, "-c", _GENAI, folder, parts]
             )
-        turns = [
-            {who: ask(process, recording) for who, process in processes.items()}
-            for _ in range(arguments.repeat + 1)
-        ][1:]
-    answer = {"machine": facts, "seconds of sound": round(seconds, 1), **judged(turns, seconds)}
+        turns, firsts = (
+            [
+                {who: ask(process, file, most) for who, process in processes.items()}
+                for _ in range(arguments.repeat + 1)
+            ][1:]
+            for file, most in ((recording, 0), (beginning, 1))
+        )
+    answer = {
+        "machine": facts, "seconds of sound": round(seconds, 1), **judged(turns, seconds),
+        "first token": judged(firsts, _LONGEST),
+    }  # fmt: skip
     json.dump(answer, sys.stdout, indent=1)
     sys.stdout.write("\n")
 
 
 def write(source: Path, target: Path) -> float:
     """Write several copies of a recording as an array; return how many seconds it has."""
-    import numpy as np
-
     from qeff_zoo.media.sound import read_sound
 
-    rate = 16_000
-    one = np.concatenate([read_sound(source, rate), np.zeros(int(_PAUSE * rate), np.float32)])
+    one = np.concatenate([read_sound(source, _RATE), np.zeros(int(_PAUSE * _RATE), np.float32)])
     np.save(target, np.tile(one, _COPIES))
-    return _COPIES * len(one) / rate
+    return _COPIES * len(one) / _RATE
 
 
 def serve(package: str, parts: int) -> None:
@@ -163,15 +176,15 @@ def serve(package: str, parts: int) -> None:
         package: A path.
         parts: In how many equal parts, without timestamps; 0 for all of it, with them.
     """
-    import numpy as np
-
     from qeff_zoo import load
 
     session: Any = load(package, threads=1)
     for line in sys.stdin:
-        samples = np.load(line.strip())
+        path, most = line.split()
+        given = np.array_split(np.load(path), 1 if int(most) else parts or 1)
+        choices: dict[str, Any] = {"generation_len": 1} if int(most) else {"timestamps": not parts}
         cpu, wall = time.process_time(), time.perf_counter()
-        found = session.transcribe(np.array_split(samples, parts or 1), timestamps=not parts)
+        found = session.transcribe(given, **choices)
         took = {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}
         text = " ".join(one.text for one in found)
         sys.stdout.write(json.dumps({**took, "text": text}) + "\n")
@@ -183,11 +196,11 @@ def start(command: list[str]) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def ask(process: "subprocess.Popen[str]", recording: Path) -> dict[str, Any]:
-    """Let a process write down a recording."""
+def ask(process: "subprocess.Popen[str]", recording: Path, most: int) -> dict[str, Any]:
+    """Let a process write down a recording, or so many tokens of its first window."""
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(f"{recording}\n")
+    process.stdin.write(f"{recording} {most}\n")
     process.stdin.flush()
     answer: dict[str, Any] = json.loads(process.stdout.readline())
     return answer

@@ -29,9 +29,8 @@ def transcribe_all(package: Package, arguments: argparse.Namespace) -> None:
     refuse_idle(package.task, arguments, {*OF_PROMPTS, *OF_TOKENS} - {*_HERE})
     chosen = _chosen(package.task, arguments)
     session: Any = open_session(package, threads=arguments.threads)
-    for path in arguments.sound[
-        1:
-    ]:  # one that cannot be read is told before hours of another are written down
+    # One that cannot be read is told before hours of another are written down.
+    for path in arguments.sound[1:]:
         read_sound(path, session.rate)
     for path in arguments.sound:
         (found,) = session.transcribe(path, **chosen)

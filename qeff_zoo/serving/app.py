@@ -39,9 +39,8 @@ PATHS = (
     "/metrics",
 )
 MAX_BODY_BYTES = 8 << 20
-MAX_MEDIA_BYTES = (
-    25 << 20
-)  # as OpenAI's: 13 minutes of a WAV file, hours of an MP3 file; photographs in base64
+#: As OpenAI's: 13 minutes of a WAV file, hours of an MP3 file; photographs in base64.
+MAX_MEDIA_BYTES = 25 << 20
 MAX_INPUTS = 2048  # texts to embed, as OpenAI's
 
 
