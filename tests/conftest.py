@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,7 +57,6 @@ def pytest_configure() -> None:
 @pytest.hookimpl(trylast=True)  # after pytest's own order, by what fixtures share
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put all tests of one tiny model together, and leave out the recipes that a change does not touch."""
-    _sample(config, items)
     items.sort(key=_group)
     _deselect(config, items)
     _leave_out(config, items)
@@ -92,21 +90,6 @@ def _deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
         parameters = call.params.values() if call else ()
         needed = selection.is_needed(item.path.stem, parameters, touched, ROOT)
         (kept if needed else left).append(item)
-    items[:] = kept
-    config.hook.pytest_deselected(items=left)
-
-
-def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep every third case of what is marked `sampled`, and none of `release`, unless a release is tested."""
-    if os.environ.get("QEFF_ZOO_TEST_EVERY") == "1":
-        return
-    kept, left, seen = [], [], Counter[str]()
-    for item in items:
-        name = item.nodeid.partition("[")[0]
-        sampled = item.get_closest_marker("sampled") is not None
-        drawn = not sampled or seen[name] % 3 == 0
-        seen[name] += sampled
-        (kept if drawn and not item.get_closest_marker("release") else left).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left)
 

@@ -173,7 +173,6 @@ def test_heads_that_are_traced_are_there() -> None:
     assert set(parity.more_cases()) >= TRACED_HEADS
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in parity.more_cases()],

@@ -47,7 +47,6 @@ def assert_shows(subject: Subject, changed: Any) -> None:
     assert np.abs(got - parity.reference(changed, ids)[:, 2:]).max() > parity.DROPPED * tolerance
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     "fact",
     [

@@ -22,7 +22,6 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from qeff_zoo import registry
 from qeff_zoo.export import exporter
 
-pytestmark = pytest.mark.sampled
 _LISTED = json.loads(Path(__file__).with_name("full_size_configs.json").read_bytes())
 _LARGEST = {
     entry["model_type"]: entry for entry in sorted(_LISTED, key=lambda one: one["parameters"])

@@ -20,7 +20,6 @@ def name_of(kept: dict[str, Any]) -> str:
     return "-".join([kept["recipe"], *kept["changes"]])
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("kept", KEPT, ids=name_of)
 def test_what_failed_once_agrees_or_is_refused_with_a_reason(kept: dict[str, Any]) -> None:
     told = {name: kept[name] for name in kept if name not in ("traced", "refused")}

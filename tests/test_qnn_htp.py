@@ -60,7 +60,6 @@ STATIC = [
 ]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("scenario", ["chunked", "padded_batch"])
 @pytest.mark.parametrize("name", STATIC)
 def test_static_graphs_agree_with_hugging_face(name: str, scenario: str) -> None:

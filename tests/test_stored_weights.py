@@ -664,7 +664,6 @@ OF_EACH = (
 )
 
 
-@pytest.mark.release
 def test_the_readme_says_what_packages_have(models: Models, home: Path, tmp_path: Path) -> None:
     """A package is built of a genuine matrix of each method, of every type of GGUF, and of GPT-OSS's experts."""
     gpt_oss = models.checkpoint("gpt_oss", "gpt_oss")

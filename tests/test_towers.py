@@ -66,9 +66,7 @@ def processor(model_type: str, told: dict[str, Any]) -> Any:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("fast_vlm-base", marks=pytest.mark.release), "perception_lm-base"]
-)
+@pytest.mark.parametrize("name", ["fast_vlm-base", "perception_lm-base"])
 def test_a_published_checkpoint_answers_as_generate(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
