@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from qeff_zoo.checkpoint import Checkpoint
 
 
-#: The fewest samples that a graph takes, a tenth of a second; and the config's name for what makes frames of samples.
-LEAST_SAMPLES, _CONVOLUTIONS = 1600, "conv_stride"
+#: The config's name for what makes frames of samples.
+_CONVOLUTIONS = "conv_stride"
 
 
 def _run_once(model: Any) -> None:
@@ -31,15 +31,15 @@ def _tracing(model: Any) -> Tracing:
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    found, shortest = list[str](), min(request.seq_lens or [LEAST_SAMPLES])
+    found, shortest = list[str](), min(request.seq_lens or [encoders.LEAST_SAMPLES])
     if checkpoint.config.get("add_adapter"):
         found.append(
             f"{checkpoint.name!r} has an adapter behind its encoder (`add_adapter` in config.json), which mixes the "
             "end of a sound with what lies behind it. Expected a model without; use another checkpoint."
         )
-    if _CONVOLUTIONS in checkpoint.config and shortest < LEAST_SAMPLES:
+    if _CONVOLUTIONS in checkpoint.config and shortest < encoders.LEAST_SAMPLES:
         found.append(
-            f"--seq-lens has {shortest}, but {checkpoint.name!r} reads samples, and takes at least {LEAST_SAMPLES:,}. "
+            f"--seq-lens has {shortest}, but {checkpoint.name!r} reads samples, and takes at least {encoders.LEAST_SAMPLES:,}. "
             "Choose more."
         )
     return found

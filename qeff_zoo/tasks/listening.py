@@ -20,7 +20,7 @@ from torch.export import Dim
 from qeff_zoo.export.uncomputed import uncomputed
 from qeff_zoo.passes import whole_units
 from qeff_zoo.tasks import Tracing
-from qeff_zoo.tasks.automatic_speech_recognition import LEAST_SAMPLES
+from qeff_zoo.tasks.encoders import LEAST_SAMPLES
 
 _BATCH = 2
 _MOST = 1 << 24  # samples, 17 minutes
