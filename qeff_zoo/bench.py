@@ -25,6 +25,9 @@ from qeff_zoo.tasks import (
 if TYPE_CHECKING:
     from qeff_zoo.runtime.speculation import Own
 
+#: Tasks whose prompts have pictures or sounds among their tokens; and all whose packages answer prompts.
+_SHOWN = (IMAGE_TEXT_TO_TEXT, AUDIO_TEXT_TO_TEXT, ANY_TO_ANY)
+_PROMPTED = (TEXT_GENERATION, TEXT2TEXT, *_SHOWN, IMAGE_TO_TEXT)
 #: Tasks whose packages write down speech.
 SPEECH = (SPEECH_RECOGNITION, SPEECH_SEQ2SEQ)
 _PROMPT_LEN, _GENERATION_LEN = 128, 64
@@ -160,32 +163,10 @@ def plan(
     """
     from qeff_zoo.runtime.sizes import DecoderSizes
 
-    media = (IMAGE_TEXT_TO_TEXT, AUDIO_TEXT_TO_TEXT, ANY_TO_ANY)
-    measured = (TEXT_GENERATION, TEXT2TEXT, *media, IMAGE_TO_TEXT)
-    if package.task in SPEECH:
-        raise GenerationError(
-            f"Package {str(package.path)!r} writes down speech, and has no prompts; expected another. Use plan_speech."
-        )
-    if package.task not in measured:
-        raise GenerationError(
-            f"Package {str(package.path)!r} is for task {package.task!r}; expected "
-            f"{' or '.join(map(repr, (*measured, *SPEECH)))}, whose speed is measured. Measure such a package."
-        )
-    for flag, files, task, other in (
-        ("--image", images, IMAGE_TEXT_TO_TEXT, IMAGE_TO_TEXT),
-        ("--sound", sounds, AUDIO_TEXT_TO_TEXT, ANY_TO_ANY),
-    ):
-        if files and package.task not in (task, other, ANY_TO_ANY):
-            raise GenerationError(
-                f"{flag} does not apply to {package.task}, which reads none; expected {task!r}. Leave it out."
-            )
+    _check(package, images, sounds)
     if package.task == IMAGE_TO_TEXT:
-        if len(images) > 1:
-            raise GenerationError(
-                f"There are {len(images)} pictures, and text is written of one; expected one. Give --image once."
-            )
         prompt_lens = prompt_lens or [1]
-    shown = package.task in media
+    shown = package.task in _SHOWN
     sizes = DecoderSizes.read(package.programs[0].specializations)
     new = generation_len
     if new is None:
@@ -214,6 +195,31 @@ def plan(
     if problems:
         raise GenerationError("\n".join(problems))
     return cases
+
+
+def _check(package: Package, images: Sequence[str], sounds: Sequence[str]) -> None:
+    """Refuse a package that has no prompts, and what its prompts cannot have."""
+    if package.task in SPEECH:
+        raise GenerationError(
+            f"Package {str(package.path)!r} writes down speech, and has no prompts; expected another. Use plan_speech."
+        )
+    if package.task not in _PROMPTED:
+        raise GenerationError(
+            f"Package {str(package.path)!r} is for task {package.task!r}; expected "
+            f"{' or '.join(map(repr, (*_PROMPTED, *SPEECH)))}, whose speed is measured. Measure such a package."
+        )
+    for flag, files, task, other in (
+        ("--image", images, IMAGE_TEXT_TO_TEXT, IMAGE_TO_TEXT),
+        ("--sound", sounds, AUDIO_TEXT_TO_TEXT, ANY_TO_ANY),
+    ):
+        if files and package.task not in (task, other, ANY_TO_ANY):
+            raise GenerationError(
+                f"{flag} does not apply to {package.task}, which reads none; expected {task!r}. Leave it out."
+            )
+    if package.task == IMAGE_TO_TEXT and len(images) > 1:
+        raise GenerationError(
+            f"There are {len(images)} pictures, and text is written of one; expected one. Give --image once."
+        )
 
 
 def plan_speech(
