@@ -856,6 +856,8 @@ def test_text_of_kaldis_features_is_that_of_generate(tmp_path: Path) -> None:
     assert texts[0] != texts[1]
     with pytest.raises(GenerationError, match="expected at most 2"):
         session.transcribe(voice(40 * RATE, RATE, 1))
+    case = bench.SpeechCase(batch_size=2, generation_len=4, threads=1)
+    assert 1.9 < bench_case.transcribe_once(session, case, 0)["sound_s"] < 2.1
 
 
 def test_text_of_sounds_of_any_length_is_that_of_generate(whole: Any) -> None:
@@ -900,6 +902,8 @@ def test_the_command_and_the_server_take_sounds_of_any_length(
     (wanted,) = session.transcribe(path)
     assert main(["run", package, str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["text"] == wanted.text
+    case = bench.SpeechCase(batch_size=2, generation_len=4, threads=1)
+    assert bench_case.transcribe_once(session, case, 0)["sound_s"] == 2.0
     with (
         closing(SpeechQueue(session, max_waiting=4)) as queue,
         running(queue) as served,
