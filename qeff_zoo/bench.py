@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
@@ -16,6 +16,8 @@ from qeff_zoo.tasks import (
     AUDIO_TEXT_TO_TEXT,
     IMAGE_TEXT_TO_TEXT,
     IMAGE_TO_TEXT,
+    SPEECH_RECOGNITION,
+    SPEECH_SEQ2SEQ,
     TEXT2TEXT,
     TEXT_GENERATION,
 )
@@ -23,6 +25,11 @@ from qeff_zoo.tasks import (
 if TYPE_CHECKING:
     from qeff_zoo.runtime.speculation import Own
 
+#: Tasks whose prompts have pictures or sounds among their tokens; and all whose packages answer prompts.
+_SHOWN = (IMAGE_TEXT_TO_TEXT, AUDIO_TEXT_TO_TEXT, ANY_TO_ANY)
+_PROMPTED = (TEXT_GENERATION, TEXT2TEXT, *_SHOWN, IMAGE_TO_TEXT)
+#: Tasks whose packages write down speech.
+SPEECH = (SPEECH_RECOGNITION, SPEECH_SEQ2SEQ)
 _PROMPT_LEN, _GENERATION_LEN = 128, 64
 
 
@@ -82,6 +89,50 @@ class Figures(Case):
     accepted_tokens: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class SpeechCase:
+    """What to measure of a package that writes down speech.
+
+    Args:
+        batch_size: Recordings at a time.
+        generation_len: Tokens of a window at most; None for as many as the model writes, and of one that labels frames.
+        threads: As of `Case`.
+        language: That is spoken; None for the one that the package detects, or knows.
+        sound: File of the recording, which all of a batch are; None for noise, of which no two are alike. That fills a
+            window, and has 30 seconds at most.
+    """
+
+    batch_size: int
+    generation_len: int | None
+    threads: int | None
+    language: str | None = None
+    sound: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechFigures(SpeechCase):
+    """What was measured: medians over the runs.
+
+    Args:
+        sound_s: Seconds of a recording.
+        ttft_s: Seconds until all of a batch have their first token: recordings are read, the first window of each is
+            encoded, and its prompt run. None of a package that labels frames, as the next two.
+        generated_tokens: All that were written, those that end a window among them.
+        decode_tokens_per_s: Those, divided by the time in which they were decoded and chosen.
+        total_s: Seconds until all of a batch are written down.
+        real_time_factor: Those, divided by the seconds of all recordings.
+        peak_rss_bytes: As of `Figures`.
+    """
+
+    sound_s: float
+    ttft_s: float | None = None
+    generated_tokens: int | None = None
+    decode_tokens_per_s: float | None = None
+    total_s: float
+    real_time_factor: float
+    peak_rss_bytes: int
+
+
 def plan(
     package: Package,
     *,
@@ -112,28 +163,10 @@ def plan(
     """
     from qeff_zoo.runtime.sizes import DecoderSizes
 
-    media = (IMAGE_TEXT_TO_TEXT, AUDIO_TEXT_TO_TEXT, ANY_TO_ANY)
-    measured = (TEXT_GENERATION, TEXT2TEXT, *media, IMAGE_TO_TEXT)
-    if package.task not in measured:
-        raise GenerationError(
-            f"Package {str(package.path)!r} is for task {package.task!r}; expected "
-            f"{' or '.join(map(repr, measured))}, whose speed is measured in tokens per second. Measure such a package."
-        )
-    for flag, files, task, other in (
-        ("--image", images, IMAGE_TEXT_TO_TEXT, IMAGE_TO_TEXT),
-        ("--sound", sounds, AUDIO_TEXT_TO_TEXT, ANY_TO_ANY),
-    ):
-        if files and package.task not in (task, other, ANY_TO_ANY):
-            raise GenerationError(
-                f"{flag} does not apply to {package.task}, which reads none; expected {task!r}. Leave it out."
-            )
+    _check(package, images, sounds)
     if package.task == IMAGE_TO_TEXT:
-        if len(images) > 1:
-            raise GenerationError(
-                f"There are {len(images)} pictures, and text is written of one; expected one. Give --image once."
-            )
         prompt_lens = prompt_lens or [1]
-    shown = package.task in media
+    shown = package.task in _SHOWN
     sizes = DecoderSizes.read(package.programs[0].specializations)
     new = generation_len
     if new is None:
@@ -164,6 +197,82 @@ def plan(
     return cases
 
 
+def _check(package: Package, images: Sequence[str], sounds: Sequence[str]) -> None:
+    """Refuse a package that has no prompts, and what its prompts cannot have."""
+    if package.task in SPEECH:
+        raise GenerationError(
+            f"Package {str(package.path)!r} writes down speech, and has no prompts; expected another. Use plan_speech."
+        )
+    if package.task not in _PROMPTED:
+        raise GenerationError(
+            f"Package {str(package.path)!r} is for task {package.task!r}; expected "
+            f"{' or '.join(map(repr, (*_PROMPTED, *SPEECH)))}, whose speed is measured. Measure such a package."
+        )
+    for flag, files, task, other in (
+        ("--image", images, IMAGE_TEXT_TO_TEXT, IMAGE_TO_TEXT),
+        ("--sound", sounds, AUDIO_TEXT_TO_TEXT, ANY_TO_ANY),
+    ):
+        if files and package.task not in (task, other, ANY_TO_ANY):
+            raise GenerationError(
+                f"{flag} does not apply to {package.task}, which reads none; expected {task!r}. Leave it out."
+            )
+    if package.task == IMAGE_TO_TEXT and len(images) > 1:
+        raise GenerationError(
+            f"There are {len(images)} pictures, and text is written of one; expected one. Give --image once."
+        )
+
+
+def plan_speech(
+    package: Package,
+    *,
+    batch_sizes: Sequence[int] = (),
+    generation_len: int | None = None,
+    threads: int | None = None,
+    language: str | None = None,
+    sounds: Sequence[str] = (),
+) -> list[SpeechCase]:
+    """List the cases of a package that writes down speech: every batch size.
+
+    Args:
+        package: Of a task of `SPEECH`.
+        batch_sizes: Left out, one and all rows of the package.
+        generation_len: As of `SpeechCase`, and so the next two.
+        threads: CPU threads.
+        language: That is spoken.
+        sounds: File of a recording; nothing for noise.
+
+    Raises:
+        GenerationError: The package cannot be measured with these sizes, or there are several recordings.
+        MediaError: The recording cannot be read.
+    """
+    from qeff_zoo.media.features import load_features
+    from qeff_zoo.media.sound import read_sound
+    from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
+
+    if len(sounds) > 1:
+        raise GenerationError(
+            f"There are {len(sounds)} recordings, and a batch is of one; expected one. Give --sound once."
+        )
+    for path in sounds:
+        read_sound(path, load_features(package.path).rate)
+    given = package.programs[0].specializations
+    writes = package.task == SPEECH_SEQ2SEQ
+    rows = DecoderSizes.read(given).rows if writes else EncoderSizes.read(given).batch_size
+    cases = [
+        SpeechCase(
+            batch_size=batch,
+            generation_len=generation_len,
+            threads=threads,
+            language=language,
+            sound=next(iter(sounds), None),
+        )
+        for batch in batch_sizes or sorted({1, rows})
+    ]
+    if problems := {problem: None for case in cases for problem in _out_of_bounds(case, rows)}:
+        raise GenerationError("\n".join(problems))
+    return cases
+
+
 def _doubled(most: int) -> list[int]:
     """Return `most`, and up to three times half of it."""
     return sorted({max(1, most >> halvings) for halvings in range(4)})
@@ -171,18 +280,7 @@ def _doubled(most: int) -> list[int]:
 
 def _problems(case: Case, sizes: Any) -> list[str]:
     """Say why a case cannot be run."""
-    found = []
-    for name in ("batch_size", "prompt_len", "generation_len", "threads"):
-        value = getattr(case, name)
-        if value is not None and value < 1:
-            found.append(
-                f"Cannot measure {name} {value}; expected at least 1. Change --{name.replace('_', '-')}."
-            )
-    if case.batch_size > sizes.rows:
-        found.append(
-            f"A batch of {case.batch_size} is more than the package has rows; expected at most {sizes.rows}. Change "
-            "--batch-size, or build with a larger --batch-size or --full-batch-size."
-        )
+    found = [*_out_of_bounds(case, sizes.rows)]
     if sizes.encoder_ctx_len:
         found += _misfits(case, sizes)
     elif case.prompt_len + case.generation_len > sizes.ctx_len:
@@ -192,6 +290,21 @@ def _problems(case: Case, sizes: Any) -> list[str]:
             "--ctx-len."
         )
     return found
+
+
+def _out_of_bounds(case: Case | SpeechCase, rows: int) -> Iterator[str]:
+    """Say which sizes are below 1, or more than a package has rows."""
+    for name in ("batch_size", "prompt_len", "generation_len", "threads"):
+        value = getattr(case, name, None)
+        if value is not None and value < 1:
+            yield (
+                f"Cannot measure {name} {value}; expected at least 1. Change --{name.replace('_', '-')}."
+            )
+    if case.batch_size > rows:
+        yield (
+            f"A batch of {case.batch_size} is more than the package has rows; expected at most {rows}. Change "
+            "--batch-size, or build with a larger --batch-size or --full-batch-size."
+        )
 
 
 def _misfits(case: Case, sizes: Any) -> Iterator[str]:
@@ -207,18 +320,34 @@ def _misfits(case: Case, sizes: Any) -> Iterator[str]:
             )
 
 
+@overload
 def run(
     package: Package,
     cases: Sequence[Case],
     *,
+    repeat: int = ...,
+    progress: Callable[[int], None] = ...,
+) -> list[Figures]: ...
+@overload
+def run(
+    package: Package,
+    cases: Sequence[SpeechCase],
+    *,
+    repeat: int = ...,
+    progress: Callable[[int], None] = ...,
+) -> list[SpeechFigures]: ...
+def run(
+    package: Package,
+    cases: Sequence[Case] | Sequence[SpeechCase],
+    *,
     repeat: int = 3,
     progress: Callable[[int], None] = lambda done: None,
-) -> list[Figures]:
+) -> Any:
     """Measure cases, one after the other, each in a process of its own.
 
     Args:
-        package: For text generation.
-        cases: As `plan` lists them.
+        package: As `plan` or `plan_speech` takes it.
+        cases: As they list them.
         repeat: Runs that count.
         progress: Told of every case.
 
@@ -241,7 +370,9 @@ def run(
     return figures
 
 
-def _in_a_process(package: Package, case: Case, repeat: int) -> Figures:
+def _in_a_process(
+    package: Package, case: Case | SpeechCase, repeat: int
+) -> Figures | SpeechFigures:
     asked = {"package": str(package.path.absolute()), "repeat": repeat, "case": asdict(case)}
     command = [sys.executable, "-m", "qeff_zoo.bench_case", json.dumps(asked)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -254,4 +385,4 @@ def _in_a_process(package: Package, case: Case, repeat: int) -> Figures:
     answer = json.loads(done.stdout)
     if "refused" in answer:
         raise GenerationError(answer["refused"])
-    return Figures(**answer)
+    return SpeechFigures(**answer) if isinstance(case, SpeechCase) else Figures(**answer)

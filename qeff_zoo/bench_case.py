@@ -5,6 +5,7 @@
 
 A case generates for a batch of prompts of random tokens, greedily and ignoring EOS, so that it always does the same
 work: once to warm up, then as often as asked. Its figures are the medians, and the memory is that of its process.
+Of a package that writes down speech, a batch of recordings is written down each time.
 """
 
 import json
@@ -16,20 +17,25 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from qeff_zoo.bench import Case, Figures
+from qeff_zoo.bench import SPEECH, Case, Figures, SpeechCase, SpeechFigures
 from qeff_zoo.errors import GenerationError, ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.progress import peak_rss_bytes
+from qeff_zoo.tasks import IMAGE_TO_TEXT, SPEECH_SEQ2SEQ
 
 _PICTURE = 448, 448  # height and width in pixels
+_SOUND = 30  # seconds of noise at most
 
 
 def main(arguments: Sequence[str]) -> None:
     """Measure one case in this process and print its figures as JSON."""
     asked = json.loads(arguments[0])
     try:
-        package, case = Package.open(asked["package"]), Case(**asked["case"])
-        answer = asdict(measure(package, case, asked["repeat"]))
+        package, case, repeat = Package.open(asked["package"]), asked["case"], asked["repeat"]
+        if package.task in SPEECH:
+            answer = asdict(measure_speech(package, SpeechCase(**case), repeat))
+        else:
+            answer = asdict(measure(package, Case(**case), repeat))
     except ZooError as error:
         answer = {"refused": str(error)}
     json.dump(answer, sys.stdout)
@@ -54,11 +60,11 @@ def measure(package: Package, case: Case, repeat: int) -> Figures:
         drafts = Package.open(drafts)
     session: Any = open_session(package, threads=case.threads, speculate=drafts)
     runs = [run_once(session, case, number) for number in range(repeat + 1)][1:]
-    medians = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+    medians = _medians(runs)
     return Figures(
         **asdict(case),
         ttft_s=medians["ttft_s"],
-        encode_s=medians["encode_s"] if session.reader or _sees(session) else None,
+        encode_s=medians["encode_s"] if session.reader or session.task == IMAGE_TO_TEXT else None,
         image_tokens=int(medians["shown_tokens"] - medians["heard_tokens"])
         if session.reader
         else 0,
@@ -93,13 +99,13 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
     firsts: list[float] = []
     # Of the tokens of a picture or a sound there must be none besides its own.
     taken = {*session.markers.values(), *session.placeholders} if session.reader else set()
-    if _sees(session) and session.prompts:
+    sees = session.task == IMAGE_TO_TEXT
+    if sees and session.prompts:
         taken = {session.prompts.placeholder}
     every = [token for token in range(session.decoder.vocab_size) if token not in taken]
     prompts = [draw.choices(every, k=case.prompt_len) for _ in range(case.batch_size)]
     begun = time.perf_counter()
     requests = [_request(session, case, prompt, number) for prompt in prompts]
-    sees = _sees(session)
     prepared = time.perf_counter() - begun if session.reader or sees else 0.0
     answers = [session.answer(request, _FirstToken(firsts)) for request in requests]
     begun, before = time.perf_counter() - prepared, session.sources.seconds if sees else 0.0
@@ -129,6 +135,62 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
     }
 
 
+def measure_speech(package: Package, case: SpeechCase, repeat: int) -> SpeechFigures:
+    """Open a package and write down recordings, once to warm up.
+
+    Args:
+        package: To be measured.
+        case: The sizes.
+        repeat: Runs that count.
+
+    Raises:
+        GenerationError: It cannot run the case.
+    """
+    from qeff_zoo.runtime import open_session
+
+    session: Any = open_session(package, threads=case.threads)
+    runs = [transcribe_once(session, case, number) for number in range(repeat + 1)][1:]
+    found: dict[str, Any] = _medians(runs)
+    if "generated_tokens" in found:
+        found["generated_tokens"] = int(found["generated_tokens"])
+    return SpeechFigures(**asdict(case), **found, peak_rss_bytes=peak_rss_bytes())
+
+
+def transcribe_once(session: Any, case: SpeechCase, number: int) -> dict[str, float]:
+    """Write down one batch of recordings.
+
+    Args:
+        session: Writes them down.
+        case: The sizes.
+        number: Of the run, which chooses the noise.
+
+    Returns:
+        What `SpeechFigures` has of one run.
+    """
+    step = session.features.step
+    window = session.features.samples(session.frames) // step * step
+    samples = min(window, _SOUND * session.rate)
+    sounds = [case.sound or _sound(samples, number, row) for row in range(case.batch_size)]
+    writes = session.task == SPEECH_SEQ2SEQ
+    choices = {"language": case.language, "generation_len": case.generation_len} if writes else {}
+    begun = time.perf_counter()
+    found = session.transcribe(sounds, **choices)
+    total = time.perf_counter() - begun
+    run = {
+        "sound_s": found[0].seconds,
+        "total_s": total,
+        "real_time_factor": total / sum(one.seconds for one in found),
+    }
+    if writes:
+        timings = session.timings
+        run |= {
+            "ttft_s": timings.first - begun,
+            "generated_tokens": timings.decode_tokens,
+            "decode_tokens_per_s": timings.decode_tokens / timings.decode_seconds,
+        }
+    return run
+
+
 def _tokens_run(request: Any, *, apart: bool) -> int:
     """Count the tokens that are run before the first of an answer; `apart` from what an encoder reads."""
     return len(request.prompt if apart else request.source or request.prompt)
@@ -137,7 +199,7 @@ def _tokens_run(request: Any, *, apart: bool) -> int:
 def _request(session: Any, case: Case, prompt: list[int], number: int) -> Any:
     """Return a request; what it shows is encoded for each, as that of a client whom nobody came before."""
     choices: dict[str, Any] = {"generation_len": case.generation_len, "ignore_eos": True}
-    if _sees(session):
+    if session.task == IMAGE_TO_TEXT:
         (picture,) = case.images or [_noise(session, "images", number)]
         begun = prompt if session.prompts else [session.rules.start, *prompt[1:]]
         return session.request(picture, prompt=begun, **choices)
@@ -161,25 +223,28 @@ def _request(session: Any, case: Case, prompt: list[int], number: int) -> Any:
     return request
 
 
-def _sees(session: Any) -> bool:
-    """Tell whether an encoder reads pictures, of which a decoder writes."""
-    from qeff_zoo.runtime import ImageToTextSession
-
-    return isinstance(session, ImageToTextSession)
-
-
 def _noise(session: Any, argument: str, number: int) -> Any:
     """Draw a picture, or a sound that fills one window, that no other is like."""
     import numpy as np
 
     from qeff_zoo.media.features import load_features
 
-    random = np.random.default_rng(number)
     if argument == "images":
+        random = np.random.default_rng(number)
         return random.integers(0, 256, (*_PICTURE, 3), np.uint8)
     frames = session.readers[-1].shape[1]
-    samples: int = frames * load_features(session.folder).step
-    return random.uniform(-0.1, 0.1, samples).astype(np.float32)
+    return _sound(frames * load_features(session.folder).step, number)
+
+
+def _sound(samples: int, *numbers: int) -> Any:
+    """Draw a sound, (samples,), that is of these numbers alone."""
+    import numpy as np
+
+    return np.random.default_rng(numbers).uniform(-0.1, 0.1, samples).astype(np.float32)
+
+
+def _medians(runs: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
 
 
 class _FirstToken:

@@ -63,6 +63,17 @@ REFUSED: dict[str, tuple[str, dict[str, Any], int, str | None, str]] = {
         "chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
         400, "messages", "invalid_value",
     ),
+    "unknown in a part": (
+        "chat/completions", {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "cached": 1}]}]},
+        400, "messages", "unsupported_parameter",
+    ),
+    "unknown in a URL": (
+        "chat/completions",
+        {"messages": [{"role": "user", "content": [
+            {"type": "image_url", "image_url": {"url": "data:x", "detail": "low", "width": 9}}
+        ]}]},
+        400, "messages", "unsupported_parameter",
+    ),
     "a video": (
         "chat/completions",
         {"messages": [{"role": "user", "content": [{"type": "video_url", "video_url": {"url": "data:x"}}]}]},
@@ -91,6 +102,17 @@ def test_what_cannot_be_served_is_refused(url: str, case: str) -> None:
     assert error["message"].endswith(".")
     assert "--" not in error["message"]  # a client has no command line
     assert error["type"] == ("invalid_request_error" if status == 400 else "not_found_error")
+
+
+def test_what_changes_no_answer_may_stand_in_a_part(url: str) -> None:
+    part = {
+        "type": "text",
+        "text": "a",
+        "image_url": None,
+        "prompt_cache_breakpoint": {"mode": "explicit"},
+    }
+    body = {"model": MODEL, "max_tokens": 1, "messages": [{"role": "user", "content": [part]}]}
+    assert post(url, "chat/completions", json.dumps(body).encode())[0] == 200
 
 
 ODD = (

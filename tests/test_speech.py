@@ -24,7 +24,7 @@ from test_qaic_whole import compiled, predicted
 from torch import nn
 
 import qeff_zoo
-from qeff_zoo import pipeline
+from qeff_zoo import bench, bench_case, pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError, PackageError, PlanError
@@ -382,6 +382,24 @@ def test_the_command_writes_text_times_and_json(
     for idle in (["--chat"], ["--image", "a.png"], ["--stop", "a"]):
         assert main(["run", str(package.path), str(path), *idle]) == 1
         assert f"{idle[0]} does not apply to automatic-speech" in capsys.readouterr().err
+
+
+def test_bench_measures_a_recording_or_noise(
+    package: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "speech.wav"
+    soundfile.write(path, voice(24_000, RATE, 1), RATE)
+    (_, noise), (_, named) = (
+        bench.plan_speech(package, threads=1, sounds=given) for given in ((), [str(path)])
+    )
+    for case, seconds in ((noise, 1.0), (named, 1.5)):
+        found = bench_case.measure_speech(package, case, 1)
+        assert (found.batch_size, found.sound_s, found.sound) == (2, seconds, case.sound)
+        assert found.total_s == pytest.approx(2 * seconds * found.real_time_factor)
+        assert (found.ttft_s, found.generated_tokens, found.decode_tokens_per_s) == (None,) * 3
+    for idle in ("--generation-len", "--prompt-len"):
+        assert main(["bench", str(package.path), idle, "4"]) == 1
+        assert f"{idle} does not apply to automatic-speech" in capsys.readouterr().err
 
 
 def test_a_package_without_a_vocabulary_says_so(session: LabelledSpeechSession) -> None:

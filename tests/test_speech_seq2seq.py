@@ -30,12 +30,13 @@ from test_qaic_whole import compiled, predicted
 from transformers.models.whisper import generation_whisper, tokenization_whisper
 
 import qeff_zoo
-from qeff_zoo import pipeline
+from qeff_zoo import bench, bench_case, pipeline
 from qeff_zoo.checkpoint import companions
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.media import features
+from qeff_zoo.package import Package
 from qeff_zoo.prepared import SCRIPT, adopt
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import (
@@ -736,6 +737,52 @@ def test_the_command_writes_text_times_and_json(
     assert found["language"] in ("en", "de")
 
 
+def test_bench_measures_a_recording_or_noise(
+    session: SpeechSeq2SeqSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package, path = Package.open(session.folder), tmp_path / "speech.wav"
+    soundfile.write(path, voice(LONG, RATE, LONG), RATE)
+    command = ["bench", str(session.folder), "--threads", "1", "--repeat", "1", "-q"]
+    assert main([*command, "--language", "en", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["batch_size"], one["sound_s"]) for one in found] == [(1, 1.0), (2, 1.0)]
+    assert all(0 < one["ttft_s"] < one["total_s"] for one in found)
+
+    (case,) = bench.plan_speech(package, batch_sizes=[2], generation_len=7, sounds=[str(path)])
+    run = bench_case.transcribe_once(session, case, 0)
+    (wanted,) = session.transcribe(path, generation_len=7)
+    assert run["sound_s"] == LONG / RATE
+    assert run["generated_tokens"] == 2 * session.timings.decode_tokens
+    assert run["generated_tokens"] >= 2 * sum(len(one.tokens) for one in wanted.segments)
+    assert run["total_s"] == pytest.approx(2 * LONG / RATE * run["real_time_factor"])
+    decoding = run["generated_tokens"] / run["decode_tokens_per_s"]
+    assert 0 < run["ttft_s"] < run["total_s"] > decoding
+
+
+def test_bench_refuses_before_it_measures(
+    session: SpeechSeq2SeqSession,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bench, "run", lambda *_, **__: pytest.fail("measured"))
+    (tmp_path / "damaged.wav").write_bytes(b"RIFF")
+    with pytest.raises(GenerationError, match="Use plan_speech"):
+        bench.plan(Package.open(session.folder))
+    for given, said in (
+        (["--prompt-len", "4"], "--prompt-len does not apply to speech-seq2seq, whose figures"),
+        (["--image", "a.png"], "--image does not apply"),
+        (["--speculate", "lookup"], "--speculate does not apply"),
+        (["--plot", "plot.png"], "--plot does not apply"),
+        (["--batch-size", "3"], "A batch of 3 is more than the package has rows"),
+        (["--generation-len", "0"], "generation_len 0; expected at least 1"),
+        (["--sound", "a.wav", "--sound", "b.wav"], "There are 2 recordings"),
+        (["--sound", str(tmp_path / "damaged.wav")], "damaged.wav"),
+    ):
+        assert main(["bench", str(session.folder), *given]) == 1
+        assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("bins", [80, 128])
 def test_features_are_those_of_transformers(bins: int) -> None:
     extract = transformers.WhisperFeatureExtractor(feature_size=bins)
@@ -809,6 +856,8 @@ def test_text_of_kaldis_features_is_that_of_generate(tmp_path: Path) -> None:
     assert texts[0] != texts[1]
     with pytest.raises(GenerationError, match="expected at most 2"):
         session.transcribe(voice(40 * RATE, RATE, 1))
+    case = bench.SpeechCase(batch_size=2, generation_len=4, threads=1)
+    assert 1.9 < bench_case.transcribe_once(session, case, 0)["sound_s"] < 2.1
 
 
 def test_text_of_sounds_of_any_length_is_that_of_generate(whole: Any) -> None:
@@ -853,6 +902,8 @@ def test_the_command_and_the_server_take_sounds_of_any_length(
     (wanted,) = session.transcribe(path)
     assert main(["run", package, str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["text"] == wanted.text
+    case = bench.SpeechCase(batch_size=2, generation_len=4, threads=1)
+    assert bench_case.transcribe_once(session, case, 0)["sound_s"] == 2.0
     with (
         closing(SpeechQueue(session, max_waiting=4)) as queue,
         running(queue) as served,
@@ -1035,6 +1086,8 @@ def test_a_request_that_is_refused(what: str, client: openai.OpenAI, wave: bytes
     with pytest.raises(openai.APIStatusError, match=message) as caught:
         client.audio.transcriptions.create(**asked)
     assert caught.value.status_code in (400, 404)
+    if "language" in given:
+        assert caught.value.param == "language"
 
 
 def test_a_form_that_is_wrong_is_told_once(client: openai.OpenAI, wave: bytes) -> None:

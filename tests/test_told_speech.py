@@ -16,7 +16,7 @@ from transformers.models.canary.processing_canary import LANGUAGE_CODE_TO_NAME
 from transformers.models.cohere_asr.processing_cohere_asr import LANGUAGES as LANGUAGES_OF_COHERE
 
 import qeff_zoo
-from qeff_zoo import pipeline
+from qeff_zoo import bench, bench_case, pipeline
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.media import features, pieces
@@ -115,6 +115,8 @@ def test_text_of_cohere_transcribe_is_that_of_generate(tmp_path: Path) -> None:
             assert one.text == text
             assert one.segments[-1].end == pytest.approx(one.seconds)
     assert len(found[1].segments) == 3
+    case = bench.SpeechCase(batch_size=2, generation_len=4, threads=1, language="de")
+    assert bench_case.transcribe_once(session, case, 0)["sound_s"] == pytest.approx(2, abs=0.1)
     with pytest.raises(GenerationError, match=r"which language is spoken; expected one of ar, de"):
         session.transcribe(sounds[0])
     with pytest.raises(GenerationError, match=r"Language 'sv' is not known"):

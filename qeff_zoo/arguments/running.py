@@ -287,12 +287,17 @@ def _add_serve(commands: Any) -> None:
 
 
 def _add_bench(commands: Any) -> None:
-    parser = command(commands, "bench", "measure how fast a package generates")
+    parser = command(
+        commands, "bench", "measure how fast a package generates, or writes down speech"
+    )
     add_package(parser)
     many: dict[str, Any] = {"type": int, "nargs": "+", "default": [], "metavar": "N"}
     parser.add_argument("--prompt-len", **many, help="tokens in a prompt (default: 128)")
     parser.add_argument(
-        "--generation-len", type=int, metavar="N", help="tokens to generate (default: 64)"
+        "--generation-len",
+        type=int,
+        metavar="N",
+        help="tokens to generate (default: 64), or of a window of speech at most",
     )
     parser.add_argument(
         "--batch-size", **many, help="requests at a time (default: 1, and all rows of the package)"
@@ -309,7 +314,12 @@ def _add_bench(commands: Any) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="a recording of each prompt, of a package that hears (default: noise that fills one window)",
+        help="a recording of each prompt, or to be written down (default: noise that fills one window)",
+    )
+    parser.add_argument(
+        "--language",
+        metavar="CODE",
+        help="of a recording that is written down (default: detected, where a model knows several)",
     )
     _add_speculate(parser)
     add_threads(parser)

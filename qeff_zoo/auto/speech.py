@@ -155,13 +155,13 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
             found = session.transcribe(inputs, **told)
         seconds = time.perf_counter() - begun
         ids = [[token for one in each.segments for token in one.tokens] for each in found]
-        speed = sum(map(len, ids)) / seconds
+        speed, timings = sum(map(len, ids)) / seconds, session.timings
         return CloudAI100ExecInfo(
             batch_size=session.decoder.sizes.rows,
             generated_texts=[one.text for one in found],
             generated_ids=ids,
             perf_metrics=PerfMetrics(
-                prefill_time=session.first_token_s,
+                prefill_time=(timings.first or timings.begun) - timings.begun,
                 decode_perf=speed,
                 total_perf=speed,
                 total_time=seconds,

@@ -23,6 +23,7 @@ from qeff_zoo.cli.housekeeping import (
     doctor_command,
     new_command,
 )
+from qeff_zoo.cli.measuring import bench_command
 from qeff_zoo.cli.predicting import predict_command
 from qeff_zoo.cli.publishing import copy_command, publish_command
 from qeff_zoo.cli.pulling import (
@@ -36,7 +37,7 @@ from qeff_zoo.cli.quantizing import quantize_command
 from qeff_zoo.cli.recipes import list_command, show_command
 from qeff_zoo.cli.reporting import report
 from qeff_zoo.cli.resolving import ls_command, resolve_command, yank_command
-from qeff_zoo.cli.running import bench_command, run_command, serve_args_command, serve_command
+from qeff_zoo.cli.running import run_command, serve_args_command, serve_command
 from qeff_zoo.cli.signing import sign_command, trust_add_command, trust_ls_command, trust_rm_command
 from qeff_zoo.errors import ZooError
 from qeff_zoo.escapes import escaping

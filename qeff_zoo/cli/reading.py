@@ -34,6 +34,14 @@ def usable_package(reference: str) -> "Package":
         return find_usable(reference, lambda line: print(line, file=sys.stderr))
 
 
+def drafting(arguments: argparse.Namespace) -> Any:
+    """Return what drafts tokens: a package, "lookup", "heads" or nothing."""
+    from qeff_zoo.runtime.speculation import OWN
+
+    asked = arguments.speculate
+    return asked if asked in (None, *OWN) else usable_package(asked)
+
+
 @contextmanager
 def saying_warnings() -> Iterator[None]:
     """Print what the library warns of, each in a line of its own."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags of `run` that mean nothing to a package's task, refused by name before it is opened."""
+"""Flags of `run` and `bench` that mean nothing to a package's task, refused by name before it is opened."""
 
 import argparse
 from collections.abc import Iterable
@@ -22,12 +22,14 @@ OF_PROMPTS = (
 )  # fmt: skip
 
 
-def refuse_idle(task: str, arguments: argparse.Namespace, flags: Iterable[str]) -> None:
-    """Refuse flags that are given and would change nothing."""
+def refuse_idle(
+    task: str, arguments: argparse.Namespace, flags: Iterable[str], what: str = "answers"
+) -> None:
+    """Refuse flags that are given and would change nothing of `what` a package gives."""
     for name in sorted(flags):
         if (given := getattr(arguments, name)) is not None and given is not False and given != []:
             raise GenerationError(
-                f"--{name.replace('_', '-')} does not apply to {task}, whose answers it cannot change; expected a "
+                f"--{name.replace('_', '-')} does not apply to {task}, whose {what} it cannot change; expected a "
                 "command without it. Leave it out."
             )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package at work: `run`, `serve`, `serve-args` and `bench`."""
+"""A package at work: `run`, `serve` and `serve-args`."""
 
 import argparse
 import os
@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any
 
-from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.printing import print_generated, print_json, table
-from qeff_zoo.cli.reading import read_text, usable_package
+from qeff_zoo.cli.reading import drafting, read_text, usable_package
 from qeff_zoo.cli.refusing import languages_of, refuse_adapter, refuse_choices
 from qeff_zoo.cli.transcribing import transcribe_all
 from qeff_zoo.errors import AdapterError, GenerationError, ServingError
@@ -125,15 +124,7 @@ def _load_adapter(session: Any, given: str, flag: str) -> str:
 
 def _speculation(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what was asked of drafts."""
-    return {"speculate": _drafts(arguments), "acceptance": arguments.acceptance}
-
-
-def _drafts(arguments: argparse.Namespace) -> Any:
-    """Return what drafts tokens: a package, "lookup", "heads" or nothing."""
-    from qeff_zoo.runtime.speculation import OWN
-
-    asked = arguments.speculate
-    return asked if asked in (None, *OWN) else usable_package(asked)
+    return {"speculate": drafting(arguments), "acceptance": arguments.acceptance}
 
 
 def _prefixes(arguments: argparse.Namespace) -> Any:
@@ -408,53 +399,3 @@ def serve_args_command(arguments: argparse.Namespace) -> None:
         print_json(needed.as_dict())
     else:
         print(*needed.commands, sep="\n")
-
-
-# --- bench -------------------------------------------------------------------------------------
-
-
-def bench_command(arguments: argparse.Namespace) -> None:
-    """Measure a package."""
-    from qeff_zoo import bench, plots
-    from qeff_zoo.package.description import human_size
-    from qeff_zoo.progress import Stopwatch
-
-    package = usable_package(arguments.package)
-    cases = bench.plan(
-        package,
-        prompt_lens=arguments.prompt_len,
-        generation_len=arguments.generation_len,
-        batch_sizes=arguments.batch_size,
-        threads=arguments.threads,
-        spread=arguments.plot is not None,
-        speculate=_drafts(arguments),
-        images=arguments.image,
-        sounds=arguments.sound,
-    )
-    if arguments.plot is not None:
-        plots.check(arguments.plot)
-    watch = Stopwatch(reporter(arguments))
-    with watch.stage("bench", total=len(cases), unit="case") as advance:
-        figures = bench.run(package, cases, repeat=arguments.repeat, progress=advance)
-    if arguments.plot is not None:
-        plots.draw(figures, arguments.plot, package.name)
-    if arguments.json:
-        print_json([asdict(one) for one in figures])
-        return
-    tokens = {"image": figures[0].image_tokens, "sound": figures[0].audio_tokens}
-    seen = [name for name, count in tokens.items() if count]
-    rows = [
-        [one.batch_size, one.prompt_len,
-         *([one.image_tokens + one.audio_tokens] if seen else []),
-         *([] if one.encode_s is None else [f"{one.encode_s:.3f}"]),
-         one.generation_len, f"{one.ttft_s:.3f}", f"{one.prefill_tokens_per_s:,.1f}",
-         "" if one.decode_tokens_per_s is None else f"{one.decode_tokens_per_s:,.1f}",
-         f"{one.e2e_tokens_per_s:,.1f}", human_size(one.peak_rss_bytes),
-         *([f"{one.accepted_tokens:,} of {one.drafted_tokens:,}"] if one.speculate else [])]
-        for one in figures
-    ]  # fmt: skip
-    timed = [] if figures[0].encode_s is None else ["encode s"]
-    headers = ["batch", "prompt", *seen, *timed, "new", "ttft s", "prefill/s", "decode/s", "all/s"]
-    headers += ["peak memory"]
-    headers += ["accepted"] if arguments.speculate else []
-    print(table(rows, headers))

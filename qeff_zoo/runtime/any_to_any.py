@@ -17,6 +17,7 @@ from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, Prepared, listed
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.reading import Reader
+from qeff_zoo.tasks import ANY_TO_ANY
 
 _ROWS = "audio_embeds"
 
@@ -40,6 +41,8 @@ class AnyToAnySession(ImageTextToTextSession):
         >>> seen = {"images": ["a.png"], "sounds": ["b.wav"]}
         >>> session.generate("Is that it?", **seen, chat=True)  # doctest: +SKIP
     """
+
+    task = ANY_TO_ANY
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSes
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.tokenizer import read_json
-from qeff_zoo.tasks import model_config
+from qeff_zoo.tasks import AUDIO_TEXT_TO_TEXT, model_config
 
 
 class AudioTextToTextSession(MediaTextSession):
@@ -33,6 +33,7 @@ class AudioTextToTextSession(MediaTextSession):
         >>> session.generate("What is said?", sounds=["speech.wav"], chat=True)  # doctest: +SKIP
     """
 
+    task = AUDIO_TEXT_TO_TEXT
     part, argument = "audio", "sounds"
     reader: Hearing
 

@@ -34,7 +34,7 @@ from qeff_zoo.runtime.video_steps import (
 )
 from qeff_zoo.runtime.vision import AsPrepared, Vision
 from qeff_zoo.states import VISION_SIZE
-from qeff_zoo.tasks import model_config
+from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, model_config
 
 #: So many texts of a recipe's `stamp` stand around steps of a video; those after them around all of it.
 _AROUND_STEPS = 3
@@ -58,6 +58,7 @@ class ImageTextToTextSession(MediaTextSession):
         GenerationError: Another task's package, or the KV cache does not fit into memory.
     """
 
+    task = IMAGE_TEXT_TO_TEXT
     part, argument, more = "image", "images", ("videos",)
     reader: Vision | AsPrepared | Distant
 

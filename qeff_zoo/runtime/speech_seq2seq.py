@@ -19,6 +19,7 @@ from qeff_zoo.media import features
 from qeff_zoo.media.sound import LIMITS, Sound, SoundLimits, read_sound
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.languages import code_of
+from qeff_zoo.runtime.metrics import Timings
 from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sampling import likeliest
 from qeff_zoo.runtime.sources import Sources
@@ -87,8 +88,8 @@ class SpeechSeq2SeqSession:
         self.tokenizer = Tokenizer.find(folder)
         self.tokens = SpeechTokens.read(folder, chosen.get("speech"), self.tokenizer)
         self._open_alignment = alignment
-        #: Seconds to the first token of the last call.
-        self.first_token_s = 0.0
+        #: Of the last call.
+        self.timings = Timings()
         self._in_use = threading.Lock()
 
     @property
@@ -274,7 +275,7 @@ class SpeechSeq2SeqSession:
                 "expected one of Whisper's kind. Leave it out."
             )
         self.tokens.beginning(
-            self._told(choices),
+            self.told(choices.language),
             choices.task,
             times=bool(choices.timestamps),
             target=choices.target_language,
@@ -292,9 +293,8 @@ class SpeechSeq2SeqSession:
             )
         return self.tokenizer.encode(f" {choices.prompt.strip()}", special_tokens=False)
 
-    def _told(self, choices: SpeechChoices) -> int | None:
-        """Return the token of the language that is asked for; English is what a model of one language knows."""
-        language = choices.language
+    def told(self, language: str | None) -> int | None:
+        """Return the token of a language that is asked for; English is what a model of one language knows."""
         if language is None or (not self.tokens.languages and code_of(language) == "en"):
             return None
         return self.tokens.language_token(language)
@@ -336,7 +336,7 @@ class SpeechSeq2SeqSession:
             step=self.features.step / self.rate,
             ends=np.cumsum([*map(len, parts)]).tolist() if len(parts) > 1 else (),
         )
-        recording.language = self._told(choices)
+        recording.language = self.told(choices.language)
         if recording.tells_times:
             self.tokens.beginning(
                 recording.language, choices.task, times=True, target=choices.target_language
@@ -355,7 +355,7 @@ class SpeechSeq2SeqSession:
         waiting = enumerate(recordings)
         begun: deque[_Waiting] = deque()  # those whose next window is to be read; they come first
         rows: dict[int, _Row] = {}
-        asked, self.first_token_s = time.perf_counter(), 0.0
+        self.timings = timings = Timings()
         while True:
             fresh: dict[int, _Waiting] = {}
             for row in (row for row in range(self.decoder.sizes.rows) if row not in rows):
@@ -366,8 +366,11 @@ class SpeechSeq2SeqSession:
                 rows |= self._begin(fresh)
             if not rows:
                 return
+            begun_at = time.perf_counter()
             ended = self._decode(rows)
-            self.first_token_s = self.first_token_s or time.perf_counter() - asked
+            timings.decode_seconds += time.perf_counter() - begun_at
+            timings.decode_tokens += len(rows)
+            timings.first = timings.first or time.perf_counter()
             for row in ended:
                 if rows[row].recording.again(rows[row].window):
                     continue  # from its newest token before the answer, whose states are still there

@@ -78,6 +78,7 @@ class TextGenerationSession(PromptReader):
         ' there was a little girl named Lily'
     """
 
+    task: ClassVar[str] = TEXT_GENERATION
     #: Two texts are never read together.
     takes_pairs: ClassVar[bool] = False
 

@@ -81,6 +81,11 @@ class LabelledSpeechSession:
         """Samples a second that the model takes."""
         return self.features.rate
 
+    @property
+    def frames(self) -> int:
+        """Samples, or frames of features, of the longest window."""
+        return self.sizes.seq_lens[-1]
+
     def run(self, rows: Sequence[Array], seq_len: int | None = None) -> list[Array]:
         """Run one call.
 
@@ -151,7 +156,7 @@ class LabelledSpeechSession:
 
     def _windows(self, number: int, samples: Samples) -> Iterator[_Window]:
         """Cut a recording; what is too short for a single input has no window, and no word."""
-        longest = self.features.samples(self.sizes.seq_lens[-1])
+        longest = self.features.samples(self.frames)
         if len(samples) <= longest:
             if self.features.count(len(samples)) > 0:
                 yield _Window(number, samples, 0, 0)

@@ -175,19 +175,37 @@ class _Generating(_Body):
     blocks: Blocks = []
 
 
-class TextPart(BaseModel):
-    """A part of a message's content."""
+class _InMessage(BaseModel):
+    """What stands in a message's content. Null counts as left out; what is unknown is refused."""
 
     model_config = ConfigDict(strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, values: Any) -> Any:
+        for name, value in values.items() if isinstance(values, dict) else ():
+            if name not in cls.model_fields and value is not None:
+                refusal = unknown_parameter(name, value)
+                refusal.param = "messages"
+                raise refusal
+        return values
+
+
+class _Part(_InMessage):
+    """A part of a message's content."""
+
+    prompt_cache_breakpoint: Any = None  # of OpenAI's service alone: it changes no answer
+
+
+class TextPart(_Part):
+    """Text of a message."""
 
     type: Literal["text"]
     text: str
 
 
-class ImageUrl(BaseModel):
+class ImageUrl(_InMessage):
     """Where a picture is."""
-
-    model_config = ConfigDict(strict=True)
 
     url: str
     detail: str | None = (
@@ -195,45 +213,35 @@ class ImageUrl(BaseModel):
     )
 
 
-class ImagePart(BaseModel):
+class ImagePart(_Part):
     """A picture among the text of a message."""
-
-    model_config = ConfigDict(strict=True)
 
     type: Literal["image_url"]
     image_url: ImageUrl
 
 
-class VideoUrl(BaseModel):
+class VideoUrl(_InMessage):
     """Where a video is."""
-
-    model_config = ConfigDict(strict=True)
 
     url: str
 
 
-class VideoPart(BaseModel):
+class VideoPart(_Part):
     """A video among the text of a message, as vLLM takes it."""
-
-    model_config = ConfigDict(strict=True)
 
     type: Literal["video_url"]
     video_url: VideoUrl
 
 
-class InputAudio(BaseModel):
+class InputAudio(_InMessage):
     """A recording."""
-
-    model_config = ConfigDict(strict=True)
 
     data: str
     format: str | None = None  # the file itself says what it is
 
 
-class AudioPart(BaseModel):
+class AudioPart(_Part):
     """A recording among the text of a message."""
-
-    model_config = ConfigDict(strict=True)
 
     type: Literal["input_audio"]
     input_audio: InputAudio

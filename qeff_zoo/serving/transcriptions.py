@@ -26,6 +26,7 @@ from qeff_zoo.runtime import (
 )
 from qeff_zoo.runtime.languages import code_of, name_of
 from qeff_zoo.serving.errors import ApiError, brief, shutting_down, unknown_parameter
+from qeff_zoo.serving.prompts import blaming
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.serving.waiting import Waiting
 
@@ -261,6 +262,9 @@ async def _read(
     choices = _choices(
         told, task, writes=writes, tells=tells, times=tells and form_ not in ("json", "text")
     )
+    if isinstance(session, SpeechSeq2SeqSession):
+        with blaming("language"):
+            session.told(choices.get("language"))
     return _Asked(
         sound=await sound.read(),
         choices={**choices, "word_timestamps": True} if writes and "word" in times else choices,
