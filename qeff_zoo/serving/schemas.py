@@ -194,7 +194,9 @@ class _InMessage(BaseModel):
 class _Part(_InMessage):
     """A part of a message's content."""
 
-    prompt_cache_breakpoint: Any = None  # of OpenAI's service alone: it changes no answer
+    # Hints of other services' caches, as OpenAI's and Anthropic's: they change no answer.
+    prompt_cache_breakpoint: Any = None
+    cache_control: Any = None
 
 
 class TextPart(_Part):

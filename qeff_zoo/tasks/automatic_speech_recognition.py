@@ -39,8 +39,8 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
         )
     if _CONVOLUTIONS in checkpoint.config and shortest < encoders.LEAST_SAMPLES:
         found.append(
-            f"--seq-lens has {shortest}, but {checkpoint.name!r} reads samples, and takes at least {encoders.LEAST_SAMPLES:,}. "
-            "Choose more."
+            f"--seq-lens has {shortest}, but {checkpoint.name!r} reads samples, and takes at least "
+            f"{encoders.LEAST_SAMPLES:,}. Choose more."
         )
     return found
 
