@@ -4,6 +4,7 @@
 Only the reference process imports this.
 """
 
+import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -176,12 +177,22 @@ class _Logits(Answers):
     def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:
         """Run the forward on tokens of sequences from their beginning."""
         self._shown = self._media.of(numbers, inputs["input_ids"], self._model.dtype)
-        return self._model(**{**self._shown, **inputs}, **more)
+        model = self._model if self._shown else self._of_tokens
+        output = model(**{**self._shown, **inputs}, **more)
+        # Some hand back a cache as part of what their language model returned alone.
+        return getattr(output, "language_model_outputs", None) or output
 
     def _go_on(self, tokens: Tensor, before: Any, **cache: Any) -> Any:
         """Run the forward on newest tokens alone."""
         told = self._media.behind(self._shown)
-        return self._model(input_ids=tokens, use_cache=True, **told, **cache)
+        return self._of_tokens(input_ids=tokens, use_cache=True, **told, **cache)
+
+    @property
+    def _of_tokens(self) -> Any:
+        """What takes tokens alone: the language model that `generate` runs, where a forward asks for pixels always."""
+        pixels = inspect.signature(self._model.forward).parameters.get("pixel_values")
+        asks = pixels is not None and pixels.default is inspect.Parameter.empty
+        return self._model.language_model if asks else self._model
 
     def greedy(self, prompt: Sequence[int], length: int) -> list[int]:
         """Continue the first sequence by the likeliest token, with transformers' own cache where there is one."""
