@@ -20,7 +20,8 @@ _QUERIES = {
 RECIPE = Recipe(
     model_type="blip-2", architectures=("Blip2ForConditionalGeneration",), task="image-text-to-text",
     special="Learned queries sum up a picture, and OPT reads their rows before the token that begins a text.",
-    images=Images(token="image_token_index", text="</s>{}"), shapes=OPT.shapes,
+    images=Images(marker="<image>", text="</s>{}", ends="text_config.eos_token_id"),
+    shapes=OPT.shapes,
     tiny=(
         Tiny(
             config={
