@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BLIP-2, whose forward asks for a picture in every call: prompts by its own processor, tokens by its own `generate`."""
+"""BLIP-2, whose forward always asks for a picture: prompts as by its own processor, tokens as by its own `generate`."""
 
 import json
 import shutil

@@ -137,7 +137,7 @@ def adapter_beside(checkpoint: "Checkpoint", media: Media) -> str:
 
 
 def _of_config(checkpoint: "Checkpoint", media: Media) -> Iterator[str]:
-    """Refuse a language model that is none to go on with, and a config that does not name the tokens that are needed."""
+    """Refuse a language model that is none to go on with, and a config that does not name tokens that are needed."""
     told = checkpoint.text_config
     if told.get("is_encoder_decoder"):
         yield (

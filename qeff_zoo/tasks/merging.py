@@ -16,8 +16,8 @@ IN   image_index (batch_size, seq_len) i64      of each token its row of the fea
 
 The forward is transformers' own. Where it would scatter features over placeholder tokens, each token takes the row that
 it is told; so a prompt may be cut anywhere, and pictures may be in any of the rows of a batch. A forward that does not
-take features that are there already, or puts rows in place of other tokens, too, has them in place of its embeddings; so has the language
-model within, where the whole asks for pixels in every call.
+take features that are there already, or puts rows in place of other tokens, too, has them in place of its embeddings;
+so has the language model within, where the whole asks for pixels in every call.
 """
 
 import inspect
