@@ -29,6 +29,8 @@ class Media:
         spaced: How its marker, `{}`, is written into a prompt's text, which is read with what stands beside it; a space
             at the end only before a word.
         text: How what follows the last picture of a prompt is written, as `<bos>{}`; nothing for as it is.
+        ends: Field of the config with the token that ends an answer, whatever generation_config.json says, where
+            `generate` is that of a part; nothing for what that file says.
         mask: What a processor calls the part of its result that is no padding, where it fills up.
         among: Fields of the config with the tokens that are written among and around a picture's rows, where they see
             others and are seen as if they had rows, too.
@@ -52,6 +54,7 @@ class Media:
     begun: str = ""
     spaced: str = ""
     text: str = ""
+    ends: str = ""
     mask: str = ""
     among: tuple[str, ...] = ()
     opening: tuple[str, ...] = ()

@@ -37,6 +37,7 @@ from qeff_zoo.transforms import apply
 from qeff_zoo.transforms.modules import language_model
 from qeff_zoo.transforms.recurrence import kernels_of
 from qeff_zoo.validation.parity import relative_errors
+from qeff_zoo.validation.reference_media import of_tokens
 from qeff_zoo.validation.reference_numerics import swapped_heads
 from qeff_zoo.weights import expressions
 
@@ -289,11 +290,11 @@ def test_decoder_agrees_with_hugging_face(decoder: Subject, how: str, scenario: 
 def test_swapped_heads_show(name: str) -> None:
     """Else nothing that `validate` compares proves anything."""
     model = parity.subject(name).hf
-    ids = torch.from_numpy(parity.tokens())
+    reads, ids = of_tokens(model), torch.from_numpy(parity.tokens())
     with torch.no_grad():
-        right = model(input_ids=ids)[0]
+        right = reads(input_ids=ids)[0]
         with swapped_heads(model) as mutation:
-            wrong = model(input_ids=ids)[0]
+            wrong = reads(input_ids=ids)[0]
     assert mutation.startswith("heads 0 and")
     assert relative_errors(right[0].numpy(), wrong[0].numpy()).max() > 1e-3
 

@@ -5,7 +5,6 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -22,7 +21,7 @@ from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.reading import Reader
 from qeff_zoo.runtime.text_generation import Generation, Stream, TextGenerationSession
 from qeff_zoo.runtime.tokenizer import read_json
-from qeff_zoo.tasks import model_config
+from qeff_zoo.tasks import model_config, token_of
 
 #: One picture or sound as a processor prepares it: what the model's forward takes of it.
 Prepared: TypeAlias = Mapping[str, Array]
@@ -91,7 +90,9 @@ class MediaTextSession(TextGenerationSession):
         self._learn_writing(folder)
         # Of several models the whole knows how an answer ends, and no file needs to say it but the tokenizer's.
         if self.config is not whole and not self.eos_token_ids and "eos_token" in self._special:
-            self.eos_token_ids = frozenset(self._named("eos_token"))
+            self._end_at(self._named("eos_token"))
+        if ends := told.get("ends"):
+            self._end_at([self._id(ends)])
         marker = told.get("marker") or told["token"]
         #: What is written for a picture or sound where that is no token.
         self._mark = "" if marker.endswith(_FIELDS) else marker
@@ -182,13 +183,13 @@ class MediaTextSession(TextGenerationSession):
         form = self.told.get("text")
         if not form or not isinstance(prompt, str) or self.tokenizer is None:
             return self.encode(prompt)
-        mark = self.tokenizer.piece(self.placeholder).strip()
+        mark = self._mark or self.tokenizer.piece(self.placeholder).strip()
         *before, text = prompt.split(mark)
         if not before:
             return self.encode(prompt)
         if self._encoded(mark) == [self.placeholder]:
             return self._encoded(mark.join([*before, form.format(text)]))
-        # No special token: a text would be read otherwise where it stands before or behind one.
+        # No special token, or none at all: a text would be read otherwise where it stands before or behind one.
         parts = ([*self._encoded(part), self.placeholder] for part in before)
         return [*chain.from_iterable(parts), *self._encoded(form.format(text))]
 
@@ -432,12 +433,10 @@ class MediaTextSession(TextGenerationSession):
 
     def _id(self, name: str) -> int:
         """Return a token that the config names; older ones call it an index."""
-        *parts, field = name.split(".")
-        part = reduce(lambda whole, one: whole.get(one, {}), parts, self.config)
-        found = part.get(field, part.get(field.replace("_id", "_index")))
+        found = token_of(self.config, name)
         if found is None:
             raise GenerationError(
-                f"config.json of the package has no {name!r}; expected the id of the token that stands for "
-                f"{self._nouns}. Add it to the checkpoint's config.json, and build again."
+                f"config.json of the package has no {name!r}; expected the id of a token, by which {self._nouns} are "
+                "written. Add it to the checkpoint's config.json, and build again."
             )
-        return int(found)
+        return found

@@ -2,7 +2,7 @@
 """A text-generation package as a session: prompts in, generated text and metrics out."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,11 +94,9 @@ class TextGenerationSession(PromptReader):
         self.adapters = Adapters(program, folder)
         self.decoder = Decoder(program, self.adapters)
         super().__init__(folder, self.decoder.sizes.ctx_len)
-        self.eos_token_ids = _eos_token_ids(folder)
         #: Reads the texts or pictures that answers are written of; None where they go on with prompts.
         self.sources: Sources | None = None
-        #: That hold answers to a request's grammar.
-        self.guides = Guides(self.tokenizer, self.decoder.vocab_size, self.eos_token_ids)
+        self._end_at(_eos_token_ids(folder))
         #: Reads pictures or sounds; None where prompts have none.
         self.reader: Reader | None = None
         #: Of the last `generate`.
@@ -107,6 +105,12 @@ class TextGenerationSession(PromptReader):
         self.speculation: Speculation | None = None
         self._prefixes = open_prefix_cache(folder, self.decoder, prefixes)
         self._in_use = threading.Lock()
+
+    def _end_at(self, tokens: Iterable[int]) -> None:
+        """Let answers end with one of these tokens, free ones and those of a grammar."""
+        self.eos_token_ids = frozenset(tokens)
+        #: That hold answers to a request's grammar.
+        self.guides = Guides(self.tokenizer, self.decoder.vocab_size, self.eos_token_ids)
 
     @property
     def readers(self) -> Sequence[Reader]:

@@ -4,6 +4,7 @@
 import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from qeff_zoo.choice import Choice
@@ -275,6 +276,19 @@ def model_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     name = _part_of(config)
     return config[name] if name else config
+
+
+def token_of(config: Mapping[str, Any], name: str) -> int | None:
+    """Return a token that a config names, in some older ones by an index; None where it does not.
+
+    Args:
+        config: Of the model that writes.
+        name: Of the field; `part.field` of one of its parts.
+    """
+    *parts, field = name.split(".")
+    part = reduce(lambda whole, one: whole.get(one) or {}, parts, config)
+    found = part.get(field, part.get(field.replace("_id", "_index")))
+    return None if found is None else int(found)
 
 
 def _part_of(config: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ what drafts is beside them. A third, `tiles`, is as `vision` for tiles of a pict
 `qeff_zoo.tasks.merging`, `qeff_zoo.tasks.viewing` and `qeff_zoo.tasks.drafting` for inputs and outputs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import PurePosixPath
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.recipe import DECODER_SHAPES, Media, PatchShape, Recipe, Shape
-from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, named, text_generation
+from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, named, text_generation, token_of
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint import Checkpoint
@@ -136,6 +136,22 @@ def adapter_beside(checkpoint: "Checkpoint", media: Media) -> str:
     return place if place and _config_of(place) in checkpoint.files.names else ""
 
 
+def _of_config(checkpoint: "Checkpoint", media: Media) -> Iterator[str]:
+    """Refuse a language model that is none to go on with, and a config that does not name tokens that are needed."""
+    told = checkpoint.text_config
+    if told.get("is_encoder_decoder"):
+        yield (
+            f"The language model of {checkpoint.name!r} is {told.get('model_type')!r}, an encoder-decoder; expected a "
+            "decoder, which goes on with what it reads. Choose a checkpoint with one."
+        )
+    for name in filter(None, (media.token, media.ends)):
+        if token_of(checkpoint.model_config, name) is None:
+            yield (
+                f"config.json of {checkpoint.name!r} has no {name}; expected the id of a token, by which prompts and "
+                "answers are written. Add it."
+            )
+
+
 def _config_of(place: str) -> str:
     return str(PurePosixPath(place, "adapter_config.json"))
 
@@ -152,6 +168,7 @@ def problems(nouns: str, checkpoint: "Checkpoint", recipe: Recipe, request: Requ
     found = text_generation.TASK.problems(checkpoint, recipe, request)
     media = recipe.images if nouns == "pictures" else recipe.sounds
     assert media is not None
+    found += _of_config(checkpoint, media)
     if not (place := adapter_beside(checkpoint, media)):
         return found
     own = str(PurePosixPath(checkpoint.model_id or str(checkpoint.folder), place))

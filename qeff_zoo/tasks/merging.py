@@ -16,7 +16,8 @@ IN   image_index (batch_size, seq_len) i64      of each token its row of the fea
 
 The forward is transformers' own. Where it would scatter features over placeholder tokens, each token takes the row that
 it is told; so a prompt may be cut anywhere, and pictures may be in any of the rows of a batch. A forward that does not
-take features that are there already, or puts rows in place of other tokens, too, has them in place of its embeddings.
+take features that are there already, or puts rows in place of other tokens, too, has them in place of its embeddings;
+so has the language model within, where the whole asks for pixels in every call.
 """
 
 import inspect
@@ -35,10 +36,11 @@ from torch.export import Dim
 from torch.overrides import TorchFunctionMode
 
 from qeff_zoo.recipe import Images, Media, Sounds
-from qeff_zoo.states import mark_tokens
+from qeff_zoo.states import State, mark_tokens
 from qeff_zoo.tasks import Tracing, decoding
 from qeff_zoo.tasks.seams import MERGES, alike, swapped
 from qeff_zoo.tasks.vision import layers_of
+from qeff_zoo.transforms.modules import reader_of_tokens
 from qeff_zoo.transforms.retained_state import RetainedState
 
 _ROWS = 5  # of the example
@@ -156,15 +158,16 @@ class Step(decoding.Step):
         ]
         given: dict[str, Any] = {_TAKES: {self.kind: output}}
         swaps: list[tuple[Any, str, Any]] = [*adders]
-        arguments = inspect.signature(self.model.forward).parameters
+        model = reader_of_tokens(self.model)
+        arguments = inspect.signature(model.forward).parameters
         if _ROUTES in arguments:
             types[_ROUTES] = _of_pictures(self.model.config, input_ids)
         if _TAKES not in arguments or self.media.around or self.media.embedded:
-            given, embed = {}, self.model.get_input_embeddings()
+            given, embed = {}, model.get_input_embeddings()
             plain = embed.forward
             swaps.append((embed, "forward", lambda tokens: merged.put(plain(tokens), features)))
         with merged, swapped(*swaps), self._one_way():
-            return self.model(
+            return model(
                 input_ids=input_ids,
                 position_ids=position_ids,
                 past_key_values=state,
@@ -179,6 +182,11 @@ class Step(decoding.Step):
         masks = module.get(_MASKS) if isinstance(self.media, Sounds) else None
         changed = {_MASKS: lambda **told: masks(**{**told, _BLOCKS: None})} if masks else {}
         return mock.patch.dict(module, changed)
+
+
+def _probe(model: Any) -> list[State]:
+    """Return the states of what takes tokens alone."""
+    return decoding.probe(reader_of_tokens(model))
 
 
 def _of_pictures(config: Any, input_ids: Tensor) -> Tensor:
@@ -233,7 +241,8 @@ def tracing(
             found[f"{TYPES}{told.types}"] = types, {0: batch, 1: ctx}
         return found
 
-    made = decoding.tracing(model, step=partial(Step, media=told), more=more, **variant)
+    step = partial(Step, media=told)
+    made = decoding.tracing(model, step=step, more=more, probe=_probe, **variant)
     around = getattr(config, told.around) if told.around else ()
     tokens = [*(attrgetter(one.token)(config) for one in every), *around]
     index = f"{modality}_index"

@@ -34,6 +34,13 @@ def language_model(model: Any) -> Any:
     return model.get_decoder() if composite and hasattr(model, "get_decoder") else model
 
 
+def reader_of_tokens(model: Any) -> Any:
+    """Return the model whose forward takes tokens alone: that within, where the whole asks for pixels in every call."""
+    pixels = inspect.signature(model.forward).parameters.get("pixel_values")
+    asks = pixels is not None and pixels.default is inspect.Parameter.empty
+    return model.get_decoder() if asks else model
+
+
 def vision_tower(model: Any) -> Any:
     """Return the part of a model that reads pictures, which a few do not name; all of one without such a part."""
     found = model.get_encoder(modality="image")

@@ -129,6 +129,17 @@ class Media:
         return (before == 0).long()
 
 
+def of_tokens(model: Any) -> Any:
+    """Return what takes tokens alone: the language model that `generate` runs, where a forward always asks for pixels.
+
+    Args:
+        model: Hugging Face's.
+    """
+    pixels = inspect.signature(model.forward).parameters.get("pixel_values")
+    asks = pixels is not None and pixels.default is inspect.Parameter.empty
+    return model.language_model if asks else model
+
+
 def _counted_on(parts: list[Tensor], pixels: list[Tensor]) -> list[Tensor]:
     """Let patches that are counted over all crops (crops, patches, values) of a picture be so over those of all."""
     found, before = [], 0

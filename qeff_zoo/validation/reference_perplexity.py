@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from qeff_zoo.tasks import TEXT_GENERATION
 from qeff_zoo.validation.reference import assert_unpatched
 from qeff_zoo.validation.reference_loading import load_model
+from qeff_zoo.validation.reference_media import of_tokens
 from qeff_zoo.validation.reference_subjects import hooked, read_request, tick
 
 
@@ -59,7 +60,7 @@ def _losses(model: Any, tokens: Tensor, batch: list[list[int]]) -> list[Any]:
         return (args[0][:, first - start - 1 :],)  # (batch, targets, hidden)
 
     with hooked(model.get_output_embeddings(), keep):
-        logits = model(input_ids=input_ids, use_cache=False).logits
+        logits = of_tokens(model)(input_ids=input_ids, use_cache=False).logits
     tick()
     return [
         nn.functional.cross_entropy(row.double(), tokens[first:stop], reduction="none").numpy()

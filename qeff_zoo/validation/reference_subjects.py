@@ -26,7 +26,7 @@ from qeff_zoo.validation.cases import tokens_after, tokens_of_layer
 from qeff_zoo.validation.drawings import NUMBERS, draw
 from qeff_zoo.validation.reference_choices import Watching, unwatched
 from qeff_zoo.validation.reference_layers import OfLayer
-from qeff_zoo.validation.reference_media import Media
+from qeff_zoo.validation.reference_media import Media, of_tokens
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -176,12 +176,15 @@ class _Logits(Answers):
     def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:
         """Run the forward on tokens of sequences from their beginning."""
         self._shown = self._media.of(numbers, inputs["input_ids"], self._model.dtype)
-        return self._model(**{**self._shown, **inputs}, **more)
+        model = self._model if self._shown else of_tokens(self._model)
+        output = model(**{**self._shown, **inputs}, **more)
+        # Some hand back a cache as part of what their language model returned alone.
+        return getattr(output, "language_model_outputs", None) or output
 
     def _go_on(self, tokens: Tensor, before: Any, **cache: Any) -> Any:
         """Run the forward on newest tokens alone."""
         told = self._media.behind(self._shown)
-        return self._model(input_ids=tokens, use_cache=True, **told, **cache)
+        return of_tokens(self._model)(input_ids=tokens, use_cache=True, **told, **cache)
 
     def greedy(self, prompt: Sequence[int], length: int) -> list[int]:
         """Continue the first sequence by the likeliest token, with transformers' own cache where there is one."""

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BLIP-2, `transformers.models.blip_2`: learned queries sum up a picture in rows of one number, and OPT reads them.
+
+Unusual: its forward asks for a picture in every call, so that tokens behind a prompt are its language model's alone;
+the picture stands before the token that begins the text. Checkpoints with Flan-T5 inside are no decoders, and refused.
+"""
+
+from qeff_zoo.recipe import Images, Recipe, Tiny
+
+from .opt import RECIPE as OPT
+
+_TOWER = {
+    "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 28,
+    "patch_size": 7, "initializer_range": 0.2,
+}  # fmt: skip
+_QUERIES = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "initializer_range": 0.2,
+}  # fmt: skip
+RECIPE = Recipe(
+    model_type="blip-2", architectures=("Blip2ForConditionalGeneration",), task="image-text-to-text",
+    special="Learned queries sum up a picture, and OPT reads their rows before the token that begins a text.",
+    images=Images(marker="<image>", text="</s>{}", ends="text_config.eos_token_id"),
+    shapes=OPT.shapes,
+    tiny=(
+        Tiny(
+            config={
+                "text_config": {**OPT.tiny[0].config, "model_type": "opt"},
+                "vision_config": _TOWER, "qformer_config": _QUERIES, "num_query_tokens": 6, "image_token_index": 200,
+            },
+            image_processor={"image_processor_type": "BlipImageProcessor", "size": {"height": 28, "width": 28}},
+        ),
+    ),
+)  # fmt: skip
