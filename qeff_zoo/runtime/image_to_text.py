@@ -62,7 +62,7 @@ class ImageToTextSession(WritingSession):
         #: Of what the encoder takes: channels, height and width.
         self.size = tuple(map(int, encoder.inputs["pixel_values"].shape[1:]))
         self.processor = load_image_processor(folder, image_processor)
-        self.eos_token_ids = self.rules.ends
+        self._end_at(self.rules.ends)
         #: Whether answers have special tokens, and a prompt is how one begins.
         self.tagging = bool(chosen.get("tagging"))
         self._pictures, self._counting = 0, threading.Lock()
