@@ -13,7 +13,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -59,8 +59,7 @@ def measure(package: Package, case: Case, repeat: int) -> Figures:
     if drafts not in (None, *OWN):
         drafts = Package.open(drafts)
     session: Any = open_session(package, threads=case.threads, speculate=drafts)
-    runs = [run_once(session, case, number) for number in range(repeat + 1)][1:]
-    medians = _medians(runs)
+    medians = _medians(run_once, session, case, repeat)
     return Figures(
         **asdict(case),
         ttft_s=medians["ttft_s"],
@@ -149,8 +148,7 @@ def measure_speech(package: Package, case: SpeechCase, repeat: int) -> SpeechFig
     from qeff_zoo.runtime import open_session
 
     session: Any = open_session(package, threads=case.threads)
-    runs = [transcribe_once(session, case, number) for number in range(repeat + 1)][1:]
-    found: dict[str, Any] = _medians(runs)
+    found: dict[str, Any] = _medians(transcribe_once, session, case, repeat)
     if "generated_tokens" in found:
         found["generated_tokens"] = int(found["generated_tokens"])
     return SpeechFigures(**asdict(case), **found, peak_rss_bytes=peak_rss_bytes())
@@ -243,7 +241,11 @@ def _sound(samples: int, *numbers: int) -> Any:
     return np.random.default_rng(numbers).uniform(-0.1, 0.1, samples).astype(np.float32)
 
 
-def _medians(runs: Sequence[dict[str, float]]) -> dict[str, float]:
+def _medians(
+    once: Callable[[Any, Any, int], dict[str, float]], session: Any, case: Any, repeat: int
+) -> dict[str, float]:
+    """Run a case, once to warm up and then as often as counts."""
+    runs = [once(session, case, number) for number in range(repeat + 1)][1:]
     return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
 
 

@@ -2,7 +2,6 @@
 """Loaded before any test module: the plugin sets the environment that huggingface_hub reads when it is imported."""
 
 import copy
-import fcntl
 import functools
 import gc
 import os
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import selection
 import warm
+from sharing import made_once
 
 from qeff_zoo.registry import list_recipes
 from qeff_zoo.tasks import tasks_of
@@ -170,16 +170,13 @@ def _trace_once(_shared_cache: None) -> None:
     def trace(
         folder: Path, plan: Any, program: Any, checkpoint: Any, name: str = graphs.GRAPH
     ) -> Any:
-        known = Path(os.environ["QEFF_ZOO_TEST_CACHE"]) / plan.graph_key(program, "")
-        with known.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if known.exists():
-                shutil.copy(known, folder / name)
-                return onnx_ir.load(folder / name)
-            model = traced(folder, plan, program, checkpoint, name)
-            shutil.copy(folder / name, known.with_suffix(".new"))
-            known.with_suffix(".new").replace(known)
-        return model
+        key = plan.graph_key(program, "")
+        known = made_once(
+            Path(os.environ["QEFF_ZOO_TEST_CACHE"], f"{key}.onnx"),
+            lambda place: traced(place.parent, plan, program, checkpoint, place.name),
+        )
+        shutil.copy(known, folder / name)
+        return onnx_ir.load(folder / name)
 
     graphs.trace = trace
 

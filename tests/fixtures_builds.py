@@ -5,7 +5,6 @@ A trace takes seconds and all that a build does else a tenth of one, so a test r
 processes it has.
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sharing import made_once
 
 from qeff_zoo.package import Package
 from qeff_zoo.store import Store
@@ -120,17 +120,7 @@ class Models:
 
             runnable_package.checkpoint(folder, model_type, **config)
 
-        return self._made_once(name, make)
-
-    def _made_once(self, name: str, make: Callable[[Path], None]) -> Path:
-        folder = self._folder / name
-        with folder.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not folder.exists():
-                unfinished = folder.with_suffix(".unfinished")
-                make(unfinished)
-                unfinished.rename(folder)
-        return folder
+        return made_once(self._folder / name, make)
 
     @property
     def llama(self) -> Path:
@@ -192,7 +182,7 @@ class Models:
                 package(checkpoint, **choices)
 
         named = (f"{name}={value}" for name, value in sorted(choices.items()))
-        return self._made_once("-".join(["store", checkpoint.name, *named]), make)
+        return made_once(self._folder / "-".join(["store", checkpoint.name, *named]), make)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ tokens. A result may be a few times that far from Hugging Face; `TOLERANCE` says
 """
 
 import copy
-import fcntl
 import hashlib
 import json
 import os
@@ -29,6 +28,7 @@ import onnxruntime
 import static_graphs
 import torch
 from aligned import aligned
+from sharing import made_once
 from torch.overrides import TorchFunctionMode
 from transformers import CONFIG_MAPPING
 
@@ -281,10 +281,7 @@ class Subject:
         asked = [self.config, self.recipe.model_type, variant, everything]
         name = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
         path = Path(os.environ[CACHE]) / f"{name}.onnx"
-        with path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not path.exists():
-                ir.save(self._export(dict(variant), everything), path)
+        made_once(path, lambda place: ir.save(self._export(dict(variant), everything), place))
         return ir.load(path)
 
     def _export(self, variant: dict[str, Any], everything: bool) -> ir.Model:

@@ -4,6 +4,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -246,13 +247,17 @@ class ImageTextToTextSession(MediaTextSession):
         return [*read], [step for one in found for step in next(left[one])]
 
     def _rendered(self, messages: Sequence[Message]) -> str:
-        source = self.told.get("video_template")
+        if self._of_videos is None:
+            return super()._rendered(messages)
         parts = [part for one in messages for part in one.get("content") or ()]
-        if source and any(
-            isinstance(part, Mapping) and part.get("type") == "video" for part in parts
-        ):
-            return ChatTemplate(source, self._special).render(messages)
-        return super()._rendered(messages)
+        shown = any(isinstance(part, Mapping) and part.get("type") == "video" for part in parts)
+        return self._of_videos.render(messages) if shown else super()._rendered(messages)
+
+    @cached_property
+    def _of_videos(self) -> ChatTemplate | None:
+        """The chat template of messages with videos, where it is another."""
+        source = self.told.get("video_template")
+        return ChatTemplate(source, self._special) if source else None
 
     def run_of(self, encoded: Encoded) -> list[int]:
         """Return the tokens that a picture or video takes in a prompt."""

@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.recipe import Images, Sounds
 from qeff_zoo.tasks import Tracing, blocks, chunks, spans
-from qeff_zoo.tasks.patches import rows_of
+from qeff_zoo.tasks.patches import Rows, rows_of
 from qeff_zoo.tasks.seams import Noted, swapped, unread
 
 FEATURES, NUMBER = "input_features", "window_ids"
@@ -108,21 +108,8 @@ class Window(nn.Module):
         return [(base, self.sounds.times, when)]
 
 
-class Frames(nn.Module):
-    """The rows of frames of samples, each of which becomes one by itself.
-
-    Args:
-        model: Hugging Face model.
-    """
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the rows of features."""
-        (frames,) = given
-        return (rows_of(self.model.base_model.get_audio_features(frames).pooler_output),)
+def _made_of_samples(model: Any, frames: Tensor) -> Any:
+    return model.base_model.get_audio_features(frames).pooler_output
 
 
 class Packed(Window):
@@ -236,7 +223,7 @@ def tracing(
     if told.samples:
         samples = getattr(model.config.audio_config, told.samples)
         return Tracing(
-            module=Frames(model).eval(),
+            module=Rows(model, _made_of_samples).eval(),
             inputs={"given": [torch.zeros(_FRAMES, 1, samples)]},
             dynamic_shapes={"given": [{0: Dim("blocks", min=2, max=blocks.MOST)}]},
             input_names=[FEATURES],

@@ -187,6 +187,24 @@ def rows_of(part: Any) -> Tensor:
     return torch.cat([one.reshape(-1, one.shape[-1]) for one in parts])
 
 
+class Rows(nn.Module):
+    """Patches or frames of samples, (rows, …), of which each becomes a row of features by itself: there is no tower.
+
+    Args:
+        model: Hugging Face model.
+        make: Makes those of them, by the model's own method.
+    """
+
+    def __init__(self, model: Any, make: Callable[[Any, Tensor], Any]) -> None:
+        super().__init__()
+        self.model, self.make = model, make
+
+    def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the rows of features, (rows, hidden)."""
+        (values,) = given
+        return (rows_of(self.make(self.model, values)),)
+
+
 def tracing(model: Any, images: Images, column: Callable[[int], nn.Module]) -> Tracing:
     """Describe how to trace what makes features of patches.
 

@@ -275,21 +275,8 @@ def tracing(
     )
 
 
-class Rows(nn.Module):
-    """Patches, (image_rows, values), of which each becomes a row by itself.
-
-    Args:
-        model: Hugging Face model.
-    """
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the rows of features."""
-        (patches,) = given
-        return (rows_of(self.model.model.get_image_features(patches).last_hidden_state),)
+def _made_of_patches(model: Any, values: Tensor) -> Any:
+    return model.model.get_image_features(values).last_hidden_state
 
 
 def _of_patches(model: Any) -> Tracing:
@@ -297,7 +284,7 @@ def _of_patches(model: Any) -> Tracing:
     config = model.config
     example = torch.zeros(3, config.patch_size**2 * config.num_channels)
     return Tracing(
-        module=Rows(model).eval(),
+        module=patches.Rows(model, _made_of_patches).eval(),
         inputs={"given": [example]},
         dynamic_shapes={"given": [{0: Dim("image_rows", min=2)}]},
         input_names=["pixel_values"],

@@ -163,7 +163,7 @@ def _commands(index: Index, where: str) -> str:
     name = shlex.quote(model)
     tasks = {str(entry.axes.get("task")) for entry in index.entries}
     given = example(tasks.pop() if len(tasks) == 1 else "")
-    extras = "run,media" if {".wav", ".png"} & {*re.findall(r"\.[a-z]+", given)} else "run"
+    extras = "run" if given.startswith("--prompt") else "run,media"
     return (
         f"```console\n$ pip install 'qeff-zoo[{extras}]'\n$ export QEFF_ZOO_STORES={shlex.quote(where)}\n"
         f'$ qeff-zoo resolve {name}\n$ qeff-zoo run "$(qeff-zoo pull {name})" {given}\n```\n\n'
