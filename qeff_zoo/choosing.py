@@ -74,7 +74,7 @@ def choose_weights(
         return {}
     every = [weights, *named.values()]
     block_size = BLOCK_SIZE
-    if any(not format_of(name).is_float for name in every):
+    if any(format_of(name).block for name in every):
         choices.first(
             "block_size", (request.block_size, "user"), (CHOICES["block_size"].default, "default")
         )
@@ -82,8 +82,8 @@ def choose_weights(
             block_size = choices.value["block_size"]
     elif request.block_size is not None:
         choices.problems.append(
-            f"--block-size applies to quantized weights only, and --weights is {weights}. Leave it out, or choose "
-            "int8 or int4."
+            f"--block-size applies to int8 and int4 only, and --weights is {weights}. Leave it out, or choose one of "
+            "them."
         )
     return {
         "weights": format_of(weights, block_size),

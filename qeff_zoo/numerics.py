@@ -17,7 +17,7 @@ class Format:
 
     Args:
         bits: Of a value: 32 for float32, 16 for float16, 8 or 4 for integers, 6 for E2M3.
-        block: Values that share a scale; 0 for floats.
+        block: Values that share a scale; 0 for floats, and where all of a row share one.
         zero_points: Whether each block has a zero point of its own; else it is the middle of the integers' range.
         scale: Type of the scales.
         axis: Along which blocks lie, counted from the last.
@@ -39,6 +39,11 @@ class Format:
         return self.bits >= 16
 
     @property
+    def by_rows(self) -> bool:
+        """Whether all integers of a row share a scale."""
+        return not self.is_float and not self.block
+
+    @property
     def is_mx(self) -> bool:
         """Whether it is a microscaling format: scales are powers of two."""
         return self.scale == _E8M0
@@ -55,7 +60,10 @@ class Format:
             "columns in an order of their own": self.ordered,
         }
         return ", ".join(
-            [f"{kind} in blocks of {self.block}", *(name for name in more if more[name])]
+            [
+                f"{kind} by rows" if self.by_rows else f"{kind} in blocks of {self.block}",
+                *(name for name in more if more[name]),
+            ]
         )
 
 
@@ -68,7 +76,7 @@ MXINT8 = Format(bits=8, block=32, scale=_E8M0)
 #: Columns of a matrix that may share a scale, and how many do unless asked otherwise.
 BLOCK_SIZES, BLOCK_SIZE = (32, 64, 128), 64
 #: Names of the formats that weights are rounded to, and of leaving them as a quantized checkpoint stores them.
-WEIGHTS, STORED = ("fp32", "int8", "int4"), "stored"
+WEIGHTS, STORED = ("fp32", "int8", "int4", "w8a8"), "stored"
 #: What becomes of matrices that a checkpoint stores in fewer bits, of a kind that no kernel takes: see `STORED`.
 NEAREST = Format(bits=8, block=32)
 
@@ -78,12 +86,13 @@ def format_of(weights: str, block_size: int = BLOCK_SIZE) -> Format:
 
     Args:
         weights: One of `WEIGHTS`, or `STORED`.
-        block_size: One of `BLOCK_SIZES`; of floats any.
+        block_size: One of `BLOCK_SIZES`; of floats and of rows any.
     """
     formats = {
         "fp32": FLOAT32,
         "int8": Format(bits=8, block=block_size),
         "int4": Format(bits=4, block=block_size, zero_points=True),
+        "w8a8": Format(bits=8, block=0),
         STORED: FLOAT32,
     }
     return formats[weights]
@@ -134,7 +143,7 @@ class Numerics:
     Args:
         matrices: Its weights, each once.
         int8_activations: Whether products by matrices of integers round their left side to int8, in the blocks of the
-            matrix and in the order of its columns.
+            matrix, or each row whole as its rows are, and in the order of its columns.
         activations: Type of all that it computes, floats that it reads included.
     """
 

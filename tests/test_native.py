@@ -40,6 +40,7 @@ def packages(
         yield {
             "fp32": build(models.llama, **SIZES),
             "int8": build(models.llama, weights="int8", **SIZES),
+            "w8a8": build(models.llama, weights="w8a8", **SIZES),
             # Its attention has no kernel: it reads all rows of the cache, written or not.
             "alibi": build(falcon, **SIZES),
             "compute contexts": build(
@@ -64,7 +65,7 @@ def generated(package: Package, prompts: Sequence[Sequence[int]], count: int) ->
     return [generator.get_sequence(row)[length:].tolist() for row in range(len(prompts))]
 
 
-@pytest.mark.parametrize("name", ["fp32", "int8", "alibi"])
+@pytest.mark.parametrize("name", ["fp32", "int8", "w8a8", "alibi"])
 def test_it_generates_our_tokens(name: str, packages: dict[str, Package]) -> None:
     package = packages[name]
     session: Any = qeff_zoo.load(package)
@@ -196,7 +197,7 @@ def listed(ids: Sequence[int]) -> str:
     return ",".join(map(str, ids))
 
 
-@pytest.mark.parametrize("name", ["fp32", "int8", "alibi", "compute contexts", "hybrid"])
+@pytest.mark.parametrize("name", ["fp32", "int8", "w8a8", "alibi", "compute contexts", "hybrid"])
 def test_qeff_run_generates_our_tokens(
     name: str, packages: dict[str, Package], qeff_run: Path
 ) -> None:

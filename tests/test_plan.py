@@ -459,7 +459,7 @@ CONFLICTS: Mapping[str, tuple[Mapping[str, Any], dict[str, Any], str]] = {
         {"weights": "int4", "block_size": 48},
         "--block-size is 48, expected one of 32, 64, 128",
     ),
-    "blocks of floats": (LLAMA, {"block_size": 64}, "--block-size applies to quantized weights"),
+    "blocks of floats": (LLAMA, {"block_size": 64}, "--block-size applies to int8 and int4"),
     "profile": (LLAMA, {"profile": "fast"}, "--profile is 'fast', but recipe 'llama' has latency"),
     "context": (LLAMA, {"ctx_len": 8193}, "--ctx-len is 8193, but 'checkpoint' has 8192 positions"),
     "prompt": (

@@ -47,6 +47,7 @@ TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
         # lies from none.
         "int8": Tolerance(factor=3, least=1e-3, most=1),
         "int4": Tolerance(factor=3, least=1e-3, most=1),
+        "w8a8": Tolerance(factor=3, least=1e-3, most=1),
         # As the checkpoint has them; what is rounded are left sides, and weights that no kernel takes as they are.
         "stored": Tolerance(factor=3, least=1e-3, most=1),
         "mxfp6": Tolerance(factor=3, least=1e-3, most=1),

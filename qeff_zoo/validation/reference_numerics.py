@@ -38,12 +38,12 @@ _PRODUCTS = {
 
 @dataclass(frozen=True)
 class LeftSide:
-    """How products by a matrix round their left side to int8, as MatMulNBits does.
+    """How products by a matrix round their left side to int8, as MatMulNBits does, or each row whole.
 
     Args:
         start: Where the matrix begins in its storage, in elements.
         stop: Where it ends.
-        block: Columns that share a scale.
+        block: Columns that share a scale; 0 for all of a row.
         order: The column at each place, (columns,), where they are sorted before; None where they are not.
     """
 
@@ -206,8 +206,9 @@ class Arithmetic(TorchDispatchMode):
 def _to_int8_and_back(values: Tensor, side: LeftSide) -> Tensor:
     columns = values.shape[-1]
     order = torch.arange(columns) if side.order is None else side.order
-    padded = nn.functional.pad(values[..., order], (0, -columns % side.block))
-    blocks = padded.unflatten(-1, (-1, side.block))
+    block = side.block or columns
+    padded = nn.functional.pad(values[..., order], (0, -columns % block))
+    blocks = padded.unflatten(-1, (-1, block))
     scale: Tensor = blocks.abs().amax(-1, keepdim=True) / _INT8_MAX
     rounded: Tensor = torch.round(blocks / scale.where(scale > 0, 1.0)) * scale
     return rounded.flatten(-2)[..., torch.argsort(order)]

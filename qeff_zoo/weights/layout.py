@@ -134,6 +134,11 @@ def _sizes(slot: Slot, tensors: Tensors) -> Iterator[tuple[str, Entry]]:
     if len(shape) < 2:
         raise ValueError(f"Slot {slot.name!r} has shape {list(shape)}, {format} needs a matrix.")
     *lead, columns = shape
+    if format.by_rows:
+        yield slot.name, _size("I8", shape)
+        yield f"{slot.name}.scales", _size("F32", tuple(lead))
+        yield f"{slot.name}.zero_points", _size("I8", tuple(lead))
+        return
     blocks = block_count(columns, format.block)
     yield slot.name, _size("U8", (*lead, blocks, format.block * format.bits // 8))
     yield f"{slot.name}.scales", _size("F32", (*lead, blocks))

@@ -20,6 +20,7 @@ _DTYPES = {
     "F16": ir.DataType.FLOAT16,
     "I32": ir.DataType.INT32,
     "U8": ir.DataType.UINT8,
+    "I8": ir.DataType.INT8,
 }
 
 
@@ -65,7 +66,7 @@ class Matrices:
     _same: dict[str, str] = field(default_factory=dict)
     _named: set[str] = field(default_factory=set)
     #: What several products make of one value, by that value and a name.
-    _made: dict[tuple[ir.Value, str], ir.Value] = field(default_factory=dict)
+    made: dict[tuple[ir.Value, str], ir.Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Take the portable graph's weights out; the lowered ones get their names."""
@@ -194,17 +195,20 @@ class Matrices:
         )
 
     def quantized(self, slot: Slot, packed: list[int], scales: list[int]) -> list[ir.Value]:
-        """Return initializers with a slot's integers, scales and, as its format has them, zero points.
+        """Return initializers with a slot's integers, scales and, as its format has them or by rows, zero points.
 
         Args:
             slot: Of quantized matrices.
             packed: Shape of the integers, in bytes.
             scales: Shape of the scales.
         """
+        dtype = "I8" if slot.format.by_rows else "U8"
         values = [
-            self.tensor(slot, packed, dtype="U8"),
+            self.tensor(slot, packed, dtype=dtype),
             self.tensor(slot, scales, f"{slot.name}.scales"),
         ]
+        if slot.format.by_rows:
+            values.append(self.tensor(slot, scales, f"{slot.name}.zero_points", dtype))
         if slot.format.zero_points:
             zeros = [*scales[:-1], -(-scales[-1] * slot.format.bits // 8)]
             values.append(self.tensor(slot, zeros, f"{slot.name}.zero_points", "U8"))

@@ -53,10 +53,10 @@ class Products(Matrices):
     def _in_order(self, tape: Tape, x: ir.Value, slot: Slot, columns: int) -> ir.Value:
         """Take columns in the order of a matrix; those of products of one value often have the same."""
         key = x, self.storage.order_of(slot.expression)
-        if key not in self._made:
+        if key not in self.made:
             order = self.tensor(slot, [columns], f"{slot.name}.order", "I32")
-            self._made[key] = tape.op("Gather", [x, order], {"axis": -1})
-        return self._made[key]
+            self.made[key] = tape.op("Gather", [x, order], {"axis": -1})
+        return self.made[key]
 
     def _unpacked(self, weight: ir.Value) -> ir.Value:
         """Keep a matrix of floats as it lies in the file: packed for the kernel, one row takes it twice as long."""
@@ -67,13 +67,13 @@ class Products(Matrices):
     def _block_sums(self, tape: Tape, x: ir.Value, blocks: int, block: int) -> ir.Value:
         """Sum each block of columns."""
         key = x, f"sums of {block}"
-        if key not in self._made:
+        if key not in self.made:
             # A product with ones: ReduceSum of ONNX Runtime gives the wrong shape where an expert has no tokens.
             ones = ir.tensor([[1.0]] * block, dtype=ir.DataType.FLOAT)
             given = [by_block(tape, x, blocks, block), tape.op("Constant", [], {"value": ones})]
             last = tape.op("Constant", [], {"value_ints": [-1]})
-            self._made[key] = tape.op("Squeeze", [tape.op("MatMul", given), last])
-        return self._made[key]
+            self.made[key] = tape.op("Squeeze", [tape.op("MatMul", given), last])
+        return self.made[key]
 
     def used_matrices(self) -> tuple[RoundedMatrix, ...]:
         """Return the matrices of integers that the finished graph reads."""

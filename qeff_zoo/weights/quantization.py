@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What weights become when stored: floats, or blockwise int4 and int8 as MatMulNBits wants them.
+"""What weights become when stored: floats, blockwise int4 and int8 as MatMulNBits wants them, or int8 by rows.
 
 In float16 a finite number beyond its range becomes the largest that it has.
 
@@ -11,6 +11,12 @@ of their range, or one of its own where the format has zero points.
     scales      (N, blocks) float32;             value = (integer - zero point) * scale - minimum
     zero_points (N, blocks * bits / 8 rounded up) uint8, packed alike
     minima      (N, blocks) float32
+
+By rows, all K columns are one block, without an axis of its own and around 0, as QGemm wants them:
+
+    data        (N, K) int8
+    scales      (N) float32;                     value = integer * scale
+    zero_points (N) int8, all 0
 """
 
 from dataclasses import dataclass
@@ -85,14 +91,14 @@ def quantize(matrix: Array, format: Format) -> Stored:
 
     Args:
         matrix: Float32, (…, K); leading axes stay.
-        format: 8 bits without zero points, or 4 bits with them, in blocks along the last axis; a block is a power
-            of two, at least 16.
+        format: 8 bits without zero points, by rows as well, or 4 bits with them, in blocks along the last axis; a
+            block is a power of two, at least 16.
 
     Raises:
         ValueError: A value is infinite or not a number.
     """
     *lead, columns = matrix.shape
-    bits, block_size = format.bits, format.block
+    bits, block_size = format.bits, columns if format.by_rows else format.block
     blocks = block_count(columns, block_size)
     values = matrix.reshape(-1, columns)
     if columns % block_size:
@@ -104,6 +110,10 @@ def quantize(matrix: Array, format: Format) -> Stored:
     if bits == 4:
         np.clip(scaled, np.float32(_ROUND), np.float32(_ROUND + 15), out=scaled)
     integers = scaled.view(np.uint32).astype(np.uint8)
+    if format.by_rows:
+        integers ^= np.uint8(128)
+        data, by_row = integers.view(np.int8).reshape(matrix.shape), scales.reshape(lead)
+        return Stored(data, by_row, np.zeros(by_row.shape, np.int8))
     scales = scales.reshape(*lead, blocks)
     if bits == 8:
         return Stored(integers.reshape(*lead, blocks, block_size), scales)
@@ -138,10 +148,10 @@ def _grid(values: Array, bits: int) -> tuple[Array, Array, Array]:
 def _reduce(values: Array, operation: np.ufunc) -> Array:
     # Halving the whole array is seven times as fast as a reduction along a short last axis.
     reduced, width = values.reshape(-1), values.shape[1]
-    while width > 1:
+    while width > 1 and width % 2 == 0:
         reduced = operation(reduced[0::2], reduced[1::2])
         width //= 2
-    return reduced
+    return reduced if width == 1 else operation.reduce(reduced.reshape(-1, width), axis=1)
 
 
 def pack(integers: Array, bits: int) -> Array:
@@ -167,13 +177,16 @@ def _unpack(packed: Array) -> Array:
 
 
 def dequantize(stored: Stored, shape: tuple[int, ...]) -> Array:
-    """Return the float32 values that MatMulNBits computes with.
+    """Return the float32 values that a product is computed with.
 
     Args:
         stored: As `quantize` returns it.
         shape: Of the matrix: (…, K).
     """
     assert stored.scales is not None
+    if stored.data.dtype == np.int8:
+        whole: Array = stored.data.astype(np.float32) * stored.scales[..., None]
+        return whole
     *lead, blocks = stored.scales.shape
     integers, zeros = stored.data, np.full(1, 128, np.float32)
     if stored.zero_points is not None:

@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.numerics import Numerics
 from qeff_zoo.states import State
+from qeff_zoo.targets.ort import processor
 from qeff_zoo.tasks import TEXT_GENERATION
 
 CONFIG = "genai_config.json"
@@ -55,7 +57,7 @@ def write(folder: Path, manifest: Mapping[str, Any]) -> None:
             "context_length": ctx_len,
             "vocab_size": program["outputs"][0]["shape"][2],
             "decoder": {
-                "session_options": {"log_severity_level": 3},
+                "session_options": {"log_severity_level": 3, **_exact(program)},
                 "filename": program["path"],
                 "head_size": head_size,
                 "num_key_value_heads": heads,
@@ -74,6 +76,12 @@ def write(folder: Path, manifest: Mapping[str, Any]) -> None:
         "search": {"do_sample": False, "max_length": ctx_len, "past_present_share_buffer": True},
     }
     (folder / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+
+
+def _exact(program: Mapping[str, Any]) -> Mapping[str, str]:
+    """Ask for exact products where some are by matrices of one scale a row: it does not look at the processor."""
+    matrices = Numerics.from_dict(program["numerics"]).matrices
+    return processor.EXACT if any(matrix.format.by_rows for matrix in matrices) else {}
 
 
 def _any_layer(of: str) -> State:

@@ -8,7 +8,9 @@ import onnx_ir as ir
 from onnx_ir.tape import Tape
 
 _READS = ("Identity", "ContextRead")
-_PRODUCTS = ("FusedMatMul", "MatMulNBits")
+_PRODUCTS = ("FusedMatMul", "MatMulNBits", "QGemm")
+#: Inputs with a row for each output.
+_WEIGHTS = {"FusedMatMul": 1, "QGemm": 3}
 _HEADS_FIRST = [0, 2, 1, 3]  # (batch, seq, heads, size) <-> (batch, heads, seq, size)
 
 
@@ -102,8 +104,8 @@ def _columns(value: ir.Value | None) -> int | None:
         return None
     if node.op_type == "MatMulNBits":
         return node.attributes.get_int("N")
-    if node.op_type == "FusedMatMul":
-        weight = node.inputs[1]
+    if node.op_type in _WEIGHTS:
+        weight = node.inputs[_WEIGHTS[node.op_type]]
         rows = weight.shape[0] if weight is not None and weight.shape is not None else None
         return rows if isinstance(rows, int) else None
     return next((found for one in node.inputs if (found := _columns(one)) is not None), None)
@@ -114,4 +116,7 @@ def _is_product(value: ir.Value | None) -> bool:
     node = value.producer() if value is not None else None
     if node is not None and node.op_type in ("Add", "Sub", "Mul"):
         return any(_is_product(one) for one in node.inputs)
+    if node is not None and node.op_type == "Reshape":  # of rows of a batch
+        made = node.inputs[0].producer() if node.inputs[0] is not None else None
+        return made is not None and made.op_type == "QGemm"
     return node is not None and node.op_type in _PRODUCTS

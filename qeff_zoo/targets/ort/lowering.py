@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The portable graph becomes one for ONNX Runtime, whose weights are used as they lie in the file.
 
-Float32 matrices go through FusedMatMul (which reads them row by row, so that they stay mapped), integers through
-MatMulNBits and GatherBlockQuantized. Attention and what it writes become one kernel where they can, see `attention`;
+Float32 matrices go through FusedMatMul (which reads them row by row, so that they stay mapped), integers in
+blocks through MatMulNBits and GatherBlockQuantized, for those by rows see `by_rows`. Attention and what it writes become one kernel where they can, see `attention`;
 else cache writes keep their bodies: ScatterND works in place once a session binds a state's input and output to one
 buffer. So do the kernels of recurrences, see `recurrence`. Slots of continuous batching are rows that a session binds,
 so no graph here has `batch_index`.
@@ -14,12 +14,12 @@ import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
 from onnx_ir.tape import Tape
 
-from qeff_zoo.numerics import Format, Numerics
+from qeff_zoo.numerics import Format, Numerics, format_of
 from qeff_zoo.passes import slots as slots_pass
 from qeff_zoo.semantic import domains
 from qeff_zoo.targets import Lowered
 from qeff_zoo.targets.ort import attention as attention_pass
-from qeff_zoo.targets.ort import convolution, lora, recurrence
+from qeff_zoo.targets.ort import by_rows, convolution, lora, recurrence
 from qeff_zoo.targets.ort import experts as experts_pass
 from qeff_zoo.weights import products, stacks
 from qeff_zoo.weights.expressions import Expression
@@ -92,6 +92,8 @@ class _Lowering(products.Products):
 
     def product(self, x: ir.Value, matrix: Matrix) -> list[ir.Node]:
         """Multiply by a weight matrix as it is stored."""
+        if matrix.format.by_rows:
+            return by_rows.product(self, x, matrix)
         if not matrix.format.is_float:
             return self.in_integers(x, matrix, accuracy_level=_ACCURACY_LEVEL)
         slot = self.slot(matrix.name, matrix.expression, matrix.format)
@@ -100,6 +102,8 @@ class _Lowering(products.Products):
 
     def rows(self, indices: ir.Value, matrix: Matrix) -> list[ir.Node]:
         """Look up rows of a weight matrix, which is of integers."""
+        if matrix.format.by_rows:
+            return by_rows.rows(self, indices, matrix)
         rows, columns, format = matrix.rows, matrix.columns, matrix.format
         slot = self.slot(matrix.name, matrix.expression, format, kept=matrix.kept)
         self.note(slot, rows, columns, input_major=False, gathered=True)
@@ -137,8 +141,13 @@ class _Lowering(products.Products):
         if not self.storage.has_integers:
             return None
         return experts_pass.Packing(
-            format_of=self.format_of, accuracy_level=_ACCURACY_LEVEL, pack=self._stack
+            format_of=self._format_of_stack, accuracy_level=_ACCURACY_LEVEL, pack=self._stack
         )
+
+    def _format_of_stack(self, name: str, expression: Expression) -> tuple[Format, bool]:
+        """Return what the kernel of experts takes: no rows of one scale, but blocks."""
+        format, kept = self.format_of(name, expression)
+        return (format_of("int8"), False) if format.by_rows else (format, kept)
 
     def _stack(
         self,
@@ -149,7 +158,7 @@ class _Lowering(products.Products):
         columns: int,
         input_major: bool,
     ) -> list[ir.Value]:
-        format, kept = self.format_of(name, expression)
+        format, kept = self._format_of_stack(name, expression)
         slot = self.slot(name, expression, format, kept=kept)
         self.note(slot, rows, columns, input_major=input_major, multiplied=True)
         packed = [count, rows, columns * format.bits // 8]
@@ -179,10 +188,10 @@ def _gather(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
         return None
     table = input_of(node, 0)
     matrix = None if table.shape is None else lowering.matrix(table)
-    if matrix is None or matrix.format.is_float or matrix.columns % matrix.format.block:
+    if matrix is None or matrix.format.is_float:
         return None
     format = matrix.format
-    if format.bits == _NARROW or format.ordered:
+    if format.block and (matrix.columns % format.block or format.bits == _NARROW or format.ordered):
         return None
     return lowering.rows(input_of(node, 1), matrix)
 

@@ -20,6 +20,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.runtime.memory import available_memory, new_states
 from qeff_zoo.runtime.program import Array, Specializations, Tensor
 from qeff_zoo.states import State, states_of
+from qeff_zoo.targets.ort import processor
 
 _ONLY_ERRORS = 3
 #: What ONNX Runtime raises for a graph that it cannot read, and for values that do not fit it.
@@ -141,6 +142,8 @@ def open_graph(
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ONLY_ERRORS
     options.add_session_config_entry("session.disable_prepacking", "0" if prepack else "1")
+    for name, value in () if processor.sums_in_32_bits() else processor.EXACT.items():
+        options.add_session_config_entry(name, value)
     if threads is not None:
         options.intra_op_num_threads = threads
     if graph is not None:

@@ -10,8 +10,8 @@ from onnx_ir.tape import Tape
 
 #: Rows of each matrix that are computed.
 _ROWS = 16
-#: Products by tables, all inputs but the first, with a row for each output; and the attribute that says so.
-_PRODUCTS = {"MatMulNBits": "N", "FusedMatMul": "transB"}
+#: Products by tables, all inputs from a file but the first, with a row for each output; and the attribute that says so.
+_PRODUCTS = {"MatMulNBits": "N", "FusedMatMul": "transB", "QGemm": "transB"}
 
 
 def shorten(graph: ir.Graph) -> int:
@@ -22,14 +22,18 @@ def shorten(graph: ir.Graph) -> int:
     """
     count = 0
     for node in list(graph):
-        tables = [one and one.const_value for one in node.inputs[1:]]
-        files = [one for one in tables if isinstance(one, ir.ExternalTensor)]
+        tables = {place: one.const_value for place, one in enumerate(node.inputs) if place and one}
+        files = {
+            place: one for place, one in tables.items() if isinstance(one, ir.ExternalTensor)
+        }
         by_rows = node.attributes.get_int(_PRODUCTS.get(node.op_type, ""), 0)
-        rows = files[0].shape.numpy()[0] if by_rows and len(files) == len(tables) else 0
+        rows = next(iter(files.values())).shape.numpy()[0] if by_rows and files else 0
         if rows <= _ROWS:
             continue
         tape = Tape()
-        given = [node.inputs[0], *(_first_rows(graph, file) for file in files)]
+        given = list(node.inputs)
+        for place, file in files.items():
+            given[place] = _first_rows(graph, file)
         attributes = {**node.attributes, "N": ir.AttrInt64("N", _ROWS)}
         if "N" not in node.attributes:
             del attributes["N"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.numerics import STORED, WEIGHTS
+from qeff_zoo.numerics import STORED
 from qeff_zoo.targets import STORED_WAYS, Lowered, Resolved
 from qeff_zoo.versions import installed
 
@@ -32,7 +32,7 @@ class HtpTarget:
 
     name: str = "qnn-htp"
     revision: int = 3
-    weights: tuple[str, ...] = (*WEIGHTS, STORED)
+    weights: tuple[str, ...] = ("fp32", "int8", "int4", STORED)
     level: str = "simulated"
     no_adapters: str = "its compiler takes weights as constants alone"
     keeps_weights: bool = False

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrices of int8 whose rows have one scale each (W8A8): products of integers alone, which processors are fastest at.
+
+A product first rounds each row of its left side to int8, with a scale of its own, so that what is computed for one token
+is the same whatever stands beside it. Sums are whole numbers, multiplied by both scales at the end.
+
+    x (…, K) --round--> uint8 around 128 and scales (…, 1) --QGemm--> (rows of x, N) --reshape, times scales--> (…, N)
+"""
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.tape import Tape
+
+from qeff_zoo.errors import CompileError
+from qeff_zoo.weights.matrices import Matrix
+from qeff_zoo.weights.products import CONTRIB, Products
+
+_LARGEST, _MIDDLE = 127, 128
+_LEAST = 1e-30  # of a row's largest magnitude: a row of zeros is divided, too
+_MOST_COLUMNS = (2**31 - 1) // (255 * _LARGEST)  # whose sum is within int32
+
+
+def product(lowering: Products, x: ir.Value, matrix: Matrix) -> list[ir.Node]:
+    """Multiply by a matrix, each row of the left side rounded to int8.
+
+    Args:
+        lowering: Of the graph.
+        x: Left side, (…, columns).
+        matrix: Right side.
+
+    Returns:
+        Nodes, of which the last makes the product.
+
+    Raises:
+        CompileError: Sums would not be within the range of int32.
+    """
+    if matrix.columns > _MOST_COLUMNS:
+        raise CompileError(
+            f"Matrix {matrix.name!r} has {matrix.columns:,} columns, and --weights w8a8 sums as many products in 32 bits: "
+            f"expected at most {_MOST_COLUMNS:,}. Give --format '{matrix.name}=int8'."
+        )
+    weight, scales, zeros = _stored(lowering, matrix, multiplied=True)
+    tape = Tape()
+    integers, scale = _rounded(lowering, tape, x, matrix.columns)
+    one, middle = (
+        tape.op("Constant", [], {"value": ir.tensor(number)})
+        for number in (np.float32(1), np.uint8(_MIDDLE))
+    )
+    given = [integers, one, middle, weight, scales, zeros]
+    made = tape.op("QGemm", given, {"transB": 1}, domain=CONTRIB)
+    whole = tape.op("Reshape", [made, _shape(lowering, tape, x, matrix.rows)])
+    tape.op("Mul", [whole, scale])
+    return list(tape.nodes)
+
+
+def rows(lowering: Products, indices: ir.Value, matrix: Matrix) -> list[ir.Node]:
+    """Look up rows of a matrix; of the nodes the last makes them."""
+    weight, scales, _ = _stored(lowering, matrix, gathered=True)
+    tape = Tape()
+    found = tape.op("Cast", [tape.op("Gather", [weight, indices])], {"to": ir.DataType.FLOAT})
+    last = tape.op("Constant", [], {"value_ints": [-1]})
+    tape.op("Mul", [found, tape.op("Unsqueeze", [tape.op("Gather", [scales, indices]), last])])
+    return list(tape.nodes)
+
+
+def _stored(lowering: Products, matrix: Matrix, **use: bool) -> list[ir.Value]:
+    """Return the integers, the scales and the zero points of a matrix."""
+    slot = lowering.slot(matrix.name, matrix.expression, matrix.format)
+    lowering.note(slot, matrix.rows, matrix.columns, input_major=matrix.input_major, **use)
+    return lowering.quantized(slot, [matrix.rows, matrix.columns], [matrix.rows])
+
+
+def _rounded(
+    lowering: Products, tape: Tape, x: ir.Value, columns: int
+) -> tuple[ir.Value, ir.Value]:
+    """Return the integers of a left side, (rows, columns) around 128, and their scales, (…, 1)."""
+    made, names = lowering.made, ("integers by rows", "scales of rows")
+    if (x, names[0]) not in made:  # else another product of the same value had them made
+        last, flat = (
+            tape.op("Constant", [], {"value_ints": one}) for one in ([-1], [-1, columns])
+        )
+        one, least, steps, middle = (
+            tape.op("Constant", [], {"value": ir.tensor(number)})
+            for number in (
+                *map(np.float32, (1, _LEAST, _LARGEST)),
+                np.uint8(_MIDDLE),
+            )
+        )
+        largest = tape.op("Max", [tape.op("ReduceMax", [tape.op("Abs", [x]), last]), least])
+        scale = tape.op("Div", [largest, steps])
+        integers = tape.op("QuantizeLinear", [tape.op("Div", [x, scale]), one, middle])
+        made[x, names[0]] = tape.op("Reshape", [integers, flat])
+        made[x, names[1]] = scale
+    return made[x, names[0]], made[x, names[1]]
+
+
+def _shape(lowering: Products, tape: Tape, x: ir.Value, rows: int) -> ir.Value:
+    """Return the shape of a product: that of the left side, with as many columns as the matrix has rows."""
+    name = f"shape of {rows} columns"
+    if (x, name) not in lowering.made:
+        width = tape.op("Constant", [], {"value_ints": [rows]})
+        lead = tape.op("Shape", [x], {"end": -1})
+        lowering.made[x, name] = tape.op("Concat", [lead, width], {"axis": 0})
+    return lowering.made[x, name]

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a processor's products of integers are right, and what asks ONNX Runtime for right ones.
+
+x86-64 multiplies uint8 by int8 (see `by_rows`) in an instruction that sums pairs in 16 bits and saturates, unless it has
+VNNI or AMX. ONNX Runtime then takes that instruction all the same, unless a session asks for exact products, which are
+as fast as those of int8 in blocks.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+#: Entries of a session's configuration.
+EXACT: Mapping[str, str] = MappingProxyType({"session.x64quantprecision": "1"})
+_SUM_IN_32_BITS = ("avx512_vnni", "avx_vnni", "amx_int8")
+_DESCRIPTION = Path("/proc/cpuinfo")
+
+
+@cache
+def sums_in_32_bits() -> bool:
+    """Tell whether this processor is known to have VNNI or AMX; others than x86-64 need neither, and are not asked."""
+    try:
+        words = _DESCRIPTION.read_text(encoding="utf-8", errors="replace").split()
+    except OSError:  # not Linux
+        return False
+    return not set(words).isdisjoint(_SUM_IN_32_BITS)
