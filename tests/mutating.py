@@ -86,7 +86,7 @@ class Draw:
         tiny: Name of the recipe's tiny config.
         changes: Fields and their new values; a dictionary replaces the whole field.
         task: Hub pipeline tag.
-        storage: Of matrices: "fp32", "int8" or "int4".
+        storage: Of matrices: one of `WEIGHTS`.
     """
 
     recipe: str

@@ -15,7 +15,7 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -35,7 +35,7 @@ from transformers import CONFIG_MAPPING
 from qeff_zoo import architectures, tasks
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.export import exporter, loader
-from qeff_zoo.numerics import WEIGHTS, format_of
+from qeff_zoo.numerics import WEIGHTS, Format, RoundedMatrix, format_of
 from qeff_zoo.passes import slots as slots_pass
 from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.registry import find_recipe, list_recipes
@@ -331,7 +331,7 @@ class Subject:
 
         Args:
             folder: Made here.
-            storage: "fp32", "int8" or "int4".
+            storage: One of `WEIGHTS`.
             variant: Of the graph.
             accuracy_level: Of MatMulNBits and QMoE, in place of the one chosen; 1 computes in float32.
         """
@@ -826,14 +826,23 @@ _PRODUCTS = frozenset(
 
 
 class RoundedActivations(TorchFunctionMode):
-    """Rounds what Hugging Face's model multiplies by its matrices to int8 in blocks, as the kernels do.
+    """Rounds what Hugging Face's model multiplies by its matrices to int8, in their blocks or by rows, as kernels do.
 
     Then its routers choose what those of a package choose: a comparison with it sees no other experts.
+
+    Args:
+        model: Hugging Face's.
+        matrices: Those of a package.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, matrices: Iterable[RoundedMatrix]) -> None:
         super().__init__()
-        self.weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+        named = dict(model.named_parameters(remove_duplicate=False))
+        self.formats: dict[int, Format] = {}
+        for matrix in (one for one in matrices if one.multiplied):
+            name = matrix.name if matrix.name in named else matrix.name.rpartition(".")[0]
+            place = named[name].untyped_storage().data_ptr()
+            self.formats[place] = Format(bits=8, block=matrix.format.block)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -841,8 +850,9 @@ class RoundedActivations(TorchFunctionMode):
         if func in _PRODUCTS:
             place = 1 if func in (torch.addmm, torch.baddbmm) else 0
             x, matrix = args[place : place + 2]
-            if matrix.dim() > 1 and matrix.untyped_storage().data_ptr() in self.weights:
-                rounded = torch.from_numpy(round_trip(x.numpy(), FORMATS["int8"]))
+            format = self.formats.get(matrix.untyped_storage().data_ptr())
+            if format is not None:
+                rounded = torch.from_numpy(round_trip(x.contiguous().numpy(), format))
                 args = (*args[:place], rounded, *args[place + 1 :])
         return func(*args, **(kwargs or {}))
 
@@ -852,7 +862,7 @@ def spread(differences: Array) -> Array:
     return np.sqrt((differences**2).mean(-1))
 
 
-def stray(start: Callable[[], Steps], model: Any) -> float:
+def stray(start: Callable[[], Steps], subject: Subject, storage: str) -> float:
     """Compare a generation as it ships with a model that rounds its activations alike.
 
     A number between two roundings may fall either way, and choose another expert or key. So three of four positions of
@@ -861,13 +871,14 @@ def stray(start: Callable[[], Steps], model: Any) -> float:
 
     Args:
         start: Starts a generation with rounded weights and activations.
-        model: Hugging Face's with the same weights.
+        subject: Of which it is.
+        storage: Of its matrices.
 
     Returns:
         How many times as far they are.
     """
-    ids = tokens(seed=1)
-    with RoundedActivations(model):
+    ids, model = tokens(seed=1), subject.rounded(storage)
+    with RoundedActivations(model, subject.lower(storage).numerics.matrices):
         expected = reference(model, ids)
     noise = spread(expected - reference(model, ids))
     at = np.tile(np.arange(ids.shape[1]), (len(ids), 1))

@@ -153,7 +153,7 @@ def test_adapters_are_swapped_between_calls(
     assert apart(run(session, [0, 0, 1, 0])[2], expected[2]) < EXACT
 
 
-@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("weights", ["int8", "int4", "w8a8"])
 def test_quantized_weights_take_adapters(
     models: Models, build: Building, adapters: dict[str, Path], tmp_path: Path, weights: str
 ) -> None:
@@ -165,7 +165,8 @@ def test_quantized_weights_take_adapters(
         if value.ndim == 2:
             matrices[name] = round_trip(value, format).reshape(value.shape)
     save_file(matrices, source / "model.safetensors", {"format": "pt"})
-    session = build(source, weights=weights, block_size=BLOCK, **SHAPE, **TAKING)
+    choices = {"block_size": BLOCK} if format.block else {}
+    session = build(source, weights=weights, **choices, **SHAPE, **TAKING)
     session.adapters.load("a", adapters["attention"])
     got, plain = (run(session, [0, slot, 0, 0])[1] for slot in (1, 0))
     wanted, base = (

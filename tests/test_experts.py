@@ -63,9 +63,11 @@ def test_a_gate_of_another_kind_is_computed_as_it_is() -> None:
         [
             ("mixtral-base", "int4", "native"),
             ("mixtral-base", "int8", "native"),
+            ("mixtral-base", "w8a8", "own_tokens:sizes"),
             ("gpt_oss-base", "int4", "native"),
             ("mixtral-base", "fp32", "own_tokens:float32"),
             ("qwen3_moe-base", "int8", "own_tokens:sizes"),
+            ("qwen3_moe-base", "w8a8", "own_tokens:sizes"),
         ]
     ),
 )

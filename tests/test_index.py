@@ -216,7 +216,7 @@ def test_index_of_ten_thousand_packages_takes_less_than_a_megabyte() -> None:
         name = hashlib.sha256(str(number).encode()).hexdigest()
         axes = {
             "target": draw.choice(("ort", "qaic")),
-            "weights": draw.choice(("fp32", "int8", "int4")),
+            "weights": draw.choice(("fp32", "int8", "int4", "w8a8")),
             "ctx_len": draw.choice((2048, 4096, 8192, 16384, 32768)),
             "prefill_seq_len": draw.choice((128, 256)),
             "batch_size": 1,

@@ -45,28 +45,33 @@ def drop_a_head(path: Path) -> None:
 def test_a_head_that_is_lost_late_shows_as_it_ships(name: str, tmp_path: Path) -> None:
     """Two of three positions are right, so a median would not see it."""
     subject = parity.subject(name)
-    rounded, found = subject.rounded("int4"), {}
+    found = {}
     for kind in ("whole", "damaged"):
         path = subject.save_lowered(tmp_path / kind, "int4")
         if kind == "damaged":
             drop_a_head(path)
         session = parity.open_session(path)
-        found[kind] = parity.stray(lambda: parity.decoder_steps(session, parity.ROWS), rounded)  # noqa: B023
+        found[kind] = parity.stray(
+            lambda: parity.decoder_steps(session, parity.ROWS),  # noqa: B023
+            subject,
+            "int4",
+        )
     assert found["whole"] <= parity.TOLERANCE["as shipped"]
     assert found["damaged"] > 1.5 * parity.TOLERANCE["as shipped"]
 
 
 def test_activations_of_experts_are_rounded_too() -> None:
     """Hugging Face's routers then choose as ours do; without their experts' rounding they are far from it."""
-    rounded, ids = parity.subject("mixtral-base").rounded("int4"), parity.tokens()
-    mode = parity.RoundedActivations(rounded)
+    subject, ids = parity.subject("mixtral-base"), parity.tokens()
+    rounded = subject.rounded("int4")
+    mode = parity.RoundedActivations(rounded, subject.lower("int4").numerics.matrices)
     stacks = {
         weight.untyped_storage().data_ptr() for weight in rounded.parameters() if weight.dim() == 3
     }
     assert stacks
     with mode:
         whole = parity.reference(rounded, ids)
-    mode.weights -= stacks
+    mode.formats = {place: format for place, format in mode.formats.items() if place not in stacks}
     with mode:
         assert np.abs(parity.reference(rounded, ids) - whole).max() > 1e-3
 

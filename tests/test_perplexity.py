@@ -30,7 +30,7 @@ TEXT = (TINY / "held_out.txt").read_text(encoding="utf-8")[:2400]
 SHAPE = {"ctx_len": 128, "prefill_seq_len": 16, "batch_size": 3}
 WINDOW, STRIDE = 96, 40
 #: Much more than either costs on this text, and much less than a mistake does.
-MOST = {"int8": 1.01, "int4": 1.15}
+MOST = {"int8": 1.01, "int4": 1.15, "w8a8": 1.02}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def packages(home: Path) -> dict[str, Package]:
     """Give packages of the trained model by how they store weights."""
-    return {name: package(TINY, weights=name, **SHAPE) for name in ("fp32", "int8", "int4")}
+    return {name: package(TINY, weights=name, **SHAPE) for name in ("fp32", *MOST)}
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_float32_agrees_with_hugging_face(compared: Comparison, name: str) -> No
     assert compared.scores[name].targets == compared.scores["hugging-face"].targets
 
 
-@pytest.mark.parametrize("name", ["int8", "int4"])
+@pytest.mark.parametrize("name", MOST)
 def test_quantization_costs_little(compared: Comparison, name: str) -> None:
     assert abs(compared.ratio(name) - 1) > 1e-5  # it is another model
     assert 1 / MOST[name] < compared.ratio(name) < MOST[name]

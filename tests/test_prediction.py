@@ -78,6 +78,7 @@ EXPECTED = {
     BOTH: (1e-3, 0.02, 1.0),
     "int8": (1e-4, 3e-3, 0.3),
     "int4": (0.02, 0.2, 2.0),
+    "w8a8": (2e-4, 6e-3, 0.4),
 }
 
 
@@ -222,6 +223,7 @@ def test_embeddings_are_compared_by_their_cosine(home: Path, tmp_path: Path) -> 
         "fp16 + mxfp6",
         "int8",
         "int4",
+        "w8a8",
     ]  # there are no states
     assert rows[FLOAT32].mean_distance < 1e-10
     assert rows[FLOAT32].mean_distance < rows["fp16"].mean_distance < 1e-4

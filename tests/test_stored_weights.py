@@ -519,7 +519,11 @@ def test_repeated_heads_answer_the_same(
 
 # --- choices --------------------------------------------------------------------------------------
 def stored_as(package: Package) -> dict[str, str]:
-    return {one.name: f"int{one.format.bits}" for one in numerics(package).matrices if not one.kept}
+    return {
+        one.name: "w8a8" if one.format.by_rows else f"int{one.format.bits}"
+        for one in numerics(package).matrices
+        if not one.kept
+    }
 
 
 def test_patterns_choose_the_format_of_matrices(models: Models, home: Path, tmp_path: Path) -> None:
@@ -563,7 +567,7 @@ def test_what_is_no_pattern_and_format_is_refused(models: Models, home: Path, as
     assert repr(asked) in str(caught.value)
 
 
-@pytest.mark.parametrize("weights", ["fp32", "int8", "int4"])
+@pytest.mark.parametrize("weights", ["fp32", "int8", "int4", "w8a8"])
 def test_other_weights_round_anew(models: Models, home: Path, tmp_path: Path, weights: str) -> None:
     models.trace(models.llama, home)
     source = quantize(models.llama, tmp_path / "c", "compressed-tensors")

@@ -154,7 +154,7 @@ def test_it_answers_right_about_pictures_it_never_saw(
     assert share_right(session, vlm) >= 0.95
 
 
-@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("weights", ["int8", "int4", "w8a8"])
 def test_in_fewer_bits_it_answers_right_too(home: Path, vlm: ModuleType, weights: str) -> None:
     package = qeff_zoo.build(CHECKPOINT, weights=weights, validate=False, **SIZES)
     rounded: Any = qeff_zoo.load(package, threads=1)

@@ -93,14 +93,14 @@ def _written(
     assert written.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     found: dict[str, Any] = {}
     for name, entry in layout.entries.items():
-        dtype = {"U8": np.uint8, "BOOL": np.bool_, **_NUMPY}[entry.dtype]
+        dtype = {"U8": np.uint8, "I8": np.int8, "BOOL": np.bool_, **_NUMPY}[entry.dtype]
         found[name] = np.fromfile(path, dtype, int(np.prod(entry.shape)), offset=entry.offset)
         found[name] = found[name].reshape(entry.shape)
         assert found[name].nbytes == entry.nbytes
     return layout, written, found
 
 
-INT8, INT4 = format_of("int8", 32), format_of("int4", 32)
+INT8, INT4, W8A8 = (format_of(weights, 32) for weights in ("int8", "int4", "w8a8"))
 FORMATS = st.sampled_from([format_of(weights, 32) for weights in WEIGHTS])
 
 
@@ -202,7 +202,7 @@ def _expressions() -> dict[str, ex.Expression]:
     }
 
 
-@pytest.mark.parametrize("format", [FLOAT32, FLOAT16, INT8, INT4])
+@pytest.mark.parametrize("format", [FLOAT32, FLOAT16, INT8, INT4, W8A8])
 @pytest.mark.parametrize("block", [1 << 18, 1000])
 def test_streaming_gives_what_converting_at_once_gives(
     format: Format, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -298,7 +298,7 @@ def test_int4_in_blocks_of_64_is_as_near_as_symmetric_int4_in_blocks_of_32(seed:
 
 
 @pytest.mark.parametrize("wrong", [np.inf, -np.inf, np.nan])
-@pytest.mark.parametrize("format", [INT4, INT8])
+@pytest.mark.parametrize("format", [INT4, INT8, W8A8])
 def test_what_is_not_finite_is_not_quantized(format: Format, wrong: float, tmp_path: Path) -> None:
     matrix = _normal(4, 64)
     matrix[2, 3] = wrong
@@ -412,7 +412,7 @@ def test_progress_counts_every_byte_once(tmp_path: Path) -> None:
     assert len(steps) > 5
 
 
-@pytest.mark.parametrize("format", [FLOAT32, INT4])
+@pytest.mark.parametrize("format", [FLOAT32, INT4, W8A8])
 def test_memory_does_not_grow_with_the_tensor(format: Format, tmp_path: Path) -> None:
     source = Source(a=_normal(2048, 4096))  # 32 MiB
     slots = [Slot("a", ex.stack(0, "a", "a", "a"), format)]

@@ -13,7 +13,7 @@ from qeff_zoo.prediction.subject import FLOAT32, opened
 from qeff_zoo.progress import Reporter, Silent, Stopwatch
 
 #: What target `ort` stores weights in, to compare with.
-INTEGERS = ("int8", "int4")
+INTEGERS = ("int8", "int4", "w8a8")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 """A checkpoint whose graph runs in any numerics, against the answers of Hugging Face's model in float32.
 
 checkpoint ─ portable graph, weights ─┬─ in float32, and in a device's numerics ─┬─ same tokens ─> Figures
-                                      └─ lowered for ort in int8, int4 ──────────┘
+                                      └─ lowered for ort in int8, int4, w8a8 ────┘
 """
 
 import fnmatch

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matrices of int8 whose rows have one scale each (W8A8): products of integers alone, which processors are fastest at.
 
-A product first rounds each row of its left side to int8, with a scale of its own, so that what is computed for one token
-is the same whatever stands beside it. Sums are whole numbers, multiplied by both scales at the end.
+A product first rounds each row of its left side to int8, with a scale of its own, so that what is computed for one
+token is the same whatever stands beside it. Sums are whole numbers, multiplied by both scales at the end.
 
     x (…, K) --round--> uint8 around 128 and scales (…, 1) --QGemm--> (rows of x, N) --reshape, times scales--> (…, N)
 """
@@ -16,6 +16,7 @@ from qeff_zoo.weights.matrices import Matrix
 from qeff_zoo.weights.products import CONTRIB, Products
 
 _LARGEST, _MIDDLE = 127, 128
+_MADE = _INTEGERS, _SCALES = "integers of rows", "scales of rows"
 _LEAST = 1e-30  # of a row's largest magnitude: a row of zeros is divided, too
 _MOST_COLUMNS = (2**31 - 1) // (255 * _LARGEST)  # whose sum is within int32
 
@@ -36,17 +37,17 @@ def product(lowering: Products, x: ir.Value, matrix: Matrix) -> list[ir.Node]:
     """
     if matrix.columns > _MOST_COLUMNS:
         raise CompileError(
-            f"Matrix {matrix.name!r} has {matrix.columns:,} columns, and --weights w8a8 sums as many products in 32 bits: "
-            f"expected at most {_MOST_COLUMNS:,}. Give --format '{matrix.name}=int8'."
+            f"Matrix {matrix.name!r} has {matrix.columns:,} columns, and --weights w8a8 sums as many products in 32 "
+            f"bits: expected at most {_MOST_COLUMNS:,}. Give --format '{matrix.name}=int8'."
         )
     weight, scales, zeros = _stored(lowering, matrix, multiplied=True)
     tape = Tape()
-    integers, scale = _rounded(lowering, tape, x, matrix.columns)
+    integers, scale = _rounded(lowering, tape, x)
     one, middle = (
         tape.op("Constant", [], {"value": ir.tensor(number)})
         for number in (np.float32(1), np.uint8(_MIDDLE))
     )
-    given = [integers, one, middle, weight, scales, zeros]
+    given = [_flat(lowering, tape, integers, matrix.columns), one, middle, weight, scales, zeros]
     made = tape.op("QGemm", given, {"transB": 1}, domain=CONTRIB)
     whole = tape.op("Reshape", [made, _shape(lowering, tape, x, matrix.rows)])
     tape.op("Mul", [whole, scale])
@@ -70,28 +71,52 @@ def _stored(lowering: Products, matrix: Matrix, **use: bool) -> list[ir.Value]:
     return lowering.quantized(slot, [matrix.rows, matrix.columns], [matrix.rows])
 
 
-def _rounded(
-    lowering: Products, tape: Tape, x: ir.Value, columns: int
-) -> tuple[ir.Value, ir.Value]:
-    """Return the integers of a left side, (rows, columns) around 128, and their scales, (…, 1)."""
-    made, names = lowering.made, ("integers by rows", "scales of rows")
-    if (x, names[0]) not in made:  # else another product of the same value had them made
-        last, flat = (
-            tape.op("Constant", [], {"value_ints": one}) for one in ([-1], [-1, columns])
-        )
-        one, least, steps, middle = (
-            tape.op("Constant", [], {"value": ir.tensor(number)})
-            for number in (
-                *map(np.float32, (1, _LEAST, _LARGEST)),
-                np.uint8(_MIDDLE),
-            )
-        )
-        largest = tape.op("Max", [tape.op("ReduceMax", [tape.op("Abs", [x]), last]), least])
-        scale = tape.op("Div", [largest, steps])
-        integers = tape.op("QuantizeLinear", [tape.op("Div", [x, scale]), one, middle])
-        made[x, names[0]] = tape.op("Reshape", [integers, flat])
-        made[x, names[1]] = scale
-    return made[x, names[0]], made[x, names[1]]
+def _rounded(lowering: Products, tape: Tape, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Return the integers of a left side, (…, columns) around 128, and their scales, (…, 1)."""
+    made = lowering.made
+    if (x, _INTEGERS) not in made:  # else another product of the same value had them made
+        split = x.producer()
+        if (
+            split is not None
+            and split.op_type == "Split"
+            and not split.attributes.get_int("axis", 0)
+        ):
+            _round_split(lowering, tape, split)
+        else:
+            _round(lowering, tape, x)
+    return made[x, _INTEGERS], made[x, _SCALES]
+
+
+def _round(lowering: Products, tape: Tape, x: ir.Value) -> None:
+    last = tape.op("Constant", [], {"value_ints": [-1]})
+    numbers = (np.float32(1), np.float32(_LEAST), np.float32(_LARGEST), np.uint8(_MIDDLE))
+    one, least, steps, middle = (
+        tape.op("Constant", [], {"value": ir.tensor(number)}) for number in numbers
+    )
+    largest = tape.op("Max", [tape.op("ReduceMax", [tape.op("Abs", [x]), last]), least])
+    scales = tape.op("Div", [largest, steps])
+    given = [tape.op("Div", [x, scales]), one, middle]
+    lowering.made[x, _INTEGERS] = tape.op("QuantizeLinear", given)
+    lowering.made[x, _SCALES] = scales
+
+
+def _round_split(lowering: Products, tape: Tape, split: ir.Node) -> None:
+    """Round the rows of all parts at once: one part may have none, of which ONNX Runtime reduces to a wrong shape."""
+    whole, *counts = split.inputs
+    assert whole is not None
+    count, attributes = len(split.outputs), {**split.attributes}
+    for name, value in zip(_MADE, _rounded(lowering, tape, whole), strict=True):
+        parts = tape.op_multi_out("Split", [value, *counts], attributes, num_outputs=count)
+        for part, its in zip(split.outputs, parts, strict=True):
+            lowering.made[part, name] = its
+
+
+def _flat(lowering: Products, tape: Tape, integers: ir.Value, columns: int) -> ir.Value:
+    """Return the rows of all axes but the last, one below the other."""
+    if (integers, "flat") not in lowering.made:
+        shape = tape.op("Constant", [], {"value_ints": [-1, columns]})
+        lowering.made[integers, "flat"] = tape.op("Reshape", [integers, shape])
+    return lowering.made[integers, "flat"]
 
 
 def _shape(lowering: Products, tape: Tape, x: ir.Value, rows: int) -> ir.Value:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The portable graph becomes one for ONNX Runtime, whose weights are used as they lie in the file.
 
-Float32 matrices go through FusedMatMul (which reads them row by row, so that they stay mapped), integers in
-blocks through MatMulNBits and GatherBlockQuantized, for those by rows see `by_rows`. Attention and what it writes become one kernel where they can, see `attention`;
-else cache writes keep their bodies: ScatterND works in place once a session binds a state's input and output to one
-buffer. So do the kernels of recurrences, see `recurrence`. Slots of continuous batching are rows that a session binds,
-so no graph here has `batch_index`.
+Float32 matrices go through FusedMatMul (which reads them row by row, so that they stay mapped), integers in blocks
+through MatMulNBits and GatherBlockQuantized, for those by rows see `by_rows`. Attention and what it writes become one
+kernel where they can, see `attention`; else cache writes keep their bodies: ScatterND works in place once a session
+binds a state's input and output to one buffer. So do the kernels of recurrences, see `recurrence`. Slots of continuous
+batching are rows that a session binds, so no graph here has `batch_index`.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a processor's products of integers are right, and what asks ONNX Runtime for right ones.
 
-x86-64 multiplies uint8 by int8 (see `by_rows`) in an instruction that sums pairs in 16 bits and saturates, unless it has
-VNNI or AMX. ONNX Runtime then takes that instruction all the same, unless a session asks for exact products, which are
-as fast as those of int8 in blocks.
+x86-64 without VNNI and AMX multiplies uint8 by int8 (see `by_rows`) in an instruction that sums pairs in 16 bits and
+saturates. ONNX Runtime takes it all the same, unless a session asks for exact products, which are as fast as those of
+int8 in blocks. It knows VNNI, but not that products are right with it: asked there too, it takes the slower ones.
 """
 
 from collections.abc import Mapping
