@@ -459,7 +459,7 @@ def judges_of(storage: str, numerics: Numerics, quantization: str | None) -> dic
     made = {"manifest": {"weights": {"storage": storage}, "spec": {}}, "task": TEXT_GENERATION}
     answers = np.random.default_rng(0).normal(size=(2, 8))
     variants = ("reference", "noise", *(["rounded"] if numerics.rounds else []))
-    about = {"class": "LlamaForCausalLM", "transformers": "5", "mutation": "heads swapped"}
+    about = {"class": "LlamaForCausalLM", "transformers": "5"}
     reference = Answers(
         about={**about, "quantization": quantization} if quantization else about,
         arrays={f"{name}.0": answers for name in variants},

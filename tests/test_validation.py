@@ -37,6 +37,7 @@ from qeff_zoo.validation import (
 from qeff_zoo.validation import ladder as validation
 from qeff_zoo.validation.parity import (
     TOLERANCES,
+    Canary,
     Floor,
     Judge,
     Tolerance,
@@ -62,6 +63,7 @@ CHOICES: Mapping[str, dict[str, Any]] = {
         "comp_ctx_lengths_decode": (12, 20),
     },
     "blocks": {**SHAPE, "batch_size": 1, "weights": "int4", "block_size": 32},
+    "w8a8": {**SHAPE, "batch_size": 1, "weights": "w8a8"},
     "encoder": {"seq_lens": (8, 24), "batch_size": 2, "pooling": "cls", "normalize": True},
 }
 ALONE = ["prefill", "chunked_prefill", "padded_batch", "decode"]
@@ -74,6 +76,7 @@ STAGES = {
         *(f"comp_ctx_lengths_{length}" for length in (8, 12, 20, 40)),
     ],
     "blocks": [*ALONE, "ctx_len"],
+    "w8a8": [*ALONE, "ctx_len"],
     "encoder": ["seq_len_8", "seq_len_24", "padded_batch"],
 }
 REVISION = "0e9e39f249a16976918f6564b8830bc894c89659"
@@ -360,9 +363,13 @@ def test_two_swapped_heads_change_the_answer_for_as_long_as_they_are(llama: Any)
         right = llama(TOKENS).logits
         with swapped_heads(llama) as mutation:
             wrong = llama(TOKENS).logits
+        with swapped_heads(llama, every=True) as plainly:
+            reverse = llama(TOKENS).logits
         assert torch.equal(llama(TOKENS).logits, right)
     assert mutation == "heads 0 and 3 swapped before model.layers.0.self_attn.o_proj"
+    assert plainly == "all 4 heads in reverse before model.layers.0.self_attn.o_proj"
     assert relative_errors(right[0].numpy(), wrong[0].numpy()).min() > 1e-3
+    assert not torch.equal(reverse, wrong)
 
 
 def test_other_sums_are_as_right(llama: Any) -> None:
@@ -507,7 +514,6 @@ def judge(**changes: Any) -> Judge:
         "level": "tiny",
         "tolerance": Tolerance(factor=8, least=1e-5, most=1e-2),
         "floor": Floor(error=1e-4, divergence=1e-9),
-        "mutation": "heads swapped",
         "against": {"dtype": "float32"},
         "kind": "logits",
     }
@@ -518,7 +524,8 @@ LOGITS = np.array([[0, 1, 2, 4], [3, 0, 1, 2.9998]], np.float32)
 
 
 def verdicts(got: Any, canary: Any = -LOGITS, **changes: Any) -> dict[str, Any]:
-    checks = judge(**changes).judge("decode", LOGITS, np.float32(got), np.float32(canary))
+    damaged = Canary("heads swapped", np.float32(canary))
+    checks = judge(**changes).judge("decode", LOGITS, np.float32(got), damaged)
     return {check["metric"]: check for check in checks}
 
 
@@ -554,7 +561,7 @@ def test_the_unrounded_references_token_is_right_too() -> None:
     rounded, wrong = LOGITS.copy(), LOGITS.copy()
     rounded[0, 2], wrong[0, 1] = 5, 5
     for got, passed in ((rounded, True), (LOGITS, True), (wrong, False)):
-        checks = judge().judge("decode", rounded, got, -LOGITS, LOGITS)
+        checks = judge().judge("decode", rounded, got, Canary("swapped", -LOGITS), LOGITS)
         (found,) = (check for check in checks if check["metric"] == "top1_agreement")
         assert found["passed"] is passed
         assert found["canary"]["value"] == 0
@@ -596,32 +603,55 @@ def test_a_canary_is_quoted_only_where_it_was_caught() -> None:
     found = verdicts(LOGITS, canary=LOGITS + np.float32([1e-2, 0, 0, 0]))
     assert found["max_relative_error"]["canary"]["failed"]
     assert "canary" not in found["top1_agreement"]
-    unnoticed = judge().uncaught("decode", LOGITS, LOGITS)
+    unnoticed = judge().uncaught("decode", LOGITS, Canary("heads swapped", LOGITS))
     assert (unnoticed["passed"], unnoticed["value"]) == (False, 0.0)
     assert "proves nothing" in unnoticed["note"]
 
 
-@pytest.mark.usefixtures("once")
-def test_a_gate_that_cannot_fail_does_not_pass(
-    built: dict[str, Package], models: Models, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The canary's answers become the right ones: as if two heads did not matter."""
+def tame(monkeypatch: pytest.MonkeyPatch, *canaries: str) -> None:
+    """Let the answers of canaries become the right ones: as if heads did not matter."""
     ask = Reference.ask
 
-    def tame(*arguments: Any, **arrays: Any) -> Answers:
+    def asked(*arguments: Any, **arrays: Any) -> Answers:
         found = ask(*arguments, **arrays)
+        right = "rounded" if found.has("rounded") else "reference"
         same = {
-            name.replace("reference", "canary"): array
+            f"{canary}.{name.partition('.')[2]}": array
             for name, array in found.arrays.items()
-            if name.startswith("reference")
+            for canary in canaries
+            if name.startswith(f"{right}.")
         }
         return Answers(about=found.about, arrays={**found.arrays, **same})
 
-    monkeypatch.setattr(Reference, "ask", tame)
-    record = validation.validate(built["rows"], models.llama, threads=1)
+    monkeypatch.setattr(Reference, "ask", asked)
+
+
+@pytest.mark.usefixtures("once")
+@pytest.mark.parametrize("name", ["rows", "w8a8"])
+def test_a_gate_that_cannot_fail_does_not_pass(
+    built: dict[str, Package], models: Models, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    tame(monkeypatch, "canary", "plain_canary")
+    record = validation.validate(built[name], models.llama, threads=1)
     assert {check["metric"] for check in record.checks if not check["passed"]} == {
         "canary_relative_error"
     }
+
+
+@pytest.mark.usefixtures("once")
+def test_where_rounding_hides_two_heads_all_of_them_show(
+    built: dict[str, Package], models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = "all 4 heads in reverse before model.layers.0.self_attn.o_proj"
+    right = validation.validate(built["w8a8"], models.llama, threads=1)
+    assert all(plain != check["canary"]["mutation"] for check in right.checks if "canary" in check)
+    tame(monkeypatch, "canary")
+    record = validation.validate(built["w8a8"], models.llama, threads=1)
+    assert record.failures == []
+    caught = [check["canary"]["mutation"] for check in record.checks if "canary" in check]
+    assert {*caught} == {plain}
+    stages = {check["stage"] for check in record.checks if "canary" in check}
+    assert stages == set(STAGES["w8a8"])
 
 
 # --- the cases ------------------------------------------------------------------------------------

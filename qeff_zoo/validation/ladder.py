@@ -24,6 +24,7 @@ from qeff_zoo.tasks import find
 from qeff_zoo.validation.parity import (
     TOLERANCES,
     Array,
+    Canary,
     Check,
     Judge,
     measure_floor,
@@ -208,7 +209,6 @@ def _judges(
             level=level,
             tolerance=TOLERANCES[row],
             floor=measure_floor(pairs, find(package.task).answers),
-            mutation=reference.about["mutation"],
             against={
                 "reference": reference.about["class"],
                 "revision": source_in(package.manifest).get("revision"),
@@ -239,18 +239,22 @@ def _judge(trial: Trial, reference: Answers, judges: Mapping[str, Judge]) -> lis
     checks: list[Check] = []
     deciding = _deciding(judges, reference)
     for stage, keys in trial.keys.items():
-        canary, exact = reference.at("canary", keys), reference.at("reference", keys)
-        found = [
-            check
-            for variant, judge in deciding.items()
-            for check in judge.judge(
-                stage, reference.at(variant, keys), trial.answers[stage], canary, exact
-            )
-        ]
-        if stage in trial.drawn:
-            judge = next(iter(deciding.values()))
-            found.append(judge.drawn(stage, trial.answers[stage], trial.drawn[stage], canary))
-        if not any("canary" in check for check in found):
+        exact = reference.at("reference", keys)
+        for name, mutation in reference.about["mutations"].items():
+            canary = Canary(mutation, reference.at(name, keys))
+            found = [
+                check
+                for variant, judge in deciding.items()
+                for check in judge.judge(
+                    stage, reference.at(variant, keys), trial.answers[stage], canary, exact
+                )
+            ]
+            if stage in trial.drawn:
+                judge = next(iter(deciding.values()))
+                found.append(judge.drawn(stage, trial.answers[stage], trial.drawn[stage], canary))
+            if any("canary" in check for check in found):
+                break
+        else:
             variant, judge = list(deciding.items())[-1]
             found.append(judge.uncaught(stage, reference.at(variant, keys), canary))
         told = _told_choices(keys, reference)

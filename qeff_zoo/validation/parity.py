@@ -69,6 +69,19 @@ class Threshold:
     decided_by: str
 
 
+@dataclass(frozen=True)
+class Canary:
+    """A reference that is wrong on purpose, which a stage must notice.
+
+    Args:
+        mutation: What was done to it.
+        answers: What it answers to the questions of a stage.
+    """
+
+    mutation: str
+    answers: Array
+
+
 @dataclass(frozen=True, kw_only=True)
 class Floor:
     """Distances between answers that are equally right, the largest of all positions.
@@ -146,7 +159,6 @@ class Judge:
         level: Of the validation.
         tolerance: From `TOLERANCES`.
         floor: Measured.
-        mutation: What was done to the canary.
         against: The reference, as in the manifest.
         kind: What answers are.
     """
@@ -154,7 +166,6 @@ class Judge:
     level: str
     tolerance: Tolerance
     floor: Floor
-    mutation: str
     against: Mapping[str, Any]
     kind: AnswerKind
 
@@ -177,7 +188,7 @@ class Judge:
         return _bounded(measured, bounds.least**2, bounds.most**2)
 
     def judge(
-        self, stage: str, expected: Array, got: Array, canary: Array, exact: Array | None = None
+        self, stage: str, expected: Array, got: Array, canary: Canary, exact: Array | None = None
     ) -> list[Check]:
         """Return the checks of one stage; each knows whether it passed.
 
@@ -188,16 +199,18 @@ class Judge:
             stage: Its name.
             expected: The reference's answers.
             got: The package's.
-            canary: The damaged reference's.
+            canary: The damaged reference.
             exact: The unrounded reference's, whose most likely token is as right as a rounded one's.
         """
-        errors = [self.error(expected, other) for other in (got, canary)]
+        both = got, canary.answers
+        errors = [self.error(expected, other) for other in both]
         found = [("max_relative_error", "<=", self.allowed_error, errors)]
         if self.kind in _DISTANCES:
             metric, distance = _DISTANCES[self.kind]
-            apart = [float(distance(expected, other).max()) for other in (got, canary)]
+            apart = [float(distance(expected, other).max()) for other in both]
             found.append((metric, "<=", self.allowed_divergence, apart))
-        checks = [self._check(stage, *one, positions=len(expected)) for one in found]
+        told = canary.mutation
+        checks = [self._check(stage, *one, told, positions=len(expected)) for one in found]
         if self.kind == "embeddings" or expected.shape[1] == 1:
             return checks
         clear = self._clear(expected)
@@ -205,24 +218,25 @@ class Judge:
             checks[0]["note"] = "every position is too close to call, so no token is compared"
             return checks
         right = [one.argmax(axis=1) for one in (expected, exact) if one is not None]
-        agreed = [_agreement(right, other, clear) for other in (got, canary)]
-        all_ = Threshold(1.0, "exact")
-        check = self._check(stage, "top1_agreement", ">=", all_, agreed, positions=int(clear.sum()))
+        agreed = "top1_agreement", ">=", Threshold(1.0, "exact")
+        shares = [_agreement(right, other, clear) for other in both]
+        check = self._check(stage, *agreed, shares, told, positions=int(clear.sum()))
         note = f"{int((~clear).sum())} of {len(clear)} positions are too close to call"
         return [*checks, {**check, "note": note}]
 
-    def drawn(self, stage: str, got: Array, tokens: Array, canary: Array) -> Check:
+    def drawn(self, stage: str, got: Array, tokens: Array, canary: Canary) -> Check:
         """Return the check that a program drew greedily what its own logits say, and not what the canary's do.
 
         Args:
             stage: Its name.
             got: The package's answers.
             tokens: That it drew for them.
-            canary: The damaged reference's answers.
+            canary: The damaged reference.
         """
-        agreed = [float((one.argmax(axis=1) == tokens).mean()) for one in (got, canary)]
-        exact = Threshold(1.0, "exact")
-        check = self._check(stage, "drawn_tokens", ">=", exact, agreed, positions=len(tokens))
+        both, exact = (got, canary.answers), Threshold(1.0, "exact")
+        agreed = [float((one.argmax(axis=1) == tokens).mean()) for one in both]
+        found = "drawn_tokens", ">=", exact, agreed, canary.mutation
+        check = self._check(stage, *found, positions=len(tokens))
         return {
             **check,
             "note": "tokens that the program drew, by the logits that it drew them from",
@@ -247,6 +261,7 @@ class Judge:
         op: str,
         threshold: Threshold,
         values: Sequence[float],
+        mutation: str,
         *,
         positions: int,
     ) -> Check:
@@ -265,12 +280,12 @@ class Judge:
         }
         check["passed"] = holds(check["value"], op, check["threshold"])
         if not holds(_number(canary), op, check["threshold"]):
-            check["canary"] = {"mutation": self.mutation, "value": _number(canary), "failed": True}
+            check["canary"] = {"mutation": mutation, "value": _number(canary), "failed": True}
         return check
 
-    def uncaught(self, stage: str, expected: Array, canary: Array) -> Check:
+    def uncaught(self, stage: str, expected: Array, canary: Canary) -> Check:
         """Return a check that fails, for a stage of which no check notices the canary."""
-        error = self.error(expected, canary)
+        error = self.error(expected, canary.answers)
         return {
             "level": self.level,
             "stage": stage,
@@ -281,7 +296,7 @@ class Judge:
             "threshold_from": self.allowed_error.decided_by,
             "positions": len(expected),
             "passed": False,
-            "note": f"nothing in this stage notices {self.mutation}, so passing it proves nothing",
+            "note": f"nothing in this stage notices {canary.mutation}, so passing it proves nothing",
             "against": dict(self.against),
         }
 

@@ -17,6 +17,7 @@ and sequence, an array of logits, one embedding, or labels' logits. The weights 
     device_noise    the same with every sum in another order
     double      as right, in float64; of small models that are not quantized
     canary      wrong on purpose: two heads of the first layer swapped, else as the package computes
+    plain_canary    of packages that round: all heads of that layer in reverse, for where noise hides the canary
 
 Where a model chooses, of experts or of keys, `noise` and `double` choose as the variant that they are compared with
 does, so that they differ by their arithmetic alone. And that variant runs again for every run of the package in which
@@ -78,12 +79,12 @@ def main(arguments: Sequence[str]) -> None:
     chosen = {name: array for name, array in arrays.items() if not name.startswith(brought)}
     choices = Choices(request["runs"], chosen, **request["noise"])
     greedy = answers.greedy(**request["greedy"]) if request.get("greedy") else []
-    arrays, mutation = _run_variants(model, request, answers, choices)
+    arrays, mutations = _run_variants(model, request, answers, choices)
     about = {
         "class": type(model).__name__,
         "transformers": transformers.__version__,
         "torch": importlib.metadata.version("torch"),
-        "mutation": mutation,
+        "mutations": mutations,
         "greedy": greedy,
         "choices": choices.summary(),
         **about_quantization(request),
@@ -94,8 +95,8 @@ def main(arguments: Sequence[str]) -> None:
 
 def _run_variants(
     model: Any, request: Mapping[str, Any], answers: Answers, choices: Choices
-) -> tuple[dict[str, Array], str]:
-    """Run every variant; return `variant.sequence` arrays, and what the canary's damage was."""
+) -> tuple[dict[str, Array], dict[str, str]]:
+    """Run every variant; return `variant.sequence` arrays, and by canary what its damage was."""
     runs = {"reference": answers.alone(choices.note)}
     numerics = Numerics.from_dict(request["numerics"])
     weights = None if request.get("gguf") else decoded_weights(Path(request["checkpoint"]))
@@ -111,10 +112,15 @@ def _run_variants(
         runs["half"] = _in_float16(model, answers, choices)
     with as_the_package:
         told = _run_told(answers, choices)
-    with ExitStack() as damage, as_the_package:
-        done = [damage.enter_context(swapped_heads(half)) for half in answers.halves]
-        mutation = " and ".join(done)
-        runs["canary"] = answers.alone()
+    mutations = {}
+    for name, every in {
+        "canary": False,
+        **({"plain_canary": True} if numerics.rounds else {}),
+    }.items():
+        with ExitStack() as damage, as_the_package:
+            halves = [swapped_heads(half, every=every) for half in answers.halves]
+            mutations[name] = " and ".join(damage.enter_context(half) for half in halves)
+            runs[name] = answers.alone()
     if request.get("device"):
         runs |= _run_device(model, DeviceNumerics(**request["device"]), answers, choices)
     elif not numerics.rounds and sum(weight.numel() for weight in model.parameters()) < _SMALL:
@@ -128,7 +134,7 @@ def _run_variants(
         for number, array in enumerate(found)
     }
     judged = "rounded" if numerics.rounds else "reference"
-    return arrays | {f"{judged}.{name}": array for name, array in told.items()}, mutation
+    return arrays | {f"{judged}.{name}": array for name, array in told.items()}, mutations
 
 
 def _in_float16(model: Any, answers: Answers, choices: Choices) -> list[Array]:

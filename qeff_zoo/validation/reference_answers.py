@@ -25,7 +25,7 @@ class Answers:
     """What the reference said: see `qeff_zoo.validation.reference`.
 
     Args:
-        about: The model's class, versions, what the canary's damage was, and the greedy continuation.
+        about: The model's class, versions, what the damage of each canary was, and the greedy continuation.
         arrays: `variant.sequence` -> (positions, values); of a run of the package `variant.sequence.run`, where the
             reference was told to choose as the package did.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Hugging Face model in other numerics: its weights rounded, its sums reordered, two of its heads swapped.
+"""A Hugging Face model in other numerics: its weights rounded, its sums reordered, heads of it swapped.
 
 Only the reference process imports this. What is rounded or reordered is as right as the original
 and shows how far right answers lie apart; what has its heads swapped is wrong and must be noticed.
@@ -215,8 +215,13 @@ def _to_int8_and_back(values: Tensor, side: LeftSide) -> Tensor:
 
 
 @contextmanager
-def swapped_heads(model: Any) -> Iterator[str]:
-    """Swap the first and the last head of the first mixer of tokens for a while; yields what was done."""
+def swapped_heads(model: Any, *, every: bool = False) -> Iterator[str]:
+    """Swap the first and the last head of the first mixer of tokens for a while; yields what was done.
+
+    Args:
+        model: Of transformers.
+        every: Put all heads in reverse order.
+    """
     config = model.config.get_text_config()
     layers = getattr(config, "per_layer_config", None)
     # Which need not have as many heads each; of convolutions there are stages, and no number of layers.
@@ -227,11 +232,13 @@ def swapped_heads(model: Any) -> Iterator[str]:
     beside = config is not model.config and hasattr(model, "get_decoder")
     name, projection = _mixer_output(model.get_decoder() if beside else model, heads)
     said = f"heads 0 and {heads - 1} swapped before {name}"
+    if every:
+        said = f"all {heads} heads in reverse before {name}"
     axis = 1 if isinstance(projection, _CONVOLUTIONS) else -1
 
     def swapped(values: Tensor) -> Tensor:
         first, *between, last = values.chunk(heads, axis)
-        return torch.cat([last, *between, first], axis)
+        return torch.cat([last, *(between[::-1] if every else between), first], axis)
 
     if type(projection) is nn.Linear:  # whose weight a model may multiply by without calling it
         weight, right = projection.weight.data, projection.weight.data.clone()
