@@ -14,6 +14,7 @@ seconds: the time to the first token. Prints JSON.
 import argparse
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -96,11 +97,12 @@ _BUILDER = (
     "-e",
     "cpu",
 )
-_PEERS = {
-    "CTranslate2 float32": "qeff-zoo fp32",
-    "CTranslate2 int8": "qeff-zoo int8",
-    "onnxruntime-genai float32": "qeff-zoo fp32, in parts",
-}
+_PAIRS = (
+    ("qeff-zoo fp32", "CTranslate2 float32"),
+    ("qeff-zoo int8", "CTranslate2 int8"),
+    ("qeff-zoo w8a8", "CTranslate2 int8"),  # whose integers have a scale for each row, too
+    ("qeff-zoo fp32, in parts", "onnxruntime-genai float32"),
+)
 _LONGEST = 30  # seconds that onnxruntime-genai reads
 
 
@@ -124,7 +126,7 @@ def main() -> None:
         np.save(beginning, np.load(recording)[: _LONGEST * _RATE])
         packages = {
             weights: str(build(arguments.checkpoint, weights=weights, validate=False).path)
-            for weights in ("fp32", "int8")
+            for weights in ("fp32", "int8", "w8a8")
         }
         ours = [sys.executable, __file__, "serve"]
         processes = {
@@ -192,8 +194,11 @@ def serve(package: str, parts: int) -> None:
 
 
 def start(command: list[str]) -> "subprocess.Popen[str]":
-    """Start a process that answers lines."""
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    """Start a process that answers lines, on one thread: those of numpy's products would wait for work in vain."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
 
 
 def ask(process: "subprocess.Popen[str]", recording: Path, most: int) -> dict[str, Any]:
@@ -218,8 +223,7 @@ def judged(turns: list[dict[str, dict[str, Any]]], seconds: float) -> dict[str, 
         for who in turns[0]
     }
     found: dict[str, Any] = {"median": medians}
-    for theirs in (who for who in turns[0] if who in _PEERS):
-        ours = _PEERS[theirs]
+    for ours, theirs in (pair for pair in _PAIRS if turns[0].keys() >= set(pair)):
         ratio = round(statistics.median(t[ours]["cpu"] / t[theirs]["cpu"] for t in turns), 3)
         most = _MOST if theirs.startswith("CTranslate2") else 1.0
         found.setdefault("ratio", {})[f"{ours} to {theirs}"] = {

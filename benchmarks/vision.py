@@ -182,11 +182,14 @@ def _judged(turns: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
             }
             for name in names
         }
-    same = [turn[names[0]]["token"] == turn["transformers eager"]["token"] for turn in turns]
-    eager = whole["times as fast as transformers eager"][names[0]]
-    whole["same token"] = f"{sum(same)} of {len(same)}"
+    right = [turn["transformers eager"]["token"] for turn in turns]
+    whole["same token"] = {
+        name: sum(turn[name]["token"] == token for turn, token in zip(turns, right, strict=True))
+        for name in names
+    }
+    eager = whole["times as fast as transformers eager"]
     whole["at least"] = _LEAST
-    whole["holds"] = {part: ratio >= _LEAST for part, ratio in eager.items()}
+    whole["holds"] = {name: min(eager[name].values()) >= _LEAST for name in names}
     return whole
 
 

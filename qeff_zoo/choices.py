@@ -52,7 +52,8 @@ class Request(HtpOptions, QaicOptions, QnnAicOptions):
     )
     weights: str | None = choice(
         "quantization.weights",
-        f"{_either(numerics.WEIGHTS)}, or {numerics.STORED}: as a quantized checkpoint has them "
+        f"{_either(numerics.WEIGHTS)} (int8 by rows, activations too: fastest for prompts, less exact than int8), or "
+        f"{numerics.STORED}: as a quantized checkpoint has them "
         f"(default: {numerics.STORED} of such a checkpoint, else {numerics.WEIGHTS[0]}; of target openvino int8)",
         allowed=(*numerics.WEIGHTS, numerics.STORED),
         default=numerics.WEIGHTS[0],

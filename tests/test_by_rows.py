@@ -3,6 +3,7 @@
 
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from onnx_ir.tape import Tape
 from test_weights import Source
 
-from qeff_zoo.errors import CompileError
+from qeff_zoo.errors import CompileError, PackageError
 from qeff_zoo.numerics import Format, format_of
 from qeff_zoo.semantic import domains
 from qeff_zoo.targets.ort import lowering, processor
@@ -171,6 +172,16 @@ def test_extremes_do_not_saturate_whatever_the_processor(tmp_path: Path) -> None
     np.testing.assert_allclose(made, 256, rtol=1e-6)
 
 
+@pytest.fixture
+def described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where a processor describes itself, which is a machine without a description at first."""
+    description = tmp_path / "cpuinfo"
+    monkeypatch.setattr(processor, "_DESCRIPTION", description)
+    processor.sums_in_32_bits.cache_clear()
+    yield description
+    processor.sums_in_32_bits.cache_clear()
+
+
 @pytest.mark.parametrize(
     ("flags", "sums"),
     [
@@ -182,13 +193,14 @@ def test_extremes_do_not_saturate_whatever_the_processor(tmp_path: Path) -> None
     ],
 )
 def test_a_processor_without_vnni_is_asked_for_exact_products(
-    flags: str | None, sums: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flags: str | None,
+    sums: bool,
+    described: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    description = tmp_path / "cpuinfo"
     if flags is not None:
-        description.write_text(f"model name\t: one\n{flags}\n")
-    monkeypatch.setattr(processor, "_DESCRIPTION", description)
-    processor.sums_in_32_bits.cache_clear()
+        described.write_text(f"model name\t: one\n{flags}\n")
     asked: list[tuple[str, str]] = []
 
     class Options(onnxruntime.SessionOptions):
@@ -197,13 +209,27 @@ def test_a_processor_without_vnni_is_asked_for_exact_products(
             super().add_session_config_entry(name, value)
 
     monkeypatch.setattr(onnxruntime, "SessionOptions", Options)
-    try:
-        x, matrix = normal(1, 3, 64), normal(8, 64)
-        (made,) = open_graph(product(matrix, ("a", "b", 64), tmp_path)).run(None, {"x": x})
-    finally:
-        processor.sums_in_32_bits.cache_clear()
+    x, matrix = normal(1, 3, 64), normal(8, 64)
+    (made,) = open_graph(product(matrix, ("a", "b", 64), tmp_path)).run(None, {"x": x})
     assert (set(processor.EXACT.items()) <= set(asked)) is not sums
     np.testing.assert_allclose(made, expected(x, matrix), atol=1e-4)
+
+
+def test_a_matrix_of_several_products_needs_vnni(described: Path, tmp_path: Path) -> None:
+    """ONNX Runtime's rewriting for other processors fails there; no answer is better than a wrong one."""
+    matrix, x, tape = normal(64, 64), ir.val("x", ir.DataType.FLOAT, ("tokens", 64)), Tape()
+    shared = weight("w", matrix)
+    first = tape.op("Linear", [x, shared], domain=domains.SEMANTIC)
+    made = tape.op("Linear", [first, shared], domain=domains.SEMANTIC)
+    path = lowered(tape, x, [made], {"w": matrix}, tmp_path)
+    with pytest.raises(PackageError, match=r"without VNNI and AMX .* build with --weights int8"):
+        open_graph(path, prepack=True)
+    described.write_text("flags : avx512_vnni\n")
+    processor.sums_in_32_bits.cache_clear()
+    values = normal(3, 64)
+    (found,) = open_graph(path, prepack=True).run(None, {"x": values})
+    right = expected(expected(values, matrix).astype(np.float32), matrix)
+    assert np.median(np.abs(found - right)) <= 1e-4
 
 
 def test_products_of_one_value_round_it_once(tmp_path: Path) -> None:

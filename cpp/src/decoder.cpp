@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <fstream>
 #include <map>
 
 namespace qeff {
@@ -25,9 +26,18 @@ Kind kind_of(const std::string& dtype) {
   return found->second;
 }
 
+// x86-64 without VNNI and AMX sums products of uint8 by int8 in 16 bits, and saturates.
+bool sums_in_32_bits() {
+  std::ifstream description("/proc/cpuinfo");
+  for (std::string word; description >> word;)
+    if (word == "avx512_vnni" || word == "avx_vnni" || word == "amx_int8") return true;
+  return false;
+}
+
 Ort::SessionOptions options_of(int threads) {
   Ort::SessionOptions options;
   options.SetLogSeverityLevel(ORT_LOGGING_LEVEL_ERROR);
+  if (!sums_in_32_bits()) options.AddConfigEntry("session.x64quantprecision", "1");
   if (threads > 0) options.SetIntraOpNumThreads(threads);
   return options;
 }

@@ -113,12 +113,9 @@ def _run_variants(
     with as_the_package:
         told = _run_told(answers, choices)
     mutations = {}
-    for name, every in {
-        "canary": False,
-        **({"plain_canary": True} if numerics.rounds else {}),
-    }.items():
+    for name in ("canary", "plain_canary") if numerics.rounds else ("canary",):
         with ExitStack() as damage, as_the_package:
-            halves = [swapped_heads(half, every=every) for half in answers.halves]
+            halves = [swapped_heads(one, every=name != "canary") for one in answers.halves]
             mutations[name] = " and ".join(damage.enter_context(half) for half in halves)
             runs[name] = answers.alone()
     if request.get("device"):

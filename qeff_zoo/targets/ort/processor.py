@@ -13,6 +13,11 @@ from types import MappingProxyType
 
 #: Entries of a session's configuration.
 EXACT: Mapping[str, str] = MappingProxyType({"session.x64quantprecision": "1"})
+#: What ONNX Runtime may not open with them, for people.
+REFUSED = (
+    "On a processor without VNNI and AMX it opens no graph that multiplies by one matrix of --weights w8a8 in several "
+    "places: build with --weights int8 for it."
+)
 _SUM_IN_32_BITS = ("avx512_vnni", "avx_vnni", "amx_int8")
 _DESCRIPTION = Path("/proc/cpuinfo")
 

@@ -142,27 +142,28 @@ def open_graph(
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ONLY_ERRORS
     options.add_session_config_entry("session.disable_prepacking", "0" if prepack else "1")
-    for name, value in () if processor.sums_in_32_bits() else processor.EXACT.items():
+    exact = not processor.sums_in_32_bits()
+    for name, value in processor.EXACT.items() if exact else ():
         options.add_session_config_entry(name, value)
     if threads is not None:
         options.intra_op_num_threads = threads
     if graph is not None:
         options.add_session_config_entry(_WEIGHTS_LIE_IN, str(path.parent))
-    with _understood(f"open {str(path)!r}"):
+    with _understood(f"open {str(path)!r}", processor.REFUSED if exact else ""):
         return onnxruntime.InferenceSession(
             graph or path, options, providers=["CPUExecutionProvider"], enable_fallback=0
         )
 
 
 @contextmanager
-def _understood(what: str) -> Iterator[None]:
-    """Say in our words what ONNX Runtime refuses to do."""
+def _understood(what: str, perhaps: str = "") -> Iterator[None]:
+    """Say in our words what ONNX Runtime refuses to do, and what else may be the cause."""
     try:
         yield
     except _REFUSALS as error:
         raise PackageError(
             f"ONNX Runtime cannot {what}: {error}. Expected a package as it was built. Run `qeff-zoo inspect PACKAGE "
-            "--verify`; where it is damaged, build or pull it again."
+            f"--verify`; where it is damaged, build or pull it again. {perhaps}".rstrip()
         ) from error
 
 
