@@ -28,7 +28,7 @@ class ProgramPlan:
         variant: What the task's `tracing` takes.
         specializations: As in the manifest.
         weights: What matrices become that the checkpoint has in floats, or all.
-        stored: Whether those that it stores in fewer bits stay so.
+        stored: Whether those that it stores in fewer bits stay so; of others those do that are what `weights` says.
         named: By patterns of names, what other matrices become.
         flags: Of the target's compiler.
         within: Programs whose results it reads, and which it computes itself.
@@ -73,4 +73,9 @@ class ProgramPlan:
         Args:
             encoded: What it stores in fewer bits.
         """
-        return Storage(self.weights, encoded if self.stored else {}, self.named)
+        stay = {
+            name: one
+            for name, one in encoded.items()
+            if self.stored or (self.weights.by_rows and one.is_by_rows)
+        }
+        return Storage(self.weights, stay, self.named)

@@ -170,6 +170,13 @@ def _compressed(matrix: Array, random: np.random.Generator) -> dict[str, Array]:
     }
 
 
+def _by_rows(matrix: Array, random: np.random.Generator) -> dict[str, Array]:
+    # As llm-compressor: the range has 255 steps, of which one is -128.
+    scales = 2 * np.abs(matrix).max(-1, keepdims=True) / np.float32(255)
+    integers = np.rint(matrix / scales).clip(-128, 127)
+    return {"weight": integers.astype(np.int8), "weight_scale": scales.astype(np.float32)}
+
+
 def _fp8(matrix: Array, random: np.random.Generator) -> dict[str, Array]:
     blocks = matrix.reshape(len(matrix) // 16, 16, -1, 16)
     scales = np.abs(blocks).max((1, 3)) / np.float32(448)
@@ -206,6 +213,19 @@ WRITERS: Mapping[str, tuple[dict[str, Any], _Write]] = {
             "config_groups": {"a": {"weights": {"num_bits": 4, "group_size": GROUP}}},
         },
         _compressed,
+    ),
+    "w8a8": (
+        {
+            "quant_method": "compressed-tensors",
+            "format": "int-quantized",
+            "config_groups": {
+                "a": {
+                    "weights": {"num_bits": 8, "strategy": "channel"},
+                    "input_activations": {"num_bits": 8, "strategy": "token", "dynamic": True},
+                }
+            },
+        },
+        _by_rows,
     ),
     "fp8": ({"quant_method": "fp8", "weight_block_size": [16, 16]}, _fp8),
     "bitsandbytes": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, _nf4),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
+import peft_adapters
 import pytest
 from fixtures_builds import Models, kept
 from gguf_files import write as write_gguf
@@ -30,10 +31,11 @@ from qeff_zoo.errors import CheckpointError, CompileError, PlanError
 from qeff_zoo.export import graphs
 from qeff_zoo.formats import METHODS
 from qeff_zoo.formats.encoded import Encoded, Integers, of_integers
-from qeff_zoo.numerics import FLOAT32, NEAREST, Format, Numerics
+from qeff_zoo.numerics import FLOAT32, NEAREST, Format, Numerics, format_of
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.targets.ort import lowering
+from qeff_zoo.validation.ladder import validate
 from qeff_zoo.weights import expressions as ex
 from qeff_zoo.weights import writing
 from qeff_zoo.weights.storage import Storage
@@ -567,6 +569,18 @@ def test_what_is_no_pattern_and_format_is_refused(models: Models, home: Path, as
     assert repr(asked) in str(caught.value)
 
 
+def test_rows_and_blocks_lie_in_one_package(models: Models, home: Path) -> None:
+    """Each matrix has its left sides rounded as it is itself, which a comparison with Hugging Face shows."""
+    models.trace(models.llama, home)
+    asked = ("*.down_proj=int8", "lm_head=fp32")
+    package = build(models.llama, weights="w8a8", format=asked, block_size=32)
+    found = {one.name: one.format for one in numerics(package).matrices}
+    assert "lm_head.weight" not in found
+    for name, format in found.items():
+        assert format == format_of("int8" if "down_proj" in name else "w8a8", 32)
+    assert validate(package, models.llama, level="tiny", threads=1).failures == []
+
+
 @pytest.mark.parametrize("weights", ["fp32", "int8", "int4", "w8a8"])
 def test_other_weights_round_anew(models: Models, home: Path, tmp_path: Path, weights: str) -> None:
     models.trace(models.llama, home)
@@ -575,6 +589,40 @@ def test_other_weights_round_anew(models: Models, home: Path, tmp_path: Path, we
     assert "weights" not in ways(package)
     assert {*stored_as(package).values()} == {weights} - {"fp32"}
     assert not any(one.kept for one in numerics(package).matrices)
+
+
+def test_rows_of_integers_stay_what_they_are(models: Models, home: Path, tmp_path: Path) -> None:
+    """Bit for bit, and so do products with them; what the checkpoint has in floats is rounded."""
+    models.trace(models.llama, home)
+    source = quantize(models.llama, tmp_path / "c", "w8a8")
+    package = qeff_zoo.build(source, weights="w8a8", ctx_len=64)
+    assert_validated(package)
+    assert ways(package) == {"weights": {"kept": 28}}
+    stay = {one.name for one in numerics(package).matrices if one.kept}
+    assert {one.format for one in numerics(package).matrices} == {format_of("w8a8")}
+    tensors = load_file(source / "model.safetensors")
+    written = load_file(package.file("weights"))
+    for name in stay:
+        assert np.array_equal(written[name], tensors[name])
+        assert np.array_equal(written[f"{name}.scales"], tensors[f"{name}_scale"][:, 0])
+    assert any((tensors[name] == -128).any() for name in stay)
+    assert len(stay) == 28
+
+
+def test_an_adapter_is_merged_into_rows_of_integers(
+    models: Models, home: Path, tmp_path: Path
+) -> None:
+    """They are decoded before, and rounded after."""
+    models.trace(models.llama, home)
+    source = quantize(models.llama, tmp_path / "c", "w8a8")
+    adapter = peft_adapters.write(
+        tmp_path / "a", peft_adapters.load(models.llama), target_modules=["q_proj"]
+    )
+    package = build(source, weights="w8a8", adapter=(str(adapter),))
+    changed = {one.name for one in numerics(package).matrices if not one.kept}
+    assert {name for name in changed if ".layers." in name} == {
+        f"model.layers.{number}.self_attn.q_proj.weight" for number in range(4)
+    }
 
 
 def test_floats_are_not_stored(models: Models, home: Path) -> None:

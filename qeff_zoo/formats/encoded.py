@@ -96,6 +96,14 @@ class Encoded:
     values: Part
     integers: Integers | None = None
 
+    @property
+    def is_by_rows(self) -> bool:
+        """Whether it is int8 around the middle, with one scale for all of a row."""
+        one = self.integers
+        if one is None or one.zeros or one.minima or one.order:
+            return False
+        return one.bits == 8 and one.group >= self.shape[-1]
+
 
 def of_integers(shape: tuple[int, ...], sources: tuple[str, ...], integers: Integers) -> Encoded:
     """Return a tensor of integers.

@@ -29,7 +29,7 @@ NAMES = ("ort", "openvino", "qnn-htp", "qaic", "qnn-aic")
 STORED_WAYS: Mapping[str, str] = MappingProxyType(
     {
         "kept": "as the checkpoint stores them",
-        "rounded": "rounded to int8 in blocks of 32, since no kernel takes them as they are stored",
+        "rounded": "rounded to int8, since no kernel takes them as they are stored",
         "decoded": "in float32, since no kernel takes them as they are stored",
     }
 )

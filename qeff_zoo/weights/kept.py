@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integers of a quantized checkpoint as MatMulNBits wants them: bit for bit, only packed anew.
+"""Integers of a quantized checkpoint as kernels want them: bit for bit, only packed anew.
 
 An expression that leaves rows whole is computed of integers, scales, zero points and minima alike.
 """
@@ -57,6 +57,10 @@ def read(value: Expression, source: TensorSource, start: int, stop: int, format:
     minima = part(lambda one: _there(one.minima), groups) if first.minima else None
     if not np.isfinite(scales).all() or (minima is not None and not np.isfinite(minima).all()):
         raise ValueError("A scale is infinite or not a number.")
+    if format.by_rows:
+        by_row = np.ascontiguousarray(scales[..., 0], np.float32)
+        data = (integers ^ np.uint8(128)).view(np.int8)
+        return Stored(data, by_row, np.zeros(by_row.shape, np.int8))
     middle, wanted = 1 << (first.bits - 1), 1 << (format.bits - 1)
     if minima is not None and zeros is not None:  # both as one number, around the middle
         minima = minima + (zeros.astype(np.float32) - np.float32(middle)) * scales

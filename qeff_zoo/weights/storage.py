@@ -9,7 +9,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from qeff_zoo.numerics import FLOAT32, NEAREST, Format
-from qeff_zoo.weights.expressions import Expression, shape_of, sources_of
+from qeff_zoo.weights.expressions import Expression, is_computed, shape_of, sources_of
 
 if TYPE_CHECKING:
     from qeff_zoo.formats.encoded import Encoded, Integers
@@ -70,7 +70,13 @@ class Storage:
         integers = [one.integers for one in found if one.integers]
         if not integers:
             return NEAREST, False
-        together = len(integers) == len(sources) and _moves_rows(value, self.encoded)
+        together = (
+            len(integers) == len(sources)
+            and not is_computed(value)
+            and _moves_rows(value, self.encoded)
+        )
+        if self.floats.by_rows:  # as all is that is encoded
+            return self.floats, together
         formats = _joined(integers, found[0].shape[-1]) if together else iter(())
         format = next(filter(takes, formats), None)
         return (FLOAT32, False) if format is None else (format, True)

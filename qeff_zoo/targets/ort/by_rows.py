@@ -66,7 +66,7 @@ def rows(lowering: Products, indices: ir.Value, matrix: Matrix) -> list[ir.Node]
 
 def _stored(lowering: Products, matrix: Matrix, **use: bool) -> list[ir.Value]:
     """Return the integers, the scales and the zero points of a matrix."""
-    slot = lowering.slot(matrix.name, matrix.expression, matrix.format)
+    slot = lowering.slot(matrix.name, matrix.expression, matrix.format, kept=matrix.kept)
     lowering.note(slot, matrix.rows, matrix.columns, input_major=matrix.input_major, **use)
     return lowering.quantized(slot, [matrix.rows, matrix.columns], [matrix.rows])
 
