@@ -232,6 +232,14 @@ def test_a_matrix_of_several_products_needs_vnni(described: Path, tmp_path: Path
     assert np.median(np.abs(found - right)) <= 1e-4
 
 
+@pytest.mark.parametrize("lead", [(0,), (0, 5), (3, 0)])
+def test_of_no_rows_there_is_an_empty_product(lead: tuple[int, ...], tmp_path: Path) -> None:
+    """As an expert has them that nobody chose."""
+    path = product(normal(24, 64), (*"ab"[: len(lead)], 64), tmp_path)
+    (made,) = open_graph(path, prepack=True).run(None, {"x": normal(*lead, 64)})
+    assert made.shape == (*lead, 24)
+
+
 def test_products_of_one_value_round_it_once(tmp_path: Path) -> None:
     matrices = {"a": normal(24, 64), "b": normal(24, 64, seed=1), "c": normal(40, 64, seed=2)}
     x, tape = ir.val("x", ir.DataType.FLOAT, ("batch", "seq", 64)), Tape()
@@ -251,7 +259,7 @@ def test_products_of_one_value_round_it_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("counts", [[3, 0, 2], [0, 5, 0], [0, 0, 5]])
 def test_parts_of_tokens_are_rounded_together(counts: list[int], tmp_path: Path) -> None:
-    """As experts are given them; of no rows ONNX Runtime's reductions have a wrong shape."""
+    """As experts are given them."""
     matrices = {name: normal(16, 64, seed=seed) for seed, name in enumerate("abc")}
     x, tape = ir.val("x", ir.DataType.FLOAT, ("tokens", 64)), Tape()
     sizes = tape.op("Constant", [], {"value_ints": counts})
@@ -283,6 +291,19 @@ def test_rows_are_looked_up_in_the_table_that_is_multiplied_by(tmp_path: Path) -
     found, multiplied = open_graph(path, prepack=True).run(None, {"x": ids})
     assert np.array_equal(found, round_trip(matrix, W8A8)[ids])
     np.testing.assert_allclose(multiplied, expected(found, matrix), atol=1e-4)
+
+
+def test_a_table_whose_rows_are_looked_up_and_summed_stays_in_floats(tmp_path: Path) -> None:
+    """Its columns, which a product rounds, and its rows would be two models."""
+    matrix = normal(50, 64)
+    x, tape = ir.val("x", ir.DataType.FLOAT, ("tokens", 50)), Tape()
+    table, ids = weight("w", matrix), tape.op("Constant", [], {"value_ints": [48, 49]})
+    made = [tape.op("MatMul", [x, table]), tape.op("Gather", [table, ids])]
+    path = lowered(tape, x, made, {"w": matrix}, tmp_path)
+    values = normal(3, 50)
+    product_, found = open_graph(path).run(None, {"x": values})
+    np.testing.assert_allclose(product_, values @ matrix, rtol=1e-4, atol=1e-4)
+    assert np.array_equal(found, matrix[48:])
 
 
 def test_sums_beyond_32_bits_are_refused(tmp_path: Path) -> None:

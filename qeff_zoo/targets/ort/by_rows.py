@@ -49,8 +49,7 @@ def product(lowering: Products, x: ir.Value, matrix: Matrix) -> list[ir.Node]:
     )
     given = [_flat(lowering, tape, integers, matrix.columns), one, middle, weight, scales, zeros]
     made = tape.op("QGemm", given, {"transB": 1}, domain=CONTRIB)
-    whole = tape.op("Reshape", [made, _shape(lowering, tape, x, matrix.rows)])
-    tape.op("Mul", [whole, scale])
+    tape.op("Mul", [_reshaped(lowering, tape, made, x, matrix.rows), scale])
     return list(tape.nodes)
 
 
@@ -93,15 +92,17 @@ def _round(lowering: Products, tape: Tape, x: ir.Value) -> None:
     one, least, steps, middle = (
         tape.op("Constant", [], {"value": ir.tensor(number)}) for number in numbers
     )
-    largest = tape.op("Max", [tape.op("ReduceMax", [tape.op("Abs", [x]), last]), least])
-    scales = tape.op("Div", [largest, steps])
+    found = tape.op("ReduceMax", [tape.op("Abs", [x]), last])
+    # Of no rows, as an expert may have, ONNX Runtime reduces to a wrong shape.
+    largest = _reshaped(lowering, tape, found, x, 1)
+    scales = tape.op("Div", [tape.op("Max", [largest, least]), steps])
     given = [tape.op("Div", [x, scales]), one, middle]
     lowering.made[x, _INTEGERS] = tape.op("QuantizeLinear", given)
     lowering.made[x, _SCALES] = scales
 
 
 def _round_split(lowering: Products, tape: Tape, split: ir.Node) -> None:
-    """Round the rows of all parts at once: one part may have none, of which ONNX Runtime reduces to a wrong shape."""
+    """Round the rows of all parts at once: of tokens that go to experts, many of which may have none."""
     whole, *counts = split.inputs
     assert whole is not None
     count, attributes = len(split.outputs), {**split.attributes}
@@ -119,11 +120,13 @@ def _flat(lowering: Products, tape: Tape, integers: ir.Value, columns: int) -> i
     return lowering.made[integers, "flat"]
 
 
-def _shape(lowering: Products, tape: Tape, x: ir.Value, rows: int) -> ir.Value:
-    """Return the shape of a product: that of the left side, with as many columns as the matrix has rows."""
-    name = f"shape of {rows} columns"
+def _reshaped(
+    lowering: Products, tape: Tape, value: ir.Value, x: ir.Value, columns: int
+) -> ir.Value:
+    """Give a value the shape of a left side, but for the number of columns."""
+    name = f"shape of {columns} columns"
     if (x, name) not in lowering.made:
-        width = tape.op("Constant", [], {"value_ints": [rows]})
+        width = tape.op("Constant", [], {"value_ints": [columns]})
         lead = tape.op("Shape", [x], {"end": -1})
         lowering.made[x, name] = tape.op("Concat", [lead, width], {"axis": 0})
-    return lowering.made[x, name]
+    return tape.op("Reshape", [value, lowering.made[x, name]], {"allowzero": 1})

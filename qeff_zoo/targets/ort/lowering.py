@@ -173,6 +173,8 @@ def _matmul(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     matrix = lowering.matrix(node.inputs[1], input_major=True)
     if matrix is None or (matrix.format.is_float and node.inputs[1] in lowering.weights):
         return None
+    if _is_looked_up_and_multiplied(input_of(node, 1)):
+        return None
     return lowering.product(input_of(node, 0), matrix)
 
 
@@ -187,6 +189,8 @@ def _gather(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     if stacks.picked(node.outputs[0])[0] or node.attributes.get_int("axis", 0) != 0:
         return None
     table = input_of(node, 0)
+    if _is_looked_up_and_multiplied(table):
+        return None
     matrix = None if table.shape is None else lowering.matrix(table)
     if matrix is None or matrix.format.is_float:
         return None
@@ -194,6 +198,12 @@ def _gather(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
     if format.block and (matrix.columns % format.block or format.bits == _NARROW or format.ordered):
         return None
     return lowering.rows(input_of(node, 1), matrix)
+
+
+def _is_looked_up_and_multiplied(table: ir.Value) -> bool:
+    """Tell whether rows of a table are summed, too, as Ovis 2 does: rounded for one they are not those of the other."""
+    uses = {use.node.op_type for use in table.uses()}
+    return {"Gather", "MatMul"} <= uses
 
 
 _RULES: dict[tuple[str, str], Callable[[_Lowering, ir.Node], list[ir.Node] | None]] = {
