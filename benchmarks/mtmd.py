@@ -2,11 +2,11 @@
 """Claim: pictures are encoded and prompts run as fast as by llama.cpp's mtmd at the same bits.
 
 Takes the LLaVA of `vision.py`, builds it in each storage, and writes it as GGUF files of the same bits by
-`mtmd_peer.py`: 8.5 for each weight of int8 and Q8_0, 4.6 and 4.5 of int4 and Q4_0. A package and llama.cpp, in a
-process of its own, take turns at the same picture and prompt; that both compute the same is said by the distance of
-their features and by the first token. Judged is CPU time on one thread. Prints JSON.
+`mtmd_peer.py`: 8.5 for each weight of int8 and Q8_0, 8 of w8a8, 4.6 and 4.5 of int4 and Q4_0. A package and llama.cpp,
+in a process of its own, take turns at the same picture and prompt; that both compute the same is said by the distance
+of their features and by the first token. Judged is CPU time on one thread. Prints JSON.
 
-    python benchmarks/mtmd.py --peer PYTHON [--weights fp32 int8 int4] [--repeat 5] [--cache DIR]
+    python benchmarks/mtmd.py --peer PYTHON [--weights fp32 w8a8 int8 int4] [--repeat 5] [--cache DIR]
 """
 
 import argparse
@@ -23,7 +23,7 @@ from measuring import machine
 from random_models import build, save
 from vision import PACKAGES, SIDE, TEXT, make, ours
 
-_KINDS = {"fp32": "F32", "int8": "Q8_0", "int4": "Q4_0"}
+_KINDS = {"fp32": "F32", "w8a8": "Q8_0", "int8": "Q8_0", "int4": "Q4_0"}
 _TIE = 0.95  # times as fast
 _SCRIPT = Path(__file__).with_name("mtmd_peer.py")
 _VERSION = "import importlib.metadata as m; print(m.version('llama-cpp-python'))"

@@ -4,6 +4,7 @@
 import os
 import warnings
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +37,8 @@ def build(
         gguf_file: Name of a GGUF file in the folder or Hub repository.
         validate: Compare with Hugging Face before the package is kept.
         output: Also copy the package to this folder.
-        **choices: Fields of `qeff_zoo.choices.Request`, which are the flags of `qeff-zoo build`; `adapter` is
-            a path or text, or several.
+        **choices: Fields of `qeff_zoo.choices.Request`, which are the flags of `qeff-zoo build`; what takes several, as
+            `seq_lens`, `format` and `adapter`, takes one by itself, too.
 
     Raises:
         ZooError: The model, the choices or the machine stand in the way; the message says what to do.
@@ -52,11 +53,12 @@ def build(
     from qeff_zoo.choices import Request
 
     destination = None if output is None else Path(output)
-    adapters = choices.get("adapter")
-    if isinstance(adapters, str | os.PathLike):
-        adapters = (adapters,)
-    if adapters is not None:
-        choices["adapter"] = tuple(map(os.fspath, adapters))
+    several = {one.name for one in fields(Request) if str(one.type).startswith("tuple[")}
+    for name in several & choices.keys():
+        if isinstance(choices[name], str | os.PathLike | int):
+            choices[name] = (choices[name],)
+    if choices.get("adapter") is not None:
+        choices["adapter"] = tuple(map(os.fspath, choices["adapter"]))
     if choices.get("speculator") is not None:
         choices["speculator"] = os.fspath(choices["speculator"])
     request = Request(**choices)

@@ -214,6 +214,15 @@ def test_quantized_packages_run_and_stay_near(
     assert built.file("weights").stat().st_size < share * exact.file("weights").stat().st_size
 
 
+def test_what_takes_several_takes_one(models: Models, home: Path) -> None:
+    models.trace(models.llama, home, num_speculative_tokens=(2,))
+    choices = {"weights": "w8a8", "ctx_len": 48, "validate": False}
+    one = qeff_zoo.build(models.llama, format="lm_head=fp32", num_speculative_tokens=2, **choices)
+    same = {"format": ["lm_head=fp32"], "num_speculative_tokens": (2,)}
+    assert qeff_zoo.build(models.llama, **same, **choices).build_key == one.build_key
+    assert "lm_head.weight" not in {matrix.name for matrix in one.programs[0].numerics.matrices}
+
+
 def test_the_trained_example_generates_what_hugging_face_does(models: Models, home: Path) -> None:
     models.trace(EXAMPLE, home)
 
