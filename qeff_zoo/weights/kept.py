@@ -13,7 +13,7 @@ from qeff_zoo.formats.encoded import Array, Integers, Part
 from qeff_zoo.numerics import Format
 from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression, TensorSource, sources_of
-from qeff_zoo.weights.quantization import Stored, block_count, pack
+from qeff_zoo.weights.quantization import Stored, block_count, by_rows, pack
 
 
 def read(value: Expression, source: TensorSource, start: int, stop: int, format: Format) -> Stored:
@@ -58,9 +58,7 @@ def read(value: Expression, source: TensorSource, start: int, stop: int, format:
     if not np.isfinite(scales).all() or (minima is not None and not np.isfinite(minima).all()):
         raise ValueError("A scale is infinite or not a number.")
     if format.by_rows:
-        by_row = np.ascontiguousarray(scales[..., 0], np.float32)
-        data = (integers ^ np.uint8(128)).view(np.int8)
-        return Stored(data, by_row, np.zeros(by_row.shape, np.int8))
+        return by_rows(integers, np.ascontiguousarray(scales[..., 0], np.float32))
     middle, wanted = 1 << (first.bits - 1), 1 << (format.bits - 1)
     if minima is not None and zeros is not None:  # both as one number, around the middle
         minima = minima + (zeros.astype(np.float32) - np.float32(middle)) * scales

@@ -111,15 +111,23 @@ def quantize(matrix: Array, format: Format) -> Stored:
         np.clip(scaled, np.float32(_ROUND), np.float32(_ROUND + 15), out=scaled)
     integers = scaled.view(np.uint32).astype(np.uint8)
     if format.by_rows:
-        integers ^= np.uint8(128)
-        data, by_row = integers.view(np.int8).reshape(matrix.shape), scales.reshape(lead)
-        return Stored(data, by_row, np.zeros(by_row.shape, np.int8))
+        return by_rows(integers.reshape(matrix.shape), scales.reshape(lead))
     scales = scales.reshape(*lead, blocks)
     if bits == 8:
         return Stored(integers.reshape(*lead, blocks, block_size), scales)
     zeros = zeros.astype(np.uint8).reshape(*lead, blocks)
     packed = pack(integers, bits).reshape(*lead, blocks, block_size // 2)
     return Stored(packed, scales, pack(zeros, bits))
+
+
+def by_rows(integers: Array, scales: Array) -> Stored:
+    """Return integers by rows as they are stored, around 0.
+
+    Args:
+        integers: (…, K) uint8 around 128.
+        scales: (…) float32.
+    """
+    return Stored((integers ^ np.uint8(128)).view(np.int8), scales, np.zeros(scales.shape, np.int8))
 
 
 def _grid(values: Array, bits: int) -> tuple[Array, Array, Array]:
