@@ -4,9 +4,8 @@
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin
 
 from qeff_zoo.errors import PackageError
 from qeff_zoo.package import Package
@@ -50,12 +49,12 @@ def build(
         >>> print(package.path)  # doctest: +SKIP
     """
     from qeff_zoo import pipeline
-    from qeff_zoo.choices import Request
+    from qeff_zoo.choices import CHOICES, Request
 
     destination = None if output is None else Path(output)
-    several = {one.name for one in fields(Request) if str(one.type).startswith("tuple[")}
-    for name in several & choices.keys():
-        if isinstance(choices[name], str | os.PathLike | int):
+    for name in CHOICES.keys() & choices.keys():
+        several = get_origin(CHOICES[name].kind) is tuple
+        if several and isinstance(choices[name], str | os.PathLike | int):
             choices[name] = (choices[name],)
     if choices.get("adapter") is not None:
         choices["adapter"] = tuple(map(os.fspath, choices["adapter"]))
