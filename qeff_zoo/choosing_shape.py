@@ -203,4 +203,5 @@ def _positions(config: Mapping[str, Any], recipe: Recipe) -> int | None:
             positions = max(positions, int(original * factor))
     counted = recipe.halves.after_padding if recipe.halves else ()
     behind = recipe.positions_after_padding or config.get("model_type") in counted
-    return positions - (int(config.get("pad_token_id", 1)) + 1 if behind else 0)
+    learned = config.get("position_embedding_type") != "rotary"  # RoPE has no table of them
+    return positions - (int(config.get("pad_token_id", 1)) + 1 if behind and learned else 0)
