@@ -16,7 +16,7 @@ _YARN = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 8.0, "truncate": False
 RECIPE = replace(
     MIXTRAL,
     model_type="gpt_oss",
-    architectures=("GptOssForCausalLM",),
+    architectures=("GptOssForCausalLM", "GptOssForSequenceClassification"),
     special="Attention sinks; sliding and full layers in turn; biased experts with a clamped gate of their own.",
     transforms=(
         *MIXTRAL.transforms,

@@ -28,6 +28,7 @@ LLAMA: Mapping[str, Any] = {
     "num_hidden_layers": 4,
     "max_position_embeddings": 8192,
 }
+UNBOUNDED = {key: LLAMA[key] for key in LLAMA if key != "max_position_embeddings"}
 BERT: Mapping[str, Any] = {
     "model_type": "bert",
     "architectures": ["BertModel"],
@@ -140,6 +141,24 @@ def test_positions_shorten_what_nobody_asked_for(opened: Open) -> None:
     fields = chosen(plan)
     assert fields["shape.ctx_len"] == (100, "derived: 100 positions")
     assert fields["shape.prefill_seq_len"] == (100, "derived: fits ctx_len")
+
+
+@pytest.mark.parametrize(
+    ("config", "positions"),
+    [
+        ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}, 1024),
+        ({**UNBOUNDED, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, 2048),
+    ],
+    ids=["a table of them", "dynamic RoPE"],
+)
+def test_positions_that_a_config_leaves_out_are_those_of_its_class(
+    opened: Open, config: Mapping[str, Any], positions: int
+) -> None:
+    """A longer package read beyond the table, or rotated with another base than transformers."""
+    plan = resolve(opened(config), Request(profile="long"), WEIGHTS)
+    assert plan.programs[0].shape.ctx_len == positions
+    (problem,) = problems(opened(config), ctx_len=positions + 1)
+    assert problem.startswith(f"--ctx-len is {positions + 1}, but 'checkpoint' has {positions}")
 
 
 def test_a_short_context_shortens_the_prompt_part(opened: Open) -> None:

@@ -66,6 +66,9 @@ def build_meta(config: Mapping[str, Any], task: str) -> Any:
         tasks.find(task).role == "encoder"
     ):  # of two halves this one alone, as most of its classes say
         parsed.is_encoder_decoder = False
+    parsed.add_cross_attention = (
+        False  # of a whole model: no encoder is beside it, so transformers skips it
+    )
     with _LargeOnMeta(), init_empty_weights(include_buffers=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = tasks.auto_class(task, parsed).from_config(

@@ -188,9 +188,8 @@ def _run_told(answers: Answers, choices: Choices) -> dict[str, Array]:
     told = {}
     for run in choices.differing():
         number = choices.runs[run]
-        array = answers.told(number, choices.length(run), choices.tell(run))
-        if any(choices.told[run]):
-            told[f"{number}.{run}"] = array
+        # A text by itself may also choose another of equal scores than as the beginning of a longer one.
+        told[f"{number}.{run}"] = answers.told(number, choices.length(run), choices.tell(run))
     return told if choices.excused else {}
 
 
