@@ -77,9 +77,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
         *(_Int, _Pointer, ctypes.c_char_p, _Int, ctypes.POINTER(_Int), _Int),
         *(ctypes.c_bool, ctypes.c_bool),
     ),
-    "llama_token_to_piece": (
-        *(_Int, _Pointer, _Int, ctypes.c_char_p, _Int, _Int, ctypes.c_bool),
-    ),
+    "llama_token_to_piece": (*(_Int, _Pointer, _Int, ctypes.c_char_p, _Int, _Int, ctypes.c_bool),),
     "llama_init_from_model": (_Pointer, _Pointer, _ContextOptions),
     "llama_free": (None, _Pointer),
     "llama_batch_init": (_Batch, _Int, _Int, _Int),
@@ -90,7 +88,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 }
 for _name, (_result, *_arguments) in _SIGNATURES.items():
     getattr(_LIB, _name).restype, getattr(_LIB, _name).argtypes = _result, _arguments
-_silent = _Log(lambda *_: None)
+_said: list[str] = []
+_log = _Log(lambda level, text, _: _said.append(text.decode(errors="replace")))
 
 
 @dataclass(frozen=True)
@@ -117,9 +116,7 @@ class LlamaCpp:
         octets = text.encode()
         size = len(octets) + 8
         room = (_Int * size)()
-        count = _LIB.llama_tokenize(
-            self.vocabulary, octets, len(octets), room, size, special, True
-        )
+        count = _LIB.llama_tokenize(self.vocabulary, octets, len(octets), room, size, special, True)
         assert count >= 0
         return list(room[:count])
 
@@ -182,13 +179,14 @@ def opened(path: Path, *, vocabulary_only: bool = False) -> Iterator[LlamaCpp]:
         path: The file.
         vocabulary_only: Leave the weights out.
     """
-    _LIB.llama_log_set(_silent, None)
+    _said.clear()
+    _LIB.llama_log_set(_log, None)
     _LIB.llama_backend_init()
     options = _LIB.llama_model_default_params()
     options.vocab_only = vocabulary_only
     model = _LIB.llama_model_load_from_file(str(path).encode(), options)
     if not model:
-        raise ValueError(f"llama.cpp cannot load {path}.")
+        raise ValueError(f"llama.cpp cannot load {path}: {''.join(_said)[-300:]}")
     try:
         yield LlamaCpp(model)
     finally:

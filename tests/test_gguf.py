@@ -308,7 +308,7 @@ def test_without_an_original_the_file_says_what_the_model_is(home: Path, tmp_pat
 @pytest.mark.parametrize(
     ("metadata", "extra", "named"),
     [
-        ({"llama__rope__scaling__type": "yarn"}, {}, "llama.rope.scaling.type"),
+        ({"llama__rope__scaling__type": "spiral"}, {}, "llama.rope.scaling.type"),
         ({"llama__logit_scale": 2.0}, {}, "llama.logit_scale"),
         ({}, {"rope_freqs.weight": np.ones(16)}, "rope_freqs.weight"),
     ],
@@ -332,21 +332,6 @@ def test_texts_begin_as_the_file_says(home: Path, tmp_path: Path, begins: bool) 
     made = open_checkpoint(str(file)).companions["tokenizer.json"].parent
     ids = AutoTokenizer.from_pretrained(made)("a")["input_ids"]
     assert (ids[0] == 0) is begins
-
-
-def test_a_tokenizer_that_begins_texts_otherwise_needs_the_original(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from transformers import AutoTokenizer
-
-    file = write(
-        tmp_path / "model.gguf", EXAMPLE, tokens=True, tokenizer__ggml__add_bos_token=False
-    )
-    beginning = AutoTokenizer.from_pretrained(EXAMPLE)  # with a token that the file does not want
-    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: beginning)
-    assert "add_bos_token False" in refusal(str(file))
-    assert open_checkpoint(str(file), config_from=str(EXAMPLE)).model_type == "llama"
-    assert not (home / "companions").exists()
 
 
 # --- packages -----------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ PROSE = [
     "你好，世界。こんにちは カタカナ 안녕하세요 ㄅㄆ ０１２ａｂｃ",
     "👍🏽 👨‍👩‍👧 ☃ €100 x² ½ a+b=c <=> $x$ `tick` |pipe| ~tilde^caret",
     "spaces:  two   three    four\ttab \t mixed\u00a0nbsp\u3000wide\u2028line\u0085next \n \n end  ",
-    "<|user|>hi<|end_of_turn|> and <sep> or <unk>, raw ▁ mark; $5 (a) [b] {c} \"q\" — “d” … e/f\\g",
+    '<|user|>hi<|end_of_turn|> and <sep> or <unk>, raw ▁ mark; $5 (a) [b] {c} "q" — “d” … e/f\\g',
 ]
 
 
@@ -161,7 +161,9 @@ def test_texts_begin_and_end_as_llama_cpp_has_it(
     tmp_path: Path, bpe: tuple[list[str], list[str]], said: dict[str, Any]
 ) -> None:
     tokens, merges = bpe
-    path = write(tmp_path / "m.gguf", "gpt2", tokens, merges=merges, **said, bos_token_id=0, eos_token_id=1)
+    path = write(
+        tmp_path / "m.gguf", "gpt2", tokens, merges=merges, **said, bos_token_id=0, eos_token_id=1
+    )
     made = assert_same(path)
     assert (made.tokenizer.bos_token, made.tokenizer.eos_token) == ("<s>", "</s>")
     answer = made.tokenizer("a<sep>b</s>", add_special_tokens=False)["input_ids"]
@@ -175,7 +177,9 @@ SPECIAL = ["<unk>", "<s>", "</s>", "<|user|>", "<|end_of_turn|>", "<sep>"]
 def test_pairs_are_joined_by_their_scores(tmp_path: Path, prefix: bool | None) -> None:
     trainer = trainers.BpeTrainer(vocab_size=1500, show_progress=False)
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.train_from_iterator([f"\u2581{text}".replace(" ", "\u2581") for text in texts()[::2]], trainer)
+    tokenizer.train_from_iterator(
+        [f"\u2581{text}".replace(" ", "\u2581") for text in texts()[::2]], trainer
+    )
     ranked = sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1])
     octets = [f"<0x{number:02X}>" for number in range(256)]
     tokens = [*SPECIAL, *octets, *(token for token, _ in ranked if token not in SPECIAL)]
@@ -196,11 +200,24 @@ def test_words_are_cut_into_the_longest_pieces(tmp_path: Path, said: dict[str, A
     letters = sorted({letter for word in words for letter in word + word.lower()})
     pieces = sorted({word[:3] for word in words} | {word[:2].lower() for word in words})
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokens = [*special, *(f"\u2581{piece}" for piece in dict.fromkeys([*letters, *pieces])), *letters[::2]]
+    tokens = [
+        *special,
+        *(f"\u2581{piece}" for piece in dict.fromkeys([*letters, *pieces])),
+        *letters[::2],
+    ]
     tokens = list(dict.fromkeys(tokens))
     types = {token: UNKNOWN if token == "[UNK]" else CONTROL for token in special}
     ids = {"bos_token_id": 2, "cls_token_id": 2, "seperator_token_id": 3, "unknown_token_id": 1}
-    path = write(tmp_path / "m.gguf", "bert", tokens, types=types, padding_token_id=0, mask_token_id=4, **ids, **said)
+    path = write(
+        tmp_path / "m.gguf",
+        "bert",
+        tokens,
+        types=types,
+        padding_token_id=0,
+        mask_token_id=4,
+        **ids,
+        **said,
+    )
     made = assert_same(path)
     assert made.tokenizer.tokenize("ab")[0][:2] != "\u2581"
 
@@ -214,17 +231,28 @@ def test_a_text_becomes_its_likeliest_pieces(tmp_path: Path, prefix: bool, merge
     tokenizer.train_from_iterator(texts()[::2], trainer)
     import json
 
-    pieces = [(piece, score) for piece, score in json.loads(tokenizer.to_str())["model"]["vocab"] if piece not in SPECIAL]
+    pieces = [
+        (piece, score)
+        for piece, score in json.loads(tokenizer.to_str())["model"]["vocab"]
+        if piece not in SPECIAL
+    ]
     tokens = ["<pad>", "</s>", "<unk>", "<sep>", *(piece for piece, _ in pieces)]
     scores = [0.0] * 4 + [score for _, score in pieces]
     path = write(
-        tmp_path / "m.gguf", "t5", tokens, scores=scores, types={"<pad>": CONTROL},
-        add_space_prefix=prefix, remove_extra_whitespaces=merged,
+        tmp_path / "m.gguf",
+        "t5",
+        tokens,
+        scores=scores,
+        types={"<pad>": CONTROL},
+        add_space_prefix=prefix,
+        remove_extra_whitespaces=merged,
     )
     assert_same(path)
 
 
-def test_what_is_unknown_is_refused_by_name(tmp_path: Path, bpe: tuple[list[str], list[str]]) -> None:
+def test_what_is_unknown_is_refused_by_name(
+    tmp_path: Path, bpe: tuple[list[str], list[str]]
+) -> None:
     tokens, merges = bpe
     path = write(tmp_path / "m.gguf", "gpt2", tokens, merges=merges, pre="from-tomorrow")
     with pytest.raises(UnsupportedModelError, match="pre-tokenizer 'from-tomorrow'.*--config-from"):

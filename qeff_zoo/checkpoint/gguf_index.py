@@ -58,10 +58,8 @@ TYPES: Mapping[int, tuple[str, int, int]] = MappingProxyType(
 )
 _VERSIONS = (2, 3)
 #: Types of metadata that are one number: how `struct` reads it.
-_NUMBERS = dict(
-    zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIifBQqd", strict=True)
-)  # 7 is a bool
-_STRING, _ARRAY = 8, 9
+_NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIifBQqd", strict=True))
+_BOOL, _STRING, _ARRAY = 7, 8, 9
 _MOST_HEADER = 100_000_000  # bytes; of a vocabulary of a million words it is a third
 _MOST_NAME = 1024  # bytes; of tensors' names the format allows 64
 _MOST_RANK = 4
@@ -239,7 +237,8 @@ class _Cursor:
             return self._text(self.end)
         if kind == _ARRAY:
             return self._array(1, keep=keep)
-        return self._number(self._format(kind))
+        number = self._number(self._format(kind))
+        return bool(number) if kind == _BOOL else number
 
     def _format(self, kind: int) -> str:
         if kind not in _NUMBERS:

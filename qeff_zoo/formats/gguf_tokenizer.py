@@ -254,15 +254,17 @@ def _add_special(backend: Any, vocabulary: _Vocabulary) -> None:
         )
 
 
-def _add_ends(
-    backend: Any, vocabulary: _Vocabulary, kind: _Kind, ids: Mapping[str, int]
-) -> None:
+def _add_ends(backend: Any, vocabulary: _Vocabulary, kind: _Kind, ids: Mapping[str, int]) -> None:
     """Add what a text begins and ends with."""
     from tokenizers.processors import TemplateProcessing
 
     begins, ends = kind.begins, kind.ends
     if not kind.fixed:
-        pre = _pre_of(vocabulary).get("add_bos", False) if vocabulary.said["model"] == "gpt2" else begins
+        pre = (
+            _pre_of(vocabulary).get("add_bos", False)
+            if vocabulary.said["model"] == "gpt2"
+            else begins
+        )
         begins = vocabulary.flag("add_bos_token", pre)
         ends = "eos_token" if vocabulary.flag("add_eos_token", bool(ends)) else ""
     parts = ["bos_token"] * begins + ["$A"] + [ends] * bool(ends)
@@ -363,7 +365,9 @@ def _wpm(vocabulary: _Vocabulary) -> Any:
     unknown = vocabulary.special("unknown", 100)
     if unknown is None:
         raise vocabulary.wrong("unknown_token_id", "the token of unknown words")
-    special = {vocabulary.special(which, _KINDS["bert"].special.get(which)) for which in _SPECIAL.values()}
+    special = {
+        vocabulary.special(which, _KINDS["bert"].special.get(which)) for which in _SPECIAL.values()
+    }
     for number, token in enumerate(vocabulary.tokens):
         ordinary = vocabulary.types[number] not in (_CONTROL, _UNKNOWN, _USER_DEFINED)
         if ordinary and number not in special:
@@ -420,9 +424,7 @@ def _ugm(vocabulary: _Vocabulary) -> Any:
 
 
 _KINDS: Mapping[str, _Kind] = {
-    "llama": _Kind(
-        backend=_spm, special={"bos": 1, "eos": 2, "unknown": 0}, begins=True
-    ),
+    "llama": _Kind(backend=_spm, special={"bos": 1, "eos": 2, "unknown": 0}, begins=True),
     "gpt2": _Kind(backend=_bpe, special={"bos": 11, "eos": 11}),
     "bert": _Kind(
         backend=_wpm,
@@ -431,7 +433,5 @@ _KINDS: Mapping[str, _Kind] = {
         ends="sep_token",
         fixed=True,
     ),
-    "t5": _Kind(
-        backend=_ugm, special={"eos": 1, "unknown": 2, "padding": 0}, ends="eos_token"
-    ),
+    "t5": _Kind(backend=_ugm, special={"eos": 1, "unknown": 2, "padding": 0}, ends="eos_token"),
 }
