@@ -210,12 +210,14 @@ def make(folder: Path, kind: str) -> Path:
 
 def metadata_of(config: Any) -> dict[str, Any]:
     """Give the metadata that llama.cpp's converters write for a configuration, without the architecture's name."""
-    get = lambda *names: next(
-        (getattr(config, name) for name in names if getattr(config, name, None) is not None), None
-    )  # noqa: E731
+
+    def get(*names: str) -> Any:
+        values = [getattr(config, name, None) for name in names]
+        return next((value for value in values if value is not None), None)
+
     heads = get("num_attention_heads", "n_head")
     ropes = get("rope_parameters") or {}
-    full, sliding = ropes.get("full_attention", ropes), ropes.get("sliding_attention", {})
+    full = ropes.get("full_attention", ropes)
     size = get("head_dim") or (get("hidden_size") // heads if heads else None)
     width = get("hidden_size", "n_embd")
     found = {

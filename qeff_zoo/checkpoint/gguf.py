@@ -8,6 +8,7 @@ from pathlib import Path
 from qeff_zoo.checkpoint.files import Files, LocalFiles, is_wanted, some
 from qeff_zoo.checkpoint.gguf_index import GgufHeader, read_shards, shards_of
 from qeff_zoo.checkpoint.hub_snapshot import open_snapshot
+from qeff_zoo.checkpoint.weight_files import gguf_entry
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.versions import installed
 
@@ -48,7 +49,7 @@ def find(
     Args:
         model: As the user named it.
         path: Of a GGUF file, or of the folder that has it; None for a Hub `model`.
-        gguf_file: Name of the file in the folder or repository.
+        gguf_file: Name of the file in the folder or repository, or its quantization.
         config_from: See `open_checkpoint`.
         revision: Of a Hub model.
 
@@ -59,12 +60,13 @@ def find(
     if path is None:
         snapshot = open_snapshot(model, revision, is_wanted, need_config=False)
         files: Files = snapshot
-        name, pinned, file = model, snapshot.revision, str(gguf_file)
+        name, pinned, file = model, snapshot.revision, gguf_entry(files, str(gguf_file))
     else:
         path = path.absolute()
         name, pinned, file = path.stem, None, path.name
         if gguf_file is not None:
-            name, file, path = path.resolve().name, gguf_file, path / gguf_file
+            file = gguf_entry(LocalFiles.of(path), gguf_file) if path.is_dir() else gguf_file
+            name, path = path.resolve().name, path / file
         there = [one for one in shards_of(file) if (path.parent / one).is_file()]
         files = LocalFiles(path.parent, frozenset(there))
     _require_files(files, file)

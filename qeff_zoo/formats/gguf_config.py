@@ -105,8 +105,8 @@ def _entry(
             return kind, entry
     known = sorted({layouts[kind].architecture for kind in models})
     raise UnsupportedModelError(
-        f"{name!r} is GGUF of architecture {architecture!r}, which is unknown. Expected one of {some(known, len(known))}. "
-        "Use the safetensors checkpoint."
+        f"{name!r} is GGUF of architecture {architecture!r}, which is unknown. Expected one of "
+        f"{some(known, len(known))}. Use the safetensors checkpoint."
     )
 
 

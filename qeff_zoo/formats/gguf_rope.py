@@ -98,8 +98,6 @@ def _llama3(name: str, theta: float, factors: Array, size: int) -> dict[str, Any
 
     Long waves are divided by the largest factor, short ones by 1, and 1 / factor is linear in the frequency between.
     """
-    if len(factors) == size // 2 and np.all(factors == 1):
-        return {}
     for parameters in (_LLAMA3, _fitted(theta, factors, size)):
         whole = {"rope_type": "llama3", "factor": float(f"{factors.max():.7g}"), **parameters}
         made = _factors_of(theta, size, whole) if parameters else factors[:0]
