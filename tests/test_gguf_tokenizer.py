@@ -21,7 +21,7 @@ PROSE = [
     "def f(x):\n\treturn x['key'] + 1234567  # naïve\n\n\n    pass\r\n\r\n",
     "Straße, İstanbul, Ελληνικά, Привет, мир! CamelCaseWord HTTPServer ǅ",
     "नमस्ते दुनिया १२३ — ภาษาไทย ๑๒ العربية ١٢٣ עברית",
-    "你好，世界。こんにちは カタカナ 안녕하세요 ㄅㄆ ０１２ａｂｃ",
+    "你好\uff0c世界。こんにちは カタカナ 안녕하세요 ㄅㄆ \uff10\uff11\uff12\uff41\uff42\uff43",
     "👍🏽 👨‍👩‍👧 ☃ €100 x² ½ a+b=c <=> $x$ `tick` |pipe| ~tilde^caret",
     "spaces:  two   three    four\ttab \t mixed\u00a0nbsp\u3000wide\u2028line\u0085next \n \n end  ",
     '<|user|>hi<|end_of_turn|> and <sep> or <unk>, raw ▁ mark; $5 (a) [b] {c} "q" — “d” … e/f\\g',
@@ -255,9 +255,9 @@ def test_what_is_unknown_is_refused_by_name(
 ) -> None:
     tokens, merges = bpe
     path = write(tmp_path / "m.gguf", "gpt2", tokens, merges=merges, pre="from-tomorrow")
-    with pytest.raises(UnsupportedModelError, match="pre-tokenizer 'from-tomorrow'.*--config-from"):
+    with pytest.raises(UnsupportedModelError, match=r"pre-tokenizer 'from-tomorrow'.*--config-from"):
         tokenizer_of(path)
-    with pytest.raises(UnsupportedModelError, match="a tokenizer 'rwkv'.*--config-from"):
+    with pytest.raises(UnsupportedModelError, match=r"a tokenizer 'rwkv'.*--config-from"):
         tokenizer_of(write(tmp_path / "r.gguf", "rwkv", tokens))
     with pytest.raises(CheckpointError, match=r"no usable tokenizer.ggml.merges"):
         tokenizer_of(write(tmp_path / "n.gguf", "gpt2", tokens))

@@ -395,15 +395,17 @@ def open_checkpoint(
             f"--config-from {config_from!r} was given with {model!r}, which has a configuration of its own. Expected "
             "it with a GGUF file. Leave it out, or name the file with --gguf-file."
         )
-    return _open(model, path, revision, need_weights)
+    return _open(model, path or snapshot, revision, need_weights)
 
 
-def _open(model: str, path: Path | None, revision: str | None, need_weights: bool) -> Checkpoint:
-    """Open a checkpoint of safetensors, or a configuration."""
-    if path:
-        checkpoint = _open_path(path, revision, need_weights)
+def _open(
+    model: str, place: Path | HubSnapshot | None, revision: str | None, need_weights: bool
+) -> Checkpoint:
+    """Open a checkpoint of safetensors, or a configuration; of the Hub if no place is known."""
+    if isinstance(place, Path):
+        checkpoint = _open_path(place, revision, need_weights)
     else:
-        snapshot = open_snapshot(model, revision, is_wanted)
+        snapshot = place or open_snapshot(model, revision, is_wanted)
         checkpoint = _checkpoint(snapshot, model, model, snapshot.revision)
     if need_weights and (missing := sorted(set(checkpoint.weight_files) - checkpoint.files.names)):
         raise CheckpointError(
