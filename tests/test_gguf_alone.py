@@ -17,6 +17,7 @@ from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
+from qeff_zoo.errors import ZooError
 from qeff_zoo.formats.gguf_config import _known
 from qeff_zoo.formats.gguf_names import layouts
 from qeff_zoo.weights.expressions import rows
@@ -384,10 +385,13 @@ def test_every_architecture_is_here() -> None:
     assert alone == {layout.architecture for layout in layouts().values()}
 
 
-def llama3_factors(size: int, theta: float) -> Array:
+def llama3_factors(
+    size: int, theta: float, factor: float = 32, high: float = 4, context: int = 8192
+) -> Array:
+    """Give the factors that converters make of Llama 3's scaling."""
     waves = 2 * np.pi * theta ** (np.arange(0, size, 2) / size)
-    smooth = np.clip((8192 / waves - 1) / 3, 0, 1)
-    return (1 / ((1 - smooth) / 32 + smooth)).astype(np.float32)
+    smooth = np.clip((context / waves - 1) / (high - 1), 0, 1)
+    return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
 
 
 @pytest.mark.parametrize("kind", sorted(MODELS))
@@ -398,3 +402,75 @@ def test_a_file_alone_computes_what_llama_cpp_computes(
     extra = {"rope_freqs.weight": llama3_factors(24, 500000.0)} if kind == "llama" else {}
     path = write(tmp_path / "model.gguf", folder, extra)
     assert difference(path, tmp_path / "again") < LIMIT
+
+
+def yarned(**changes: Any) -> dict[str, Any]:
+    said = {"scaling__type": "yarn", "scaling__factor": 4.0, "scaling__original_context_length": 64}
+    return {f"rope__{key}": value for key, value in {**said, **changes}.items()}
+
+
+#: Files of single types with other metadata, or further tensors, than the ones above.
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Array]]] = {
+    "numbers of heads are llama.cpp's": ("olmoe", {"attention__head_count_kv": None}, {}),
+    "yarn": ("arcee", yarned(), {}),
+    "linear by its old name": ("arcee", {"rope__scale_linear": 4.0}, {}),
+    "no scaling": ("arcee", {"rope__scaling__type": "none"}, {}),
+    "no window": ("gemma3_text", {"attention__sliding_window": None}, {}),
+    "a pattern of windows": (
+        "gemma3_text",
+        {"attention__sliding_window_pattern": [True, False, True, True, False, True, False]},
+        {},
+    ),
+    "an interval of windows": ("gemma2", {"attention__sliding_window_pattern": 3}, {}),
+    "another local theta": ("gemma3_text", {"rope__freq_base_swa": 500.0}, {}),
+    "factors of one": ("llama", {}, {"rope_freqs.weight": np.ones(12, np.float32)}),
+    "other factors of Llama 3": (
+        "llama",
+        {"rope__freq_base": 1000.0},
+        {"rope_freqs.weight": llama3_factors(24, 1000.0, factor=5, high=3, context=600)},
+    ),
+    "factors for short contexts": (
+        "phi3",
+        {
+            "context_length": 1024,
+            "rope__scaling__original_context_length": 256,
+            "rope__scaling__attn_factor": 1.1180341,
+        },
+        {
+            "rope_factors_short.weight": np.linspace(1, 2, 12, dtype=np.float32),
+            "rope_factors_long.weight": np.linspace(1, 9, 12, dtype=np.float32),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "changes", "extra"), CASES.values(), ids=list(CASES))
+def test_other_files_of_single_types(
+    home: Path, tmp_path: Path, kind: str, changes: dict[str, Any], extra: dict[str, Array]
+) -> None:
+    path = write(tmp_path / "model.gguf", make(tmp_path / "model", kind), extra, **changes)
+    assert difference(path, tmp_path / "again") < LIMIT
+
+
+def test_what_is_in_neither_is_named(home: Path, tmp_path: Path) -> None:
+    folder = make(tmp_path / "model", "llama")
+    rope_factors = {"rope_freqs.weight": np.linspace(1, 3, 12, dtype=np.float32)}
+    for changes, extra, named in (
+        ({"feed_forward_length": None}, {}, "its metadata lack llama.feed_forward_length"),
+        ({"router_temperature": 2.0}, {}, "its metadata llama.router_temperature"),
+        ({"attention__value_length": 8}, {}, "key_length 24 and value_length 8"),
+        ({}, rope_factors, "factors of RoPE that no scaling of Llama 3 has"),
+    ):
+        path = write(tmp_path / f"{len(named)}.gguf", folder, extra, **changes)
+        with pytest.raises(ZooError, match="--config-from") as caught:
+            open_checkpoint(str(path))
+        assert named in str(caught.value)
+
+
+def test_an_answer_ends_where_llama_cpp_ends_it(home: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "model.gguf", make(tmp_path / "model", "qwen3"))
+    checkpoint = open_checkpoint(str(path))
+    with opened(path, vocabulary_only=True) as llama:
+        ends = [number for number in range(VOCABULARY) if llama.ends(number)]
+    assert checkpoint.config["eos_token_id"] == 257
+    assert sorted(checkpoint.generation_config["eos_token_id"]) == ends

@@ -255,7 +255,9 @@ def test_what_is_unknown_is_refused_by_name(
 ) -> None:
     tokens, merges = bpe
     path = write(tmp_path / "m.gguf", "gpt2", tokens, merges=merges, pre="from-tomorrow")
-    with pytest.raises(UnsupportedModelError, match=r"pre-tokenizer 'from-tomorrow'.*--config-from"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"pre-tokenizer 'from-tomorrow'.*--config-from"
+    ):
         tokenizer_of(path)
     with pytest.raises(UnsupportedModelError, match=r"a tokenizer 'rwkv'.*--config-from"):
         tokenizer_of(write(tmp_path / "r.gguf", "rwkv", tokens))

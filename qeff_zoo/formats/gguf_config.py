@@ -170,7 +170,8 @@ def _add_layers(said: _Said, config: dict[str, Any], entry: Mapping[str, Any]) -
     config["layer_types"] = [
         "sliding_attention" if size and one else "full_attention" for one in slides[:layers]
     ]
-    config["sliding_window"] = size or None
+    if size or "off" in window:
+        config["sliding_window"] = size or window["off"]
 
 
 def _rope(
