@@ -426,8 +426,8 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Array]]] = {
     "factors of one": ("llama", {}, {"rope_freqs.weight": np.ones(12, np.float32)}),
     "other factors of Llama 3": (
         "llama",
-        {"rope__freq_base": 1000.0},
-        {"rope_freqs.weight": llama3_factors(24, 1000.0, factor=5, high=3, context=600)},
+        {"rope__freq_base": 300.0},
+        {"rope_freqs.weight": llama3_factors(24, 300.0, factor=5, high=3, context=600)},
     ),
     "factors for short contexts": (
         "phi3",
