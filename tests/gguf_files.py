@@ -84,7 +84,7 @@ def stored(folder: Path) -> dict[str, Array]:
     architecture = layouts()[kind].architecture
     names = gguf.get_tensor_name_map(_arch(architecture), layers_of(config))
     heads = config.get("num_attention_heads") or config.get("n_head")
-    key_heads = config.get("num_key_value_heads") or heads
+    key_heads = _key_heads(config)
     made: dict[str, Array] = {}
     stacks: dict[str, list[Array]] = {}
     for name, value in _named(original(folder), kind).items():
@@ -101,6 +101,13 @@ def stored(folder: Path) -> dict[str, Array]:
         assert place is not None, name
         found[place] = value
     return found
+
+
+def _key_heads(config: Mapping[str, Any]) -> int:
+    if config["model_type"] == "falcon" and config.get("multi_query", True):
+        return 1
+    heads = config.get("num_attention_heads") or config.get("n_head") or 0
+    return int(config.get("num_key_value_heads") or heads)
 
 
 def _arch(architecture: str) -> Any:
@@ -215,7 +222,7 @@ def write(
     heads = config.get("num_attention_heads") or config.get("n_head")
     if heads:
         writer.add_head_count(heads)
-        writer.add_head_count_kv(config.get("num_key_value_heads") or heads)
+        writer.add_head_count_kv(_key_heads(config))
     writer.add_block_count(layers_of(config))
     writer.add_embedding_length(config.get("hidden_size") or config["n_embd"])
     if tokens:

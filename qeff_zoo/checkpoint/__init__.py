@@ -27,10 +27,16 @@ from qeff_zoo.checkpoint.files import (
     some,
 )
 from qeff_zoo.checkpoint.gguf_index import GgufHeader, read_shards, shards_of
-from qeff_zoo.checkpoint.hub_snapshot import open_snapshot
+from qeff_zoo.checkpoint.hub_snapshot import HubSnapshot, open_snapshot
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, index_tensors
 from qeff_zoo.checkpoint.sentence_transformers import dense_files
-from qeff_zoo.checkpoint.weight_files import no_config, no_weights, read_weight_map, weights_entry
+from qeff_zoo.checkpoint.weight_files import (
+    no_config,
+    no_weights,
+    only_gguf,
+    read_weight_map,
+    weights_entry,
+)
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.errors import CheckpointError
 
@@ -365,7 +371,8 @@ def open_checkpoint(
         need_weights: Refuse a checkpoint without usable weights.
         config_from: Of GGUF, the checkpoint that it was made from: a folder, a config.json, or a Hub `org/name`. Its
             configuration and tokenizer are used. None for a config.json beside the file, else for what the file says.
-        gguf_file: Name of a GGUF file in the folder or repository; None for safetensors.
+        gguf_file: Name of a GGUF file in the folder or repository, or its quantization ("Q8_0"); None for safetensors,
+            or for the one GGUF file where there is nothing else.
 
     Raises:
         CheckpointError: No such model, or it cannot be used as it is.
@@ -379,15 +386,26 @@ def open_checkpoint(
     path = _as_path(model)
     if gguf_file is not None or (path and path.suffix == ".gguf" and not path.is_dir()):
         return _gguf(model, path, gguf_file, config_from, revision)
+    snapshot = None if path else open_snapshot(model, revision, is_wanted)
+    files = snapshot or (LocalFiles.of(path) if path and path.is_dir() else None)
+    if files and (one := only_gguf(files)):
+        return _gguf(model, path, one, config_from, revision)
     if config_from is not None:
         raise CheckpointError(
             f"--config-from {config_from!r} was given with {model!r}, which has a configuration of its own. Expected "
             "it with a GGUF file. Leave it out, or name the file with --gguf-file."
         )
-    if path:
-        checkpoint = _open_path(path, revision, need_weights)
+    return _open(model, path or snapshot, revision, need_weights)
+
+
+def _open(
+    model: str, place: Path | HubSnapshot | None, revision: str | None, need_weights: bool
+) -> Checkpoint:
+    """Open a checkpoint of safetensors, or a configuration; of the Hub if no place is known."""
+    if isinstance(place, Path):
+        checkpoint = _open_path(place, revision, need_weights)
     else:
-        snapshot = open_snapshot(model, revision, is_wanted)
+        snapshot = place or open_snapshot(model, revision, is_wanted)
         checkpoint = _checkpoint(snapshot, model, model, snapshot.revision)
     if need_weights and (missing := sorted(set(checkpoint.weight_files) - checkpoint.files.names)):
         raise CheckpointError(
@@ -412,7 +430,7 @@ def _gguf(
     if path is not None:
         _require_no_revision(path, revision)
     found = gguf.find(model, path, gguf_file, config_from, revision)
-    original = open_checkpoint(found.original, need_weights=False)
+    original = _open(found.original, _as_path(found.original), None, need_weights=False)
     checkpoint = replace(
         original,
         name=found.name,

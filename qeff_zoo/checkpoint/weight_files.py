@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of a checkpoint that hold its weights, by name alone; a refusal where there are none.
 
-In: the list of a checkpoint's files. Out: the safetensors file or the index of its shards. Pickle
+In: the list of a checkpoint's files. Out: the safetensors file or the index of its shards, or a GGUF file. Pickle
 is never read: to read one is to run whatever code it holds.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from qeff_zoo.checkpoint.files import Files, read_json, some
+from qeff_zoo.checkpoint.gguf_index import shards_of
 from qeff_zoo.errors import CheckpointError
 
 _WEIGHTS = "model.safetensors"
@@ -42,6 +44,63 @@ def weights_entry(config: Mapping[str, Any], files: Files) -> str:
     raise no_weights(files)
 
 
+def gguf_models(files: Files) -> list[str]:
+    """List the GGUF files of language models, of a split one the first; vision projectors are left out.
+
+    Args:
+        files: Where to look.
+    """
+    names = sorted(name for name in files.names if name.endswith(".gguf") and "/" not in name)
+    return [name for name in names if "mmproj" not in name.lower() and shards_of(name)[0] == name]
+
+
+def names_gguf(asked: str, name: str) -> bool:
+    """Tell whether a GGUF file is meant by its name, or by its quantization.
+
+    Args:
+        asked: Such as "model-Q8_0.gguf" or "Q8_0".
+        name: Name of a file.
+    """
+    if asked == name or asked.endswith(".gguf"):
+        return asked == name
+    stem = re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", name)
+    pattern = rf"(^|[-._]){re.escape(asked)}($|[-.])"
+    return re.search(pattern, stem, re.IGNORECASE) is not None
+
+
+def gguf_entry(files: Files, asked: str) -> str:
+    """Name the GGUF file that is meant; a name that fits none is returned as it is.
+
+    Args:
+        files: Where to look.
+        asked: Its name, or the name of its quantization.
+
+    Raises:
+        CheckpointError: No file, or several, have that quantization.
+    """
+    if asked in files.names or asked.endswith(".gguf"):
+        return asked
+    models = gguf_models(files)
+    found = [name for name in models if names_gguf(asked, name)]
+    if len(found) != 1:
+        raise CheckpointError(
+            f"{len(found) or 'No'} GGUF files of quantization {asked!r} in {files}: {some(found or models, 20)}. "
+            "Expected the name of one file, or of a quantization that one file has. Name the file."
+        )
+    return found[0]
+
+
+def only_gguf(files: Files) -> str | None:
+    """Name the one GGUF file of a place that has no other weights; None for any other place.
+
+    Args:
+        files: The place.
+    """
+    other = any(name.endswith(".safetensors") for name in files.names)
+    models = gguf_models(files)
+    return models[0] if len(models) == 1 and not other else None
+
+
 def no_weights(files: Files) -> CheckpointError:
     """Explain why a place without safetensors weights is refused.
 
@@ -58,8 +117,8 @@ def no_weights(files: Files) -> CheckpointError:
         )
     if found := [name for name in names if name.endswith(".gguf")]:
         return CheckpointError(
-            f"No safetensors in {files}, only GGUF: {some(found)}. {expected} Name one of the GGUF files with "
-            "--gguf-file, or give the safetensors checkpoint that it was made from."
+            f"No safetensors in {files}, only GGUF: {some(found, 20)}. {expected} Name one of the GGUF files, or its "
+            "quantization, with --gguf-file."
         )
     if found := [name for name in names if name.endswith(_PICKLES)]:
         return CheckpointError(

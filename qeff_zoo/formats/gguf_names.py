@@ -91,8 +91,6 @@ class Layout:
         moves: What is not only called otherwise, by name as above.
         joined: Names of the float model -> two of GGUF, by name as above, and what they are joined by.
         plus_one: Norms are stored plus one.
-        alone: Of a model whose metadata say all that its configuration does, what all of them have in common there; a
-            value `{"has": name}` is whether there is a tensor of that name. None for others.
     """
 
     architecture: str
@@ -101,7 +99,6 @@ class Layout:
     moves: Mapping[str, Move] = field(default_factory=dict)
     joined: Mapping[str, tuple[str, str, Join]] = field(default_factory=dict)
     plus_one: bool = False
-    alone: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

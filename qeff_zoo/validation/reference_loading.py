@@ -78,7 +78,7 @@ def load_model(request: Mapping[str, Any], task: str, rope_factors: str | None) 
 def _gguf_tensors(paths: Sequence[str], empty: Any) -> Mapping[str, Any]:
     from qeff_zoo.validation.reference_formats.gguf_files import open_tensors
 
-    names = [name for name, _ in empty.named_parameters()]
+    names = list(empty.state_dict())
     return open_tensors([Path(path) for path in paths], empty.config.get_text_config(), names)
 
 
