@@ -28,7 +28,9 @@ from qeff_zoo.media.images import LIMITS, ImageLimits, Picture, read_image
 from qeff_zoo.media.pages import page, page_without_margin
 from qeff_zoo.media.slices import parts_and_whole, whole_and_slices
 
-FILES = ("processor_config.json", "preprocessor_config.json")
+#: What a build writes of the settings that transformers holds.
+HELD = "processor_settings.json"
+FILES = (HELD, "processor_config.json", "preprocessor_config.json")
 _OF_TIMM = "config.json"  # of a checkpoint of timm, which says there what becomes of a picture
 
 # Pillow's filters; PIL itself is imported when a picture is.
@@ -392,7 +394,7 @@ def read_image_processor(
     found = [
         document
         for file, document in documents.items()
-        if file == FILES[1] or "image_processor" in document
+        if file == FILES[-1] or "image_processor" in document
     ]
     if not found and (path := files.get(_OF_TIMM)):
         by_timm = json.loads(path.read_text(encoding="utf-8")).get("pretrained_cfg")
@@ -401,7 +403,7 @@ def read_image_processor(
     if not found:
         raise CheckpointError(
             "Cannot tell what the checkpoint makes of pictures: it has no settings of a processor. Expected "
-            f"{FILES[1]}, or {FILES[0]} with `image_processor`. Get the whole checkpoint."
+            f"{FILES[-1]}, or {FILES[1]} with `image_processor`. Get the whole checkpoint."
         )
     return image_processor(found[0], default, **changes)
 
