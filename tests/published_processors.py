@@ -82,7 +82,7 @@ def _scaled(
         if name == "head_dim":
             return _HEAD_DIM
         if name in ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"):
-            return min(value, 4)
+            return min(value, 8)
         if name == "vocab_size":
             return vocabulary
         if name.endswith(("token_id", "token_index")):

@@ -203,7 +203,7 @@ def _imported(name: str) -> Any:
 
 
 class _Optional(UserDict[str, Any]):
-    """Auto classes by kind, whose `from_pretrained` returns None where a package is absent.
+    """Auto classes by kind, whose `from_pretrained` returns None for a part that does not load, unless it is a tokenizer.
 
     Args:
         kinds: transformers' own mapping.
@@ -223,7 +223,9 @@ class _Optional(UserDict[str, Any]):
         def load(*args: Any, **options: Any) -> Any:
             try:
                 return self._kinds[kind].from_pretrained(*args, **options)
-            except ImportError:
+            except _UNLOADABLE:
+                if kind == "tokenizer":
+                    raise
                 return None
 
         return SimpleNamespace(from_pretrained=load, __name__=kind)
