@@ -7,7 +7,7 @@ each special token and its published id; and `prompts`, each with a marker for e
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,11 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 PUBLISHED = Path(__file__).parent / "published"
 FILES = "preprocessor_config", "processor_config", "tokenizer_config", "generation_config"
 _HEADS, _HEAD_DIM = 4, 16
-_LAYERS = {"num_hidden_layers", "depth", "num_layers"}
-#: Endings of names of widths, of which the smallest becomes 64.
+_LAYERS = {"num_hidden_layers", "depth", "num_layers", "resampler_depth"}
+_PER_LAYER = {"layer_types", "mlp_layer_types"}
+_EXPERTS = {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"}
+#: What the smallest width becomes, and endings of the names of widths.
+_LEAST = 64
 _WIDTHS = ("hidden_size", "intermediate_size", "_dim", "_size_mlp", "embed_dim", "mlp_dim")
 _BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 
@@ -41,21 +44,29 @@ def ids(facts: Mapping[str, Any]) -> dict[str, int]:
 
 
 def scaled(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the published config with fewer layers and smaller widths: whatever was equal is so still.
+    """Return the published config with fewer layers and smaller widths: whatever was equal or a multiple is so still.
 
     Tokens that it names keep their texts. Sizes of images and patches stay, as do all flags.
     """
-    config = facts["config"]
     new = ids(facts)
     moved = {old: new[token] for token, old in facts["tokens"].items()}
-    widths = sorted({*_widths(config)})
-    small = {width: _HEADS * _HEAD_DIM + 32 * place for place, width in enumerate(widths)}
     vocabulary = len(_BYTES) + len(new)
-    return {**_scaled(config, small, moved, vocabulary)}
+    return _scaled(facts["config"], _small({*_widths(facts["config"])}), moved, vocabulary)
+
+
+def _small(widths: Collection[int]) -> dict[int, int]:
+    """Return small widths, all different: multiples of the least published one first, the others near their ratio."""
+    least, taken = min(widths), dict[int, int]()
+    for width in sorted(widths, key=lambda one: (one % least > 0, one)):
+        near = max(round(width * _LEAST / least / 32), 2) * 32
+        while near in taken.values():
+            near += 32
+        taken[width] = near
+    return taken
 
 
 def _is_width(name: str, value: Any) -> bool:
-    ends = name.endswith(_WIDTHS) and name != "head_dim"
+    ends = name.endswith(_WIDTHS) and "head_dim" not in name
     return ends and isinstance(value, int) and value >= 64
 
 
@@ -70,23 +81,30 @@ def _scaled(
 ) -> dict[str, Any]:
     heads = config.get("num_attention_heads") or config.get("num_heads")
 
+    def token(value: Any) -> Any:
+        if isinstance(value, list):
+            return [token(one) for one in value]
+        return moved.get(value, value if value is None or value < vocabulary else 0)
+
     def one(name: str, value: Any) -> Any:
         if isinstance(value, Mapping):
             return _scaled(value, small, moved, vocabulary)
         if name in _LAYERS:
             return min(value, 2)
-        if name in ("num_attention_heads", "num_heads"):
+        if name in _PER_LAYER and isinstance(value, list):
+            return value[:2]
+        if name.endswith(("attention_heads", "num_heads", "_n_heads")):
             return _HEADS
         if name == "num_key_value_heads":
             return _HEADS if value == heads else min(value, 2)
-        if name == "head_dim":
+        if "head_dim" in name:
             return _HEAD_DIM
-        if name in ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"):
+        if name in _EXPERTS:
             return min(value, 8)
         if name == "vocab_size":
             return vocabulary
-        if name.endswith(("token_id", "token_index")):
-            return moved.get(value, value if value is None or value < vocabulary else 0)
+        if name.endswith(("token_id", "token_index", "token_ids")):
+            return token(value)
         return small[value] if _is_width(name, value) else value
 
     return {name: one(name, value) for name, value in config.items()}

@@ -25,6 +25,7 @@ _UNLOADABLE = (
 )  # fmt: skip
 #: Module of torchvision that transformers imports.
 _LEAF = "torchvision.transforms.v2.functional"
+_TEMPLATE = "chat_template.jinja"
 #: Arguments of a call that are no settings of an image processor.
 _OF_CALL = {"return_tensors", "data_format", "input_data_format", "device", "disable_grouping"}
 
@@ -54,8 +55,19 @@ def write(source: Path, folder: Path) -> None:
         source: Folder of the checkpoint's small files.
         folder: The package.
     """
-    if settings := held(load(source)):
+    processor = load(source)
+    if settings := held(processor):
         (folder / HELD).write_text(json.dumps(settings, sort_keys=True), encoding="utf-8")
+    template = getattr(processor, "chat_template", None)
+    if isinstance(template, str) and not _has_template(folder):
+        (folder / _TEMPLATE).write_text(template, encoding="utf-8")
+
+
+def _has_template(folder: Path) -> bool:
+    named = folder / "tokenizer_config.json"
+    told = json.loads(named.read_text(encoding="utf-8")) if named.is_file() else {}
+    files = (folder / name for name in (_TEMPLATE, "chat_template.json"))
+    return "chat_template" in told or any(file.is_file() for file in files)
 
 
 def load(folder: Path) -> Any:

@@ -174,6 +174,13 @@ class MediaTextSession(TextGenerationSession):
             prompt = self._opened(prompt)
         return super().encode(prompt, chat=chat)
 
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """As of `PromptReader`; a processor adds the tokenizer's special tokens unless a template begins with BOS."""
+        text = self._rendered(messages)
+        begin = self._special.get("bos_token")
+        begun = bool(begin) and text.startswith(begin)
+        return self._encode(text, special_tokens=bool(self._held) and not begun)
+
     def _rendered(self, messages: Sequence[Message]) -> str:
         return self._opened(super()._rendered(messages))
 
@@ -190,6 +197,7 @@ class MediaTextSession(TextGenerationSession):
             shown = self.tokenizer.name(marker)
             before_words = r"(?=[^\s<])" if form.endswith(" ") else ""
             text = form.format(shown).join(re.split(re.escape(shown) + before_words, text))
+        special_tokens = special_tokens and self._held.get("add_special_tokens", True)
         return super()._encode(text, special_tokens=special_tokens)
 
     def _read(self, prompt: Prompt) -> Sequence[int]:
@@ -231,6 +239,9 @@ class MediaTextSession(TextGenerationSession):
         if not parts:  # which may be a request that was written out before
             self._check_count(tokens, self.placeholder, 0)
             return super().request(tokens, **choices)
+        rows = sum(part.rows for part in parts)
+        if len(parts) < rows == sum(token == self.placeholder for token in tokens):
+            return self.request_of_parts(tokens, parts, **choices)  # as some chat templates write
         whole = self._written_out(tokens, parts)
         return replace(
             super().request(whole, **choices), insets=self._arranged(whole, parts, len(whole))
