@@ -19,10 +19,11 @@ FILES = "preprocessor_config", "processor_config", "tokenizer_config", "generati
 _HEADS, _HEAD_DIM = 4, 16
 _LAYERS = {"num_hidden_layers", "depth", "num_layers", "resampler_depth"}
 _PER_LAYER = {"layer_types", "mlp_layer_types"}
+_LISTS = {"downsample_channels"}
 _EXPERTS = {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"}
 #: What the smallest width becomes, and endings of the names of widths.
 _LEAST = 64
-_WIDTHS = ("hidden_size", "intermediate_size", "_dim", "_size_mlp", "embed_dim", "mlp_dim")
+_WIDTHS = ("hidden_size", "intermediate_size", "_dim", "_size_mlp", "embed_dim", "mlp_dim", "_channels")
 _BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
@@ -72,6 +73,7 @@ def _is_width(name: str, value: Any) -> bool:
 
 def _widths(config: Mapping[str, Any]) -> list[int]:
     found = [value for name, value in config.items() if _is_width(name, value)]
+    found += [one for name in _LISTS for one in config.get(name, ())]
     inner = [one for one in config.values() if isinstance(one, Mapping)]
     return found + [width for one in inner for width in _widths(one)]
 
@@ -105,9 +107,18 @@ def _scaled(
             return vocabulary
         if name.endswith(("token_id", "token_index", "token_ids")):
             return token(value)
+        if name in _LISTS:
+            return [small[width] for width in value]
         return small[value] if _is_width(name, value) else value
 
-    return {name: one(name, value) for name, value in config.items()}
+    made = {name: one(name, value) for name, value in config.items()}
+    for name in ("rope_scaling", "rope_parameters"):
+        if sections := (made.get(name) or {}).get("mrope_section"):
+            turned = made.get("partial_rotary_factor", 1)
+            half = int(made.get("head_dim", made.get("hidden_size", 0) // _HEADS) * turned) // 2
+            first, second = (half * one // sum(sections) for one in sections[:2])
+            made[name] = {**made[name], "mrope_section": [first, second, half - first - second]}
+    return made
 
 
 def tokenizer(facts: Mapping[str, Any]) -> tokenizers.Tokenizer:

@@ -189,13 +189,15 @@ class Vision(Reader):
         assert self.tower is not None
         height, width = (int(side) for side in prepared["image_sizes"].reshape(2))
         patch = int(self.program.inputs["pixel_values"].shape[2])
-        grid = 1, height // patch, width // patch
+        high, wide = height // patch, width // patch
         patches = self.tower.cut(pixels.reshape(-1, *pixels.shape[-2:])[:, :height, :width], patch)
-        found = self._run(
-            {"pixel_values": self.tower.ordered(patches, grid), **self.tower.describe(grid)}
+        found = self._run(self.tower.in_column(patches, high, wide))
+        rows = (high // self.tower.merge) * (wide // self.tower.merge)
+        return Encoded(
+            digest=digest,
+            features={name: one[:rows] for name, one in found.items()},
+            grid=self.layout.grid(1, prepared, self._config),
         )
-        rows = self.layout.grid(1, prepared, self._config)
-        return Encoded(digest=digest, features=found, grid=rows)
 
     def _look_at_shapes(
         self, digest: bytes, pixels: Array, shapes: Array, prepared: Mapping[str, Array]
