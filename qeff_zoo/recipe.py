@@ -142,6 +142,7 @@ class Recipe:
         transforms: Applied in order.
         components: Models that become programs; nothing for those of the task.
         images: How pictures come in, of a model that reads them.
+        towers: The same by `model_type` of a vision config, of checkpoints whose tower takes them otherwise.
         sounds: The same of a model that hears.
         speech: How what is written of speech begins; None where generation_config.json says it.
         halves: Which models it may be made of; None where its halves are of its own architecture.
@@ -169,6 +170,7 @@ class Recipe:
     transforms: tuple[Transform, ...] = ()
     components: tuple[Component, ...] = ()
     images: Images | None = None
+    towers: Mapping[str, Images] = field(default_factory=dict)
     sounds: Sounds | None = None
     speech: Speech | None = None
     halves: Halves | None = None

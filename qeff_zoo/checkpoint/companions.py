@@ -5,7 +5,7 @@ import json
 import shutil
 from pathlib import Path
 
-from qeff_zoo.checkpoint import Checkpoint
+from qeff_zoo.checkpoint import Checkpoint, processors
 
 _OLDER_TOKENIZERS = {
     "vocab.json",
@@ -16,6 +16,8 @@ _OLDER_TOKENIZERS = {
 }
 
 
+#: Settings of a processor of images or sounds.
+_OF_MEDIA = {"processor_config.json", "preprocessor_config.json"}
 #: Of a tokenizer of SentencePiece's pieces, whose numbers are in a table.
 _PIECES = {"vocab.json", "sentencepiece.bpe.model"}
 
@@ -32,6 +34,8 @@ def copy(checkpoint: Checkpoint, folder: Path, *, reads: str = "text") -> None:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
+    if _OF_MEDIA & checkpoint.companions.keys():
+        processors.write(checkpoint.companions["config.json"].parent, folder)
     if "pretrained_cfg" in checkpoint.config:
         _name_labels(checkpoint, folder / "config.json")
     if reads == "sound" and checkpoint.companions.keys() >= _PIECES:
