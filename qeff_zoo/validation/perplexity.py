@@ -68,12 +68,14 @@ class Scoring:
         stride: Tokens from one window to the next. As long as the window: no context is read twice, and the first
             token of each window is not scored.
         batch_size: Windows that the reference runs at a time; a package runs as many as it has rows.
+        first: Number of the first token that is scored. Those before it are context.
     """
 
     tokens: Sequence[int]
     window: int
     stride: int
     batch_size: int = 1
+    first: int = 1
 
     @property
     def windows(self) -> list[Window]:
@@ -81,7 +83,7 @@ class Scoring:
         found: list[Window] = []
         for start in range(0, len(self.tokens), self.stride):
             stop = min(start + self.window, len(self.tokens))
-            first = max(start + 1, found[-1].stop if found else 0)
+            first = max(start + 1, self.first, found[-1].stop if found else 0)
             if first < stop:
                 found.append(Window(start, first, stop))
             if stop == len(self.tokens):

@@ -24,6 +24,8 @@ from qeff_zoo.validation.reference_loading import load_model
 from qeff_zoo.validation.reference_media import of_tokens
 from qeff_zoo.validation.reference_subjects import hooked, read_request, tick
 
+_ROWS = 64  # positions whose logits are in float64 at a time
+
 
 def main(arguments: Sequence[str]) -> None:
     """Answer one request.
@@ -65,7 +67,12 @@ def _file(path: str, rows: int, logits: Tensor) -> Any:
 
 def _losses(logits: Tensor, targets: Tensor) -> Any:
     """Return the loss of each target, (targets,) in float64."""
-    return nn.functional.cross_entropy(logits.double(), targets, reduction="none").numpy()
+    return np.concatenate(
+        [
+            nn.functional.cross_entropy(rows.double(), part, reduction="none").numpy()
+            for rows, part in zip(logits.split(_ROWS), targets.split(_ROWS), strict=True)
+        ]
+    )
 
 
 def _logits(model: Any, tokens: Tensor, batch: list[list[int]]) -> Tensor:
