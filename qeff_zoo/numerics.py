@@ -154,7 +154,12 @@ class Numerics:
     @property
     def rounds(self) -> bool:
         """Whether values differ from those of the checkpoint, by what they are stored in or multiplied by."""
-        return self.int8_activations or any(not matrix.kept for matrix in self.matrices)
+        return self.int8_activations or self.rounds_weights
+
+    @property
+    def rounds_weights(self) -> bool:
+        """Whether weights have other values than those of the checkpoint."""
+        return any(not matrix.kept for matrix in self.matrices)
 
     @classmethod
     def together(cls, every: "Iterable[Numerics]") -> "Numerics":

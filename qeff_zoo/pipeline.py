@@ -16,7 +16,7 @@ from qeff_zoo.errors import CompileError, ParityError
 from qeff_zoo.export import graphs
 from qeff_zoo.hub.usable import is_as_good_as_ours
 from qeff_zoo.numerics import DeviceNumerics
-from qeff_zoo.package import Package, write_manifest
+from qeff_zoo.package import Package, proof, write_manifest
 from qeff_zoo.package.programs import key_of
 from qeff_zoo.plan import Plan
 from qeff_zoo.programs import ProgramPlan
@@ -187,7 +187,7 @@ def _build(
                 (folder / external_data.WEIGHTS).unlink()
                 digests = {}
             if record and prepared.is_known(plan.resolved.toolchain):
-                manifest |= {"validation": record.checks, "validated": record.level}
+                manifest |= {**record.in_manifest(), "validated": record.level}
             package = write_manifest(folder, manifest, digests)
         if not (validate and runs_here):
             if runs_here:
@@ -200,10 +200,12 @@ def _build(
             record.save_evidence(folder)
             proved = record.level if record.passed else "none"
             write_manifest(
-                folder, {**manifest, "validation": record.checks, "validated": proved}, digests
+                folder, {**manifest, **record.in_manifest(), "validated": proved}, digests
             )
         if not record.passed:
             raise _disagreement(checkpoint, record.failures, store.failed(folder, plan.build_key))
+        for text in proof.warnings(record.costs, checkpoint.name):
+            warnings.warn(text, stacklevel=3)
         return store.promote(folder, plan.build_key)
 
 
@@ -391,7 +393,7 @@ def prepare(
             ]
             manifest = _manifest(checkpoint, plan, traced, entries, watch)
             if record:
-                manifest |= {"validation": record.checks, "validated": record.level}
+                manifest |= {**record.in_manifest(), "validated": record.level}
             prepared.write(
                 folder,
                 {**manifest, "build_key": plan.build_key},

@@ -14,6 +14,7 @@ from qeff_zoo.escapes import shown
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import Manifest, adapters_in, source_in
 from qeff_zoo.package.programs import CompiledProgram
+from qeff_zoo.package.proof import sentences
 from qeff_zoo.speculators import ASSISTANT
 from qeff_zoo.tasks import NAMES, TEXT2TEXT, TEXT_GENERATION, find
 
@@ -204,7 +205,9 @@ def evidence(checks: Sequence[Mapping[str, Any]]) -> str:
 def _evidence(manifest: Manifest) -> str:
     if not manifest["validation"]:
         return "Validation: none. Nothing was compared with the Hugging Face model."
-    return f"Validated: {manifest['validated']}\n{evidence(manifest['validation'])}"
+    said = sentences(manifest["validation"], manifest.get("costs", {}))
+    proved = "".join(f"  {sentence}\n" for sentence in said)
+    return f"Validated: {manifest['validated']}\n{proved}{evidence(manifest['validation'])}"
 
 
 def _reference(against: Mapping[str, Any]) -> str:

@@ -312,6 +312,13 @@ def _canaries(manifest: Manifest) -> Iterator[str]:
             yield f"validation[{index}] lets its canary {canary['mutation']!r} pass: it cannot fail"
 
 
+def _faults(manifest: Manifest) -> Iterator[str]:
+    for index, check in enumerate(manifest["validation"]):
+        for fault in check.get("faults", ()):
+            if fault["noticed"] is holds(fault["value"], check["op"], check["threshold"]):
+                yield f"validation[{index}] says of {fault['fault']!r} what its own numbers do not"
+
+
 def _caught(manifest: Manifest) -> Iterator[str]:
     claimed = manifest["validated"]
     stages: dict[tuple[str, str], bool] = {}
@@ -398,5 +405,6 @@ RULES: Mapping[str, Callable[[Manifest], Iterator[str]]] = MappingProxyType(
         "QZ-M014": _roles,
         "QZ-M015": _caught,
         "QZ-M016": _reserved_names,
+        "QZ-M017": _faults,
     }
 )

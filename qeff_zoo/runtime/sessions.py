@@ -38,7 +38,7 @@ Session: TypeAlias = (
     " | TokenClassificationSession | ImageClassificationSession | ImageEmbeddingSession"
     " | ZeroShotSession | LabelledSpeechSession | SpeechSeq2SeqSession"
 )
-#: Opens a program by its role, told `threads` and `choices` as `qeff_zoo.targets.Target.open` is.
+#: Opens a program by its role, with `threads` and `choices` as for `qeff_zoo.targets.Target.open`.
 Opening: TypeAlias = Callable[..., Program]
 
 
@@ -162,7 +162,10 @@ def _open_drafts(
 
 
 def open_heads(
-    package: Package, threads: int | None = None, decoder: Decoder | None = None
+    package: Package,
+    threads: int | None = None,
+    decoder: Decoder | None = None,
+    opening: Opening | None = None,
 ) -> Program | None:
     """Return the heads that draft for a package, or the layer, opened; None where it has none.
 
@@ -170,11 +173,13 @@ def open_heads(
         package: Opened.
         threads: Of CPUs; None for all.
         decoder: Of its session: its own program, where that computes heads itself.
+        opening: As for `open_session`.
     """
     if decoder and decoder.heads:
         return decoder.program
     role = next((one.role for one in package.programs if one.role in ROLES), None)
-    return role and targets.find(package.target).open(package, role, threads=threads)
+    opens = opening or partial(targets.find(package.target).open, package)
+    return role and opens(role, threads=threads)
 
 
 def _open_draft(package: Package, threads: int | None) -> TextGenerationSession:

@@ -286,6 +286,26 @@ class Accompanying(Protocol):
         """
 
 
+@runtime_checkable
+class Unrounding(Protocol):
+    """Target whose programs round activations, and can be opened without that rounding to be compared exactly."""
+
+    def open_unrounded(
+        self, package: "Package", role: str, *, threads: int | None = None, choices: bool = False
+    ) -> "Program":
+        """Open a program of the same weights whose products do not round their left side.
+
+        Args:
+            package: Compiled for this target.
+            role: Of the program.
+            threads: As for `Target.open`.
+            choices: As for `Target.open`.
+
+        Raises:
+            GenerationError: Its states do not fit into memory.
+        """
+
+
 def find(name: str) -> Target:
     """Return a target by its name, one of `NAMES`."""
     module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")

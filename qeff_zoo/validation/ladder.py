@@ -1,14 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a package is right: its answers are compared with those of Hugging Face's own model, and judged.
 
-In: a package and its checkpoint. Out: a `Record` of checks that fail closed. The reference runs in
-its own process and answers several times (see `qeff_zoo.validation.reference`): right, right in other ways,
-and wrong on purpose, which the checks must notice.
+In: a package and its checkpoint. Out: a `Record` of checks that fail closed, in two steps:
+
+- The package computes the model. Its programs, without the rounding of activations where they round (the same weights
+  and kernels, see `qeff_zoo.targets.Unrounding`), agree with Hugging Face's model of the same weights to the noise of
+  float32, in every stage.
+- The package rounds as expected. As it ships, it lies about as far from that model as a simulation of the rounding.
+
+What rounding costs is measured beside them (`qeff_zoo.validation.costs`). The reference runs in its own process and
+answers several times (see `qeff_zoo.validation.reference`): right, right in other ways, and wrong on purpose, which the
+checks must notice.
 """
 
 import importlib.metadata
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +29,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import adapter_axis, adapters_in, source_in
 from qeff_zoo.runtime.sessions import Opening
 from qeff_zoo.tasks import find
+from qeff_zoo.validation.costs import as_shipped, measure
 from qeff_zoo.validation.parity import (
     TOLERANCES,
     Array,
@@ -68,25 +77,95 @@ def validate(
         (True, [])
     """
     step = progress or (lambda steps: None)
-    rounding = Numerics.together(program.numerics for program in package.programs)
-    device = DeviceNumerics.of_program(package.manifest["programs"][0]) if opening else None
     with Reference(threads) as process:  # it starts while the package runs
-        trial = try_package(package, threads, step, opening)
-        chosen = _chosen(trial)
-        request = _request(package, checkpoint, trial, rounding)
-        request["device"] = device and asdict(device)
-        request["runs"] = [run.sequence for run in trial.runs] if chosen else []
-        heard = {f"sound.{number}": sound for number, sound in enumerate(trial.sounds)}
-        reference = process.ask(request, step, {**chosen, **shown(trial), **heard})
-    judges = _judges(package, reference, rounding, level, told=request["told"], device=device)
+        trial = try_package(package, threads, step, opening or unrounded(package))
+        shipped = None
+        if opening is None and rounding_of(package).int8_activations:
+            shipped = try_package(package, threads, step)
+        device = DeviceNumerics.of_program(package.manifest["programs"][0]) if opening else None
+        reference = ask(process, package, checkpoint, trial, device=device, progress=step)
+    return judge(package, trial, reference, shipped=shipped, level=level, device=device)
+
+
+def rounding_of(package: Package) -> Numerics:
+    """Return all that the programs of a package round."""
+    return Numerics.together(program.numerics for program in package.programs)
+
+
+def unrounded(package: Package) -> Opening | None:
+    """Return what opens programs without the rounding of activations; None if they round none."""
+    target = targets.find(package.target)
+    if not rounding_of(package).int8_activations:
+        return None
+    assert isinstance(target, targets.Unrounding), f"{target.name} rounds what it cannot leave out."
+    return partial(target.open_unrounded, package)
+
+
+def ask(
+    process: Reference,
+    package: Package,
+    checkpoint: Checkpoint | Path,
+    trial: Trial,
+    *,
+    device: DeviceNumerics | None = None,
+    progress: Progress,
+) -> Answers:
+    """Ask the reference what a package was asked.
+
+    Args:
+        process: Not asked yet.
+        package: As for `validate`.
+        checkpoint: As for `validate`.
+        trial: What the package was asked.
+        device: What a predicted package's device rounds.
+        progress: Called after every step.
+    """
+    rounding, chosen = rounding_of(package), _chosen(trial)
+    request = _request(package, checkpoint, trial, rounding)
+    request["device"] = device and asdict(device)
+    request["tolerance"] = asdict(TOLERANCES[_row(rounding, device)])
+    request["runs"] = [run.sequence for run in trial.runs] if chosen else []
+    sounds = {f"sound.{number}": sound for number, sound in enumerate(trial.sounds)}
+    return process.ask(request, progress, {**chosen, **shown(trial), **sounds})
+
+
+def judge(
+    package: Package,
+    trial: Trial,
+    reference: Answers,
+    *,
+    shipped: Trial | None = None,
+    level: str,
+    device: DeviceNumerics | None = None,
+) -> Record:
+    """Judge what a package answered.
+
+    Args:
+        package: As for `validate`.
+        trial: Its answers, without the rounding of activations.
+        reference: Answers to the same questions.
+        shipped: Its answers as it ships; None if it rounds no activations.
+        level: As for `validate`.
+        device: As for `ask`.
+    """
+    rounding = rounding_of(package)
+    judges = _judges(package, reference, rounding, level, device=device)
+    right = _judged(rounding)
+    costs = measure(trial, shipped, reference, right, find(package.task).answers)
     return Record(
         level=level,
-        checks=_judge(trial, reference, judges),
-        reported=_report(trial, reference, judges),
+        checks=[*_judge(trial, reference, judges), *as_shipped(costs, judges[right])],
+        reported=_report(trial, shipped, reference, judges),
+        costs=costs.as_dict(),
         versions=_versions(package, reference),
         sequences=trial.sequences,
-        arrays=_evidence(trial, reference, judges["reference"].floor.spread),
+        arrays=_evidence(trial, reference, right, judges),
     )
+
+
+def _judged(rounding: Numerics) -> str:
+    """Return the variant of the reference that has the package's weights."""
+    return "rounded" if rounding.rounds_weights else "reference"
 
 
 def _request(
@@ -112,17 +191,24 @@ def _request(
         "greedy": trial.greedy and {"prompt": trial.greedy[0], "length": len(trial.greedy[1])},
         "numerics": rounding.as_dict(),
         "noise": {
-            "factor": TOLERANCES[_arithmetic(rounding)].factor,
-            "least": TOLERANCES[_arithmetic(rounding)].least,
+            "factor": TOLERANCES[_row(rounding)].factor,
+            "least": TOLERANCES[_row(rounding)].least,
         },
+        "stages": {
+            stage: [(number, index) for number, index, _ in keys]
+            for stage, keys in trial.keys.items()
+        },
+        "faults": [fault.as_dict() for fault in trial.faults],
     }
 
 
-def _arithmetic(rounding: Numerics) -> str:
-    """Return the row of the table for products as the package computes them."""
+def _row(rounding: Numerics, device: DeviceNumerics | None = None) -> str:
+    """Return the row of the table for products as the package computes them when it is compared."""
+    if device and device.states:
+        return device.states
     if rounding.activations == "float16":
         return "fp16"
-    return "int8" if rounding.int8_activations else "fp32"
+    return "parts" if rounding.int8_activations else "fp32"
 
 
 def _chosen(trial: Trial) -> dict[str, Array]:
@@ -172,36 +258,29 @@ def _judges(
     rounding: Numerics,
     level: str,
     *,
-    told: Mapping[str, Any],
     device: DeviceNumerics | None,
 ) -> dict[str, Judge]:
     """Make a judge for each variant that the package is compared with.
 
-    A package of rounded weights is very near to the same model with the same weights rounded. It is near Hugging
-    Face's model as far as rounding lets it, unless that chooses other experts or keys: then it may be anywhere.
+    That is Hugging Face's model with the weights that the package has; of a predicted package also in all of the
+    device's numerics.
     """
     storage = str(package.manifest["weights"]["storage"])
     right = [variant for variant in ("noise", "double", "half") if reference.has(variant)]
     exact = "float32 of dequantized weights" if reference.about.get("quantization") else "float32"
-    rounded = f"rounded to {storage}"
-    if storage == "stored":
-        rounded = "rounded as the package computes"
+    if rounding.rounds_weights:
+        exact += (
+            " rounded as the package computes" if storage == "stored" else f" rounded to {storage}"
+        )
+    row, told = _row(rounding), _told(package)
     # variant -> what it is, the row of the table, and variants that are as right
-    held: dict[str, tuple[str, str, list[str]]] = {
-        "reference": (exact, _arithmetic(rounding), right)
-    }
-    if rounding.rounds:
-        held["reference"] = (exact, storage, ["rounded"])
-        held["rounded"] = (f"{exact} {rounded}", _arithmetic(rounding), right)
+    held: dict[str, tuple[str, str, list[str]]] = {_judged(rounding): (exact, row, right)}
     if device:
         if device.states:
-            held = {
-                name: (dtype, device.states, ["device"]) for name, (dtype, _, _) in held.items()
-            }
+            held = {_judged(rounding): (exact, device.states, ["device"])}
         what = " + ".join(filter(None, (device.activations, device.weights, device.states)))
         # Noise takes a state to the other side of int8's roundings, which is what sets two such answers apart.
-        row = device.states or _arithmetic(rounding)
-        held["device"] = (what, row, ["device_noise"])
+        held["device"] = (what, device.states or row, ["device_noise"])
     judges = {}
     for variant, (dtype, row, others) in held.items():
         pairs = [(reference.all(variant), reference.all(other)) for other in others]
@@ -215,7 +294,7 @@ def _judges(
                 "transformers": reference.about["transformers"],
                 "dtype": dtype,
                 "patched": False,
-                **({"told": dict(told)} if told else {}),
+                **({"told": told} if told else {}),
             },
             kind=find(package.task).answers,
         )
@@ -238,23 +317,26 @@ def _deciding(judges: Mapping[str, Judge], reference: Answers) -> dict[str, Judg
 def _judge(trial: Trial, reference: Answers, judges: Mapping[str, Judge]) -> list[Check]:
     checks: list[Check] = []
     deciding = _deciding(judges, reference)
+    noticed = reference.about["noticed"]
     for stage, keys in trial.keys.items():
-        exact = reference.at("reference", keys)
-        for name, mutation in reference.about["mutations"].items():
-            canary = Canary(mutation, reference.at(name, keys))
-            found = [
-                check
-                for variant, judge in deciding.items()
-                for check in judge.judge(
-                    stage, reference.at(variant, keys), trial.answers[stage], canary, exact
-                )
-            ]
-            if stage in trial.drawn:
-                judge = next(iter(deciding.values()))
-                found.append(judge.drawn(stage, trial.answers[stage], trial.drawn[stage], canary))
-            if any("canary" in check for check in found):
-                break
-        else:
+        damage = noticed["stages"][stage]
+        faults = {
+            fault["words"]: reference.at(fault["variant"], keys)
+            for fault in noticed["faults"]
+            if fault["stage"] == stage
+        }
+        canary = Canary(damage["words"], reference.at(damage["variant"], keys), faults)
+        found = [
+            check
+            for variant, judge in deciding.items()
+            for check in judge.judge(
+                stage, reference.at(variant, keys), trial.answers[stage], canary
+            )
+        ]
+        if stage in trial.drawn:
+            judge = next(iter(deciding.values()))
+            found.append(judge.drawn(stage, trial.answers[stage], trial.drawn[stage], canary))
+        if not any("canary" in check for check in found):
             variant, judge = list(deciding.items())[-1]
             found.append(judge.uncaught(stage, reference.at(variant, keys), canary))
         told = _told_choices(keys, reference)
@@ -273,7 +355,9 @@ def _told_choices(keys: Sequence[Key], reference: Answers) -> dict[str, Any]:
     return {"followed": {"near": nearer, "equal": equal}}
 
 
-def _report(trial: Trial, reference: Answers, judges: Mapping[str, Judge]) -> dict[str, Any]:
+def _report(
+    trial: Trial, shipped: Trial | None, reference: Answers, judges: Mapping[str, Judge]
+) -> dict[str, Any]:
     floors = {judge.against["dtype"]: asdict(judge.floor) for judge in judges.values()}
     reported: dict[str, Any] = {"noise_floor": floors}
     if left_out := reference.about.get("left_out"):
@@ -287,8 +371,9 @@ def _report(trial: Trial, reference: Answers, judges: Mapping[str, Judge]) -> di
     choices = {name: value for name, value in reference.about["choices"].items() if name != "runs"}
     if choices["made"]:
         reported["choices"] = choices
-    if trial.greedy is not None:
-        reported["greedy"] = _greedy_match(trial.greedy[1], reference)
+    greedy = (shipped or trial).greedy
+    if greedy is not None:
+        reported["greedy"] = _greedy_match(greedy[1], reference)
     return reported
 
 
@@ -299,11 +384,14 @@ def _greedy_match(generated: list[int], reference: Answers) -> dict[str, int]:
     return {"generated": len(generated), "matched": [*same, False].index(False)}
 
 
-def _evidence(trial: Trial, reference: Answers, spread: float | None) -> dict[str, Array]:
+def _evidence(
+    trial: Trial, reference: Answers, judged: str, judges: Mapping[str, Judge]
+) -> dict[str, Array]:
     """Keep of every answer the largest values, ours and the reference's, and the distance."""
     arrays: dict[str, Array] = {}
+    spread = judges[judged].floor.spread
     for stage, keys in trial.keys.items():
-        got, expected = trial.answers[stage], reference.at("reference", keys)
+        got, expected = trial.answers[stage], reference.at(judged, keys)
         arrays[f"{stage}.positions"] = np.array(
             [(number, trial.positions[number][index]) for number, index, _ in keys]
         )

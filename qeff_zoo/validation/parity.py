@@ -7,7 +7,7 @@ equally right (see `qeff_zoo.validation.reference`). The table below only bounds
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -36,21 +36,16 @@ class Tolerance:
     most: float
 
 
-#: The one table, by what sets the package's arithmetic apart from the reference's: other sums alone, float16, or what
-#: weights, or keys and values, are rounded to.
+#: The one table, by what sets the package's arithmetic apart from the reference's: other sums alone, other kernels,
+#: float16, or what keys and values are rounded to.
 TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
     {
         "fp32": Tolerance(factor=8, least=1e-5, most=1e-2),
+        # Kernels of integers, given what they need not round: they add their blocks one by one, in float32.
+        "parts": Tolerance(factor=16, least=1e-4, most=1e-2),
         # In float16, sums too; transformers in float16 sums in float32.
         "fp16": Tolerance(factor=8, least=2e-3, most=0.5),
-        # A package rounds as its reference does; where they differ, two roundings lie 1.4 times as far apart as one
-        # lies from none.
-        "int8": Tolerance(factor=3, least=1e-3, most=1),
-        "int4": Tolerance(factor=3, least=1e-3, most=1),
-        "w8a8": Tolerance(factor=3, least=1e-3, most=1),
-        # As the checkpoint has them; what is rounded are left sides, and weights that no kernel takes as they are.
-        "stored": Tolerance(factor=3, least=1e-3, most=1),
-        "mxfp6": Tolerance(factor=3, least=1e-3, most=1),
+        # Two roundings lie 1.4 times as far apart as one lies from none.
         "mxint8": Tolerance(factor=3, least=1e-3, most=1),
     }
 )
@@ -76,10 +71,12 @@ class Canary:
     Args:
         mutation: What was done to it.
         answers: What it answers to the questions of a stage.
+        faults: Answers with each fault that the stage is there for, by its words.
     """
 
     mutation: str
     answers: Array
+    faults: Mapping[str, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,8 +174,7 @@ class Judge:
     @property
     def allowed_error(self) -> Threshold:
         """Threshold of the relative error."""
-        bounds = self.tolerance
-        return _bounded(bounds.factor * self.floor.error, bounds.least, bounds.most)
+        return allowed(self.tolerance, self.floor.error)
 
     @property
     def allowed_divergence(self) -> Threshold:
@@ -211,6 +207,11 @@ class Judge:
             found.append((metric, "<=", self.allowed_divergence, apart))
         told = canary.mutation
         checks = [self._check(stage, *one, told, positions=len(expected)) for one in found]
+        if canary.faults:
+            checks[0]["faults"] = [
+                self._fault(words, self.error(expected, answers), checks[0])
+                for words, answers in canary.faults.items()
+            ]
         if self.kind == "embeddings" or expected.shape[1] == 1:
             return checks
         clear = self._clear(expected)
@@ -241,6 +242,13 @@ class Judge:
             **check,
             "note": "tokens that the program drew, by the logits that it drew them from",
         }
+
+    @staticmethod
+    def _fault(words: str, error: float, check: Check) -> dict[str, Any]:
+        """Return what a fault would have measured, and whether the check would have failed."""
+        value = _number(error)
+        noticed = not holds(value, check["op"], check["threshold"])
+        return {"fault": words, "value": value, "noticed": noticed}
 
     def error(self, expected: Array, got: Array) -> float:
         """Return the largest relative error of any row."""
@@ -283,6 +291,25 @@ class Judge:
             check["canary"] = {"mutation": mutation, "value": _number(canary), "failed": True}
         return check
 
+    def as_shipped(self, times: tuple[float, float], most: float, *, positions: int) -> Check:
+        """Return the check that a package's roundings move answers as far as their simulation does.
+
+        Args:
+            times: How many times as far: the package, and two swapped heads.
+            most: That are allowed.
+            positions: How many were compared.
+        """
+        bound = Threshold(most, "most")
+        return self._check(
+            "as_shipped",
+            "rounding_over_expected",
+            "<=",
+            bound,
+            times,
+            "two heads swapped",
+            positions=positions,
+        )
+
     def uncaught(self, stage: str, expected: Array, canary: Canary) -> Check:
         """Return a check that fails, for a stage of which no check notices the canary."""
         error = self.error(expected, canary.answers)
@@ -299,6 +326,16 @@ class Judge:
             "note": f"nothing in this stage notices {canary.mutation}, so passing it proves nothing",
             "against": dict(self.against),
         }
+
+
+def allowed(tolerance: Tolerance, noise: float) -> Threshold:
+    """Return the error that a comparison allows.
+
+    Args:
+        tolerance: From `TOLERANCES`.
+        noise: The largest error between answers that are equally right.
+    """
+    return _bounded(tolerance.factor * noise, tolerance.least, tolerance.most)
 
 
 def _bounded(value: float, least: float, most: float) -> Threshold:

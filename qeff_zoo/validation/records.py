@@ -16,6 +16,7 @@ from qeff_zoo.errors import CompileError
 from qeff_zoo.models import made_of, recipe_digest, target_evidence, tiny_evidence
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import adapter_axis, base_name, source_in
+from qeff_zoo.package.proof import sentences
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.validation.parity import Array, Check
 
@@ -30,6 +31,7 @@ class Record:
         level: Of the validation.
         checks: As in the manifest's `validation`.
         reported: What was measured without being judged: the noise floors, how far greedy answers agree.
+        costs: What rounding costs, as in the manifest's `costs`.
         versions: Of what was compared.
         sequences: Token ids of what was run.
         arrays: What was answered: the largest logits, or whole embeddings.
@@ -38,6 +40,7 @@ class Record:
     level: str
     checks: list[Check]
     reported: Mapping[str, Any]
+    costs: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str]
     sequences: list[list[int]] = field(repr=False)
     arrays: Mapping[str, Array] = field(repr=False)
@@ -56,6 +59,10 @@ class Record:
             for check in self.checks
             if not check["passed"]
         ]
+
+    def in_manifest(self) -> dict[str, Any]:
+        """Return the entries of a manifest: its checks, and what rounding costs."""
+        return {"validation": self.checks, **({"costs": self.costs} if self.costs else {})}
 
     def save_evidence(self, folder: Path) -> Path:
         """Write the arrays to `evidence/validation.npz` of a package's folder."""
@@ -228,6 +235,8 @@ def _entry(package: Package, record: Record) -> dict[str, Any]:
         "verdict": "validated" if record.passed else "failed",
         "checks": record.checks,
         "reported": record.reported,
+        "costs": record.costs,
+        "proof": sentences(record.checks, record.costs),
         "versions": record.versions,
         "prompts": record.sequences,
         "reference": _top_answers(record),

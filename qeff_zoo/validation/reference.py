@@ -8,19 +8,22 @@ and sequence, an array of logits, one embedding, or labels' logits. The weights 
 
     reference   float32, eager attention, each sequence alone and whole; of quantized checkpoints their dequantized
                 weights
-    rounded     of packages that round: the same with the weights that the package rounds rounded, and
-                the left sides of products where it rounds those
-    noise       as right, but not the same: every sum in another order, sequences in padded batches;
-                of quantized packages with rounded weights
+    rounded     the same with the weights that the package rounds rounded; what follows has them, too
+    noise       as right, but not the same: every sum in another order, sequences in padded batches
     half        of packages that compute in float16: as right, computed by transformers in float16
+    double      as right, in float64; of small models that are not quantized
+    simulated   of packages that round activations: the left sides of products rounded likewise
     device      of predicted packages: in all of the device's numerics, see `qeff_zoo.validation.reference_device`
     device_noise    the same with every sum in another order
-    double      as right, in float64; of small models that are not quantized
-    canary      wrong on purpose: two heads of the first layer swapped, else as the package computes
-    plain_canary    of packages that round: all heads of that layer in reverse, for where noise hides the canary
+    canary.N    wrong on purpose, from the slightest on, as far as it takes until each stage notices one: see
+                `qeff_zoo.validation.reference_damage`
+    swapped     of packages that round activations: two heads swapped
 
-Where a model chooses, of experts or of keys, `noise` and `double` choose as the variant that they are compared with
-does, so that they differ by their arithmetic alone. And that variant runs again for every run of the package in which
+and for each fault of a stage (`qeff_zoo.validation.faults`) `fault.N`. `loss.VARIANT` and `divergence.VARIANT` are what
+rounding costs, see `qeff_zoo.validation.reference_losses`.
+
+Where a model chooses, of experts or of keys, `noise`, `half` and `double` choose as the variant that they are compared
+with does, so that they differ by their arithmetic alone. And that variant runs again for every run of the package in which
 another choice was equally right by the reference's own scores: see `qeff_zoo.validation.reference_choices`.
 """
 
@@ -28,7 +31,6 @@ import importlib.metadata
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -36,18 +38,20 @@ import numpy as np
 import torch
 import transformers
 
+from qeff_zoo import tasks
 from qeff_zoo.numerics import DeviceNumerics, Numerics
 from qeff_zoo.validation.reference_choices import Choices
+from qeff_zoo.validation.reference_damage import damaged
 from qeff_zoo.validation.reference_device import computing_as
 from qeff_zoo.validation.reference_formats.orders import by_parameter
 from qeff_zoo.validation.reference_loading import about_quantization, decoded_weights, load_model
+from qeff_zoo.validation.reference_noticing import Noticing
 from qeff_zoo.validation.reference_numerics import (
     Arithmetic,
     Widest,
     compute_in_float64,
     in_float16,
     round_weights,
-    swapped_heads,
 )
 from qeff_zoo.validation.reference_subjects import Answers, answers_of, read_request
 
@@ -79,12 +83,12 @@ def main(arguments: Sequence[str]) -> None:
     chosen = {name: array for name, array in arrays.items() if not name.startswith(brought)}
     choices = Choices(request["runs"], chosen, **request["noise"])
     greedy = answers.greedy(**request["greedy"]) if request.get("greedy") else []
-    arrays, mutations = _run_variants(model, request, answers, choices)
+    arrays, noticed = _run_variants(model, request, answers, choices)
     about = {
         "class": type(model).__name__,
         "transformers": transformers.__version__,
         "torch": importlib.metadata.version("torch"),
-        "mutations": mutations,
+        "noticed": noticed,
         "greedy": greedy,
         "choices": choices.summary(),
         **about_quantization(request),
@@ -95,43 +99,59 @@ def main(arguments: Sequence[str]) -> None:
 
 def _run_variants(
     model: Any, request: Mapping[str, Any], answers: Answers, choices: Choices
-) -> tuple[dict[str, Array], dict[str, str]]:
-    """Run every variant; return `variant.sequence` arrays, and by canary what its damage was."""
-    runs = {"reference": answers.alone(choices.note)}
+) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Run every variant; return `variant.sequence` arrays, and what damage each stage noticed."""
     numerics = Numerics.from_dict(request["numerics"])
+    runs = {"reference": answers.alone(choices.note)}
+    losses = answers.losses() if numerics.rounds else None
+    found = losses.measure("reference") if losses else {}
     weights = None if request.get("gguf") else decoded_weights(Path(request["checkpoint"]))
     orders = by_parameter(model, weights.tensors, weights.orders) if weights else {}
     left_sides = round_weights(model, numerics.matrices, orders)
-    as_the_package = Arithmetic(left_sides if numerics.int8_activations else {}, halved=False)
-    if numerics.rounds:
-        with as_the_package:
-            runs["rounded"] = answers.alone(choices.note)
+    judged = "reference"
+    if numerics.rounds_weights:
+        judged = "rounded"
+        runs["rounded"] = answers.alone(choices.note)
+        found |= losses.measure("rounded") if losses else {}
     with Arithmetic(halved=True):
         runs["noise"] = answers.together(choices.repeat)
+    if numerics.int8_activations:
+        with Arithmetic(left_sides, halved=False):
+            runs["simulated"] = answers.alone()
+            found |= losses.measure("simulated") if losses else {}
+        with damaged(answers.halves):
+            runs["swapped"] = answers.alone()
     if numerics.activations == "float16":
         runs["half"] = _in_float16(model, answers, choices)
-    with as_the_package:
-        told = _run_told(answers, choices)
-    mutations = {}
-    for name in ("canary", "plain_canary") if numerics.rounds else ("canary",):
-        with ExitStack() as damage, as_the_package:
-            halves = [swapped_heads(one, every=name != "canary") for one in answers.halves]
-            mutations[name] = " and ".join(damage.enter_context(half) for half in halves)
-            runs[name] = answers.alone()
+    told = _run_told(answers, choices)
+    others = [runs[name] for name in ("noise", "half") if name in runs]
+    expected = runs[judged]
     if request.get("device"):
         runs |= _run_device(model, DeviceNumerics(**request["device"]), answers, choices)
-    elif not numerics.rounds and sum(weight.numel() for weight in model.parameters()) < _SMALL:
-        compute_in_float64(model)
-        torch.set_default_dtype(torch.float64)  # for what transformers makes on the way
-        with Widest():
-            runs["double"] = answers.alone(choices.repeat)
+        expected, others = runs["device"], [runs["device_noise"]]
+    kind = tasks.find(request["task"]).answers
+    damages, noticed = Noticing(model, answers, request, kind, expected, others).run()
+    if not numerics.rounds and "device" not in runs and _is_small(model):
+        runs["double"] = _in_float64(model, answers, choices)
     arrays = {
         f"{variant}.{number}": array
-        for variant, found in runs.items()
-        for number, array in enumerate(found)
+        for variant, every in (*runs.items(), *damages.items())
+        for number, array in (every.items() if isinstance(every, Mapping) else enumerate(every))
     }
-    judged = "rounded" if numerics.rounds else "reference"
-    return arrays | {f"{judged}.{name}": array for name, array in told.items()}, mutations
+    arrays |= {f"{judged}.{name}": array for name, array in told.items()}
+    return arrays | found, noticed
+
+
+def _is_small(model: Any) -> bool:
+    return sum(weight.numel() for weight in model.parameters()) < _SMALL
+
+
+def _in_float64(model: Any, answers: Answers, choices: Choices) -> list[Array]:
+    """Compute in float64; the model's weights stay so."""
+    compute_in_float64(model)
+    torch.set_default_dtype(torch.float64)  # for what transformers makes on the way
+    with Widest():
+        return answers.alone(choices.repeat)
 
 
 def _in_float16(model: Any, answers: Answers, choices: Choices) -> list[Array]:

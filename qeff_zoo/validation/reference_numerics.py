@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Hugging Face model in other numerics: its weights rounded, its sums reordered, heads of it swapped.
+"""A Hugging Face model in other numerics: its weights rounded, its sums reordered.
 
-Only the reference process imports this. What is rounded or reordered is as right as the original
-and shows how far right answers lie apart; what has its heads swapped is wrong and must be noticed.
+Only the reference process imports this. What is rounded or reordered is as right as the original, and shows how far
+right answers lie apart.
 """
 
 from collections import defaultdict
@@ -17,17 +17,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
-from transformers.pytorch_utils import Conv1D
 
 from qeff_zoo.numerics import RoundedMatrix
 from qeff_zoo.validation.reference_formats.orders import Orders, order_of
 from qeff_zoo.weights.quantization import round_trip
 
 _INT8_MAX = 127
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
-_MATRICES = (nn.Linear, Conv1D, nn.Conv1d)
-_PARTS = 2  # of the channels of a model without heads
-_COLORS = 3
 _aten = torch.ops.aten
 _PRODUCTS = {
     _aten.mm.default: _aten.mm.default,
@@ -212,80 +207,3 @@ def _to_int8_and_back(values: Tensor, side: LeftSide) -> Tensor:
     scale: Tensor = blocks.abs().amax(-1, keepdim=True) / _INT8_MAX
     rounded: Tensor = torch.round(blocks / scale.where(scale > 0, 1.0)) * scale
     return rounded.flatten(-2)[..., torch.argsort(order)]
-
-
-@contextmanager
-def swapped_heads(model: Any, *, every: bool = False) -> Iterator[str]:
-    """Swap the first and the last head of the first mixer of tokens for a while; yields what was done.
-
-    Args:
-        model: Of transformers.
-        every: Put all heads in reverse order.
-    """
-    config = model.config.get_text_config()
-    layers = getattr(config, "per_layer_config", None)
-    # Which need not have as many heads each; of convolutions there are stages, and no number of layers.
-    if layers is not None and hasattr(config, "num_hidden_layers"):
-        config = layers[0]
-    told = getattr(config, "num_attention_heads", 0) or getattr(config, "num_heads", 0) or _PARTS
-    heads = int(told[0] if isinstance(told, list | tuple) else told)  # of the first stage
-    beside = config is not model.config and hasattr(model, "get_decoder")
-    name, projection = _mixer_output(model.get_decoder() if beside else model, heads)
-    said = f"heads 0 and {heads - 1} swapped before {name}"
-    if every:
-        said = f"all {heads} heads in reverse before {name}"
-    axis = 1 if isinstance(projection, _CONVOLUTIONS) else -1
-
-    def swapped(values: Tensor) -> Tensor:
-        first, *between, last = values.chunk(heads, axis)
-        return torch.cat([last, *(between[::-1] if every else between), first], axis)
-
-    if type(projection) is nn.Linear:  # whose weight a model may multiply by without calling it
-        weight, right = projection.weight.data, projection.weight.data.clone()
-        weight.copy_(swapped(right))  # in place, by which `Arithmetic` knows it
-        try:
-            yield said
-        finally:
-            weight.copy_(right)
-        return
-    handle = projection.register_forward_pre_hook(lambda _, args: (swapped(args[0]),))
-    try:
-        yield said
-    finally:
-        handle.remove()
-
-
-def _mixer_output(model: Any, heads: int) -> tuple[str, nn.Module]:
-    """Find the layer that joins the heads: the last matrix of the first attention, or of what stands in its place."""
-    modules = list(model.named_modules())
-    width = getattr(model.config.get_text_config(), "hidden_size", None)
-    attentions = [item for item in modules if "Attention" in type(item[1]).__name__]
-    # A whole layer may have that in its name, and ends with a matrix of its MLP.
-    attentions.sort(key=lambda item: not type(item[1]).__name__.endswith("Attention"))
-    mixers = [item for item in modules if hasattr(item[1], "layer_idx")]
-    for path, module in [*attentions, *mixers]:
-        within = [item for item in module.named_modules() if isinstance(item[1], _MATRICES)]
-        # Those of its own, not of what chooses its keys.
-        layers = [item for item in within if "." not in item[0]] or within
-        # It returns what the model adds to its tokens; a gate behind it does not.
-        whole = [item for item in layers if _outputs(item[1]) == width]
-        for name, layer in (whole or layers)[-1:]:
-            if heads > 1 and _inputs(layer) % heads == 0:
-                return f"{path}.{name}", layer
-    # What has convolutions alone mixes pixels in the first that does not read colors.
-    for path, module in modules:
-        if isinstance(module, nn.Conv2d) and module.in_channels > _COLORS:
-            return path, module
-    raise ValueError(f"{type(model).__name__} has no attention with several heads to swap.")
-
-
-def _inputs(layer: Any) -> int:
-    if isinstance(layer, Conv1D):
-        return int(layer.nx)
-    return int(layer.in_channels if isinstance(layer, nn.Conv1d) else layer.in_features)
-
-
-def _outputs(layer: Any) -> int:
-    if isinstance(layer, Conv1D):
-        return int(layer.nf)
-    return int(layer.out_channels if isinstance(layer, nn.Conv1d) else layer.out_features)

@@ -4,6 +4,7 @@
 Only the reference process imports this.
 """
 
+import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,8 +25,11 @@ from qeff_zoo import tasks
 from qeff_zoo.validation import reference_heads
 from qeff_zoo.validation.cases import tokens_after, tokens_of_layer
 from qeff_zoo.validation.drawings import NUMBERS, draw
+from qeff_zoo.validation.faults import Fault
 from qeff_zoo.validation.reference_choices import Watching, unwatched
+from qeff_zoo.validation.reference_damage import inputs_of, narrow_window
 from qeff_zoo.validation.reference_layers import OfLayer
+from qeff_zoo.validation.reference_losses import Losses
 from qeff_zoo.validation.reference_media import Media, of_tokens
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -71,10 +75,23 @@ class Answers:
 
     def together(self, watching: Watching) -> list[Array]:
         """Run sequences in padded batches of those that are about as long."""
-        found: dict[int, Array] = {}
-        for group in _alike([len(sequence) for sequence in self._sequences]):
-            found.update(zip(group, self._watched(group, watching), strict=True))
+        found = self.some(range(len(self._sequences)), watching)
         return [found[number] for number in range(len(self._sequences))]
+
+    def some(self, numbers: Sequence[int], watching: Watching | None = None) -> dict[int, Array]:
+        """Run some sequences in padded batches of those that are about as long; return (positions, values) each."""
+        found: dict[int, Array] = {}
+        for group in _alike({number: len(self._sequences[number]) for number in numbers}):
+            found.update(zip(group, self._watched(group, watching), strict=True))
+        return found
+
+    def faulty(self, fault: Fault) -> dict[int, Array]:
+        """Run the sequences of a stage with its fault; return (positions, values) each, nothing if there is none."""
+        return {}
+
+    def losses(self) -> "Losses | None":
+        """Begin to compare what variants predict of one text; None where answers are not logits of its tokens."""
+        return None
 
     def told(self, number: int, length: int, watching: Watching) -> Array:
         """Run the beginning of a sequence, or more; return (positions, values) of those within it."""
@@ -99,10 +116,10 @@ class Answers:
         raise NotImplementedError
 
 
-def _alike(lengths: Sequence[int]) -> list[list[int]]:
+def _alike(lengths: Mapping[int, int]) -> list[list[int]]:
     """Group the numbers of sequences: at most four, none half as long as another."""
     groups: list[list[int]] = []
-    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
+    for number in sorted(lengths, key=lambda number: -lengths[number]):
         last = groups[-1] if groups else []
         if last and len(last) < _TOGETHER and 2 * lengths[number] >= lengths[last[0]]:
             last.append(number)
@@ -127,6 +144,7 @@ class _Logits(Answers):
         self._heads, self._drafted = reference_heads.attach(model, request.get("speculator"))
         # A position is there once for its own logits, and once for each head's.
         self._positions = [one[:: 1 + self._drafted] for one in request["positions"]]
+        self._fault: Fault | None = None
 
     def _run(self, numbers: list[int], length: int | None) -> list[Array]:
         if len(numbers) > 1 and not self._media.together:
@@ -138,6 +156,10 @@ class _Logits(Answers):
         ]
         rows = [row for row, positions in enumerate(wanted) for _ in positions]
         columns = [position for positions in wanted for position in positions]
+        if self._fault:
+            starts = [self._fault.starts.get(number, 0) for number in numbers]
+            inputs = inputs_of(self._fault, inputs, starts)
+            columns = [column + (self._fault.kind == "extra") for column in columns]
 
         def keep(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
             # Some models answer for what they saw before the tokens, too.
@@ -167,6 +189,41 @@ class _Logits(Answers):
         tick()
         ends = np.cumsum([len(positions) * (1 + self._drafted) for positions in wanted])
         return list(np.split(logits.float().numpy(), ends[:-1]))
+
+    def faulty(self, fault: Fault) -> dict[int, Array]:
+        """Run the sequences of a stage with its fault, of text that a decoder alone reads."""
+        takes = inspect.signature(of_tokens(self._model).forward).parameters
+        if not self._plain or (fault.kind == "position" and "position_ids" not in takes):
+            return {}
+        self._fault = fault if fault.kind != "window" else None
+        narrow = narrow_window(self._model) if fault.kind == "window" else nullcontext()
+        try:
+            with narrow:
+                return {
+                    number: self._run([number], stop)[0] for number, stop in fault.stops.items()
+                }
+        except (IndexError, RuntimeError):  # beyond the positions that the model has
+            return {}
+        finally:
+            self._fault = None
+
+    @property
+    def _plain(self) -> bool:
+        """Whether all that the model reads is the tokens of its answers."""
+        media = any(self._media.among(number) for number in range(len(self._sequences)))
+        return type(self) is _Logits and not (media or self._heads)
+
+    def losses(self) -> Losses | None:
+        """Begin to compare what variants predict of the longest sequence."""
+        longest = max(self._sequences, key=len)
+        if not self._plain or len(longest) < 2:
+            return None
+        return Losses(self._predict, longest)
+
+    def _predict(self, input_ids: Tensor) -> Tensor:
+        tick()
+        logits: Tensor = of_tokens(self._model)(input_ids=input_ids, use_cache=False).logits
+        return logits
 
     def _beginning(self, number: int, length: int | None) -> Any:
         # transformers takes all tokens of a picture or none.

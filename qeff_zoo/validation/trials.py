@@ -27,6 +27,7 @@ from qeff_zoo.tasks import Task, find
 from qeff_zoo.validation import cases, drawings, sample_media, sample_sounds, sample_texts
 from qeff_zoo.validation.beside import OfHeads, OfLayer, drafting
 from qeff_zoo.validation.choices import Run, read_choices
+from qeff_zoo.validation.faults import Fault, of_stages
 
 #: Called after every step with 1; how many there will be is not known before.
 Progress: TypeAlias = Callable[[int], None]
@@ -59,6 +60,7 @@ class Trial:
         sounds: What went in, of what reads sounds: (samples,) or (frames, bins) of features; of each sequence that is
             written of one, (bins, frames).
         texts: Token ids of what pictures are matched with; as sequences, they come after the pictures.
+        faults: Those that the stages are there for.
     """
 
     sequences: list[list[int]]
@@ -74,6 +76,7 @@ class Trial:
     sources: Sequence[Sequence[int]] = ()
     sounds: Sequence[Array] = ()
     texts: Sequence[Sequence[int]] = ()
+    faults: Sequence[Fault] = ()
 
 
 def try_package(
@@ -96,7 +99,7 @@ def try_package(
         window_rows=_window_rows(program),
         longest=max(_LEAST_LONG, _BYTES_READ // package.size),
     )
-    opened = open_heads(package, threads, session.decoder)
+    opened = open_heads(package, threads, session.decoder, opening)
     return _try_decoder(
         session, stages, rows, step, drafting(opened, session.decoder) if opened else None
     )
@@ -320,6 +323,7 @@ def _try_decoder(
         keys=keys,
         answers=answers,
         runs=rows.runs,
+        faults=of_stages(drawn.stages),
         media=drawn.media,
         of_media=drawn.of_media,
         drawn=tokens if decoder.sampler else {},

@@ -102,5 +102,13 @@ class OpenvinoTarget(OrtTarget):
 
         return session.open_program(package, role, threads=threads, lean=lean)
 
+    def open_unrounded(
+        self, package: "Package", role: str, *, threads: int | None = None, choices: bool = False
+    ) -> "Program":
+        """Open a program in both engines, neither of which rounds activations; choices are not returned."""
+        from qeff_zoo.targets.openvino import session
+
+        return session.open_program(package, role, threads=threads, unrounded=True)
+
 
 TARGET = OpenvinoTarget()

@@ -6,6 +6,7 @@ Runtime's program: OpenVINO reads them, and returns what a call adds, which is c
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,12 @@ _MANY = 4
 
 
 def open_program(
-    package: Package, role: str, *, threads: int | None = None, lean: bool = False
+    package: Package,
+    role: str,
+    *,
+    threads: int | None = None,
+    lean: bool = False,
+    unrounded: bool = False,
 ) -> "OpenvinoProgram":
     """Open a program of a package.
 
@@ -34,6 +40,8 @@ def open_program(
         role: Of the program.
         threads: CPU threads that compute one operator; None for one per physical core.
         lean: See `qeff_zoo.targets.ort.trial`.
+        unrounded: Leave out the rounding of activations: OpenVINO multiplies floats, for ONNX Runtime see
+            `qeff_zoo.targets.ort.unrounded`.
 
     Raises:
         GenerationError: The KV cache does not fit into memory.
@@ -44,11 +52,16 @@ def open_program(
     # First, since it reads nothing outside the package; without states for that alone.
     few = None
     if program.states:
-        few = onnx_runtime.open_program(package, role, threads=threads, lean=lean)
+        few = onnx_runtime.open_program(
+            package, role, threads=threads, lean=lean, unrounded=unrounded
+        )
     else:
         onnx_runtime.open_graph(path, threads=threads)
     try:
-        many = compiled(path, program.numerics, threads)
+        numerics = (
+            replace(program.numerics, int8_activations=False) if unrounded else program.numerics
+        )
+        many = compiled(path, numerics, threads)
     except RuntimeError as error:
         raise PackageError(
             f"OpenVINO cannot open {str(path)!r}: {reason(error)}. Expected a package as it was built. Run `qeff-zoo "

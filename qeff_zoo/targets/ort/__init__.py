@@ -111,6 +111,14 @@ class OrtTarget:
 
         return session.open_program(package, role, threads=threads, choices=choices, lean=lean)
 
+    def open_unrounded(
+        self, package: "Package", role: str, *, threads: int | None = None, choices: bool = False
+    ) -> "Program":
+        """Open a program in ONNX Runtime, its products computed of parts that lose nothing."""
+        from qeff_zoo.targets.ort import session
+
+        return session.open_program(package, role, threads=threads, choices=choices, unrounded=True)
+
     def accompany(self, folder: Path, manifest: Mapping[str, Any]) -> None:
         """Write what onnxruntime-genai and ONNX Runtime's API of model packages read."""
         from qeff_zoo.targets.ort import genai, model_package

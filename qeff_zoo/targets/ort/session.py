@@ -47,6 +47,7 @@ def open_program(
     threads: int | None = None,
     choices: bool = False,
     lean: bool = False,
+    unrounded: bool = False,
 ) -> "OrtProgram":
     """Open a program of a package.
 
@@ -56,6 +57,7 @@ def open_program(
         threads: CPU threads that compute one operator; None for one per physical core.
         choices: Return what is chosen of experts and keys as well.
         lean: See `qeff_zoo.targets.ort.trial`.
+        unrounded: Leave out the rounding of activations, see `qeff_zoo.targets.ort.unrounded`.
 
     Raises:
         GenerationError: There is no graph, or the KV cache does not fit into memory.
@@ -63,8 +65,8 @@ def open_program(
     program = package.program(role)
     path = package.path / program.path
     graph = None
-    if path.is_file() and (choices or lean):
-        graph = _changed(path, return_choices=choices, shorten=lean)
+    if path.is_file() and (choices or lean or unrounded):
+        graph = _changed(path, return_choices=choices, shorten=lean, unround=unrounded)
     session = open_graph(
         path, threads=threads, prepack=not lean and _prepacks(package), graph=graph
     )
@@ -84,14 +86,14 @@ def open_portable(path: Path, specializations: Specializations) -> "OrtProgram":
     return OrtProgram(open_graph(path), states, specializations)
 
 
-def _changed(path: Path, *, return_choices: bool, shorten: bool) -> bytes | None:
-    """Return a graph, without its weights, that returns its choices or is shortened; None where nothing changes."""
+def _changed(path: Path, *, return_choices: bool, shorten: bool, unround: bool) -> bytes | None:
+    """Return a graph, without its weights, changed as its flags say; None if nothing changes."""
     # Running a package needs no onnx_ir.
     import onnx_ir as ir
     from google.protobuf.message import DecodeError
 
     from qeff_zoo.passes import choices
-    from qeff_zoo.targets.ort import trial
+    from qeff_zoo.targets.ort import trial, unrounded
 
     try:
         model = ir.load(path)
@@ -99,6 +101,7 @@ def _changed(path: Path, *, return_choices: bool, shorten: bool) -> bytes | None
         return None  # ONNX Runtime, which opens it as it is, says what is wrong
     changed = choices.return_choices(model.graph) if return_choices else 0
     changed += trial.shorten(model.graph) if shorten else 0
+    changed += unrounded.unround(model.graph) if unround else 0
     return ir.to_proto(model).SerializeToString() if changed else None
 
 

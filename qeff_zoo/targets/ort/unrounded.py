@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A graph without the rounding of activations: the same packed weights and kernels, each product computed of parts.
+
+MatMulNBits and QGemm round their left side to int8. A left side that is rounded already loses nothing, so
+
+    x = r1 + r2 + rest      r1 = x rounded to int8 in the kernel's blocks, r2 = x - r1 rounded likewise
+
+and a product is the sum of the shipped kernel's products of the three parts. The error left is that of the rest,
+1/254**2 of the usual one. QMoE has a function between its two products, so it computes in float32 (accuracy level 1) instead.
+"""
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.tape import Tape
+
+_STEPS = 127
+_PARTS = 3
+_LEAST = 1e-30  # of a block's largest magnitude: a block of zeros is divided, too
+#: Operators between QuantizeLinear and QGemm, which only move integers.
+_MOVES = {"Reshape", "Split", "Gather", "GatherND", "Unsqueeze", "Squeeze", "Transpose"}
+_FLOAT32 = 1
+_BIAS = 5  # input of MatMulNBits
+
+
+def unround(graph: ir.Graph) -> int:
+    """Compute every product that rounds its left side of parts, in place; return how many did.
+
+    Args:
+        graph: Lowered for ONNX Runtime.
+    """
+    splitter = _Splitter(graph)
+    for node in list(graph):
+        if node.op_type == "MatMulNBits" and "accuracy_level" in node.attributes:
+            splitter.split_blocks(node)
+        elif node.op_type == "QMoE" and "accuracy_level" in node.attributes:
+            node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", _FLOAT32)
+            splitter.count += 1
+        elif node.op_type == "QGemm":
+            splitter.split_rows(node)
+    if splitter.count:
+        graph.extend(splitter.tape.nodes)
+        graph.sort()
+    return splitter.count
+
+
+class _Splitter:
+    """Parts of the values of one graph, each made once."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.tape, self.count = Tape(), 0
+        self._graph = graph
+        self._floats: dict[tuple[ir.Value, int], list[ir.Value]] = {}
+        self._integers: dict[ir.Value, list[ir.Value]] = {}
+
+    def split_blocks(self, node: ir.Node) -> None:
+        """Compute a product by integers in blocks of parts of its left side."""
+        x, *others = node.inputs
+        assert x is not None
+        block, columns = (node.attributes.get_int(name, 0) for name in ("block_size", "K"))
+        if (x, block) not in self._floats:
+            self._floats[x, block] = self._parts_of_blocks(x, block, columns)
+        products = []
+        for number, part in enumerate(self._floats[x, block]):
+            if number and len(others) >= _BIAS:
+                others[_BIAS - 1] = None  # added once
+            products.append(self._again(node, [part, *others])[0])
+        self._replace(node, products)
+
+    def split_rows(self, node: ir.Node) -> None:
+        """Compute a product by integers of whole rows of parts of its left side."""
+        x, *others = node.inputs
+        assert x is not None
+        products = []
+        for number, part in enumerate(self._parts_of_integers(x)):
+            (product,) = self._again(node, [part, *others])
+            share = self._constant(np.float32((2 * _STEPS) ** -number))
+            products.append(self.tape.op("Mul", [product, share]) if number else product)
+        self._replace(node, products)
+
+    def _parts_of_blocks(self, x: ir.Value, block: int, columns: int) -> list[ir.Value]:
+        parts, rest = [], x
+        for _ in range(_PARTS - 1):
+            parts.append(self._rounded(rest, block, columns))
+            rest = self.tape.op("Sub", [rest, parts[-1]])
+        return [*parts, rest]
+
+    def _rounded(self, x: ir.Value, block: int, columns: int) -> ir.Value:
+        """Round to int8 and back in blocks of the last axis, as the kernel does."""
+        op, spare = self.tape.op, -columns % block
+        rows = op("Reshape", [x, self._constant([-1, columns])])
+        if spare:
+            rows = op("Pad", [rows, self._constant([0, 0, 0, spare])])
+        blocks = op("Reshape", [rows, self._constant([-1, block])])
+        largest = op("ReduceMax", [op("Abs", [blocks]), self._constant([-1])])
+        largest = op("Max", [largest, self._constant(np.float32(_LEAST))])
+        scale = op("Div", [largest, self._constant(np.float32(_STEPS))])
+        back = op("Mul", [op("Round", [op("Div", [blocks, scale])]), scale])
+        back = op("Reshape", [back, self._constant([-1, columns + spare])])
+        if spare:
+            bounds = [self._constant([number]) for number in (0, columns, 1)]
+            back = op("Slice", [back, *bounds])
+        return op("Reshape", [back, op("Shape", [x])])
+
+    def _parts_of_integers(self, value: ir.Value) -> list[ir.Value]:
+        """Return a value of integers for each part, in units of that part's scale."""
+        if value not in self._integers:
+            node = value.producer()
+            assert node is not None
+            if node.op_type == "QuantizeLinear":
+                self._integers[value] = self._quantized(node)
+                return self._integers[value]
+            assert node.op_type in _MOVES, node.op_type
+            source, *others = node.inputs
+            assert source is not None
+            moved = [self._again(node, [part, *others]) for part in self._parts_of_integers(source)]
+            for place, output in enumerate(node.outputs):
+                self._integers[output] = [outputs[place] for outputs in moved]
+        return self._integers[value]
+
+    def _quantized(self, node: ir.Node) -> list[ir.Value]:
+        rest, *others = node.inputs
+        parts = []
+        for _ in range(_PARTS):
+            parts.append(self._again(node, [rest, *others])[0])
+            rest = self.tape.op("Sub", [rest, self.tape.op("Round", [rest])])
+            rest = self.tape.op("Mul", [rest, self._constant(np.float32(2 * _STEPS))])
+        return parts
+
+    def _again(self, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value]:
+        """Add a copy of a node with other inputs; return its outputs."""
+        outputs = self.tape.op_multi_out(
+            node.op_type,
+            inputs,
+            {**node.attributes},
+            num_outputs=len(node.outputs),
+            domain=node.domain,
+        )
+        return list(outputs)
+
+    def _constant(self, value: object) -> ir.Value:
+        array = np.asarray(value, None if isinstance(value, np.generic) else np.int64)
+        return self.tape.op("Constant", [], {"value": ir.tensor(array)})
+
+    def _replace(self, node: ir.Node, products: list[ir.Value]) -> None:
+        """Put the sum of products, the least first, in place of a node's result."""
+        total = products[-1]
+        for product in reversed(products[:-1]):
+            total = self.tape.op("Add", [total, product])
+        old = node.outputs[0]
+        total.name, total.type, total.shape = old.name, old.type, old.shape
+        old.name = None
+        ir.convenience.replace_all_uses_with(old, total, replace_graph_outputs=True)
+        self._graph.remove(node, safe=True)
+        self.count += 1
