@@ -37,8 +37,8 @@ from qeff_zoo.transforms import apply
 from qeff_zoo.transforms.modules import language_model
 from qeff_zoo.transforms.recurrence import kernels_of
 from qeff_zoo.validation.parity import relative_errors
+from qeff_zoo.validation.reference_damage import HEADS, SWAPPED, damaged
 from qeff_zoo.validation.reference_media import of_tokens
-from qeff_zoo.validation.reference_numerics import swapped_heads
 from qeff_zoo.weights import expressions
 
 RECIPES = [pytest.param(name, id=name) for name in list_model_types()]
@@ -287,16 +287,17 @@ def test_decoder_agrees_with_hugging_face(decoder: Subject, how: str, scenario: 
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_swapped_heads_show(name: str) -> None:
+def test_damaged_heads_show(name: str) -> None:
     """Else nothing that `validate` compares proves anything."""
     model = parity.subject(name).hf
     reads, ids = of_tokens(model), torch.from_numpy(parity.tokens())
     with torch.no_grad():
         right = reads(input_ids=ids)[0]
-        with swapped_heads(model) as mutation:
-            wrong = reads(input_ids=ids)[0]
-    assert mutation.startswith("heads 0 and")
-    assert relative_errors(right[0].numpy(), wrong[0].numpy()).max() > 1e-3
+        for damage in HEADS[0], SWAPPED:
+            with damaged([model], damage):
+                wrong = reads(input_ids=ids)[0]
+            least = 1e-3 if damage is SWAPPED else 1e-4
+            assert relative_errors(right[0].numpy(), wrong[0].numpy()).max() > least
 
 
 @pytest.mark.parametrize("name", DECODERS)

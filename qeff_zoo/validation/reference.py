@@ -23,8 +23,8 @@ and for each fault of a stage (`qeff_zoo.validation.faults`) `fault.N`. `loss.VA
 rounding costs, see `qeff_zoo.validation.reference_losses`.
 
 Where a model chooses, of experts or of keys, `noise`, `half` and `double` choose as the variant that they are compared
-with does, so that they differ by their arithmetic alone. And that variant runs again for every run of the package in which
-another choice was equally right by the reference's own scores: see `qeff_zoo.validation.reference_choices`.
+with does, so that they differ by their arithmetic alone. And that variant runs again for every run of the package in
+which another choice was equally right by the reference's own scores: see `qeff_zoo.validation.reference_choices`.
 """
 
 import importlib.metadata

@@ -6,7 +6,7 @@ MatMulNBits and QGemm round their left side to int8. A left side that is rounded
     x = r1 + r2 + rest      r1 = x rounded to int8 in the kernel's blocks, r2 = x - r1 rounded likewise
 
 and a product is the sum of the shipped kernel's products of the three parts. The error left is that of the rest,
-1/254**2 of the usual one. QMoE has a function between its two products, so it computes in float32 (accuracy level 1) instead.
+1/254**2 of the usual one. QMoE has a function between its two products, so it computes in float32 (accuracy level 1).
 """
 
 import numpy as np
