@@ -244,11 +244,13 @@ def test_measurements_are_recorded_once(
     real._record(found, measuring)
     assert asked == ["reference", "answers", "validate"]
     assert real._is_recorded(found, measuring)
+    records.add_measured(found, {"faults": {"tried": 46}}, tmp_path)
     real._record(found, measuring)
     assert asked.count("reference") == 1
     measured = records.measured(found, tmp_path)
     assert measured is not None
     assert (measured["fixed"], measured["mean_kl"]) == ("digest", 0.01)
+    assert measured["faults"] == {"tried": 46}
 
     monkeypatch.setattr(Kind, "fixed", lambda _: "of another text")
     assert not real._is_recorded(found, measuring)
@@ -256,7 +258,9 @@ def test_measurements_are_recorded_once(
 
 def test_the_table_has_a_cell_for_each_record(tmp_path: Path) -> None:
     figures = {"perplexity": 22.314, "reference": 22.181, "targets": 969, "mean_kl": 0.0021}
-    stored = {**figures, "llama.cpp": {**figures, "perplexity": 22.5, "mean_kl": 0.0053}}
+    faults = {"tried": 46, "noticed": 45, "least": 3.0, "right": 0.1}
+    peer = {**figures, "perplexity": 22.5, "mean_kl": 0.0053}
+    stored = {**figures, "llama.cpp": peer, "faults": faults}
     content = [
         {"weights": "stored", "verdict": "validated", "measured": stored},
         {"weights": "int4", "verdict": "failed", "measured": {**figures, "mean_kl": 0.51}},
@@ -265,7 +269,10 @@ def test_the_table_has_a_cell_for_each_record(tmp_path: Path) -> None:
     path = tmp_path / "local" / f"{MODELS[0].name}.json"
     path.parent.mkdir()
     path.write_text(json.dumps({"records": content}))
-    _, _, row = table.table(tmp_path).splitlines()
+    _, _, row, _, last = table.table(tmp_path).splitlines()
+    assert last.startswith(
+        f"Of 46 faults of {MODELS[0].title} in stored, validation notices 45; the slightest"
+    )
     assert [cell.strip() for cell in row.strip("|").split("|")] == [
         MODELS[0].title,
         "perplexity of 969 tokens; mean KL",

@@ -124,7 +124,7 @@ def add_measured(
     path = _path_of(package, folder)
     content = json.loads(path.read_bytes())
     (entry,) = (one for one in content["records"] if one["build_key"] == package.build_key)
-    entry["measured"] = figures
+    entry["measured"] = {**entry.get("measured", {}), **figures}
     return _write(path, content)
 
 

@@ -12,9 +12,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from qeff_zoo.errors import ZooError
+import package_faults
+
+from qeff_zoo.errors import ParityError, ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.validation import records
+from qeff_zoo.validation.checks import source_of
 from real_models import sentences, speech, table, text
 from real_models.models import MODELS, STORED, Place, RealModel
 
@@ -95,6 +98,8 @@ def _run(model: RealModel, asked: argparse.Namespace, cache: Path) -> Iterator[s
                 package = _build(model, checkpoint, storage)
                 if asked.again or not _is_recorded(package, measuring):
                     _record(package, measuring)
+                if asked.faults and storage == model.damaged:
+                    _damage(package, measuring.place)
             except (ZooError, subprocess.CalledProcessError) as error:
                 yield f"{model.name} in {storage}: {error}"
 
@@ -127,6 +132,22 @@ def _record(package: Package, measuring: Measuring) -> None:
     records.add_measured(package, figures, FOLDER)
 
 
+def _damage(package: Package, place: Place) -> None:
+    """Damage a package in many ways, and record how many of them validation notices."""
+    source = source_of(package, str(place.checkpoint))
+    right, *faults = package_faults.results(package, source)
+    figures = {
+        "right": right.error / right.threshold,
+        "tried": len(faults),
+        "noticed": sum(one.noticed for one in faults),
+        "least": min(one.error / one.threshold for one in faults),
+        "missed": [one.fault for one in faults if not one.noticed],
+    }
+    records.add_measured(package, {"faults": figures}, FOLDER)
+    if right.noticed or figures["missed"]:
+        raise ParityError(f"Validation judges wrongly: {json.dumps(figures)}.")
+
+
 def _answer(*command: str, passes: Sequence[int] = (0,)) -> dict[str, Any]:
     """Run a command of qeff-zoo and return its answer."""
     whole = [sys.executable, "-m", "qeff_zoo", *command]
@@ -153,6 +174,8 @@ def _parser() -> argparse.ArgumentParser:
         help=f"only these of {', '.join(STORED)}",
     )
     parser.add_argument("--again", action="store_true", help="also what is recorded already")
+    text = "also damage the package of Gemma 3 as stored in many ways, a minute each"
+    parser.add_argument("--faults", action="store_true", help=text)
     parser.add_argument(
         "--list", action="store_true", help="only list the models, their licences and wheels"
     )

@@ -57,6 +57,7 @@ class RealModel:
         sha256: Their digest.
         storages: Values of `--weights` to build.
         choices: Other flags of the build.
+        damaged: Storage of the package that `--faults` damages; None for no such package.
     """
 
     name: str
@@ -68,6 +69,7 @@ class RealModel:
     sha256: str
     storages: tuple[str, ...] = FLOATS
     choices: tuple[str, ...] = ()
+    damaged: str | None = None
 
     def checkpoint(self, cache: Path) -> Path:
         """Return the model's checkpoint, which is downloaded and assembled first if it is not in the cache.
@@ -168,6 +170,7 @@ MODELS = (
         sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         storages=STORED,
         choices=_CONTEXT,
+        damaged="stored",
     ),
     RealModel(
         name="SmolLM2-135M-Instruct.Q4_1",
@@ -232,4 +235,4 @@ MODELS = (
 #: Recordings that a wheel has beside its code.
 RECORDINGS = wheel("moonshine-voice")
 #: llama.cpp's library for CPUs of x86-64 under Linux.
-LLAMA_CPP = wheel("llama-cpp-py-sync")
+LLAMA_CPP = wheel("xllamacpp")

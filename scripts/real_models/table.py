@@ -15,18 +15,25 @@ _HEADERS = ("model", "measured", "transformers", *STORED, "llama.cpp")
 
 
 def table(folder: Path = FOLDER) -> str:
-    """Return the table in Markdown, with a row for each model that has a record.
+    """Return the table in Markdown, with a row for each model that has a record, and what faults of it were noticed.
 
     Args:
         folder: Folder of all records.
     """
-    rows = []
+    rows: list[list[str]] = []
+    lines: list[str] = []
     for model in MODELS:
         path = folder / "local" / f"{model.name}.json"
         found = json.loads(path.read_bytes())["records"] if path.is_file() else []
         if measured := {one["weights"]: one for one in found if "measured" in one}:
             rows.append([model.title, *_row(measured)])
-    return tabulate(rows, _HEADERS, tablefmt="github", disable_numparse=True)
+            lines += [
+                f"\n\nOf {one['tried']} faults of {model.title} in {storage}, validation notices {one['noticed']}; the "
+                f"slightest is {one['least']:.3g} times what is allowed, the right package {one['right']:.2g} times."
+                for storage, record in measured.items()
+                if (one := record["measured"].get("faults"))
+            ]
+    return tabulate(rows, _HEADERS, tablefmt="github", disable_numparse=True) + "".join(lines)
 
 
 def _row(records: Mapping[str, Mapping[str, Any]]) -> list[str]:

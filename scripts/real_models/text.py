@@ -23,6 +23,7 @@ from qeff_zoo.validation.checks import source_of
 from qeff_zoo.validation.perplexity import Score, Scoring
 from real_models.models import LLAMA_CPP, Place
 
+ROOT = Path(__file__).parents[2]
 TEXT = Path(__file__).with_name("text.txt")
 #: The tokens before are read in chunks, and are as many as Gemma 3 sees in its local layers. The rest is decoded.
 FIRST = 512
@@ -87,7 +88,7 @@ def measure_llama_cpp(expected: Reference, place: Place) -> dict[str, Any]:
         "windows": [(one.start, one.first, one.stop) for one in scoring.windows],
         "logits": str(place.scratch / "llama-cpp.npy"),
     }
-    path = os.pathsep.join([str(library), str(Path(__file__).parent.parent)])
+    path = os.pathsep.join(map(str, (library, ROOT / "scripts", ROOT / "tests")))
     done = subprocess.run(
         [sys.executable, "-m", "real_models.llama_cpp"],
         input=json.dumps(asked),
