@@ -25,9 +25,11 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.validation import ladder
+from qeff_zoo.validation.checks import source_of
 from qeff_zoo.validation.reference_answers import Answers, Reference
 from qeff_zoo.validation.trials import try_package
 
@@ -422,10 +424,10 @@ def damaged(package: Package, damage: Damage, folder: Path) -> Package:
 
 
 def results(
-    package: Package, checkpoint: Path, only: str = "", threads: int = 1
+    package: Package, checkpoint: Checkpoint | Path, only: str = "", threads: int = 1
 ) -> Iterator[Result]:
     """Try every fault; yield what came of it, first of no fault at all."""
-    config = json.loads((checkpoint / "config.json").read_bytes())
+    config = json.loads((package.path / "config.json").read_bytes())
     config = config.get("text_config", config)
 
     def silent(_: int) -> None:
@@ -469,7 +471,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
     given = parser.parse_args(arguments)
     found = []
-    for one in results(Package.open(given.package), given.checkpoint, given.only):
+    package = Package.open(given.package)
+    for one in results(package, source_of(package, str(given.checkpoint)), given.only):
         found.append(one)
         times = one.error / one.threshold
         print(

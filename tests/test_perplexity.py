@@ -88,6 +88,15 @@ def test_windows_that_do_not_overlap_leave_out_their_first_tokens() -> None:
     assert windows == [Window(0, 1, 4), Window(4, 5, 8)]  # the ninth has no token before it
 
 
+def test_tokens_before_the_first_that_is_scored_are_context() -> None:
+    whole = Scoring(tokens=range(9), window=9, stride=4, first=5)
+    parts = Scoring(tokens=range(20), window=8, stride=4, first=9)
+
+    assert whole.windows == [Window(0, 5, 9)]
+    assert parts.windows == [Window(4, 9, 12), Window(8, 12, 16), Window(12, 16, 20)]
+    assert parts.targets == list(range(9, 20))
+
+
 # --- scores ---------------------------------------------------------------------------------------
 
 

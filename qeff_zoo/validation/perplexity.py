@@ -68,12 +68,14 @@ class Scoring:
         stride: Tokens from one window to the next. As long as the window: no context is read twice, and the first
             token of each window is not scored.
         batch_size: Windows that the reference runs at a time; a package runs as many as it has rows.
+        first: Number of the first token that is scored. Those before it are context.
     """
 
     tokens: Sequence[int]
     window: int
     stride: int
     batch_size: int = 1
+    first: int = 1
 
     @property
     def windows(self) -> list[Window]:
@@ -81,12 +83,17 @@ class Scoring:
         found: list[Window] = []
         for start in range(0, len(self.tokens), self.stride):
             stop = min(start + self.window, len(self.tokens))
-            first = max(start + 1, found[-1].stop if found else 0)
+            first = max(start + 1, self.first, found[-1].stop if found else 0)
             if first < stop:
                 found.append(Window(start, first, stop))
             if stop == len(self.tokens):
                 break
         return found
+
+    @property
+    def targets(self) -> list[int]:
+        """Numbers of the tokens that are scored, ascending."""
+        return [number for one in self.windows for number in range(one.first, one.stop)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,7 +280,11 @@ def prepare(
 
 
 def score_reference(
-    scoring: Scoring, checkpoint: Checkpoint, rope_factors: str | None, step: Progress
+    scoring: Scoring,
+    checkpoint: Checkpoint,
+    rope_factors: str | None,
+    step: Progress,
+    logits: Path | None = None,
 ) -> Score:
     """Score with Hugging Face's unpatched model in float32, in a process of its own.
 
@@ -282,6 +293,7 @@ def score_reference(
         checkpoint: With its weights.
         rope_factors: Of longrope, those of the package; None of other models.
         step: Told of every call.
+        logits: File for the logits that predict each target, `.npy` of (targets, vocabulary); None for no file.
     """
     request = {
         **checkpoint.located,
@@ -289,6 +301,7 @@ def score_reference(
         "tokens": list(scoring.tokens),
         "windows": [(one.start, one.first, one.stop) for one in scoring.windows],
         "batch_size": scoring.batch_size,
+        "logits": None if logits is None else str(logits.absolute()),
     }
     with Reference(None, _REFERENCE) as reference:
         losses = reference.ask(request, step).arrays["losses"]
@@ -303,23 +316,37 @@ def score(scoring: Scoring, decoder: Decoder, step: Progress) -> Score:
         decoder: Runs the graph.
         step: Told of every call.
     """
-    decoder.require_logits("the likelihood of a text")
-    windows, rows = scoring.windows, decoder.sizes.rows
-    groups = [windows[at : at + rows] for at in range(0, len(windows), rows)]
-    read = _losses_of_chunks if decoder.verifies else _losses
-    losses = [loss for group in groups for loss in read(decoder, scoring.tokens, group, step)]
+    losses = [
+        loss_of(logits, scoring.tokens[target])
+        for target, logits in predictions(scoring, decoder, step)
+    ]
     return Score(nats_per_token=math.fsum(losses) / len(losses), targets=len(losses))
 
 
-def _losses(
+def predictions(scoring: Scoring, decoder: Decoder, step: Progress) -> Iterator[tuple[int, Array]]:
+    """Yield each target's number and the logits by which a graph predicts it, in the order of the calls.
+
+    Args:
+        scoring: Windows and their tokens.
+        decoder: Runs the graph.
+        step: Receives the number of finished calls.
+    """
+    decoder.require_logits("the likelihood of a text")
+    windows, rows = scoring.windows, decoder.sizes.rows
+    read = _read_chunks if decoder.verifies else _read_steps
+    for at in range(0, len(windows), rows):
+        yield from read(decoder, scoring.tokens, windows[at : at + rows], step)
+
+
+def _read_steps(
     decoder: Decoder, tokens: Sequence[int], group: Sequence[Window], step: Progress
-) -> Iterator[float]:
-    """Return the loss of every target of as many windows as there are rows, or fewer."""
+) -> Iterator[tuple[int, Array]]:
+    """Yield the targets of as many windows as there are rows, or fewer, from one decode step each."""
     logits = _read_context(decoder, tokens, group, [one.first for one in group], step)
     for offset in range(max(one.stop - one.first for one in group)):
         scored = {row: one for row, one in enumerate(group) if one.first + offset < one.stop}
         for row, one in scored.items():
-            yield _loss(logits[row], tokens[one.first + offset])
+            yield one.first + offset, logits[row]
         pieces = {
             row: Piece(tokens[one.first + offset :][:1], one.first + offset - one.start)
             for row, one in scored.items()
@@ -330,17 +357,17 @@ def _losses(
             step(1)
 
 
-def _losses_of_chunks(
+def _read_chunks(
     decoder: Decoder, tokens: Sequence[int], group: Sequence[Window], step: Progress
-) -> Iterator[float]:
-    """Return the loss of every target of windows, read in chunks."""
+) -> Iterator[tuple[int, Array]]:
+    """Yield the targets of windows that are read in chunks."""
     _read_context(decoder, tokens, group, [one.first - 1 for one in group], step)
     length = decoder.sizes.prefill_seq_len
     for row, one in enumerate(group):
         for start in range(one.first - 1, one.stop - 1, length):
             stop = min(start + length, one.stop - 1)
             logits = decoder.verify({row: Piece(tokens[start:stop], start - one.start)})[row]
-            yield from map(_loss, logits, tokens[start + 1 : stop + 1])
+            yield from zip(range(start + 1, stop + 1), logits, strict=True)
             step(1)
 
 
@@ -367,7 +394,7 @@ def _read_context(
     return logits
 
 
-def _loss(logits: Array, target: int) -> float:
+def loss_of(logits: Array, target: int) -> float:
     """Return the negative natural logarithm of a token's probability."""
     values = logits.astype(np.float64)
     most = values.max()

@@ -80,11 +80,12 @@ def write(package: Package, record: Record, folder: Path = Path("validated_model
         record: What came of it.
         folder: Of all records.
     """
-    model = base_name(package.manifest)
-    organization, _, name = model.rpartition("/")
-    path = folder / (organization or "local") / f"{name}.json"
+    path, model = _path_of(package, folder), base_name(package.manifest)
     entry = _entry(package, record)
     kept = json.loads(path.read_bytes())["records"] if path.is_file() else []
+    for one in kept:
+        if one["build_key"] == entry["build_key"] and "measured" in one:
+            entry["measured"] = one["measured"]
     others = [one for one in kept if _identity(one) != _identity(entry)]
     source = source_in(package.manifest)
     content = {
@@ -95,6 +96,41 @@ def write(package: Package, record: Record, folder: Path = Path("validated_model
         "records": sorted([*others, entry], key=_identity),
     }
     return _write(path, content)
+
+
+def measured(package: Package, folder: Path = Path("validated_models")) -> Mapping[str, Any] | None:
+    """Return the measurements in a package's record; None if there are none.
+
+    Args:
+        package: A package that was perhaps recorded.
+        folder: Folder of all records.
+    """
+    path = _path_of(package, folder)
+    records = json.loads(path.read_bytes())["records"] if path.is_file() else []
+    found = (one.get("measured") for one in records if one["build_key"] == package.build_key)
+    return next(found, None)
+
+
+def add_measured(
+    package: Package, figures: Mapping[str, Any], folder: Path = Path("validated_models")
+) -> Path:
+    """Write measurements of a package's answers into its record. They are no check: nothing is refused for them.
+
+    Args:
+        package: A package that was recorded.
+        figures: Measurements by name.
+        folder: Folder of all records.
+    """
+    path = _path_of(package, folder)
+    content = json.loads(path.read_bytes())
+    (entry,) = (one for one in content["records"] if one["build_key"] == package.build_key)
+    entry["measured"] = {**entry.get("measured", {}), **figures}
+    return _write(path, content)
+
+
+def _path_of(package: Package, folder: Path) -> Path:
+    organization, _, name = base_name(package.manifest).rpartition("/")
+    return folder / (organization or "local") / f"{name}.json"
 
 
 def write_tiny(

@@ -3,8 +3,9 @@
 
     python -m qeff_zoo.validation.reference_perplexity request.json answer.npz
 
-In: a checkpoint's folder, `tokens`, `windows` (start, first, stop) and a `batch_size`. Out: `losses`, in nats, one for
-each target of each window. Windows run in batches of one length, so that nothing is padded.
+In: a checkpoint's folder, `tokens`, `windows` (start, first, stop), a `batch_size`, and a file for `logits` or None.
+Out: `losses`, in nats, one for each target of each window; in the file the logits that predict each. Windows run in
+batches of one length, so that nothing is padded.
 """
 
 import json
@@ -23,6 +24,8 @@ from qeff_zoo.validation.reference_loading import load_model
 from qeff_zoo.validation.reference_media import of_tokens
 from qeff_zoo.validation.reference_subjects import hooked, read_request, tick
 
+_ROWS = 64  # positions whose logits are in float64 at a time
+
 
 def main(arguments: Sequence[str]) -> None:
     """Answer one request.
@@ -34,11 +37,16 @@ def main(arguments: Sequence[str]) -> None:
     torch.set_grad_enabled(False)
     model = load_model(request, TEXT_GENERATION, request["rope_factors"])
     tokens = torch.tensor(request["tokens"])
-    losses = [
-        loss
-        for batch in _batches(request["windows"], request["batch_size"])
-        for loss in _losses(model, tokens, batch)
-    ]
+    windows, rows = request["windows"], sum(stop - first for _, first, stop in request["windows"])
+    losses: list[Any] = []
+    file: Any = None
+    for batch in _batches(windows, request["batch_size"]):
+        for (_, first, stop), logits in zip(batch, _logits(model, tokens, batch), strict=True):
+            if request["logits"]:
+                file = _file(request["logits"], rows, logits) if file is None else file
+                at = sum(map(len, losses))
+                file[at : at + len(logits)] = logits.numpy()
+            losses.append(_losses(logits, tokens[first:stop]))
     assert_unpatched()
     about = json.dumps({"class": type(model).__name__})
     np.savez(arguments[0], allow_pickle=False, about=np.array(about), losses=np.concatenate(losses))
@@ -51,8 +59,24 @@ def _batches(windows: list[list[int]], size: int) -> list[list[list[int]]]:
     return [group[at : at + size] for group in groups for at in range(0, len(group), size)]
 
 
-def _losses(model: Any, tokens: Tensor, batch: list[list[int]]) -> list[Any]:
-    """Return the losses of each window's targets, (targets,) in float64."""
+def _file(path: str, rows: int, logits: Tensor) -> Any:
+    """Return an array in a file, for as many rows of logits."""
+    shape = (rows, logits.shape[-1])
+    return np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
+
+
+def _losses(logits: Tensor, targets: Tensor) -> Any:
+    """Return the loss of each target, (targets,) in float64."""
+    return np.concatenate(
+        [
+            nn.functional.cross_entropy(rows.double(), part, reduction="none").numpy()
+            for rows, part in zip(logits.split(_ROWS), targets.split(_ROWS), strict=True)
+        ]
+    )
+
+
+def _logits(model: Any, tokens: Tensor, batch: list[list[int]]) -> Tensor:
+    """Return the logits that predict the targets of windows, (windows, targets, vocabulary)."""
     start, first, _ = batch[0]
     input_ids = torch.stack([tokens[start : stop - 1] for start, _, stop in batch])
 
@@ -60,12 +84,9 @@ def _losses(model: Any, tokens: Tensor, batch: list[list[int]]) -> list[Any]:
         return (args[0][:, first - start - 1 :],)  # (batch, targets, hidden)
 
     with hooked(model.get_output_embeddings(), keep):
-        logits = of_tokens(model)(input_ids=input_ids, use_cache=False).logits
+        logits: Tensor = of_tokens(model)(input_ids=input_ids, use_cache=False).logits
     tick()
-    return [
-        nn.functional.cross_entropy(row.double(), tokens[first:stop], reduction="none").numpy()
-        for row, (_, first, stop) in zip(logits, batch, strict=True)
-    ]
+    return logits
 
 
 if __name__ == "__main__":
