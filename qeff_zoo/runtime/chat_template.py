@@ -118,10 +118,11 @@ def special_tokens(folder: Path) -> dict[str, str]:
     """Return the texts of a folder's special tokens by name, as `bos_token`."""
     config = read_json(folder / "tokenizer_config.json")
     known = {**read_json(folder / "special_tokens_map.json"), **config}
+    known = {name: value for name, value in known.items() if name.endswith("_token")}
     for name in _OWN:
         more = config.get(name)
         known |= more if isinstance(more, dict) else {}
-    tokens = {name: _content(value) for name, value in known.items() if name.endswith("_token")}
+    tokens = {name: _content(value) for name, value in known.items()}
     return {name: token for name, token in tokens.items() if token is not None}
 
 
