@@ -21,6 +21,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import adapter_axis, adapters_in, source_in
 from qeff_zoo.runtime.sessions import Opening
 from qeff_zoo.tasks import find
+from qeff_zoo.validation import text
 from qeff_zoo.validation.parity import (
     TOLERANCES,
     Array,
@@ -75,13 +76,17 @@ def validate(
         chosen = _chosen(trial)
         request = _request(package, checkpoint, trial, rounding)
         request["device"] = device and asdict(device)
+        request["text"] = text.request_of(package)
         request["runs"] = [run.sequence for run in trial.runs] if chosen else []
         heard = {f"sound.{number}": sound for number, sound in enumerate(trial.sounds)}
         reference = process.ask(request, step, {**chosen, **shown(trial), **heard})
     judges = _judges(package, reference, rounding, level, told=request["told"], device=device)
     return Record(
         level=level,
-        checks=_judge(trial, reference, judges),
+        checks=[
+            *_judge(trial, reference, judges),
+            *text.judge(package, reference.about["text"], level),
+        ],
         reported=_report(trial, reference, judges),
         versions=_versions(package, reference),
         sequences=trial.sequences,

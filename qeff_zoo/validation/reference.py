@@ -37,6 +37,7 @@ import torch
 import transformers
 
 from qeff_zoo.numerics import DeviceNumerics, Numerics
+from qeff_zoo.validation import reference_text
 from qeff_zoo.validation.reference_choices import Choices
 from qeff_zoo.validation.reference_device import computing_as
 from qeff_zoo.validation.reference_formats.orders import by_parameter
@@ -87,6 +88,7 @@ def main(arguments: Sequence[str]) -> None:
         "mutations": mutations,
         "greedy": greedy,
         "choices": choices.summary(),
+        "text": reference_text.answer(request),
         **about_quantization(request),
     }
     assert_unpatched()
