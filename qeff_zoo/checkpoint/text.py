@@ -121,10 +121,32 @@ def write(folder: Path, name: str, model_id: str | None = None, *, media: bool =
         text = json.dumps(settings, indent=2, ensure_ascii=False)
         (folder / SETTINGS).write_text(f"{text}\n", encoding="utf-8")
         with _Naming(name):
-            tokenizer.backend_tokenizer.save(str(folder / TOKENIZER))
+            made = _serialized(tokenizer.backend_tokenizer)
+        (folder / TOKENIZER).write_text(made, encoding="utf-8")
         for merged in _MERGED:
             (folder / merged).unlink(missing_ok=True)
     return tokenizer
+
+
+def _serialized(backend: Any) -> str:
+    """Return a backend as tokenizer.json, in which each token that decoding skips is a special one.
+
+    A token that was added as a special one and later again as a plain one is skipped, but not written as one.
+    """
+    added = backend.get_added_tokens_decoder()
+    skipped = {
+        number
+        for number, token in added.items()
+        if not token.special
+        and backend.decode([number], skip_special_tokens=False)
+        and not backend.decode([number], skip_special_tokens=True)
+    }
+    if not skipped:
+        return str(backend.to_str(pretty=True))
+    content = json.loads(backend.to_str())
+    for one in content["added_tokens"]:
+        one["special"] |= one["id"] in skipped
+    return json.dumps(content, indent=2, ensure_ascii=False)
 
 
 def template_of(tokenizer: Any, folder: Path, *, media: bool) -> str | None:

@@ -62,7 +62,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return what transformers makes of the corpus; None for a package that has no tokenizer.
 
     Args:
-        request: `checkpoint`, its folder; of `text`, `model_id`, and `parts`, whether messages are lists of parts.
+        request: `checkpoint`, its folder; of `text`, `model_id`, `parts`, whether messages are lists of parts, and
+            `writes`, whether the model writes text, so that tokens are decoded.
     """
     asked = request["text"]
     if asked is None:
@@ -80,16 +81,16 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any] | None:
         {"text": one, "ids": _ids(tokenizer, one), "plain": _ids(tokenizer, one, special=False)}
         for one in texts
     ]
+    written = [one["ids"] or [] for one in read] + _drawn(tokenizer, special)
+    if not asked["writes"]:
+        written = []
     return {
         "class": type(tokenizer).__name__,
         "transformers": transformers.__version__,
         "texts": read,
         "cut_length": _CUT,
         "cut": [_cut(tokenizer, *pair) for pair in _pairs() if text.has_backend(tokenizer)],
-        "decoded": [
-            _decoded(tokenizer, ids)
-            for ids in [*(one["ids"] for one in read), *_drawn(tokenizer, special)]
-        ],
+        "decoded": [_decoded(tokenizer, ids) for ids in written],
         "chats": chats,
     }
 
@@ -108,8 +109,23 @@ def _with_tokens(tokenizer: Any, special: Sequence[str]) -> list[str]:
     return [*each, "".join(special), " ".join(special), *(f" {one}" for one in named)]
 
 
-def _ids(tokenizer: Any, one: str, *, special: bool = True) -> list[int]:
-    return list(tokenizer(one, add_special_tokens=special)["input_ids"])
+class _Unread:
+    """Suppresses what `tokenizers` raises of a text that it cannot read: nothing narrower than `Exception`."""
+
+    def __enter__(self) -> None:
+        """Do nothing yet."""
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        """Return whether the error is of that kind."""
+        return kind is Exception
+
+
+def _ids(tokenizer: Any, one: str, *, special: bool = True) -> list[int] | None:
+    """Return the tokens of a text; None if there is no token for a part of it."""
+    found = None
+    with _Unread():
+        found = list(tokenizer(one, add_special_tokens=special)["input_ids"])
+    return found
 
 
 def _pairs() -> list[tuple[str, str | None]]:
@@ -124,9 +140,11 @@ def _pairs() -> list[tuple[str, str | None]]:
 
 def _cut(tokenizer: Any, first: str, second: str | None) -> dict[str, Any]:
     """Return a text or a pair as cut to `_CUT` tokens."""
-    read = tokenizer(first, second, truncation=True, max_length=_CUT)
-    ids = list(read["input_ids"])
-    types = list(read.get("token_type_ids", [0] * len(ids)))
+    ids = types = None
+    with _Unread():
+        read = tokenizer(first, second, truncation=True, max_length=_CUT)
+        ids = list(read["input_ids"])
+        types = list(read.get("token_type_ids", [0] * len(ids)))
     return {"text": first, "pair": second, "ids": ids, "types": types}
 
 
@@ -163,11 +181,17 @@ def _chats(
         plain = [{"role": role, "content": said} for role, said in chat]
         in_parts = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in plain]
         written = _rendered(tokenizer, template, in_parts if parts else plain)
-        if not parts and written is not None and chat[-1][1].strip() not in written:
-            # A template of parts writes nothing of a text.
-            written = _rendered(tokenizer, template, in_parts)
+        if not parts and written is not None and not _tells(written, chat):
+            # A template that reads lists of parts alone writes nothing of a text.
+            other = _rendered(tokenizer, template, in_parts)
+            written = other if other and _tells(other, chat) else written
         found.append({"messages": in_parts if parts else plain, "rendered": written})
     return found
+
+
+def _tells(written: str, chat: Sequence[tuple[str, str]]) -> bool:
+    """Return whether a prompt has a message of the conversation."""
+    return any(said.strip() in written for _, said in chat)
 
 
 def _rendered(tokenizer: Any, template: str, messages: Sequence[Mapping[str, Any]]) -> str | None:

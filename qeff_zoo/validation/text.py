@@ -8,9 +8,10 @@ its own. A canary is a corpus that is not quite the same, which a check must not
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.errors import GenerationError, PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import source_in
 from qeff_zoo.runtime.chat_template import ChatTemplate
@@ -23,7 +24,7 @@ _QUOTED = 160  # characters of what disagrees, around the first difference
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Comparison:
+class Comparison:
     """One thing that a tokenizer does, on a corpus.
 
     Args:
@@ -62,8 +63,12 @@ def request_of(package: Package) -> dict[str, Any] | None:
     """
     if Tokenizer.find(package.path) is None:
         return None
-    media = bool({"vision", "audio"} & find(package.task).parts.keys())
-    return {"model_id": source_in(package.manifest).get("model_id"), "parts": media}
+    task = find(package.task)
+    return {
+        "model_id": source_in(package.manifest).get("model_id"),
+        "parts": bool({"vision", "audio"} & task.parts.keys()),
+        "writes": task.answers == "logits" or task.reads == "sound",
+    }
 
 
 def judge(package: Package, answer: Mapping[str, Any] | None, level: str) -> list[Check]:
@@ -83,19 +88,33 @@ def judge(package: Package, answer: Mapping[str, Any] | None, level: str) -> lis
         "dtype": "text",
         "patched": False,
     }
-    found = _comparisons(package, answer)
+    found = comparisons(package.path, answer)
     return [_check(one, level, against) for one in found if one.questions]
 
 
-def _comparisons(package: Package, answer: Mapping[str, Any]) -> list[_Comparison]:
-    """Return what a package does with the corpus, beside transformers' answers."""
-    tokenizer, template = Tokenizer.find(package.path), ChatTemplate.find(package.path)
+def comparisons(folder: Path, answer: Mapping[str, Any]) -> list[Comparison]:
+    """Return what a package does with the corpus, beside transformers' answers.
+
+    Args:
+        folder: Of the package.
+        answer: Of `reference_text`.
+    """
+    tokenizer, template = Tokenizer.find(folder), ChatTemplate.find(folder)
     assert tokenizer
 
-    def cut(question: tuple[str, str | None]) -> list[list[int]]:
+    def encode(one: str) -> list[list[int] | None]:
+        try:
+            return [tokenizer.encode(one), tokenizer.encode(one, special_tokens=False)]
+        except PackageError:  # there is no token for a part of it
+            return [None, None]
+
+    def cut(question: tuple[str, str | None]) -> list[list[int] | None]:
         first, second = question
         text = first if second is None else (first, second)
-        (read,) = tokenizer.encode_all([text], answer["cut_length"])
+        try:
+            (read,) = tokenizer.encode_all([text], answer["cut_length"])
+        except PackageError:
+            return [None, None]
         return [read.ids, read.type_ids]
 
     def decode(ids: Sequence[int]) -> list[str]:
@@ -112,33 +131,31 @@ def _comparisons(package: Package, answer: Mapping[str, Any]) -> list[_Compariso
 
     texts, short, decoded, chats = (answer[key] for key in ("texts", "cut", "decoded", "chats"))
     return [
-        _Comparison(
+        Comparison(
             metric="same_token_ids",
             questions=[one["text"] for one in texts],
             expected=[[one["ids"], one["plain"]] for one in texts],
-            act=lambda one: [
-                tokenizer.encode(one, special_tokens=special) for special in (True, False)
-            ],
+            act=encode,
             damages={
                 "a space more before every text": lambda one: f" {one}",
                 "every text without its last character": lambda one: one[:-1],
             },
         ),
-        _Comparison(
+        Comparison(
             metric="same_cut_texts",
             questions=[(one["text"], one["pair"]) for one in short],
             expected=[[one["ids"], one["types"]] for one in short],
             act=cut,
             damages={"every text without its ends": lambda one: (one[0][1:-1], one[1])},
         ),
-        _Comparison(
+        Comparison(
             metric="same_decoded_texts",
             questions=[one["ids"] for one in decoded],
             expected=[[one["all"], one["shown"]] for one in decoded],
             act=decode,
             damages={"every text without its last token": lambda one: one[:-1]},
         ),
-        _Comparison(
+        Comparison(
             metric="same_rendered_chats",
             questions=[one["messages"] for one in chats],
             expected=[one["rendered"] for one in chats],
@@ -148,7 +165,7 @@ def _comparisons(package: Package, answer: Mapping[str, Any]) -> list[_Compariso
     ]
 
 
-def _check(comparison: _Comparison, level: str, against: Mapping[str, Any]) -> Check:
+def _check(comparison: Comparison, level: str, against: Mapping[str, Any]) -> Check:
     value = comparison.agreement()
     check: Check = {
         "level": level,
