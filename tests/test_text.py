@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A package reads and writes text as transformers does: published tokenizers, fields of them changed, and the check."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -111,21 +110,20 @@ def test_tokens_beside_tokenizer_json_are_tokens(beside: str, tmp_path: Path) ->
 
 
 def test_the_same_files_make_the_same_bytes(tmp_path: Path) -> None:
+    here, there = (published.llama3().write(tmp_path / name) for name in ("here", "there"))
     code = (
         "import sys; from pathlib import Path; from qeff_zoo.checkpoint import text;"
         "text.write(Path(sys.argv[1]), 'made')"
     )
-    found = set()
-    for seed in ("1", "2"):
-        folder = published.llama3().write(tmp_path / seed)
-        subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", code, str(folder)],
-            check=True,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-        )
-        content = [(path.name, path.read_bytes()) for path in sorted(folder.iterdir())]
-        found.add(hashlib.sha256(repr(content).encode()).hexdigest())
-    assert len(found) == 1
+    made_text.write(here, "made")
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, str(there)],
+        check=True,
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+    )
+    names = {path.name for path in here.iterdir()}
+    assert names == {path.name for path in there.iterdir()}
+    assert all((here / name).read_bytes() == (there / name).read_bytes() for name in names)
 
 
 def test_settings_of_a_class_are_written_outright(tmp_path: Path) -> None:
@@ -285,11 +283,6 @@ def test_a_build_whose_text_differs_is_refused(
     path = checkpoint / "tokenizer_config.json"
     settings = json.loads(path.read_text())
     path.write_text(json.dumps({**settings, "additional_special_tokens": ["<|turn|>"]}))
-    right = qeff_zoo.build(checkpoint, ctx_len=48, prefill_seq_len=8)
-    assert {one["metric"] for one in right.manifest["validation"] if one["stage"] == "text"} == {
-        *("same_token_ids", "same_cut_texts", "same_decoded_texts", "same_rendered_chats")
-    }
-
     # As packages were: with the published files as they are.
     monkeypatch.setattr(
         made_text, "write", lambda folder, name, *_, **__: made_text.load(folder, name)

@@ -52,7 +52,7 @@ class ChatTemplate:
             filters={"tojson": _to_json},
             functions={"raise_exception": _refuse, "strftime_now": _now},
         )
-        self._template = _guarded(lambda: self._sandbox.parsed(source))
+        self._source = source
         self._tokens = tokens
 
     @classmethod
@@ -86,6 +86,11 @@ class ChatTemplate:
             GenerationError: The template refuses them, or would take too long.
         """
         return _guarded(lambda: self._written(messages, in_parts=self._reads_parts_alone))
+
+    @cached_property
+    def _template(self) -> jinja2.Template:
+        """The template; one that cannot be parsed leaves plain prompts as they are."""
+        return self._sandbox.parsed(self._source)
 
     def _written(self, messages: Sequence[Message], *, in_parts: bool) -> str:
         return self._sandbox.rendered(
