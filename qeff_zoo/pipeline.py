@@ -155,13 +155,14 @@ def _build(
     require_packages(plan.recipe)
     if isinstance(target, targets.Preparing):
         runs_here = all(target.runs_here(program) for program in plan.programs)
-    traced = _trace(checkpoint, plan, store, watch)
 
     from qeff_zoo.validation import ladder as validation
     from qeff_zoo.validation import trials
     from qeff_zoo.weights import external_data
 
     with store.stage("build") as folder:
+        companions.package(checkpoint, folder, find(plan.recipe.task))
+        traced = _trace(checkpoint, plan, store, watch)
         made, layout, written = _lower(checkpoint, plan, traced, folder, watch)
         record = None
         if validate and not runs_here:
@@ -271,7 +272,7 @@ def _lower(
     folder: Path,
     watch: Stopwatch,
 ) -> tuple[list[manifest_entries.Made], FileLayout, weights.Written]:
-    """Lower the graphs of a plan; write their weights to a folder, and what else of the checkpoint is needed."""
+    """Lower the graphs of a plan; write their weights to a folder."""
     from qeff_zoo.weights import external_data
 
     target = targets.find(plan.target)
@@ -285,7 +286,6 @@ def _lower(
         Store.require_space(folder, layout.nbytes, "the package's weights")
     with watch.stage("weights", layout.nbytes) as advance:
         written = weights.write(layout, checkpoint, folder / external_data.WEIGHTS, advance)
-    companions.copy(checkpoint, folder, reads=find(plan.recipe.task).reads)
     return made, layout, written
 
 
@@ -371,6 +371,7 @@ def prepare(
             "another machine. Build without it."
         )
     with new_folder(output) as folder:
+        companions.package(checkpoint, folder, find(plan.recipe.task))
         traced = _trace(checkpoint, plan, store, watch)
 
         from qeff_zoo.weights import external_data

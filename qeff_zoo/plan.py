@@ -13,6 +13,7 @@ from typing import Any
 from qeff_zoo import formats, identity, registry, targets, tasks, transforms
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.checkpoint.rope import rope_scalings
+from qeff_zoo.checkpoint.text import identity_of
 from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.choosing import (
     Chosen,
@@ -183,6 +184,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         },
         "target": {"name": target.name, "revision": target.revision, **options},
         "exporter": EXPORTER_REVISION,
+        "tokenizer": identity_of(checkpoint.companions),
         "toolchain": {
             **{name: installed(name) or "absent" for name in _TRACERS},
             **resolved.toolchain,

@@ -29,6 +29,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import adapter_axis, adapters_in, source_in
 from qeff_zoo.runtime.sessions import Opening
 from qeff_zoo.tasks import find
+from qeff_zoo.validation import text
 from qeff_zoo.validation.costs import as_shipped, measure
 from qeff_zoo.validation.parity import (
     TOLERANCES,
@@ -123,6 +124,7 @@ def ask(
     rounding, chosen = rounding_of(package), _chosen(trial)
     request = _request(package, checkpoint, trial, rounding)
     request["device"] = device and asdict(device)
+    request["text"] = text.request_of(package)
     request["tolerance"] = asdict(TOLERANCES[_row(rounding, device)])
     request["runs"] = [run.sequence for run in trial.runs] if chosen else []
     sounds = {f"sound.{number}": sound for number, sound in enumerate(trial.sounds)}
@@ -154,7 +156,11 @@ def judge(
     costs = measure(trial, shipped, reference, right, find(package.task).answers)
     return Record(
         level=level,
-        checks=[*_judge(trial, reference, judges), *as_shipped(costs, judges[right])],
+        checks=[
+            *_judge(trial, reference, judges),
+            *as_shipped(costs, judges[right]),
+            *text.judge(package, reference.about["text"], level),
+        ],
         reported=_report(trial, shipped, reference, judges),
         costs=costs.as_dict(),
         versions=_versions(package, reference),

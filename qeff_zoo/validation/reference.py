@@ -40,6 +40,7 @@ import transformers
 
 from qeff_zoo import tasks
 from qeff_zoo.numerics import DeviceNumerics, Numerics
+from qeff_zoo.validation import reference_text
 from qeff_zoo.validation.reference_choices import Choices
 from qeff_zoo.validation.reference_damage import damaged
 from qeff_zoo.validation.reference_device import computing_as
@@ -91,6 +92,7 @@ def main(arguments: Sequence[str]) -> None:
         "noticed": noticed,
         "greedy": greedy,
         "choices": choices.summary(),
+        "text": reference_text.answer(request),
         **about_quantization(request),
     }
     assert_unpatched()
