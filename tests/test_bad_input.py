@@ -246,10 +246,6 @@ def transposed(folder: Path) -> None:
     alter(folder, lambda tensors: tensors.update({name: np.ascontiguousarray(tensors[name].T)}))
 
 
-def torn_apart(folder: Path) -> None:
-    edit(folder, tie_word_embeddings=True)
-
-
 DISAGREEING = [
     Bad(wider, CheckpointError,
         ("are not those of their config", "'model.layers.0.mlp.gate_proj.weight' is [96, 64] in the checkpoint",
@@ -260,9 +256,6 @@ DISAGREEING = [
     Bad(transposed, CheckpointError,
         ("are not those of their config", "'model.layers.1.mlp.down_proj.weight' is [96, 64] in the checkpoint",
          "[64, 96] in the model", "Check that config.json")),
-    Bad(torn_apart, CheckpointError,
-        ("with values of their own", "'lm_head.weight'", "Expected equal values", "set `tie_word_embeddings` to false"),
-        ("graph",)),
 ]  # fmt: skip
 
 

@@ -312,28 +312,62 @@ def test_adapters_that_cannot_be_merged(
         changes(open_merged([folder]), meta)
 
 
+TIED: dict[str, dict[str, Any]] = {
+    "saved head": {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
+    "saved alike": {
+        "target_modules": ["q_proj"],
+        "modules_to_save": ["embed_tokens"],
+        "ensure_weight_tying": True,
+    },
+    "head": {"target_modules": ["q_proj", "lm_head"]},
+    "embeddings": {"target_modules": ["q_proj", "embed_tokens"]},
+}
+
+
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
-def test_weights_that_are_shared(models: Models, tmp_path: Path) -> None:
-    """An output matrix that is the embedding as well changes with it, or not at all."""
-    source = models.checkpoint("tied", "llama", tie_word_embeddings=True)
-    checkpoint = open_checkpoint(str(source))
-    meta = loader.build_meta(checkpoint.config, "text-generation")
-    model = peft_adapters.load(source)
+@pytest.mark.filterwarnings("ignore:Model with `tie_word_embeddings=True`")
+@pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`")
+@pytest.mark.parametrize("kind", TIED)
+def test_tied_weights_are_those_that_peft_computes_with(
+    models: Models, tmp_path: Path, kind: str
+) -> None:
+    """An adapter changes one of them, or both alike; merge_and_unload changes both whatever it is."""
     folder = peft_adapters.write(
-        tmp_path / "a", model, r=4, target_modules=["q_proj"], modules_to_save=["lm_head"]
+        tmp_path / "a", peft_adapters.load(models.tied), r=4, **TIED[kind]
     )
-    with pytest.raises(
-        AdapterError, match=r"shares with 'model.embed_tokens.weight', and not both alike"
-    ):
-        changes(open_merged([str(folder)]), meta)
-    saved = load_file(folder / "adapter_model.safetensors")
-    head = saved["base_model.model.lm_head.weight"]
-    save_file(
-        {**saved, "base_model.model.model.embed_tokens.weight": head},
-        folder / "adapter_model.safetensors",
+    unmerged = PeftModel.from_pretrained(peft_adapters.load(models.tied), str(folder)).eval()
+    model = peft_adapters.load(models.tied)
+    rows, columns = model.lm_head.weight.shape
+    with torch.no_grad():
+        wanted = {
+            "model.embed_tokens.weight": unmerged.get_input_embeddings()(torch.arange(rows)),
+            "lm_head.weight": unmerged.get_output_embeddings()(torch.eye(columns)).T,
+        }
+
+    checkpoint = with_adapters(open_checkpoint(str(models.tied)), [str(folder)])
+    meta = loader.build_meta(checkpoint.config, "text-generation")
+    found = changes(checkpoint.merged, meta)
+    untied = [name for name, change in found.items() if change.untied]
+    assert untied == ([] if kind == "saved alike" else ["lm_head.weight"])
+    reference_adapters.merge(model, [checkpoint.merged[0].located])
+    for name, value in wanted.items():
+        plain = {name: "model.embed_tokens.weight"}
+        change = {name: found[name]} if name in found else {}
+        mine = values_of(change, plain, checkpoint).get(plain[name], plain[name])
+        scale = float(value.abs().max())
+        assert float(np.abs(evaluate(mine, checkpoint) - value.numpy()).max()) < ROUNDING * scale
+        assert float((model.state_dict()[name] - value).abs().max()) < ROUNDING * scale
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
+def test_a_build_unties_what_an_adapter_changes_apart(
+    models: Models, home: Path, tmp_path: Path
+) -> None:
+    folder = peft_adapters.write(
+        tmp_path / "a", peft_adapters.load(models.tied), r=4, target_modules=["q_proj", "lm_head"]
     )
-    found = changes(open_merged([str(folder)]), meta)
-    assert {"lm_head.weight", "model.embed_tokens.weight"} <= found.keys()
+    package = qeff_zoo.build(models.tied, adapter=str(folder), **SHAPE)
+    assert package.validated == "checkpoint"
 
 
 def test_what_has_no_weighted_sum(models: Models, adapter: Path, tmp_path: Path) -> None:

@@ -41,13 +41,24 @@ def merge(model: Any, adapters: Sequence[Mapping[str, Any]]) -> None:
         for name, tensor in tensors.items():
             if ".lora_" not in name:
                 path, _, parameter = name.rpartition(".")
-                getattr(_find(model, path), parameter).data.copy_(tensor)
+                layer = _find(model, path)
+                _untie(model, layer, parameter)
+                getattr(layer, parameter).data.copy_(tensor)
         modules = {name.rpartition(".lora_")[0] for name in tensors if ".lora_" in name}
         for module in sorted(modules):
             mark = f"{module}.lora_"
             own = {name[len(mark) :]: one for name, one in tensors.items() if name.startswith(mark)}
             layer = _find(model, module)
+            _untie(model, layer, "weight")
             _merge_layer(layer, own, told["weight"] * _scaling(config, module), module)
+
+
+def _untie(model: Any, layer: Any, name: str) -> None:
+    """Give a layer a copy of a parameter that others share: an adapter changes the layer alone."""
+    parameter = getattr(layer, name)
+    every = (one for _, one in model.named_parameters(remove_duplicate=False))
+    if sum(one is parameter for one in every) > 1:
+        setattr(layer, name, nn.Parameter(parameter.detach().clone(), requires_grad=False))
 
 
 def _find(model: Any, path: str) -> nn.Module:

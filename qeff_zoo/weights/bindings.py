@@ -68,7 +68,7 @@ def bind(model: Any, tensors: Tensors, needed: Iterable[str] | None = None) -> B
     """
     places = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     expressions, unused, problems = _converted(model, tensors, places)
-    doubled = _tie(model.all_tied_weights_keys, expressions)
+    doubled = _tie(model, expressions)
     optional = {name for name, _ in model.named_buffers()}
     wanted = places.keys() if needed is None else set(needed)
     problems += [
@@ -116,7 +116,7 @@ def problems_of(
 def broken_ties(binding: Binding, source: TensorSource) -> list[str]:
     """Name the tied parameters that the checkpoint stores again with other values.
 
-    transformers does not tie these; build the model with `tie_word_embeddings` false instead.
+    transformers does not tie these either.
 
     Args:
         binding: Of a model whose config ties them.
@@ -201,15 +201,23 @@ def _is_ignored(model: Any, place: str) -> bool:
     return any(re.search(pattern, place) for pattern in patterns)
 
 
-def _tie(ties: Mapping[str, str], expressions: dict[str, Expression]) -> dict[str, Expression]:
-    """Give every tied name the value of the first of its group that the checkpoint has."""
+def _tie(model: Any, expressions: dict[str, Expression]) -> dict[str, Expression]:
+    """Bind every tied name to the first of its group that the checkpoint has.
+
+    A name that was untied keeps the checkpoint's own value, if there is one.
+    """
     groups: dict[str, list[str]] = {}
-    for target, origin in ties.items():
+    untied = set[str]()
+    for target, origin in model.all_tied_weights_keys.items():
         groups.setdefault(origin, [origin]).append(target)
+        tied = model.get_parameter_or_buffer(origin)
+        if model.get_parameter_or_buffer(target) is not tied:
+            untied.add(target)
     doubled: dict[str, Expression] = {}
     for members in groups.values():
-        stored = [name for name in members if name in expressions]
-        for name in members if stored else ():
+        stored = sorted((name for name in members if name in expressions), key=untied.__contains__)
+        own = untied.intersection(stored)
+        for name in [one for one in members if one not in own] if stored else ():
             if name in stored[1:] and expressions[name] != expressions[stored[0]]:
                 doubled[name] = expressions[name]
             expressions[name] = expressions[stored[0]]
