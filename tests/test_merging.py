@@ -332,9 +332,7 @@ def test_tied_weights_are_those_that_peft_computes_with(
     models: Models, tmp_path: Path, kind: str
 ) -> None:
     """An adapter changes one of them, or both alike; merge_and_unload changes both whatever it is."""
-    folder = peft_adapters.write(
-        tmp_path / "a", peft_adapters.load(models.tied), r=4, **TIED[kind]
-    )
+    folder = peft_adapters.write(tmp_path / "a", peft_adapters.load(models.tied), r=4, **TIED[kind])
     unmerged = PeftModel.from_pretrained(peft_adapters.load(models.tied), str(folder)).eval()
     model = peft_adapters.load(models.tied)
     rows, columns = model.lm_head.weight.shape

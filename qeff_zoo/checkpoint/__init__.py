@@ -30,7 +30,13 @@ from qeff_zoo.checkpoint.gguf_index import GgufHeader, read_shards, shards_of
 from qeff_zoo.checkpoint.hub_snapshot import open_snapshot
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, index_tensors
 from qeff_zoo.checkpoint.sentence_transformers import dense_files
-from qeff_zoo.checkpoint.weight_files import no_config, no_weights, read_weight_map, weights_entry
+from qeff_zoo.checkpoint.weight_files import (
+    no_config,
+    no_weights,
+    read_weight_map,
+    undescribed,
+    weights_entry,
+)
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.errors import CheckpointError
 
@@ -176,6 +182,16 @@ class Checkpoint:
         return self.logical
 
     @property
+    def names_at_hand(self) -> Iterable[str]:
+        """Names of the stored tensors if they are known without a download of weights; else none."""
+        if not self.files.names:
+            return ()
+        if not self.gguf and self._weight_map:
+            return self._weight_map
+        here = all((self.folder / name).is_file() for name in self.weight_files)
+        return self.stored if here else ()
+
+    @property
     def located(self) -> dict[str, Any]:
         """Where it is for who reads it by code of their own: the folder of config.json, GGUF files, adapters."""
         files = self.weight_files if self.gguf else ()
@@ -232,6 +248,8 @@ class Checkpoint:
         from qeff_zoo.formats.encoded import Encodings, Stored
 
         if not self.quantization:
+            if error := undescribed(self.name, self.files, self.stored):
+                raise error
             return Encodings(encoded={})
         said = {"model": self.config, "metadata": self.gguf_header.metadata} if self.gguf else {}
         return formats.find(

@@ -40,9 +40,9 @@ def export_graph(
         config: Raw config.json.
         recipe: Of its `model_type`.
         role: Of the part; None for the one that answers.
-        **variant: What the task's `tracing` takes, e.g. `continuous_batching`; `rope_factors` and `untied`, see `load_meta`;
-            `kv_heads`, see `qeff_zoo.weights.kv_heads`; `whole_windows`, see `window_cache.keep_whole`; and `max_loras`
-            with what else `adapters.Slots` takes.
+        **variant: What the task's `tracing` takes, e.g. `continuous_batching`; `rope_factors` and `untied`, see
+            `load_meta`; `kv_heads`, see `qeff_zoo.weights.kv_heads`; `whole_windows`, see `window_cache.keep_whole`;
+            and `max_loras` with what else `adapters.Slots` takes.
 
     Returns:
         The portable graph: ONNX and functions of the domains `qeff_zoo` and `qeff_zoo.layers`; initializers

@@ -27,8 +27,8 @@ from qeff_zoo.weights.expressions import Expression, substitute
 
 if TYPE_CHECKING:
     from qeff_zoo.adapters.merging import Change
-    from qeff_zoo.weights import bindings
     from qeff_zoo.formats.encoded import Encoded
+    from qeff_zoo.weights import bindings
 
 GRAPH = "graph.onnx"
 _BINDINGS = "bindings.json"
