@@ -10,6 +10,7 @@ import json
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
@@ -176,6 +177,28 @@ def _is_model_file(name: str, target: Path) -> bool:
     """
     blob = target.parent.name == "blobs" and re.fullmatch(r"[0-9a-f]{40,64}", target.name)
     return bool(blob) or f"/{target.as_posix()}".endswith(f"/{name}")
+
+
+def require_no_revision(path: Path, revision: str | None) -> None:
+    """Refuse a revision of a local path."""
+    if revision is not None:
+        raise CheckpointError(
+            f"Revision {revision!r} was asked of {str(path)!r}, a local path. Expected a Hub "
+            "model id with a revision. Leave the revision out."
+        )
+
+
+def as_path(model: str) -> Path | None:
+    """Treat as a path what exists, or cannot be a model id."""
+    if not model:
+        return None
+    path = Path(model)
+    with suppress(OSError, RuntimeError, ValueError):  # unknown user, impossible name
+        path = path.expanduser()
+        if path.exists():
+            return path
+    is_file = "/" not in model and model.endswith(".gguf")
+    return path if is_file or model.startswith((".", "/", "~")) or model.count("/") > 1 else None
 
 
 def is_companion(name: str) -> bool:

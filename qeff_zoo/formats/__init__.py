@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 # In one text: core names no recipe, and one is called as a method is.
 _METHODS = "auto-round awq bitnet bitsandbytes compressed-tensors fp8 gguf gptq hqq mxfp4 torchao"
+_OTHERS = (
+    "aqlm eetq exl2 exl3 fouroversix fp_quant gemma higgs marlin "
+    "metal modelopt mxfp8 nvfp4 quark quip quanto sinq spqr vptq"
+)
 #: `quant_method` of a checkpoint's `quantization_config` -> module of this package.
 METHODS: Mapping[str, str] = MappingProxyType(
     {**{method: method.replace("-", "_") for method in _METHODS.split()}, "fbgemm_fp8": "fp8"}
@@ -28,30 +32,7 @@ METHODS: Mapping[str, str] = MappingProxyType(
 _SMALL = ("I8", "U8", "I32", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F4")
 #: Methods that are known and cannot be read, and what to do instead.
 REFUSED: Mapping[str, str] = MappingProxyType(
-    dict.fromkeys(
-        (
-            "aqlm",
-            "eetq",
-            "exl2",
-            "exl3",
-            "fouroversix",
-            "fp_quant",
-            "gemma",
-            "higgs",
-            "marlin",
-            "metal",
-            "modelopt",
-            "mxfp8",
-            "nvfp4",
-            "quark",
-            "quip",
-            "quanto",
-            "sinq",
-            "spqr",
-            "vptq",
-        ),
-        "Use the unquantized checkpoint; `--weights int4` quantizes it",
-    )
+    dict.fromkeys(_OTHERS.split(), "Use the unquantized checkpoint; `--weights int4` quantizes it")
 )
 
 
