@@ -85,13 +85,12 @@ class Merged:
         return {"folder": str(self.adapter.folder.absolute()), "weight": self.weight}
 
 
-def open_merged(asked: Sequence[str], model: str | None = None) -> tuple[Merged, ...]:
+def open_merged(asked: Sequence[str]) -> tuple[Merged, ...]:
     """Open adapters that are to be merged, and refuse what cannot be.
 
     Args:
         asked: Each a folder, or a Hub `org/name` or `org/name/folder`, after which `@` and a revision may follow, and
             then `=` and a weight.
-        model: Hub id of what they are merged into; None for a folder.
 
     Raises:
         AdapterError: One is none, or cannot be merged.
@@ -111,12 +110,6 @@ def open_merged(asked: Sequence[str], model: str | None = None) -> tuple[Merged,
                 f"target_parameters is {named!r}, of which it has no matrices",
                 "lora_A and lora_B of these",
             )
-        if adapter.repository != model and adapter.is_of_another(model):
-            raise AdapterError(
-                f"The adapter {adapter.name!r} was trained on {adapter.base!r}, and is to be merged into {model!r}. "
-                "Expected an adapter of that model. Use one; where both are the same model, correct "
-                "base_model_name_or_path in adapter_config.json."
-            )
         merged.append(Merged(adapter=adapter, weight=weight, number=number))
         _require_sum(merged[-1], alone=len(asked) == 1)
     return tuple(merged)
@@ -126,7 +119,7 @@ def with_adapters(checkpoint: "Checkpoint", asked: Sequence[str] | None) -> "Che
     """Return a checkpoint with adapters that are to be merged into its weights; see `open_merged`."""
     if not asked:
         return checkpoint
-    return replace(checkpoint, merged=open_merged(asked, checkpoint.model_id))
+    return replace(checkpoint, merged=open_merged(asked))
 
 
 def _weighted(one: str) -> tuple[str, float]:

@@ -65,7 +65,11 @@ def changes_of(plan: Plan, checkpoint: Checkpoint) -> "dict[str, Change]":
     from qeff_zoo.export import loader
 
     model = loader.build_meta(checkpoint.config, plan.programs[0].task)
-    return changes(checkpoint.merged, model)
+    found = changes(checkpoint.merged, model)
+    for one in checkpoint.merged:
+        if one.adapter.repository != checkpoint.model_id:
+            one.adapter.warn_of_another(checkpoint.model_id)
+    return found
 
 
 def obtain(

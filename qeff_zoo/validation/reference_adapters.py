@@ -19,6 +19,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming, rename_source_key
 from transformers.pytorch_utils import Conv1D
 
+_NAME = re.compile(r"\.default(?=\.weight$|\.bias$|$)")
 _OF_PEFT = re.compile(r"^base_model\.model\.|(?<=\.)(?:base_layer|modules_to_save)\.")
 
 
@@ -35,7 +36,8 @@ def merge(model: Any, adapters: Sequence[Mapping[str, Any]]) -> None:
     for told in adapters:
         folder = Path(told["folder"])
         config = json.loads((folder / "adapter_config.json").read_bytes())
-        saved = load_file(folder / "adapter_model.safetensors")
+        stored = load_file(folder / "adapter_model.safetensors")
+        saved = {_NAME.sub("", name): tensor for name, tensor in stored.items()}
         _merge_stacks(model, config, saved, told["weight"])
         tensors = {_OF_PEFT.sub("", name): tensor.float() for name, tensor in saved.items()}
         for name, tensor in tensors.items():
