@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.answers import Request, require_no_choices
 from qeff_zoo.runtime.chat_template import Message, special_tokens
 from qeff_zoo.runtime.insets import Encoded, Insets, arrange
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
@@ -275,6 +275,7 @@ class MediaTextSession(TextGenerationSession):
                     f"There are {nouns} for {len(given)} prompts, and {len(every)} prompts; expected a list of "
                     f"{nouns} for each. Give an empty list where a prompt has none."
                 )
+        require_no_choices(every, choices)
         requests = [
             one
             if isinstance(one, Request)
