@@ -187,7 +187,7 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
     wide = heads and loader.build_meta(kv_heads.widened(config, heads), program.task)
 
     def bind(needed: Iterable[str]) -> bindings.Binding:
-        bound = bindings.bind(meta, checkpoint.logical, needed)
+        bound = bindings.bind(meta, checkpoint.logical, needed, checkpoint.encoded.keys())
         return kv_heads.repeat(bound, meta, wide) if wide else bound
 
     bind(())  # shapes that disagree show before the trace

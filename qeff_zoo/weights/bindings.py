@@ -10,13 +10,14 @@ torch: `problems_of` tells whether old bindings fit.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
+from qeff_zoo.weights import taken_apart
 from qeff_zoo.weights.expressions import (
     Expression,
     Tensors,
@@ -54,13 +55,19 @@ class Binding:
     doubled: Mapping[str, Expression]
 
 
-def bind(model: Any, tensors: Tensors, needed: Iterable[str] | None = None) -> Binding:
+def bind(
+    model: Any,
+    tensors: Tensors,
+    needed: Iterable[str] | None = None,
+    linear: Collection[str] = (),
+) -> Binding:
     """Find what every parameter and persistent buffer is made of.
 
     Args:
         model: A `PreTrainedModel`, on the meta device if need be.
         tensors: The checkpoint's.
         needed: State_dict names that must be found; None for all.
+        linear: Tensors that are matrices of linear layers whatever the model has there: quantizers replace `Conv1D`.
 
     Raises:
         CheckpointError: Tensors are missing or of another shape; lists all of them.
@@ -68,6 +75,7 @@ def bind(model: Any, tensors: Tensors, needed: Iterable[str] | None = None) -> B
     """
     places = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     expressions, unused, problems = _converted(model, tensors, places)
+    _turn(model, expressions, linear)
     doubled = _tie(model, expressions)
     optional = {name for name, _ in model.named_buffers()}
     wanted = places.keys() if needed is None else set(needed)
@@ -152,12 +160,12 @@ def _converted(
     )
     expressions: dict[str, Expression] = {}
     groups: dict[str, tuple[Any, list[tuple[str, str]]]] = {}
-    unused: list[str] = []
+    unused: dict[str, str] = {}
     for name in sorted(tensors, key=dot_natural_key):
         place, pattern = names.find(name)
         if place not in places or (pattern is None and place in expressions):
             if not _is_ignored(model, place):
-                unused.append(name)
+                unused[place] = name
         elif pattern is None:
             expressions[place] = name
         else:
@@ -168,7 +176,24 @@ def _converted(
             expressions |= _convert(model, converter, place, members, tensors)
         except (RuntimeError, ValueError, IndexError, AttributeError) as error:
             problems.append(f"Cannot convert {members[0][1]!r} to {place!r}: {error}")
-    return expressions, tuple(unused), problems
+    unbound = {place: shape for place, shape in places.items() if place not in expressions}
+    joined = taken_apart.joined(model, unbound, unused, tensors)
+    used = {source for made in joined.values() for source in sources_of(made)}
+    return (
+        expressions | joined,
+        tuple(name for name in unused.values() if name not in used),
+        problems,
+    )
+
+
+def _turn(model: Any, expressions: dict[str, Expression], linear: Collection[str]) -> None:
+    """Transpose matrices of linear layers where the model has `Conv1D`, (in, out)."""
+    from transformers.pytorch_utils import Conv1D
+
+    for path, module in model.named_modules() if linear else ():
+        made = expressions.get(f"{path}.weight")
+        if isinstance(module, Conv1D) and isinstance(made, str) and made in linear:
+            expressions[f"{path}.weight"] = transpose(0, 1, made)
 
 
 @dataclass(frozen=True, slots=True)
