@@ -70,7 +70,7 @@ class Streamed:
         self.model = build_meta(self._checkpoint.config, task, untied)
         if not any(".pooler." in f".{name}" for name in self._checkpoint.logical):
             self.model.pooler = None  # embedders leave it out
-        return bind(self.model, self._checkpoint.logical)
+        return bind(self.model, self._checkpoint.logical, untied=untied)
 
     def _chain(self) -> tuple[str, nn.ModuleList]:
         """Find the list of layers: the one that holds most of the weights."""

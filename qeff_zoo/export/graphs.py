@@ -183,11 +183,13 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
     from qeff_zoo.weights.external_data import is_placeholder
 
     config, heads = checkpoint.config, program.variant.get("kv_heads")
-    meta = loader.build_meta(config, program.task, program.variant.get("untied", ()))
+    untied = program.variant.get("untied", ())
+    meta = loader.build_meta(config, program.task, untied)
     wide = heads and loader.build_meta(kv_heads.widened(config, heads), program.task)
 
     def bind(needed: Iterable[str]) -> bindings.Binding:
-        bound = bindings.bind(meta, checkpoint.logical, needed, checkpoint.encoded.keys())
+        linear = checkpoint.encoded.keys()
+        bound = bindings.bind(meta, checkpoint.logical, needed, linear, untied)
         return kv_heads.repeat(bound, meta, wide) if wide else bound
 
     bind(())  # shapes that disagree show before the trace

@@ -60,6 +60,7 @@ def bind(
     tensors: Tensors,
     needed: Iterable[str] | None = None,
     linear: Collection[str] = (),
+    untied: Collection[str] = (),
 ) -> Binding:
     """Find what every parameter and persistent buffer is made of.
 
@@ -68,6 +69,7 @@ def bind(
         tensors: The checkpoint's.
         needed: State_dict names that must be found; None for all.
         linear: Tensors that are matrices of linear layers whatever the model has there: quantizers replace `Conv1D`.
+        untied: See `qeff_zoo.export.loader.build_meta`.
 
     Raises:
         CheckpointError: Tensors are missing or of another shape; lists all of them.
@@ -76,7 +78,7 @@ def bind(
     places = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     expressions, unused, problems = _converted(model, tensors, places)
     _turn(model, expressions, linear)
-    doubled = _tie(model, expressions)
+    doubled = _tie(model.all_tied_weights_keys, expressions, untied)
     optional = {name for name, _ in model.named_buffers()}
     wanted = places.keys() if needed is None else set(needed)
     problems += [
@@ -226,22 +228,20 @@ def _is_ignored(model: Any, place: str) -> bool:
     return any(re.search(pattern, place) for pattern in patterns)
 
 
-def _tie(model: Any, expressions: dict[str, Expression]) -> dict[str, Expression]:
+def _tie(
+    ties: Mapping[str, str], expressions: dict[str, Expression], untied: Collection[str]
+) -> dict[str, Expression]:
     """Bind every tied name to the first of its group that the checkpoint has.
 
     A name that was untied keeps the checkpoint's own value, if there is one.
     """
     groups: dict[str, list[str]] = {}
-    untied = set[str]()
-    for target, origin in model.all_tied_weights_keys.items():
+    for target, origin in ties.items():
         groups.setdefault(origin, [origin]).append(target)
-        tied = model.get_parameter_or_buffer(origin)
-        if model.get_parameter_or_buffer(target) is not tied:
-            untied.add(target)
     doubled: dict[str, Expression] = {}
     for members in groups.values():
         stored = sorted((name for name in members if name in expressions), key=untied.__contains__)
-        own = untied.intersection(stored)
+        own = {*untied}.intersection(stored)
         for name in [one for one in members if one not in own] if stored else ():
             if name in stored[1:] and expressions[name] != expressions[stored[0]]:
                 doubled[name] = expressions[name]
