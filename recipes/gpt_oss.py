@@ -22,6 +22,8 @@ RECIPE = replace(
         *MIXTRAL.transforms,
         window_cache(),
     ),
+    # GPTQModel halves gate_up_proj, AutoRound takes its rows by turns, under the same names and the same method.
+    quant_exceptions=("gptq",),
     tiny=(
         Tiny(
             config={

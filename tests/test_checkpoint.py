@@ -147,7 +147,7 @@ REFUSED: dict[str, tuple[Changes, str]] = {
     "gguf damaged": ({**WEIGHTS, "a.gguf": b"x"}, "not a whole GGUF file"),
     "adapter": (
         {**WEIGHTS, "adapter_model.safetensors": b"x", "adapter_config.json": b"{}"},
-        "only those of an adapter: adapter_model.safetensors",
+        "has adapter_config.json: it is an adapter of a model, no whole model",
     ),
     "other names": ({**WEIGHTS, "consolidated.safetensors": b"x"}, "only other safetensors"),
     "no config": ({"config.json": None}, "No config.json in"),

@@ -573,8 +573,8 @@ CONFLICTS: Mapping[str, tuple[Mapping[str, Any], dict[str, Any], str]] = {
     ),
     "task of another recipe": (
         LLAMA,
-        {"task": "feature-extraction"},
-        "for 'feature-extraction' (user), but recipe 'llama' serves text-generation, text-classification",
+        {"task": "token-classification"},
+        "for 'token-classification' (user), but recipe 'llama' serves text-generation, text-classification",
     ),
     "task without a head": (
         BERT,

@@ -7,20 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-<<<<<<< HEAD
-from qeff_zoo.checkpoint import Checkpoint, processors
-
-_OLDER_TOKENIZERS = {
-    "vocab.json",
-    "vocab.txt",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-}
-=======
-from qeff_zoo.checkpoint import Checkpoint, text
+from qeff_zoo.checkpoint import Checkpoint, processors, text
 from qeff_zoo.tasks import Task
->>>>>>> text
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.tokenizer import Tokenizer
@@ -42,10 +30,6 @@ def copy(checkpoint: Checkpoint, folder: Path) -> None:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
-<<<<<<< HEAD
-    if _OF_MEDIA & checkpoint.companions.keys():
-        processors.write(checkpoint.companions["config.json"].parent, folder)
-=======
 
 
 def package(checkpoint: Checkpoint, folder: Path, task: Task) -> None:
@@ -60,7 +44,8 @@ def package(checkpoint: Checkpoint, folder: Path, task: Task) -> None:
         CheckpointError: transformers makes no tokenizer of the checkpoint's files.
     """
     copy(checkpoint, folder)
->>>>>>> text
+    if _OF_MEDIA & checkpoint.companions.keys():
+        processors.write(checkpoint.companions["config.json"].parent, folder)
     if "pretrained_cfg" in checkpoint.config:
         _name_labels(checkpoint, folder / "config.json")
     if task.reads == "sound" and checkpoint.companions.keys() >= _PIECES:

@@ -13,7 +13,7 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media.image_processor import HELD
-from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.answers import Request, require_no_choices
 from qeff_zoo.runtime.chat_template import Message, special_tokens
 from qeff_zoo.runtime.insets import Encoded, Insets, arrange
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
@@ -300,6 +300,7 @@ class MediaTextSession(TextGenerationSession):
                     f"There are {nouns} for {len(given)} prompts, and {len(every)} prompts; expected a list of "
                     f"{nouns} for each. Give an empty list where a prompt has none."
                 )
+        require_no_choices(every, choices)
         requests = [
             one
             if isinstance(one, Request)

@@ -16,6 +16,7 @@ from torch import nn
 from qeff_zoo import architectures, tasks
 from qeff_zoo.validation.reference_adapters import merge
 from qeff_zoo.validation.reference_formats import Weights, left_out, open_weights
+from qeff_zoo.validation.reference_formats.arranged import arranged
 
 _ENDLESS = 1 << 40  # tokens
 
@@ -44,7 +45,7 @@ def load_model(request: Mapping[str, Any], task: str, rope_factors: str | None) 
         with torch.device("meta"):  # an automatic class takes no weights without a name
             empty = auto.from_config(config)
         auto = type(empty)
-        tensors = weights.tensors if weights else _gguf_tensors(gguf, empty)
+        tensors = arranged(weights.tensors, empty) if weights else _gguf_tensors(gguf, empty)
         source = {
             "pretrained_model_name_or_path": None,
             "config": empty.config,
