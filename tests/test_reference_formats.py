@@ -536,7 +536,7 @@ def test_a_record_says_which_stored_schemes_are_not_applied(
     about = {"choices": {"made": 0, "runs": {}}, "left_out": left_out}
     trial: Any = SimpleNamespace(greedy=None)
     judges = judges_of("fp32", Numerics(), "fp8")
-    reported = validation._report(trial, Answers(about=about, arrays={}), judges)
+    reported = validation._report(trial, None, Answers(about=about, arrays={}), judges)
     said = reported.get("not_applied", "")
     assert bool(said) == bool(left_out)
     assert all(name in said for name in left_out)
