@@ -21,16 +21,13 @@ from PIL import Image
 from test_media_recipes import session_of
 from transformers import BatchFeature
 
-from qeff_zoo import pipeline
 from qeff_zoo.checkpoint import processors
-from qeff_zoo.choices import Request
-from qeff_zoo.errors import MediaError
-from qeff_zoo.media.image_processor import load_image_processor
+from qeff_zoo.errors import ParityError
+from qeff_zoo.media.image_processor import HELD, load_image_processor
 from qeff_zoo.recipe import Tiny
 from qeff_zoo.registry import recipe_for
-from qeff_zoo.runtime import open_session
 from qeff_zoo.runtime.decoder import Piece
-from qeff_zoo.store import Store
+from qeff_zoo.validation.image_arrays import compare, difference
 
 CTX_LEN = 4096
 #: (height, width) of images in prompts, and of others whose arrays alone are compared.
@@ -191,34 +188,35 @@ def test_chats_are_those_of_the_published_processor(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in published.names() if name not in RETURNED])
 def test_arrays_of_images_are_those_of_the_published_processor(name: str, tmp_path: Path) -> None:
     """Saved by hand, as most are, and by transformers."""
-    facts = published.read(name)
-    (tmp_path / "config.json").write_text(json.dumps(published.scaled(facts)))
-    published.write(facts, tmp_path)
-    theirs = processors.load(tmp_path)
-    again = tmp_path / "again"
-    if getattr(theirs, "video_processor", "") is not None:
-        theirs.save_pretrained(again)
-        (again / "config.json").write_bytes((tmp_path / "config.json").read_bytes())
-    for folder in filter(Path.is_dir, (tmp_path, again)):
-        processors.write(folder, folder)
-        for size in AWKWARD:
-            compare_arrays(theirs, load_image_processor(folder), image(size))
-
-
-def compare_arrays(theirs: Any, ours: Any, shown: Image.Image) -> None:
-    """Compare what two processors make of an image, or that both refuse it."""
+    theirs, folders = saved(published.read(name), tmp_path)
     options = processors.options_of(theirs)
-    try:
-        right = theirs.image_processor([[shown]] if _nests(theirs) else [shown], **options)
-    except (ValueError, ZeroDivisionError):
-        with pytest.raises(MediaError):
-            ours([shown])
-        return
-    made = ours([shown])
-    for name, array in made.items():
-        if name in right:
-            np.testing.assert_array_equal(array, np.asarray(right[name]), err_msg=name)
+    for folder in folders:
+        ours = load_image_processor(folder)
+        for size in AWKWARD:
+            pixels = np.asarray(image(size))
+            assert difference(ours, theirs.image_processor, pixels, options) is None, (folder, size)
 
 
-def _nests(theirs: Any) -> bool:
-    return "Idefics" in type(theirs).__name__
+def saved(facts: Mapping[str, Any], folder: Path) -> tuple[Any, list[Path]]:
+    """Write a published processor's files; return it, and its folders."""
+    (folder / "config.json").write_text(json.dumps(published.scaled(facts)))
+    published.write(facts, folder)
+    theirs, folders = processors.load(folder), [folder]
+    if getattr(theirs, "video_processor", "") is not None:
+        theirs.save_pretrained(folder / "again")
+        (folder / "again/config.json").write_bytes((folder / "config.json").read_bytes())
+        folders.append(folder / "again")
+    for one in folders:
+        processors.write(one, one)
+    return theirs, folders
+
+
+def test_a_package_whose_arrays_differ_is_refused(tmp_path: Path) -> None:
+    facts = published.read("mistral3")
+    saved(facts, tmp_path)
+    assert compare(tmp_path, tmp_path)["images"].startswith("4 images bit for bit")
+    held = json.loads((tmp_path / HELD).read_text())
+    held["image_processor"]["patch_size"] = 14
+    (tmp_path / HELD).write_text(json.dumps(held))
+    with pytest.raises(ParityError, match=r"pixel_values has the shape .*PixtralImageProcessor|otherwise"):
+        compare(tmp_path, tmp_path)

@@ -21,6 +21,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import adapter_axis, adapters_in, source_in
 from qeff_zoo.runtime.sessions import Opening
 from qeff_zoo.tasks import find
+from qeff_zoo.validation import image_arrays
 from qeff_zoo.validation.parity import (
     TOLERANCES,
     Array,
@@ -68,6 +69,7 @@ def validate(
         (True, [])
     """
     step = progress or (lambda steps: None)
+    source = checkpoint if isinstance(checkpoint, Path) else checkpoint.companions["config.json"].parent
     rounding = Numerics.together(program.numerics for program in package.programs)
     device = DeviceNumerics.of_program(package.manifest["programs"][0]) if opening else None
     with Reference(threads) as process:  # it starts while the package runs
@@ -82,7 +84,7 @@ def validate(
     return Record(
         level=level,
         checks=_judge(trial, reference, judges),
-        reported=_report(trial, reference, judges),
+        reported=_report(trial, reference, judges) | image_arrays.compare(package.path, source),
         versions=_versions(package, reference),
         sequences=trial.sequences,
         arrays=_evidence(trial, reference, judges["reference"].floor.spread),
