@@ -112,6 +112,8 @@ def _scaled(
         return small[value] if _is_width(name, value) else value
 
     made = {name: one(name, value) for name, value in config.items()}
+    if "num_attention_heads" in made or "num_heads" in made:
+        made["initializer_range"] = 0.2  # so that what an image says is not lost
     for name in ("rope_scaling", "rope_parameters"):
         if sections := (made.get(name) or {}).get("mrope_section"):
             turned = made.get("partial_rotary_factor", 1)

@@ -106,7 +106,7 @@ def held(processor: Any) -> dict[str, Any]:
     if hasattr(images, "valid_kwargs"):
         names = sorted(images.valid_kwargs.__annotations__.keys() - _OF_CALL)
         settings = {name: getattr(images, name, None) for name in names}
-        settings |= {k: v for k, v in _of_call(processor).items() if k in settings}
+        settings |= {k: v for k, v in options_of(processor).items() if k in settings}
         settings = {name: _plain(value) for name, value in settings.items()}
         unset = {name: False for name, one in settings.items() if one is None and name[:3] == "do_"}
         kind = type(images).__name__
@@ -129,7 +129,7 @@ def _merged(processor: Any) -> dict[str, Any]:
     return merged
 
 
-def _of_call(processor: Any) -> dict[str, Any]:
+def options_of(processor: Any) -> dict[str, Any]:
     """Return the keyword arguments with which a processor calls its image processor."""
     if not hasattr(processor, "_merge_kwargs"):
         return {}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from qeff_zoo.errors import CheckpointError
+from qeff_zoo.errors import CheckpointError, MediaError
 from qeff_zoo.media.image_rules import Arrays, stacked
 from qeff_zoo.media.images import Pixels
 from qeff_zoo.media.pixels import numbers, padded, resize
@@ -27,6 +27,11 @@ def wholes_or_parts(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Ar
             halves = image[:tall], image[tall:]
             parts += [part for half in halves for part in (half[:, :wide], half[:, wide:])]
         parts.append(image)
+    if narrow := next((part.shape for part in parts if not part.size), None):
+        raise MediaError(
+            f"Cannot cut an image into quarters: one of them has {narrow[1]} x {narrow[0]} pixels. Expected two pixels "
+            "on each side at least. Give a larger image."
+        )
     if settings["do_resize"]:
         size, resample = settings["size"], settings["resample"]
         parts = [resize(part, *_between_sizes(part, size), resample) for part in parts]

@@ -15,7 +15,7 @@ checks must notice.
 
 import importlib.metadata
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import adapter_axis, adapters_in, source_in
 from qeff_zoo.runtime.sessions import Opening
 from qeff_zoo.tasks import find
-from qeff_zoo.validation import text
+from qeff_zoo.validation import image_arrays, text
 from qeff_zoo.validation.costs import as_shipped, measure
 from qeff_zoo.validation.parity import (
     TOLERANCES,
@@ -85,7 +85,10 @@ def validate(
             shipped = try_package(package, threads, step)
         device = DeviceNumerics.of_program(package.manifest["programs"][0]) if opening else None
         reference = ask(process, package, checkpoint, trial, device=device, progress=step)
-    return judge(package, trial, reference, shipped=shipped, level=level, device=device)
+    record = judge(package, trial, reference, shipped=shipped, level=level, device=device)
+    source = checkpoint if isinstance(checkpoint, Path) else checkpoint.companions["config.json"].parent
+    images = image_arrays.compare(package.path, source)
+    return replace(record, reported={**record.reported, **images})
 
 
 def rounding_of(package: Package) -> Numerics:
