@@ -69,11 +69,12 @@ def dequantize(blocks: Array, name: str) -> Array:
 
 
 def original(folder: Path) -> dict[str, Array]:
-    """Read a checkpoint's tensors in float32."""
+    """Read a checkpoint's tensors in float32; converters leave BERT's pooler out."""
     return {
         name: value.astype(np.float32)
         for file in folder.glob("*.safetensors")
         for name, value in load_file(file).items()
+        if not name.startswith("pooler.")
     }
 
 

@@ -14,12 +14,15 @@ from gguf_files import Array, stored
 from llama_cpp import opened
 from safetensors.numpy import save_file
 from tokenizers import pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
+from qeff_zoo.checkpoint.sentence_transformers import read_pooling
 from qeff_zoo.errors import ZooError
 from qeff_zoo.formats.gguf_config import _known
 from qeff_zoo.formats.gguf_names import layouts
+from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_GENERATION
+from qeff_zoo.validation.reference_loading import load_model
 from qeff_zoo.weights.expressions import rows
 
 VOCABULARY = 260
@@ -191,12 +194,28 @@ OLDER = ("bloom", "gpt2", "gpt_bigcode", "gpt_neox", "mamba")
 COMMON = ("vocab_size", "hidden_size", "bos_token_id", "eos_token_id", "pad_token_id")
 
 
+#: Embedders.
+EMBEDDERS: dict[str, dict[str, Any]] = {
+    kind: {**NORM, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96, **own}
+    for kind, own in {
+        "bert": {"max_position_embeddings": 64},
+        "nomic_bert": {**rope(rope_theta=1000.0), "head_dim": 16},
+    }.items()
+}
+
+
 def make(folder: Path, kind: str) -> Path:
     """Save a model of random weights that are large enough to tell its parts."""
-    said = {**({} if kind in OLDER else BASE), **{key: BASE[key] for key in COMMON}, **MODELS[kind]}
+    own = {**MODELS, **EMBEDDERS}[kind]
+    said = {
+        **({} if kind in (*OLDER, *EMBEDDERS) else BASE),
+        **{key: BASE[key] for key in COMMON},
+        **own,
+    }
     config = AutoConfig.for_model(kind, **said)
     torch.manual_seed(3)
-    model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    auto: Any = AutoModel if kind in EMBEDDERS else AutoModelForCausalLM
+    model = auto.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1 and "conv" not in name:
@@ -297,6 +316,10 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
         found["attention.head_count_kv"] = 1
     if kind == "phi3":
         found["attention.sliding_window"] = 0
+    if kind in EMBEDDERS:
+        found |= {"attention.causal": False, "pooling_type": 1}
+    if kind == "bert":
+        found = {key: value for key, value in found.items() if not key.startswith("rope")}
     return found
 
 
@@ -333,6 +356,7 @@ def write(
     writer.add_token_list(tokens)
     writer.add_token_types([1] * 256 + [3] * 4)
     writer.add_token_merges(["a b"])
+    writer.add_token_type_count(2)
     for name, number in (("bos", 256), ("eos", 257), ("pad", 258)):
         getattr(writer, f"add_{name}_token_id")(number)
     for name, value in {**stored(folder), **(extra or {})}.items():
@@ -359,7 +383,8 @@ def of_transformers(checkpoint: Checkpoint, folder: Path) -> Any:
     )
     config = AutoConfig.from_pretrained(folder)
     del config.quantization_config
-    return AutoModelForCausalLM.from_pretrained(
+    auto: Any = AutoModel if config.model_type in EMBEDDERS else AutoModelForCausalLM
+    return auto.from_pretrained(
         folder, config=config, dtype=torch.float32, attn_implementation="eager"
     ).eval()
 
@@ -380,8 +405,9 @@ LIMIT = 2e-3
 
 
 def test_every_architecture_is_here() -> None:
-    assert MODELS.keys() == _known()["models"].keys()
-    alone = {layouts()[kind].architecture for kind in MODELS}
+    kinds = {*MODELS, *EMBEDDERS}
+    assert kinds == _known()["models"].keys()
+    alone = {layouts()[kind].architecture for kind in kinds}
     assert alone == {layout.architecture for layout in layouts().values()}
 
 
@@ -402,6 +428,26 @@ def test_a_file_alone_computes_what_llama_cpp_computes(
     extra = {"rope_freqs.weight": llama3_factors(24, 500000.0)} if kind == "llama" else {}
     path = write(tmp_path / "model.gguf", folder, extra)
     assert difference(path, tmp_path / "again") < LIMIT
+
+
+@pytest.mark.parametrize(("pooling", "number"), [("mean", 1), ("cls", 2), ("lasttoken", 3)])
+@pytest.mark.parametrize("kind", sorted(EMBEDDERS))
+def test_an_embedder_alone_embeds_as_llama_cpp_does(
+    home: Path, tmp_path: Path, kind: str, pooling: str, number: int
+) -> None:
+    path = write(tmp_path / "model.gguf", make(tmp_path / "model", kind), pooling_type=number)
+    tokens = np.random.default_rng(1).integers(0, 256, 40).tolist()
+    with opened(path) as llama:
+        expected = llama.embedding(tokens)
+    checkpoint = open_checkpoint(str(path))
+    found = read_pooling(checkpoint.companions)
+    assert found is not None
+    assert (found.pooling, found.normalize) == (pooling, True)
+    model = of_transformers(checkpoint, tmp_path / "again")
+    with torch.no_grad():
+        states = model(torch.tensor([tokens])).last_hidden_state[0].numpy()
+    pooled = {"mean": states.mean(0), "cls": states[0], "lasttoken": states[-1]}[pooling]
+    assert np.abs(pooled - expected).max() < LIMIT * expected.std()
 
 
 def yarned(**changes: Any) -> dict[str, Any]:
@@ -474,3 +520,19 @@ def test_an_answer_ends_where_llama_cpp_ends_it(home: Path, tmp_path: Path) -> N
         ends = [number for number in range(VOCABULARY) if llama.ends(number)]
     assert checkpoint.config["eos_token_id"] == 257
     assert sorted(checkpoint.generation_config["eos_token_id"]) == ends
+
+
+@pytest.mark.parametrize("kind", sorted({*MODELS, *EMBEDDERS}))
+def test_the_reference_reads_every_architecture(tmp_path: Path, kind: str) -> None:
+    folder = make(tmp_path / "model", kind)
+    path = write(tmp_path / "model.gguf", folder)
+    task, auto = TEXT_GENERATION, AutoModelForCausalLM
+    if kind in EMBEDDERS:
+        task, auto = FEATURE_EXTRACTION, AutoModel
+    expected = auto.from_pretrained(folder, dtype=torch.float32).state_dict()
+    (folder / "model.safetensors").unlink()
+    found = load_model({"checkpoint": folder, "gguf": [path]}, task, None).state_dict()
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        if not name.startswith("pooler."):
+            torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6, msg=name)

@@ -20,6 +20,8 @@ from qeff_zoo.formats import gguf_names
 from qeff_zoo.formats.gguf_rope import rope_of
 
 _Said = MutableMapping[str, Any]
+#: Values of `pooling_type`; 4, of rerankers, is no embedder's.
+_POOLINGS = (None, "mean", "cls", "lasttoken")
 
 
 @cache
@@ -55,8 +57,9 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
         "model_type": kind,
         "architectures": entry["architectures"],
         **{key: _made(value, header.tensors) for key, value in entry.get("set", {}).items()},
-        "tie_word_embeddings": "output.weight" not in header.tensors,
     }
+    if entry.get("tied", True):
+        config["tie_word_embeddings"] = "output.weight" not in header.tensors
     if "token_embd.weight" in header.tensors:
         config["vocab_size"] = header.tensors["token_embd.weight"].shape[0]
     for rule in entry.get("rules", ()):
@@ -77,6 +80,16 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
             name, architecture, f"its metadata {_named(architecture, odd)} mean nothing here"
         )
     return config
+
+
+def pooling_of(metadata: Mapping[str, Any]) -> str | None:
+    """Return how a file's embedder reduces token states, in sentence-transformers' words; None of no embedder.
+
+    Args:
+        metadata: Of the file.
+    """
+    kind = metadata.get(f"{metadata.get('general.architecture')}.pooling_type", 0)
+    return _POOLINGS[kind] if kind in range(1, len(_POOLINGS)) else None
 
 
 def _said(architecture: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,9 +135,11 @@ def _refused(name: str, architecture: str, why: str) -> UnsupportedModelError:
 
 
 def _made(value: Any, tensors: Mapping[str, TensorInfo]) -> Any:
-    """Return a value of an entry: itself, or whether the file has, or lacks, a tensor."""
+    """Return a value of an entry: itself, or whether the file has, or lacks, a tensor, or how many rows one has."""
     if not isinstance(value, dict):
         return value
+    if "rows" in value:
+        return tensors[value["rows"]].shape[0] if value["rows"] in tensors else 0
     return value["has"] in tensors if "has" in value else value["lacks"] not in tensors
 
 
