@@ -90,6 +90,29 @@ MODELS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
         "head_dim": 16,
     },
+    "deepseek_v3": {
+        "rms_norm_eps": 1e-6,  # transformers has no other for latents
+        "num_key_value_heads": 4,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 32,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 16,
+        "v_head_dim": 12,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "n_group": 4,
+        "topk_group": 2,
+        "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1,
+        "routed_scaling_factor": 1.7,
+        **rope(
+            rope_type="yarn",
+            factor=4.0,
+            original_max_position_embeddings=64,
+            mscale=0.7,
+            mscale_all_dim=0.7,
+        ),
+    },
     "ernie4_5": {**WIDE, "tie_word_embeddings": True},
     "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 4, "head_dim": 16},
     "falcon": {
@@ -295,6 +318,27 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
             "attention.layer_norm_rms_epsilon": rms,
             **{f"ssm.{key}": value for key, value in state.items()},
             "ssm.time_step_rank": config.time_step_rank,
+        }
+    if kind == "deepseek_v3":
+        rank, rotated = config.kv_lora_rank, config.qk_rope_head_dim
+        found |= {
+            "attention.head_count_kv": 1,
+            "attention.q_lora_rank": config.q_lora_rank,
+            "attention.kv_lora_rank": rank,
+            "attention.key_length": rank + rotated,
+            "attention.value_length": rank,
+            "attention.key_length_mla": config.qk_nope_head_dim + rotated,
+            "attention.value_length_mla": config.v_head_dim,
+            "rope.dimension_count": rotated,
+            "rope.scaling.yarn_log_multiplier": 0.1 * config.rope_parameters["mscale_all_dim"],
+            "leading_dense_block_count": config.first_k_dense_replace,
+            "expert_count": config.n_routed_experts,
+            "expert_shared_count": config.n_shared_experts,
+            "expert_weights_scale": config.routed_scaling_factor,
+            "expert_weights_norm": config.norm_topk_prob,
+            "expert_group_count": config.n_group,
+            "expert_group_used_count": config.topk_group,
+            "expert_gating_func": 2,
         }
     if kind == "lfm2":
         counts = [2 if one == "full_attention" else 0 for one in config.layer_types]

@@ -108,12 +108,8 @@ def _entry(
     """Find which model of an architecture a file has."""
     layouts, models = gguf_names.layouts(), _known()["models"]
     for kind, entry in models.items():
-        when = entry.get("when", {})
-        fits = layouts[kind].architecture == architecture
-        if (
-            fits
-            and when.get("tensor", "") in ("", *tensors)
-            and ("value" not in when or said.get(when["value"]))
+        if layouts[kind].architecture == architecture and _fits(
+            entry.get("when", {}), said, tensors
         ):
             return kind, entry
     known = sorted({layouts[kind].architecture for kind in models})
@@ -121,6 +117,16 @@ def _entry(
         f"{name!r} is GGUF of architecture {architecture!r}, which is unknown. Expected one of "
         f"{some(known, len(known))}. Use the safetensors checkpoint."
     )
+
+
+def _fits(
+    when: Mapping[str, Any], said: Mapping[str, Any], tensors: Mapping[str, TensorInfo]
+) -> bool:
+    """Tell whether a file has the tensor, or the value, by which one model of an architecture is told from others."""
+    if "tensor" in when:
+        return when["tensor"] in tensors
+    value = said.get(when.get("key", ""))
+    return not when or (value == when["is"] if "is" in when else bool(value))
 
 
 def _named(architecture: str, keys: list[str]) -> str:
@@ -232,6 +238,19 @@ def _layers_of_heads(said: _Said, config: dict[str, Any], _: Mapping[str, Any]) 
     said["attention.head_count_kv"] = max(counts)
 
 
+def _latent_attention(said: _Said, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Set the sizes of heads of latent attention, which older files have under the names of others."""
+    rotated = said["rope.dimension_count"]
+    sizes = [
+        said.pop(f"attention.{one}_mla", said[f"attention.{one}"])
+        for one in ("key_length", "value_length")
+    ]
+    said |= {"attention.key_length": rotated, "attention.value_length": rotated}
+    said["attention.head_count_kv"] = said["attention.head_count"]
+    config["qk_rope_head_dim"] = rotated
+    config["qk_nope_head_dim"], config["v_head_dim"] = sizes[0] - rotated, sizes[1]
+
+
 def _expansion(said: _Said, config: dict[str, Any], _: Mapping[str, Any]) -> None:
     config["expand"] = said["ssm.inner_size"] // said["embedding_length"]
 
@@ -260,6 +279,7 @@ _RULES: Mapping[str, Callable[[_Said, dict[str, Any], Mapping[str, Any]], None]]
     "query scale": _query_scale,
     "layers of heads": _layers_of_heads,
     "expansion": _expansion,
+    "latent attention": _latent_attention,
     "window of all layers": _window_of_all_layers,
     "original context": _original_context,
     "expert sizes": _expert_sizes,

@@ -27,8 +27,8 @@ _DONE: Mapping[str, str] = MappingProxyType(
         "takes apart": "bloom falcon gptneox",
         "transposes": "gpt2",
         "transposes experts": "gpt-oss",
-        "": "bert cohere2 command-r ernie4_5 exaone4 glm4 hunyuan-dense lfm2 mamba minimax-m2 nomic-bert olmo2 olmoe "
-        "phi3 qwen2 qwen2moe qwen3 qwen3moe seed_oss stablelm starcoder starcoder2",
+        "": "bert cohere2 command-r deepseek2 ernie4_5 exaone4 glm4 hunyuan-dense lfm2 mamba minimax-m2 nomic-bert "
+        "olmo2 olmoe phi3 qwen2 qwen2moe qwen3 qwen3moe seed_oss stablelm starcoder starcoder2",
     }
 )
 #: Said by the configuration too.
@@ -81,9 +81,13 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
         if "experts.gate_up_proj" in name:
             halves = (name.replace("gate_up_proj", half) for half in ("gate_proj", "up_proj"))
             parts = dict(zip(("gate", "up"), map(place_of, halves), strict=True))
+        if name.endswith("kv_b_proj.weight") and not parts["value"]:
+            halves = (name.replace("kv_b", half) for half in ("k_b", "v_b"))
+            parts = dict(zip(("keys", "values"), map(place_of, halves), strict=True))
         sources = {part: place for part, place in parts.items() if place}
         if sources:  # a head that is not there is tied
-            found[name] = Decoded(tensors, sources, _undo(done[architecture], name, config))
+            undo = _latent_heads if "keys" in sources else _undo(done[architecture], name, config)
+            found[name] = Decoded(tensors, sources, undo)
     used = {place for one in found.values() for place in one.sources.values()}
     if left := [name for name in tensors if name not in used and not name.startswith(_ROPE)]:
         raise ValueError(f"The reference does not know what these are for: {left[:5]}.")
@@ -145,6 +149,11 @@ def _together(heads: int, key_heads: int, value: Tensor) -> Tensor:
     kinds = value.split([heads * size, key_heads * size, key_heads * size])
     groups = [kind.unflatten(0, (key_heads, -1)) for kind in kinds]
     return torch.cat(groups, 1).flatten(0, 1)
+
+
+def _latent_heads(keys: Tensor, values: Tensor) -> Tensor:
+    """Return the rows of keys and values of each head; those of keys are stored transposed."""
+    return torch.cat([keys.transpose(1, 2), values], 1).flatten(0, 1)
 
 
 def _third(number: int, value: Tensor) -> Tensor:
