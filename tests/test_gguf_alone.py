@@ -549,6 +549,9 @@ def test_what_is_in_neither_is_named(home: Path, tmp_path: Path) -> None:
         ({"feed_forward_length": None}, {}, "its metadata lack llama.feed_forward_length"),
         ({"router_temperature": 2.0}, {}, "its metadata llama.router_temperature"),
         ({"attention__value_length": 8}, {}, "key_length 24 and value_length 8"),
+        ({"attention__head_count": 0}, {}, "llama.attention.head_count: 0. Expected one size"),
+        ({"attention__head_count_kv": "2"}, {}, "head_count_kv: '2'. Expected one number"),
+        ({"feed_forward_length": [96] * 4}, {}, "llama.feed_forward_length: values by layer"),
         ({}, rope_factors, "factors of RoPE that no scaling of Llama 3 has"),
     ):
         path = write(tmp_path / f"{len(named)}.gguf", folder, extra, **changes)

@@ -20,6 +20,10 @@ from qeff_zoo.formats import gguf_names
 from qeff_zoo.formats.gguf_rope import rope_of
 
 _Said = MutableMapping[str, Any]
+#: Metadata that may be one value for each layer.
+_BY_LAYER = ("attention.sliding_window_pattern",)
+#: Metadata that others are divided by, or counted with.
+_SIZES = ("attention.head_count", "block_count", "embedding_length", "expert_used_count")
 #: Values of `pooling_type`; 4, of rerankers, is no embedder's.
 _POOLINGS = (None, "mean", "cls", "lasttoken")
 
@@ -53,6 +57,7 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
     keys |= entry.get("also", {})
     if missing := [key for key in keys if key not in said and key not in _known()["optional"]]:
         raise _refused(name, architecture, f"its metadata lack {_named(architecture, missing)}")
+    _require_numbers(name, architecture, said, entry)
     config: dict[str, Any] = {
         "model_type": kind,
         "architectures": entry["architectures"],
@@ -127,6 +132,22 @@ def _fits(
         return when["tensor"] in tensors
     value = said.get(when.get("key", ""))
     return not when or (value == when["is"] if "is" in when else bool(value))
+
+
+def _require_numbers(
+    name: str, architecture: str, said: Mapping[str, Any], entry: Mapping[str, Any]
+) -> None:
+    """Refuse metadata of other types than numbers, sizes of 0, and values by layer where a model has one."""
+    for key, value in said.items():
+        if key in _BY_LAYER or key in entry.get("by layer", ()) or key == "rope.scaling.type":
+            continue
+        size = key in _SIZES and key not in entry.get("ignored", ())
+        if not isinstance(value, int | float) or (size and value <= 0):
+            shown = "values by layer" if isinstance(value, array) else repr(value)
+            raise CheckpointError(
+                f"{name!r} says {architecture}.{key}: {shown}. Expected one {'size' if size else 'number'}. Get the "
+                "file again from its source, or name the checkpoint that it was made from with --config-from."
+            )
 
 
 def _named(architecture: str, keys: list[str]) -> str:
