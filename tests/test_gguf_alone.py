@@ -14,12 +14,15 @@ from gguf_files import Array, stored
 from llama_cpp import opened
 from safetensors.numpy import save_file
 from tokenizers import pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
+from qeff_zoo.checkpoint.sentence_transformers import read_pooling
 from qeff_zoo.errors import ZooError
 from qeff_zoo.formats.gguf_config import _known
 from qeff_zoo.formats.gguf_names import layouts
+from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_GENERATION
+from qeff_zoo.validation.reference_loading import load_model
 from qeff_zoo.weights.expressions import rows
 
 VOCABULARY = 260
@@ -86,6 +89,29 @@ MODELS: dict[str, dict[str, Any]] = {
         "logit_scale": 0.3,
         "tie_word_embeddings": True,
         "head_dim": 16,
+    },
+    "deepseek_v3": {
+        "rms_norm_eps": 1e-6,  # transformers has no other for latents
+        "num_key_value_heads": 4,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 32,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 16,
+        "v_head_dim": 12,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "n_group": 4,
+        "topk_group": 2,
+        "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1,
+        "routed_scaling_factor": 1.7,
+        **rope(
+            rope_type="yarn",
+            factor=4.0,
+            original_max_position_embeddings=64,
+            mscale=0.7,
+            mscale_all_dim=0.7,
+        ),
     },
     "ernie4_5": {**WIDE, "tie_word_embeddings": True},
     "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 4, "head_dim": 16},
@@ -191,12 +217,28 @@ OLDER = ("bloom", "gpt2", "gpt_bigcode", "gpt_neox", "mamba")
 COMMON = ("vocab_size", "hidden_size", "bos_token_id", "eos_token_id", "pad_token_id")
 
 
+#: Embedders.
+EMBEDDERS: dict[str, dict[str, Any]] = {
+    kind: {**NORM, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96, **own}
+    for kind, own in {
+        "bert": {"max_position_embeddings": 64},
+        "nomic_bert": {**rope(rope_theta=1000.0), "head_dim": 16},
+    }.items()
+}
+
+
 def make(folder: Path, kind: str) -> Path:
     """Save a model of random weights that are large enough to tell its parts."""
-    said = {**({} if kind in OLDER else BASE), **{key: BASE[key] for key in COMMON}, **MODELS[kind]}
+    own = {**MODELS, **EMBEDDERS}[kind]
+    said = {
+        **({} if kind in (*OLDER, *EMBEDDERS) else BASE),
+        **{key: BASE[key] for key in COMMON},
+        **own,
+    }
     config = AutoConfig.for_model(kind, **said)
     torch.manual_seed(3)
-    model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    auto: Any = AutoModel if kind in EMBEDDERS else AutoModelForCausalLM
+    model = auto.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1 and "conv" not in name:
@@ -277,6 +319,27 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
             **{f"ssm.{key}": value for key, value in state.items()},
             "ssm.time_step_rank": config.time_step_rank,
         }
+    if kind == "deepseek_v3":
+        rank, rotated = config.kv_lora_rank, config.qk_rope_head_dim
+        found |= {
+            "attention.head_count_kv": 1,
+            "attention.q_lora_rank": config.q_lora_rank,
+            "attention.kv_lora_rank": rank,
+            "attention.key_length": rank + rotated,
+            "attention.value_length": rank,
+            "attention.key_length_mla": config.qk_nope_head_dim + rotated,
+            "attention.value_length_mla": config.v_head_dim,
+            "rope.dimension_count": rotated,
+            "rope.scaling.yarn_log_multiplier": 0.1 * config.rope_parameters["mscale_all_dim"],
+            "leading_dense_block_count": config.first_k_dense_replace,
+            "expert_count": config.n_routed_experts,
+            "expert_shared_count": config.n_shared_experts,
+            "expert_weights_scale": config.routed_scaling_factor,
+            "expert_weights_norm": config.norm_topk_prob,
+            "expert_group_count": config.n_group,
+            "expert_group_used_count": config.topk_group,
+            "expert_gating_func": 2,
+        }
     if kind == "lfm2":
         counts = [2 if one == "full_attention" else 0 for one in config.layer_types]
         found |= {"attention.head_count_kv": counts, "shortconv.l_cache": config.conv_L_cache}
@@ -297,6 +360,10 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
         found["attention.head_count_kv"] = 1
     if kind == "phi3":
         found["attention.sliding_window"] = 0
+    if kind in EMBEDDERS:
+        found |= {"attention.causal": False, "pooling_type": 1}
+    if kind == "bert":
+        found = {key: value for key, value in found.items() if not key.startswith("rope")}
     return found
 
 
@@ -333,6 +400,7 @@ def write(
     writer.add_token_list(tokens)
     writer.add_token_types([1] * 256 + [3] * 4)
     writer.add_token_merges(["a b"])
+    writer.add_token_type_count(2)
     for name, number in (("bos", 256), ("eos", 257), ("pad", 258)):
         getattr(writer, f"add_{name}_token_id")(number)
     for name, value in {**stored(folder), **(extra or {})}.items():
@@ -359,7 +427,8 @@ def of_transformers(checkpoint: Checkpoint, folder: Path) -> Any:
     )
     config = AutoConfig.from_pretrained(folder)
     del config.quantization_config
-    return AutoModelForCausalLM.from_pretrained(
+    auto: Any = AutoModel if config.model_type in EMBEDDERS else AutoModelForCausalLM
+    return auto.from_pretrained(
         folder, config=config, dtype=torch.float32, attn_implementation="eager"
     ).eval()
 
@@ -380,8 +449,9 @@ LIMIT = 2e-3
 
 
 def test_every_architecture_is_here() -> None:
-    assert MODELS.keys() == _known()["models"].keys()
-    alone = {layouts()[kind].architecture for kind in MODELS}
+    kinds = {*MODELS, *EMBEDDERS}
+    assert kinds == _known()["models"].keys()
+    alone = {layouts()[kind].architecture for kind in kinds}
     assert alone == {layout.architecture for layout in layouts().values()}
 
 
@@ -402,6 +472,26 @@ def test_a_file_alone_computes_what_llama_cpp_computes(
     extra = {"rope_freqs.weight": llama3_factors(24, 500000.0)} if kind == "llama" else {}
     path = write(tmp_path / "model.gguf", folder, extra)
     assert difference(path, tmp_path / "again") < LIMIT
+
+
+@pytest.mark.parametrize(("pooling", "number"), [("mean", 1), ("cls", 2), ("lasttoken", 3)])
+@pytest.mark.parametrize("kind", sorted(EMBEDDERS))
+def test_an_embedder_alone_embeds_as_llama_cpp_does(
+    home: Path, tmp_path: Path, kind: str, pooling: str, number: int
+) -> None:
+    path = write(tmp_path / "model.gguf", make(tmp_path / "model", kind), pooling_type=number)
+    tokens = np.random.default_rng(1).integers(0, 256, 40).tolist()
+    with opened(path) as llama:
+        expected = llama.embedding(tokens)
+    checkpoint = open_checkpoint(str(path))
+    found = read_pooling(checkpoint.companions)
+    assert found is not None
+    assert (found.pooling, found.normalize) == (pooling, True)
+    model = of_transformers(checkpoint, tmp_path / "again")
+    with torch.no_grad():
+        states = model(torch.tensor([tokens])).last_hidden_state[0].numpy()
+    pooled = {"mean": states.mean(0), "cls": states[0], "lasttoken": states[-1]}[pooling]
+    assert np.abs(pooled - expected).max() < LIMIT * expected.std()
 
 
 def yarned(**changes: Any) -> dict[str, Any]:
@@ -459,6 +549,9 @@ def test_what_is_in_neither_is_named(home: Path, tmp_path: Path) -> None:
         ({"feed_forward_length": None}, {}, "its metadata lack llama.feed_forward_length"),
         ({"router_temperature": 2.0}, {}, "its metadata llama.router_temperature"),
         ({"attention__value_length": 8}, {}, "key_length 24 and value_length 8"),
+        ({"attention__head_count": 0}, {}, "llama.attention.head_count: 0. Expected one size"),
+        ({"attention__head_count_kv": "2"}, {}, "head_count_kv: '2'. Expected one number"),
+        ({"feed_forward_length": [96] * 4}, {}, "llama.feed_forward_length: values by layer"),
         ({}, rope_factors, "factors of RoPE that no scaling of Llama 3 has"),
     ):
         path = write(tmp_path / f"{len(named)}.gguf", folder, extra, **changes)
@@ -474,3 +567,19 @@ def test_an_answer_ends_where_llama_cpp_ends_it(home: Path, tmp_path: Path) -> N
         ends = [number for number in range(VOCABULARY) if llama.ends(number)]
     assert checkpoint.config["eos_token_id"] == 257
     assert sorted(checkpoint.generation_config["eos_token_id"]) == ends
+
+
+@pytest.mark.parametrize("kind", sorted({*MODELS, *EMBEDDERS}))
+def test_the_reference_reads_every_architecture(tmp_path: Path, kind: str) -> None:
+    folder = make(tmp_path / "model", kind)
+    path = write(tmp_path / "model.gguf", folder)
+    task, auto = TEXT_GENERATION, AutoModelForCausalLM
+    if kind in EMBEDDERS:
+        task, auto = FEATURE_EXTRACTION, AutoModel
+    expected = auto.from_pretrained(folder, dtype=torch.float32).state_dict()
+    (folder / "model.safetensors").unlink()
+    found = load_model({"checkpoint": folder, "gguf": [path]}, task, None).state_dict()
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        if not name.startswith("pooler."):
+            torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6, msg=name)

@@ -4,6 +4,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from qeff_zoo.checkpoint.files import Files, LocalFiles, is_wanted, some
 from qeff_zoo.checkpoint.gguf_index import GgufHeader, read_shards, shards_of
@@ -101,7 +102,7 @@ def _original(files: Files, file: str) -> str:
 
 def _from_metadata(paths: list[Path], header: GgufHeader) -> Path:
     """Return a folder of the store with the configuration and the tokenizer that a file's metadata make."""
-    from qeff_zoo.formats.gguf_config import config_of
+    from qeff_zoo.formats.gguf_config import config_of, pooling_of
     from qeff_zoo.store import Store
 
     config = config_of(paths[0].name, header)
@@ -113,11 +114,20 @@ def _from_metadata(paths: list[Path], header: GgufHeader) -> Path:
 
     made = tokenizer_of(paths[0])
     ends = {"eos_token_id": list(made.ends)} if len(made.ends) > 1 else {}
+    contents: dict[str, Any] = {
+        "config.json": {**config, **made.ids},
+        "generation_config.json": {**made.ids, **ends},
+    }
+    if pooling := pooling_of(header.metadata):  # llama.cpp's programs normalize
+        modules = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+        contents["modules.json"] = [
+            {"path": path, "type": f"sentence_transformers.models.{kind}"}
+            for path, kind in modules.items()
+        ]
+        contents["1_Pooling/config.json"] = {"pooling_mode": pooling}
     with store.stage("companions") as staged:
         made.tokenizer.save_pretrained(staged)
-        for name, content in (
-            ("config.json", {**config, **made.ids}),
-            ("generation_config.json", {**made.ids, **ends}),
-        ):
+        for name, content in contents.items():
+            (staged / name).parent.mkdir(exist_ok=True)
             (staged / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         return store.promote_companions(staged, key)

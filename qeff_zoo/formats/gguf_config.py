@@ -20,6 +20,12 @@ from qeff_zoo.formats import gguf_names
 from qeff_zoo.formats.gguf_rope import rope_of
 
 _Said = MutableMapping[str, Any]
+#: Metadata that may be one value for each layer.
+_BY_LAYER = ("attention.sliding_window_pattern",)
+#: Metadata that others are divided by, or counted with.
+_SIZES = ("attention.head_count", "block_count", "embedding_length", "expert_used_count")
+#: Values of `pooling_type`; 4, of rerankers, is no embedder's.
+_POOLINGS = (None, "mean", "cls", "lasttoken")
 
 
 @cache
@@ -51,12 +57,14 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
     keys |= entry.get("also", {})
     if missing := [key for key in keys if key not in said and key not in _known()["optional"]]:
         raise _refused(name, architecture, f"its metadata lack {_named(architecture, missing)}")
+    _require_numbers(name, architecture, said, entry)
     config: dict[str, Any] = {
         "model_type": kind,
         "architectures": entry["architectures"],
         **{key: _made(value, header.tensors) for key, value in entry.get("set", {}).items()},
-        "tie_word_embeddings": "output.weight" not in header.tensors,
     }
+    if entry.get("tied", True):
+        config["tie_word_embeddings"] = "output.weight" not in header.tensors
     if "token_embd.weight" in header.tensors:
         config["vocab_size"] = header.tensors["token_embd.weight"].shape[0]
     for rule in entry.get("rules", ()):
@@ -79,6 +87,16 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
     return config
 
 
+def pooling_of(metadata: Mapping[str, Any]) -> str | None:
+    """Return how a file's embedder reduces token states, in sentence-transformers' words; None of no embedder.
+
+    Args:
+        metadata: Of the file.
+    """
+    kind = metadata.get(f"{metadata.get('general.architecture')}.pooling_type", 0)
+    return _POOLINGS[kind] if kind in range(1, len(_POOLINGS)) else None
+
+
 def _said(architecture: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metadata of the architecture without its name, numbers of float32 as they were before."""
     start = f"{architecture}."
@@ -95,12 +113,8 @@ def _entry(
     """Find which model of an architecture a file has."""
     layouts, models = gguf_names.layouts(), _known()["models"]
     for kind, entry in models.items():
-        when = entry.get("when", {})
-        fits = layouts[kind].architecture == architecture
-        if (
-            fits
-            and when.get("tensor", "") in ("", *tensors)
-            and ("value" not in when or said.get(when["value"]))
+        if layouts[kind].architecture == architecture and _fits(
+            entry.get("when", {}), said, tensors
         ):
             return kind, entry
     known = sorted({layouts[kind].architecture for kind in models})
@@ -108,6 +122,32 @@ def _entry(
         f"{name!r} is GGUF of architecture {architecture!r}, which is unknown. Expected one of "
         f"{some(known, len(known))}. Use the safetensors checkpoint."
     )
+
+
+def _fits(
+    when: Mapping[str, Any], said: Mapping[str, Any], tensors: Mapping[str, TensorInfo]
+) -> bool:
+    """Tell whether a file has the tensor, or the value, by which one model of an architecture is told from others."""
+    if "tensor" in when:
+        return when["tensor"] in tensors
+    value = said.get(when.get("key", ""))
+    return not when or (value == when["is"] if "is" in when else bool(value))
+
+
+def _require_numbers(
+    name: str, architecture: str, said: Mapping[str, Any], entry: Mapping[str, Any]
+) -> None:
+    """Refuse metadata of other types than numbers, sizes of 0, and values by layer where a model has one."""
+    for key, value in said.items():
+        if key in _BY_LAYER or key in entry.get("by layer", ()) or key == "rope.scaling.type":
+            continue
+        size = key in _SIZES and key not in entry.get("ignored", ())
+        if not isinstance(value, int | float) or (size and value <= 0):
+            shown = "values by layer" if isinstance(value, array) else repr(value)
+            raise CheckpointError(
+                f"{name!r} says {architecture}.{key}: {shown}. Expected one {'size' if size else 'number'}. Get the "
+                "file again from its source, or name the checkpoint that it was made from with --config-from."
+            )
 
 
 def _named(architecture: str, keys: list[str]) -> str:
@@ -122,9 +162,11 @@ def _refused(name: str, architecture: str, why: str) -> UnsupportedModelError:
 
 
 def _made(value: Any, tensors: Mapping[str, TensorInfo]) -> Any:
-    """Return a value of an entry: itself, or whether the file has, or lacks, a tensor."""
+    """Return a value of an entry: itself, or whether the file has, or lacks, a tensor, or how many rows one has."""
     if not isinstance(value, dict):
         return value
+    if "rows" in value:
+        return tensors[value["rows"]].shape[0] if value["rows"] in tensors else 0
     return value["has"] in tensors if "has" in value else value["lacks"] not in tensors
 
 
@@ -217,6 +259,19 @@ def _layers_of_heads(said: _Said, config: dict[str, Any], _: Mapping[str, Any]) 
     said["attention.head_count_kv"] = max(counts)
 
 
+def _latent_attention(said: _Said, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Set the sizes of heads of latent attention, which older files have under the names of others."""
+    rotated = said["rope.dimension_count"]
+    sizes = [
+        said.pop(f"attention.{one}_mla", said[f"attention.{one}"])
+        for one in ("key_length", "value_length")
+    ]
+    said |= {"attention.key_length": rotated, "attention.value_length": rotated}
+    said["attention.head_count_kv"] = said["attention.head_count"]
+    config["qk_rope_head_dim"] = rotated
+    config["qk_nope_head_dim"], config["v_head_dim"] = sizes[0] - rotated, sizes[1]
+
+
 def _expansion(said: _Said, config: dict[str, Any], _: Mapping[str, Any]) -> None:
     config["expand"] = said["ssm.inner_size"] // said["embedding_length"]
 
@@ -245,6 +300,7 @@ _RULES: Mapping[str, Callable[[_Said, dict[str, Any], Mapping[str, Any]], None]]
     "query scale": _query_scale,
     "layers of heads": _layers_of_heads,
     "expansion": _expansion,
+    "latent attention": _latent_attention,
     "window of all layers": _window_of_all_layers,
     "original context": _original_context,
     "expert sizes": _expert_sizes,

@@ -76,6 +76,9 @@ def rope_of(
         for key, parameter in _YARN.items():
             if f"rope.scaling.{key}" in said:
                 found[parameter] = said.pop(f"rope.scaling.{key}")
+        if (multiplier := said.pop("rope.scaling.yarn_log_multiplier", None)) is not None:
+            scale = float(f"{10 * multiplier:.6g}")  # DeepSeek's; converters write a tenth
+            found |= {"mscale": scale, "mscale_all_dim": scale}
     elif kind == "linear" and factor != 1.0:
         found |= {"rope_type": "linear", "factor": factor}
     elif kind not in ("linear", "none"):

@@ -5,6 +5,7 @@ Names are those that gguf-py gives the tensors of a Hugging Face model, and what
 undone. Source: https://github.com/ggml-org/llama.cpp `convert_hf_to_gguf.py`.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,8 +27,8 @@ _DONE: Mapping[str, str] = MappingProxyType(
         "takes apart": "bloom falcon gptneox",
         "transposes": "gpt2",
         "transposes experts": "gpt-oss",
-        "": "cohere2 command-r ernie4_5 exaone4 glm4 hunyuan-dense lfm2 mamba minimax-m2 olmo2 olmoe phi3 qwen2 "
-        "qwen2moe qwen3 qwen3moe seed_oss stablelm starcoder starcoder2",
+        "": "bert cohere2 command-r deepseek2 ernie4_5 exaone4 glm4 hunyuan-dense lfm2 mamba minimax-m2 nomic-bert "
+        "olmo2 olmoe phi3 qwen2 qwen2moe qwen3 qwen3moe seed_oss stablelm starcoder starcoder2",
     }
 )
 #: Said by the configuration too.
@@ -80,9 +81,13 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
         if "experts.gate_up_proj" in name:
             halves = (name.replace("gate_up_proj", half) for half in ("gate_proj", "up_proj"))
             parts = dict(zip(("gate", "up"), map(place_of, halves), strict=True))
+        if name.endswith("kv_b_proj.weight") and not parts["value"]:
+            halves = (name.replace("kv_b", half) for half in ("k_b", "v_b"))
+            parts = dict(zip(("keys", "values"), map(place_of, halves), strict=True))
         sources = {part: place for part, place in parts.items() if place}
         if sources:  # a head that is not there is tied
-            found[name] = Decoded(tensors, sources, _undo(done[architecture], name, config))
+            undo = _latent_heads if "keys" in sources else _undo(done[architecture], name, config)
+            found[name] = Decoded(tensors, sources, undo)
     used = {place for one in found.values() for place in one.sources.values()}
     if left := [name for name in tensors if name not in used and not name.startswith(_ROPE)]:
         raise ValueError(f"The reference does not know what these are for: {left[:5]}.")
@@ -93,7 +98,12 @@ def _place(names: gguf.TensorNameMap, tensors: Mapping[str, Tensor], name: str) 
     """Return the tensor that is made of a parameter; None without one. Experts have no ".weight" in the model."""
     name = name.replace("block_sparse_moe", "mlp")
     name = f"{name.removesuffix('_bias')}.bias" if name.endswith("_bias") else name
-    for whole in (name, f"model.{name}", name.removeprefix("transformer.")):
+    nomic = re.sub(r"^(layers\.\d+)\.self_attn\.[qkv]_proj", r"encoder.\1.attn.Wqkv", name)
+    nomic = nomic.replace("post_attention_layernorm", "norm1").replace(
+        "post_mlp_layernorm", "norm2"
+    )
+    nomic = nomic if nomic.startswith("encoder.") else f"encoder.{nomic}"
+    for whole in (name, f"model.{name}", name.removeprefix("transformer."), nomic):
         for end in ("", ".weight"):
             place = names.get_name(f"{whole}{end}", try_suffixes=_ENDS)
             if place in tensors:
@@ -117,6 +127,8 @@ def _undo(done: str, name: str, config: Any) -> Callable[..., Tensor]:
         done == "transposes experts" and name.endswith("experts.down_proj")
     ):
         return _transposed
+    if done == "" and name.startswith("layers.") and module in ("q_proj", "k_proj", "v_proj"):
+        return partial(_third, "qkv".index(module[0]))
     if name.endswith("A_log"):
         return _logarithm
     if name.endswith(("conv.conv.weight", "conv1d.weight")):
@@ -137,6 +149,16 @@ def _together(heads: int, key_heads: int, value: Tensor) -> Tensor:
     kinds = value.split([heads * size, key_heads * size, key_heads * size])
     groups = [kind.unflatten(0, (key_heads, -1)) for kind in kinds]
     return torch.cat(groups, 1).flatten(0, 1)
+
+
+def _latent_heads(keys: Tensor, values: Tensor) -> Tensor:
+    """Return the rows of keys and values of each head; those of keys are stored transposed."""
+    return torch.cat([keys.transpose(1, 2), values], 1).flatten(0, 1)
+
+
+def _third(number: int, value: Tensor) -> Tensor:
+    """Return the rows of queries, keys or values of a projection that has one after the other."""
+    return value.chunk(3)[number]
 
 
 def _transposed(value: Tensor) -> Tensor:
