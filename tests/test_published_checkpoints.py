@@ -19,6 +19,7 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 import qeff_zoo
 from qeff_zoo import formats
+from qeff_zoo.calibration.streaming import Streamed
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import CheckpointError, PlanError
@@ -46,6 +47,13 @@ def test_a_head_with_own_values_is_used_whatever_the_config_ties(home: Path, lla
     with pytest.warns(UserWarning, match=r"stores 'lm_head.weight' with own values.* are used"):
         package = qeff_zoo.build(llama, **SHAPE)
     assert package.validated == "checkpoint"
+
+
+def test_a_head_with_own_values_is_calibrated_with(llama: Path) -> None:
+    edit_json(llama / "config.json", tie_word_embeddings=True)
+    streamed = Streamed(open_checkpoint(str(llama)), "text-generation")
+    assert streamed.expressions[HEAD] == HEAD
+    assert not streamed.doubled
 
 
 @pytest.mark.parametrize("kind", ["head in the file", "head that is tied"])
