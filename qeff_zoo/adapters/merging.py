@@ -345,9 +345,10 @@ class _Changes:
         ties = self.model.all_tied_weights_keys
         places = {own: self._here(name, self.shapes) for name, own in adapter.replaced.items()}
         tied = [own for own, at in places.items() if ties.get(at, at) == ties.get(place, place)]
-        value = adapter.read(tensor) if len(tied) > 1 else None
-        same = (own for own in tied if own == tensor or np.array_equal(adapter.read(own), value))
-        return next(same)
+        if len(tied) == 1:
+            return tensor
+        value = adapter.read(tensor)
+        return next(one for one in tied if np.array_equal(adapter.read(one), value))
 
     def _now(self, place: str) -> Expression:
         """Return what is known to become of a weight so far."""
