@@ -7,6 +7,7 @@ import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import CheckpointError, PlanError
 from qeff_zoo.plan import NO_WEIGHTS, Plan, resolve
+from qeff_zoo.registry import find_recipe
+from qeff_zoo.tasks.choice import classes_of
 
 WEIGHTS, HEAD = "model.safetensors", "lm_head.weight"
 SHAPE = {"prefill_seq_len": 8, "ctx_len": 48}
@@ -73,6 +76,12 @@ def test_the_base_class_of_a_recipe_that_only_generates(models: Models, tmp_path
     source = models.copy(models.checkpoint("phi3", "phi3"), tmp_path / "source")
     edit_json(source / "config.json", architectures=["Phi3Model"])
     assert planned(source).recipe.task == "text-generation"
+
+
+def test_the_base_class_of_a_model_that_reads_images() -> None:
+    recipe = find_recipe("llava")
+    checkpoint: Any = SimpleNamespace(architectures=("LlavaModel",), names_at_hand=())
+    assert classes_of(checkpoint, recipe, None) == ["LlavaForConditionalGeneration"]
 
 
 def test_weights_without_a_head_embed(models: Models, tmp_path: Path) -> None:
