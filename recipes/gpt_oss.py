@@ -18,10 +18,7 @@ RECIPE = replace(
     model_type="gpt_oss",
     architectures=("GptOssForCausalLM", "GptOssForSequenceClassification"),
     special="Attention sinks; sliding and full layers in turn; biased experts with a clamped gate of their own.",
-    transforms=(
-        *MIXTRAL.transforms,
-        window_cache(),
-    ),
+    transforms=(*MIXTRAL.transforms, window_cache()),
     # GPTQModel halves gate_up_proj, AutoRound takes its rows by turns, under the same names and the same method.
     quant_exceptions=("gptq",),
     tiny=(

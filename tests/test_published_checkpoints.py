@@ -7,6 +7,7 @@ import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,13 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 import qeff_zoo
 from qeff_zoo import formats
+from qeff_zoo.calibration.streaming import Streamed
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import CheckpointError, PlanError
 from qeff_zoo.plan import NO_WEIGHTS, Plan, resolve
+from qeff_zoo.registry import find_recipe
+from qeff_zoo.tasks.choice import classes_of
 
 WEIGHTS, HEAD = "model.safetensors", "lm_head.weight"
 SHAPE = {"prefill_seq_len": 8, "ctx_len": 48}
@@ -48,6 +52,13 @@ def test_a_head_with_own_values_is_used_whatever_the_config_ties(home: Path, lla
     assert package.validated == "checkpoint"
 
 
+def test_a_head_with_own_values_is_calibrated_with(llama: Path) -> None:
+    edit_json(llama / "config.json", tie_word_embeddings=True)
+    streamed = Streamed(open_checkpoint(str(llama)), "text-generation")
+    assert streamed.expressions[HEAD] == HEAD
+    assert not streamed.doubled
+
+
 @pytest.mark.parametrize("kind", ["head in the file", "head that is tied"])
 def test_weights_with_a_head_generate_under_the_name_of_the_base_class(
     models: Models, home: Path, tmp_path: Path, kind: str
@@ -65,6 +76,12 @@ def test_the_base_class_of_a_recipe_that_only_generates(models: Models, tmp_path
     source = models.copy(models.checkpoint("phi3", "phi3"), tmp_path / "source")
     edit_json(source / "config.json", architectures=["Phi3Model"])
     assert planned(source).recipe.task == "text-generation"
+
+
+def test_the_base_class_of_a_model_that_reads_images() -> None:
+    recipe = find_recipe("llava")
+    checkpoint: Any = SimpleNamespace(architectures=("LlavaModel",), names_at_hand=())
+    assert classes_of(checkpoint, recipe, None) == ["LlavaForConditionalGeneration"]
 
 
 def test_weights_without_a_head_embed(models: Models, tmp_path: Path) -> None:

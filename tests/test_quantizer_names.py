@@ -4,6 +4,7 @@
 import re
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def halves(tensors: Tensors) -> dict[str, Array]:
     return found
 
 
-def alternating(tensors: Tensors) -> dict[str, Array]:
+def alternating(tensors: Tensors, inside: str = "") -> dict[str, Array]:
     """Take experts apart whose gates and ups alternate, and whose matrices are (experts, in, out)."""
     found: dict[str, Array] = {}
     for name, value in tensors.items():
@@ -74,7 +75,7 @@ def alternating(tensors: Tensors) -> dict[str, Array]:
             parts = {"gate_proj": value[..., 0::2], "up_proj": value[..., 1::2]}
         for part, stacked in parts.items():
             for number, one in enumerate(stacked):
-                end = f"{path}.{number}.{part}"
+                end = f"{path}{inside}.{number}.{part}"
                 found[f"{end}.bias" if bias else f"{end}.weight"] = one if bias else one.T
     return found
 
@@ -92,12 +93,18 @@ KINDS: Mapping[str, tuple[Callable[[Tensors], Tensors], tuple[str, ...]]] = {
     "mixtral": (mixtral, ("gptq", "compressed-tensors")),
     "phi3": (halves, ("gptq",)),
     "gpt_oss": (alternating, ("compressed-tensors",)),
+    "gpt_oss older": (partial(alternating, inside=".experts"), ("compressed-tensors",)),
 }
 CASES = [(kind, how) for kind, (_, ways) in KINDS.items() for how in ways]
 
 
+def floats_of(models: Models, kind: str) -> Path:
+    model_type = kind.split()[0]
+    return models.checkpoint(model_type, model_type)
+
+
 def quantized(models: Models, kind: str, how: str, folder: Path) -> Path:
-    source = shutil.copytree(models.checkpoint(kind, kind), folder / "floats")
+    source = shutil.copytree(floats_of(models, kind), folder / "floats")
     rewrite(source, KINDS[kind][0])
     made = quantize(source, folder / how, how, plain=("ln_1", "ln_2"))
     return (
@@ -121,7 +128,7 @@ def test_weights_are_those_of_transformers_model(
     bound = bind(meta, checkpoint.logical, linear=checkpoint.encoded)
     assert not bound.unused
     reference = load_model({"checkpoint": str(source)}, TASK, None).state_dict()
-    floats = AutoModelForCausalLM.from_pretrained(models.checkpoint(kind, kind)).state_dict()
+    floats = AutoModelForCausalLM.from_pretrained(floats_of(models, kind)).state_dict()
     changed = 0
     for name, made in bound.expressions.items():
         value, wanted = reference[name].numpy(), floats[name].numpy()

@@ -345,8 +345,10 @@ class _Changes:
         ties = self.model.all_tied_weights_keys
         places = {own: self._here(name, self.shapes) for name, own in adapter.replaced.items()}
         tied = [own for own, at in places.items() if ties.get(at, at) == ties.get(place, place)]
-        value = adapter.read(tensor) if len(tied) > 1 else None
-        same = (own for own in tied if own == tensor or np.array_equal(adapter.read(own), value))
+        if len(tied) == 1:
+            return tensor
+        value = adapter.read(tensor)
+        same = (one for one in tied if one == tensor or np.array_equal(adapter.read(one), value))
         return next(same)
 
     def _now(self, place: str) -> Expression:

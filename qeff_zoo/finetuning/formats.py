@@ -85,9 +85,9 @@ def _wanted(config: Config, columns: Sequence[str]) -> Format | None:
         return _labelled(config.text_column, config.label_column)
     if config.completion_template:
         return _templates(config.prompt_template or "", config.completion_template)
-    chats = (one for one in (config.messages_column, _SHAREGPT) if one in columns)
-    if name := next(chats, None):
-        return Format((name,), lambda row: Example(messages=_messages(row[name])))
+    chats = next((one for one in (config.messages_column, _SHAREGPT) if one in columns), "")
+    if chats:
+        return Format((chats,), lambda row: Example(messages=_messages(row[chats])))
     if "prompt" in columns or "completion" in columns:
         return Format(("prompt", "completion"), _pair)
     if config.text_column in columns or config.text_column != "text":

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which task a checkpoint is built for, who chose it, and what stands in the way."""
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Of the name of an output head's tensors.
 _HEAD = "lm_head."
+#: Of the name of a class with a head.
+_SUFFIX = re.compile(r"(For[A-Z]\w*|LMHeadModel)$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +44,10 @@ def classes_of(checkpoint: "Checkpoint", recipe: Recipe, asked: str | None) -> l
         recipe: Of its `model_type`.
         asked: The user's choice of a task, if there is one.
     """
-    suffixes = find(recipe.task).suffixes
     heads = {
-        one.removesuffix(suffix) + "Model": one
+        _SUFFIX.sub("Model", one): one
         for one in reversed(recipe.architectures)
-        for suffix in suffixes
-        if one.endswith(suffix)
+        if find(recipe.task).has_head and task_of(one, recipe) == recipe.task
     }
 
     def has_head(name: str) -> bool:

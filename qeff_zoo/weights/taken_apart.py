@@ -27,6 +27,10 @@ def joined(
         infos: Shapes of the tensors.
     """
     found: dict[str, Expression] = {}
+    # An older llm-compressor has the experts in a list inside of theirs.
+    tensors = {
+        place.replace(".experts.experts.", ".experts."): one for place, one in tensors.items()
+    }
     for place, shape in unbound.items():
         path, _, name = place.rpartition(".")
         if path.rpartition(".")[2] == _FUSED:

@@ -61,7 +61,8 @@ def arranged(tensors: Mapping[str, Decoded], model: Any) -> dict[str, Any]:
     halves: dict[tuple[str, str], dict[str, Decoded]] = defaultdict(dict)
     for name, one in tensors.items():
         path, _, kind = name.rpartition(".")
-        expert, half = _EXPERT.fullmatch(name), _HALF.fullmatch(name)
+        expert = _EXPERT.fullmatch(name.replace(".experts.experts.", ".experts."))
+        half = _HALF.fullmatch(name)
         if any(pattern.search(name) for pattern in converted):
             found[name] = one
         elif expert and hasattr(module(expert[1]), "down_proj"):
