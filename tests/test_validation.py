@@ -581,6 +581,7 @@ def test_longrope_takes_one_set_of_factors_for_every_text(tmp_path: Path, factor
     assert {json.dumps(check["against"]["told"]) for check in record.checks} == {
         json.dumps({"rope_factors": factors})
     }
+    assert record.reported["rope_factors"].startswith(f"longrope's {factors} factors rotate every")
     assert problems({**made.manifest, "validation": record.checks, "validated": "checkpoint"}) == []
 
 

@@ -374,6 +374,12 @@ def _report(
             f"The checkpoint says how {' and '.join(left_out)} are rounded; neither the package nor the reference "
             "does so."
         )
+    told = next(iter(judges.values())).against.get("told", {})
+    if factors := told.get("rope_factors"):
+        reported["rope_factors"] = (
+            f"longrope's {factors} factors rotate every text, in the package and in the reference. transformers "
+            "chooses in every call: its cached decode of a text that crosses the original context differs."
+        )
     not_judged = judges.keys() - _deciding(judges, reference).keys()
     if not_judged:
         reported["not_judged"] = sorted(judges[name].against["dtype"] for name in not_judged)
