@@ -36,7 +36,6 @@ from qeff_zoo.targets.ort import session as ort_session
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PROMPTS = ["the quick brown", "a dog that jumps over words twice or thrice", "lazy"]
 TEXTS = ["the lazy dog", "a text of words", "fox"]
-TRACERS = ("torch", "transformers", "onnxscript")
 CODE = ["def __init__(self", "Permission is hereby granted, free of charge"]
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
 

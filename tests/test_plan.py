@@ -14,7 +14,7 @@ import tiny_checkpoint
 
 from qeff_zoo import plan as plans
 from qeff_zoo import targets, versions
-from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
+from qeff_zoo.checkpoint import Checkpoint, open_checkpoint, text
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.plan import Plan, resolve
@@ -43,6 +43,7 @@ TOOLS = {
     "onnx-ir": "1.1.0",
     "onnxscript": "0.7.2",
     "onnxruntime": "1.31.1",
+    "tokenizers": "0.23.3",
 }
 
 
@@ -874,6 +875,11 @@ def test_every_semantic_field_changes_the_key(
     with monkeypatch.context() as patch:
         patch.setattr(plans, "EXPORTER_REVISION", plans.EXPORTER_REVISION + 1)
         keys["exporter"] = key(base)
+    with monkeypatch.context() as patch:
+        patch.setattr(text, "_REVISION", text._REVISION + 1)
+        keys["how tokenizers are made"] = key(
+            opened(files={"tokenizer.json": '{"version": "2.0"}'})
+        )
     assert key(base) == keys["plain"]
     assert len(set(keys.values())) == len(keys)
 
