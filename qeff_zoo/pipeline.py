@@ -3,7 +3,8 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -234,19 +235,23 @@ def _predict(
     lowered = {one.plan.role: one.lowered for one in made}
     numerics = {entry["role"]: DeviceNumerics.of_program(entry) for entry in entries}
 
-    def opening(role: str, **choices: Any) -> "Program":
+    def opens(numerics: Mapping[str, DeviceNumerics], role: str, **choices: Any) -> "Program":
         program = package.program(role)
         return target.predict(
             lowered[role], layout, folder, program, numerics=numerics[role], **choices
         )
 
+    exact = {
+        role: replace(one, activations="float32", states=None) for role, one in numerics.items()
+    }
     with watch.stage("predict", unit="step") as advance:
         record = validation.validate(
             package,
             checkpoint,
             level=level or "predicted",
             progress=advance,
-            opening=opening,
+            opening=partial(opens, numerics),
+            exact=partial(opens, exact),
         )
     record.save_evidence(folder)
     return record

@@ -52,6 +52,7 @@ from qeff_zoo.validation.reference_numerics import (
     Widest,
     compute_in_float64,
     in_float16,
+    round_matrices_to_float16,
     round_weights,
 )
 from qeff_zoo.validation.reference_subjects import Answers, answers_of, read_request
@@ -111,7 +112,9 @@ def _run_variants(
     orders = by_parameter(model, weights.tensors, weights.orders) if weights else {}
     left_sides = round_weights(model, numerics.matrices, orders)
     judged = "reference"
-    if numerics.rounds_weights:
+    if request.get("device"):
+        round_matrices_to_float16(model)
+    if numerics.rounds_weights or request.get("device"):
         judged = "rounded"
         runs["rounded"] = answers.alone(choices.note)
         found |= losses.measure("rounded") if losses else {}
@@ -123,17 +126,15 @@ def _run_variants(
             found |= losses.measure("simulated") if losses else {}
         with damaged(answers.halves):
             runs["swapped"] = answers.alone()
-    if numerics.activations == "float16":
+    if numerics.activations == "float16" and not request.get("device"):
         runs["half"] = _in_float16(model, answers, choices)
     told = _run_told(answers, choices)
     others = [runs[name] for name in ("noise", "half") if name in runs]
-    expected = runs[judged]
+    kind = tasks.find(request["task"]).answers
+    damages, noticed = Noticing(model, answers, request, kind, runs[judged], others).run()
     if request.get("device"):
         runs |= _run_device(model, DeviceNumerics(**request["device"]), answers, choices)
-        expected, others = runs["device"], [runs["device_noise"]]
-    kind = tasks.find(request["task"]).answers
-    damages, noticed = Noticing(model, answers, request, kind, expected, others).run()
-    if not numerics.rounds and "device" not in runs and _is_small(model):
+    elif not numerics.rounds and _is_small(model):
         runs["double"] = _in_float64(model, answers, choices)
     arrays = {
         f"{variant}.{number}": array
