@@ -401,7 +401,7 @@ def changed_calls(change: Change) -> Iterator[None]:
         }
         return right(self, changed, rows, *more)
 
-    Decoder._call = call  # type: ignore[method-assign]
+    Decoder._call = call  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

@@ -121,8 +121,9 @@ def measure(
     """
     weights = None
     if judged != "reference":
-        both = (reference.all(variant) for variant in ("reference", judged))
-        weights = of_losses(reference.arrays, judged) or Cost.between(*both, kind)
+        weights = of_losses(reference.arrays, judged) or Cost.between(
+            reference.all("reference"), reference.all(judged), kind
+        )
     if shipped is None:
         return Costs(weights=weights)
     keys = [(number, index, _ANY) for found in trial.keys.values() for number, index, _ in found]

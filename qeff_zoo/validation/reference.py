@@ -113,7 +113,7 @@ def _run_variants(
     left_sides = round_weights(model, numerics.matrices, orders)
     judged = "reference"
     if request.get("device"):
-        round_matrices_to_float16(model)
+        round_matrices_to_float16(model, numerics.matrices)
     if numerics.rounds_weights or request.get("device"):
         judged = "rounded"
         runs["rounded"] = answers.alone(choices.note)

@@ -157,10 +157,17 @@ def in_float16(model: nn.Module) -> Iterator[None]:
             parameter.data = wide[name]
 
 
-def round_matrices_to_float16(model: nn.Module) -> None:
-    """Round all weights but vectors to float16, in place, as programs for a device hold them."""
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
+def round_matrices_to_float16(model: nn.Module, matrices: Sequence[RoundedMatrix]) -> None:
+    """Round weights to float16, in place, as programs for a device hold them.
+
+    Args:
+        model: With the weights of `matrices` rounded already.
+        matrices: Those in another format, which stay, as vectors do.
+    """
+    named = dict(model.named_parameters())
+    stored = {_place(named, matrix.name)[0] for matrix in matrices}
+    for name, parameter in named.items():
+        if parameter.dim() > 1 and name not in stored:
             parameter.data.copy_(torch.from_numpy(mx.to_float16_and_back(parameter.data.numpy())))
 
 
