@@ -8,20 +8,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from fixtures_builds import Models
-from quantized import quantize
+from quantized import quantize, stored
 from runnable_package import edit_json
 from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForCausalLM
+from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 import qeff_zoo
+from qeff_zoo import formats
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import PlanError
 from qeff_zoo.export import loader
 from qeff_zoo.plan import NO_WEIGHTS, resolve
+from qeff_zoo.validation.reference_formats import open_weights
 from qeff_zoo.validation.reference_loading import load_model
 from qeff_zoo.weights.bindings import bind
 from qeff_zoo.weights.writing import evaluate
@@ -155,6 +160,25 @@ def test_integers_stay_as_they_are_stored(
     found = package.manifest["programs"][0]["ways"]
     assert {name: found[name] for name in WAYS[kind]} == WAYS[kind]
     assert package.validated == "checkpoint"
+
+
+def test_mxfp8_is_what_transformers_decodes(tmp_path: Path) -> None:
+    """8-bit floats with an exponent, saved as an octet, for 32 columns of a row."""
+    random = np.random.default_rng(0)
+    floats = random.standard_normal((24, 96)).astype(ml_dtypes.float8_e4m3fn)
+    powers = random.integers(120, 130, (24, 3)).astype(np.uint8)
+    name = "m.weight"
+    tensors = {name: floats, f"{name}_scale_inv": powers}
+    official = Fp8Dequantize.__new__(Fp8Dequantize)
+    weight = torch.from_numpy(floats.view(np.uint8)).view(torch.float8_e4m3fn)
+    wanted = official._dequantize_one(weight, torch.from_numpy(powers), torch.float32).numpy()
+    for sizes in ({}, {"weight_block_size": [1, 32]}):
+        config = {"quant_method": "mxfp8", **sizes}
+        held = stored(tmp_path, config, tensors)
+        encoded = formats.find(held).encoded[name]
+        assert np.array_equal(encoded.values(held.read, 0, 24), wanted)
+        reference = open_weights(tmp_path, config).tensors[name][...].numpy()
+        assert np.array_equal(reference, wanted)
 
 
 def test_experts_that_tools_take_apart_in_two_ways_are_refused(

@@ -748,7 +748,7 @@ def test_the_readme_says_what_packages_have(models: Models, home: Path, tmp_path
     said = {line for line in table.splitlines() if line.startswith("| `")}
     assert sorted(rows - said) == []
     assert sorted(said - rows) == []
-    assert {method for method, _ in found} == {*METHODS} - {"fbgemm_fp8"}
+    assert {method for method, _ in found} == {*METHODS} - {"fbgemm_fp8", "mxfp8"}
 
 
 def test_the_documentation_says_what_becomes_of_genuine_matrices() -> None:
@@ -763,5 +763,5 @@ def test_the_documentation_says_what_becomes_of_genuine_matrices() -> None:
             words = format.in_words if kept else f"{format.in_words}, rounded"
             found.add(f"| `{checkpoint.method}` | {encoded.about} | {words} |")
     assert "\n".join(sorted(found)) == "\n".join(sorted(rows))
-    assert {row.split("`")[1] for row in rows} == {*METHODS} - {"gguf", "fbgemm_fp8"}
+    assert {row.split("`")[1] for row in rows} == {*METHODS} - {"gguf", "fbgemm_fp8", "mxfp8"}
     assert "[gguf.md](gguf.md)" in text

@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 _METHODS = "auto-round awq bitnet bitsandbytes compressed-tensors fp8 gguf gptq hqq mxfp4 torchao"
 _OTHERS = (
     "aqlm eetq exl2 exl3 fouroversix fp_quant gemma higgs marlin "
-    "metal modelopt mxfp8 nvfp4 quark quip quanto sinq spqr vptq"
+    "metal modelopt nvfp4 quark quip quanto sinq spqr vptq"
 )
 #: `quant_method` of a checkpoint's `quantization_config` -> module of this package.
 METHODS: Mapping[str, str] = MappingProxyType(
-    {**{method: method.replace("-", "_") for method in _METHODS.split()}, "fbgemm_fp8": "fp8"}
+    {
+        **{method: method.replace("-", "_") for method in _METHODS.split()},
+        **dict.fromkeys(("fbgemm_fp8", "mxfp8"), "fp8"),
+    }
 )
 #: What weights of floats are not stored in; tables of int64 are no weights.
 _SMALL = ("I8", "U8", "I32", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F4")

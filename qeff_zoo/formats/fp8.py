@@ -27,6 +27,8 @@ from qeff_zoo.formats.fields import (
 
 _SCALES = ("_scale_inv", "_scale")
 _FP4_BLOCK = 32
+#: Rows and columns that share a scale in MXFP8.
+_MXFP8_BLOCK = (1, 32)
 #: Tensors beside weights: scales of activations.
 _ACTIVATIONS = ("input_scale", "activation_scale", "input_scale_ub", "output_scale")
 
@@ -71,7 +73,9 @@ def _floats(stored: Stored, info: TensorInfo, scale_name: str) -> Encoded:
         scale = replace(
             scale, shape=(*lead, 1, columns)
         )  # of columns, though (experts, columns, 1) is stored too
-    block = stored.config.get("weight_block_size") if math.prod(scale.shape) > 1 else None
+    usual = _MXFP8_BLOCK if stored.config["quant_method"] == "mxfp8" else None
+    blocks = stored.config.get("weight_block_size") or usual
+    block = blocks if math.prod(scale.shape) > 1 else None
     tall, wide = block or _block(scale, info.shape)
     tall, wide = min(tall, rows), min(wide, columns)
     scales = scales_of_blocks(stored, scale, info.shape, tall, wide)

@@ -20,7 +20,7 @@ from qeff_zoo.validation.reference_formats.files import Decoded, Files, plain
 _FINDERS = (
     *(integers.auto_round, integers.awq, integers.bitnet, integers.bitsandbytes, integers.gptq),
     *(integers.hqq, integers.torchao, small_floats.compressed_tensors, small_floats.fbgemm_fp8),
-    *(small_floats.fp8, small_floats.mxfp4),
+    *(small_floats.fp8, small_floats.mxfp4, small_floats.mxfp8),
 )
 #: `quant_method`, with "-" for "_" -> what finds its tensors.
 METHODS: Mapping[str, Callable[[Files, Mapping[str, Any]], dict[str, Decoded]]] = MappingProxyType(
@@ -93,7 +93,7 @@ def left_out(config: Mapping[str, Any]) -> list[str]:
         config: `quantization_config`.
     """
     groups = (config.get("config_groups") or {}).values()
-    always = (small_floats.fp8, small_floats.fbgemm_fp8, integers.bitnet)
+    always = (small_floats.fp8, small_floats.mxfp8, small_floats.fbgemm_fp8, integers.bitnet)
     rounded = _finder(config) in always or any(group.get("input_activations") for group in groups)
     said = {"activations": rounded, "keys and values": bool(config.get("kv_cache_scheme"))}
     return [name for name, is_said in said.items() if is_said]

@@ -67,6 +67,11 @@ def fp8(files: Files, config: Mapping[str, Any]) -> dict[str, Decoded]:
     }
 
 
+def mxfp8(files: Files, config: Mapping[str, Any]) -> dict[str, Decoded]:
+    """Find tensors of 8-bit floats with an exponent for 32 columns."""
+    return fp8(files, {"weight_block_size": config.get("weight_block_size") or (1, 32)})
+
+
 def fbgemm_fp8(files: Files, config: Mapping[str, Any]) -> dict[str, Decoded]:
     """Find tensors of 8-bit floats with a scale for every output: rows, or of experts the last axis."""
     return {
