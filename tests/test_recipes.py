@@ -248,6 +248,31 @@ def test_transforms_touch_what_they_promise(name: str) -> None:
     assert all("forward" in vars(norm) for norm in norms)
 
 
+class _Read:
+    """A config that notes which of its fields are read."""
+
+    def __init__(self, config: Any) -> None:
+        self.config, self.fields = config, set[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        self.fields.add(name)
+        return getattr(self.config, name)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_counts_read_fields_of_the_config_class(name: str) -> None:
+    """transformers keeps every field of a config.json; a model ignores those that its class lacks."""
+    recipe = find_recipe(name)
+    for tiny in recipe.tiny if recipe.transforms else ():
+        parsed = parity.parse({"model_type": recipe.model_type, **tiny.config})
+        config = _Read(parsed.get_text_config())
+        for transform in recipe.transforms:
+            transform.count(config)
+        kind = type(config.config)
+        known = {*dir(kind), *kind.attribute_map}
+        assert config.fields <= known, config.fields - known
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_transform_has_a_tiny_that_needs_it(name: str) -> None:
     recipe = find_recipe(name)

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from qeff_zoo.validation import (
     tiny_models,
 )
 from qeff_zoo.validation import ladder as validation
+from qeff_zoo.validation import reference as reference_process
 from qeff_zoo.validation.parity import (
     TOLERANCES,
     Canary,
@@ -583,6 +585,21 @@ def test_longrope_takes_one_set_of_factors_for_every_text(tmp_path: Path, factor
     }
     assert record.reported["rope_factors"].startswith(f"longrope's {factors} factors rotate every")
     assert problems({**made.manifest, "validation": record.checks, "validated": "checkpoint"}) == []
+
+
+def test_a_text_by_itself_may_choose_another_of_equal_scores() -> None:
+    """Nothing is told then, and yet the answer is not that of the longer text."""
+    alone = np.zeros((1, 3), np.float32)
+    answers: Any = SimpleNamespace(told=lambda *_: alone)
+    choices: Any = SimpleNamespace(
+        differing=lambda: [4],
+        runs={4: 1},
+        length=lambda run: 2,
+        tell=lambda run: None,
+        told={4: [0, 0]},
+        excused=True,
+    )
+    assert reference_process._run_told(answers, choices)["1.4"] is alone
 
 
 # --- the judge ------------------------------------------------------------------------------------
