@@ -122,6 +122,7 @@ def write(folder: Path, name: str, model_id: str | None = None, *, media: bool =
         (folder / SETTINGS).write_text(f"{text}\n", encoding="utf-8")
         with _Naming(name):
             made = _serialized(tokenizer.backend_tokenizer)
+            _require_same(name, tokenizer.backend_tokenizer, made)
         (folder / TOKENIZER).write_text(made, encoding="utf-8")
         for merged in _MERGED:
             (folder / merged).unlink(missing_ok=True)
@@ -147,6 +148,26 @@ def _serialized(backend: Any) -> str:
     for one in content["added_tokens"]:
         one["special"] |= one["id"] in skipped
     return json.dumps(content, indent=2, ensure_ascii=False)
+
+
+def _require_same(name: str, backend: Any, made: str) -> None:
+    """Refuse a backend that is another one when it is read again: tokens that were added twice have two faces."""
+    again = type(backend).from_str(made)
+
+    def seen(one: Any, number: int) -> list[str]:
+        texts = (one.decode([number], skip_special_tokens=skip) for skip in (False, True))
+        return [str(one.id_to_token(number)), *texts]
+
+    before, after = backend.get_vocab(), again.get_vocab()
+    numbers = {before.get(token, after.get(token)) for token, _ in before.items() ^ after.items()}
+    for number in (*sorted(numbers), *backend.get_added_tokens_decoder()):
+        if seen(backend, number) != seen(again, number):
+            raise CheckpointError(
+                f"The tokenizer that transformers makes of {name!r} changes when it is saved: token {number} is "
+                f"{seen(backend, number)}, and {seen(again, number)} when it is read again (the token, and its text "
+                "with and without special tokens). Expected one that stays the same. Correct what tokenizer.json, "
+                "tokenizer_config.json and added_tokens.json say of that token: they contradict each other."
+            )
 
 
 def template_of(tokenizer: Any, folder: Path, *, media: bool) -> str | None:
