@@ -45,10 +45,6 @@ _ATTRIBUTES = (
     "truncation_side",
 )
 _OWN_TOKENS = "model_specific_special_tokens"
-_ERRORS = (
-    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError),
-    *(RuntimeError, TypeError, ValueError),
-)
 
 
 def has_tokenizer(names: Iterable[str]) -> bool:
@@ -82,19 +78,26 @@ def load(folder: Path, name: str, model_id: str | None = None) -> Any:
     Raises:
         CheckpointError: transformers does not make one.
     """
-    from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
+    from transformers import AutoTokenizer
 
+    # Code of a checkpoint is never run, and mistral-common has no tokenizer that could be packaged.
+    options: dict[str, Any] = {"trust_remote_code": False, "mistral_format": False}
     with _Naming(name):
-        try:
-            config = AutoConfig.from_pretrained(folder)
-        except (ValueError, OSError):  # transformers' own rule for types that it lacks
-            config = PreTrainedConfig.from_pretrained(folder)
         if model_id:
-            config._name_or_path = model_id
-        # Code of a checkpoint is never run, and mistral-common has no tokenizer that could be packaged.
-        return AutoTokenizer.from_pretrained(
-            folder, config=config, trust_remote_code=False, mistral_format=False
-        )
+            options["config"] = _config(folder, model_id)
+        return AutoTokenizer.from_pretrained(folder, **options)
+
+
+def _config(folder: Path, model_id: str) -> Any:
+    """Return the configuration that AutoTokenizer reads, with the name that the model has on the Hub."""
+    from transformers import AutoConfig, PreTrainedConfig
+
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (ValueError, OSError):  # as AutoTokenizer does for types that transformers lacks
+        config = PreTrainedConfig.from_pretrained(folder)
+    config._name_or_path = model_id
+    return config
 
 
 def write(folder: Path, name: str, model_id: str | None = None, *, media: bool = False) -> Any:
@@ -138,9 +141,7 @@ def _serialized(backend: Any) -> str:
     skipped = {
         number
         for number, token in added.items()
-        if not token.special
-        and backend.decode([number], skip_special_tokens=False)
-        and not backend.decode([number], skip_special_tokens=True)
+        if not token.special and _texts(backend, number)[0] and not _texts(backend, number)[1]
     }
     if not skipped:
         return str(backend.to_str(pretty=True))
@@ -150,13 +151,18 @@ def _serialized(backend: Any) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False)
 
 
+def _texts(backend: Any, number: int) -> list[str]:
+    """Return the text of a token, with special tokens and without; CLIPTokenizer puts its own `decode` on a backend."""
+    decode = type(backend).decode
+    return [str(decode(backend, [number], skip_special_tokens=skip)) for skip in (False, True)]
+
+
 def _require_same(name: str, backend: Any, made: str) -> None:
     """Refuse a backend that is another one when it is read again: tokens that were added twice have two faces."""
     again = type(backend).from_str(made)
 
     def seen(one: Any, number: int) -> list[str]:
-        texts = (one.decode([number], skip_special_tokens=skip) for skip in (False, True))
-        return [str(one.id_to_token(number)), *texts]
+        return [str(one.id_to_token(number)), *_texts(one, number)]
 
     before, after = backend.get_vocab(), again.get_vocab()
     numbers = {before.get(token, after.get(token)) for token, _ in before.items() ^ after.items()}
@@ -236,7 +242,7 @@ def _names_tokens(name: str, value: object) -> bool:
 
 
 class _Naming:
-    """Names the checkpoint whose tokenizer fails; `tokenizers` raises nothing narrower than `Exception`.
+    """Names the checkpoint whose tokenizer fails: transformers and tokenizers may raise any `Exception`.
 
     Args:
         name: Of the checkpoint.
@@ -255,7 +261,7 @@ class _Naming:
         trace: TracebackType | None,
     ) -> None:
         """Raise what the checkpoint's owner can act on."""
-        if error is not None and (kind is Exception or isinstance(error, _ERRORS)):
+        if isinstance(error, Exception) and not isinstance(error, CheckpointError):
             raise CheckpointError(
                 f"transformers makes no tokenizer of the files of {self._name!r}: {_brief(error)} Expected files that "
                 "AutoTokenizer reads without code of the checkpoint. Get them again, install the package that the "
