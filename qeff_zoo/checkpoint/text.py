@@ -184,7 +184,7 @@ def template_of(tokenizer: Any, folder: Path, *, media: bool) -> str | None:
         folder: Of the checkpoint's small files.
         media: Whether a processor reads the prompts: it has files of its own, and its template goes first.
     """
-    found = tokenizer.chat_template
+    found: Any = tokenizer.chat_template
     if media:
         of_processor = [
             _read(folder / name).get("chat_template")
@@ -193,7 +193,7 @@ def template_of(tokenizer: Any, folder: Path, *, media: bool) -> str | None:
         found = next(filter(None, of_processor), found)
     if isinstance(found, dict):
         found = found.get("default")
-    return found
+    return str(found) if found else None
 
 
 def _read(path: Path) -> dict[str, Any]:
