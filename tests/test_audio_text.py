@@ -19,6 +19,7 @@ import pytest
 import torch
 from fixtures_builds import Models
 from fixtures_serving import MODEL, connect, figures, running
+from tiny_checkpoint import plain_class
 from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers import models as tokenizer_models
 from transformers import AutoModelForMultimodalLM, WhisperFeatureExtractor
@@ -61,6 +62,7 @@ def checkpoint(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Path
     tokenizer = Tokenizer(tokenizer_models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / "tokenizer.json"))
+    plain_class(folder)
     (folder / "chat_template.jinja").write_text(
         "{% for part in messages[0].content %}"
         "{{ '<|AUDIO|> ' if part.type == 'audio' else part.text }}{% endfor %}"

@@ -25,6 +25,7 @@ from PIL import Image
 from test_qaic_runtime import rt
 from test_qaic_whole import compiled
 from test_text2text import SPANS, texts
+from tiny_checkpoint import plain_class
 
 import qeff_zoo
 from qeff_zoo import bench, bench_case, pipeline
@@ -228,6 +229,7 @@ def taught(folder: Path) -> Path:
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", *TAGS])
     tokenizer.save(str(folder / "tokenizer.json"))
+    plain_class(folder)
     return folder
 
 
@@ -496,6 +498,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", "<image>", "<loc_1>"])
     tokenizer.save(str(made / "tokenizer.json"))
+    plain_class(made)
     images = transformers.AutoImageProcessor.from_pretrained(made, backend="pil")
     images.image_seq_length = 4 * 3 + 1
     ends = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}

@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from rejecting import Oracle
 from static_server import served
+from tiny_checkpoint import plain_class
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import qeff_zoo
@@ -94,6 +95,7 @@ def teach(folder: Path, model_type: str) -> None:
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / "tokenizer.json"))
+    plain_class(folder)
     (folder / "chat_template.jinja").write_text(
         "{% for part in messages[0].content %}{{ '<image> ' if part.type == 'image' else part.text }}{% endfor %}"
     )

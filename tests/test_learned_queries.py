@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tiny_checkpoint import plain_class
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     Blip2ForConditionalGeneration,
@@ -50,6 +51,7 @@ def tokenizer(size: int = 257) -> Tokenizer:
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tiny_models.make(RECIPE, TINY, tmp_path_factory.mktemp("blip_2") / "checkpoint")
     tokenizer().save(str(folder / "tokenizer.json"))
+    plain_class(folder)
     # `generate` is the language model's within, which that file tells nothing.
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 77}))
     return folder

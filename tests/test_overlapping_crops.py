@@ -23,6 +23,7 @@ from PIL import Image
 from test_media_recipes import session_of
 from test_video_times import clip
 from test_videos import film
+from tiny_checkpoint import plain_class
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import image_processing_backends as backends
 from transformers.models.molmo2.image_processing_molmo2 import Molmo2ImageProcessor
@@ -176,6 +177,7 @@ def session() -> ImageTextToTextSession:
     frames = ("<frame_start>", "<frame_end>")
     tokenizer.add_special_tokens(["<s>", *around, *frames, "<|video|>"])
     tokenizer.save(str(folder / "tokenizer.json"))
+    plain_class(folder)
     for name, content in (
         ("tokenizer_config", {"bos_token": None, "eos_token": {"content": "<s>"}}),
         (

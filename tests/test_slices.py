@@ -16,6 +16,7 @@ import torch
 from test_media_recipes import session_of
 from test_video_times import clip
 from test_videos import film
+from tiny_checkpoint import plain_class
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers.models.minicpmv4_6.processing_minicpmv4_6 import MiniCPMV4_6Processor
 from transformers.models.minicpmv4_6.video_processing_minicpmv4_6 import (
@@ -93,6 +94,7 @@ def written(subject: parity.Subject, use_image_id: bool) -> ImageTextToTextSessi
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
     tokenizer.add_special_tokens(["<pad>", "<video>", *TOKENS.values()])
     tokenizer.save(str(folder / "tokenizer.json"))
+    plain_class(folder)
     settings = {**TINY.image_processor, "use_image_id": use_image_id}
     filmed = {**settings, "max_num_frames": 3}
     for name, content in (

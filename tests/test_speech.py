@@ -21,6 +21,7 @@ import transformers
 from parity import Array, Subject
 from test_qaic_runtime import rt
 from test_qaic_whole import compiled, predicted
+from tiny_checkpoint import plain_class
 from torch import nn
 
 import qeff_zoo
@@ -497,6 +498,7 @@ def test_text_and_times_of_pieces_are_of_the_models_labels(
     tokenizer.decoder = tokenizers.decoders.Metaspace()
     tokenizer.add_special_tokens(["<pad>"])
     tokenizer.save(str(folder / "tokenizer.json"))
+    plain_class(folder)
     extract = getattr(transformers, f"{name}FeatureExtractor")(feature_size=16)
     extract.save_pretrained(folder)
     theirs = getattr(transformers, f"{name}ForCTC").from_pretrained(folder).eval()

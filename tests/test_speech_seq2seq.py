@@ -27,6 +27,7 @@ from fixtures_serving import MODEL, connect, running
 from parity import Array, Subject
 from test_qaic_runtime import rt
 from test_qaic_whole import compiled, predicted
+from tiny_checkpoint import plain_class
 from transformers.models.whisper import generation_whisper, tokenization_whisper
 
 import qeff_zoo
@@ -111,6 +112,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.add_special_tokens(SPECIAL)
     tokenizer.add_tokens([f"<|{number * 0.02:.2f}|>" for number in range(257 - NO_TIMES - 1)])
     tokenizer.save(str(folder / "tokenizer.json"))
+    plain_class(folder)
     extractor = transformers.WhisperFeatureExtractor(feature_size=16, chunk_length=1)
     extractor.save_pretrained(folder)
     return folder
@@ -814,6 +816,7 @@ def hears(folder: Path, name: str, extract: Any, store: Path, *seq_lens: int) ->
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w3"))
     tokenizer.add_special_tokens(["<s>", "</s>"])
     tokenizer.save(str(folder / "tokenizer.json"))
+    plain_class(folder)
     extract.save_pretrained(folder)
     theirs = transformers.AutoModelForSpeechSeq2Seq.from_pretrained(
         folder, attn_implementation="eager"

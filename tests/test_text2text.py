@@ -22,6 +22,7 @@ from fixtures_serving import MODEL, connect, running
 from parity import Array, Subject
 from test_qaic_runtime import rt
 from test_qaic_whole import compiled, predicted
+from tiny_checkpoint import plain_class
 
 import qeff_zoo
 from qeff_zoo import bench, bench_case, pipeline
@@ -178,6 +179,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         single="eng_Latn $A </s>", special_tokens=[("eng_Latn", ENGLISH), ("</s>", EOS)]
     )
     tokenizer.save(str(folder / "tokenizer.json"))
+    plain_class(folder)
     return folder
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from test_media_recipes import session_of
+from tiny_checkpoint import plain_class
 from tokenizers import AddedToken, Tokenizer, models, normalizers
 from transformers import FuyuImageProcessorPil, FuyuProcessor, PreTrainedTokenizerFast
 
@@ -57,6 +58,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Any:
     case = parity.Case(recipe=RECIPE, tiny=TINY)
     made = session_of(case, parity.Subject(case.config, RECIPE))
     tokenizer().save(str(folder / "tokenizer.json"))
+    plain_class(folder)
     made.tokenizer = own.Tokenizer.find(folder)
     return made
 

@@ -20,6 +20,7 @@ import transformers
 from test_media_recipes import session_of
 from test_video_times import clip
 from test_videos import film
+from tiny_checkpoint import plain_class
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers.models.internvl.processing_internvl import InternVLProcessor
 from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
@@ -66,6 +67,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Package, Path]:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([*SPECIAL])
     tokenizer.save(str(checkpoint / "tokenizer.json"))
+    plain_class(checkpoint)
     said = {"image_processor_type": "GotOcr2ImageProcessor", "size": SETTINGS["size"]}
     (checkpoint / "preprocessor_config.json").write_text(json.dumps(said))
     (checkpoint / "video_preprocessor_config.json").write_text(json.dumps(SETTINGS))
@@ -277,6 +279,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([*TEXTS])
     tokenizer.save(str(folder / "tokenizer.json"))
+    plain_class(folder)
     (folder / "chat_template.jinja").write_text("{{ raise_exception('not of videos') }}")
     said: Any = {**case.recipe.tiny[0].image_processor, "do_image_splitting": False}
     said["video_sampling"] = {"fps": 2, "max_frames": 3, "video_size": {"longest_edge": 30}}

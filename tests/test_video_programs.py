@@ -16,6 +16,7 @@ import transformers
 from test_media_recipes import session_of
 from test_video_times import clip
 from test_videos import film
+from tiny_checkpoint import plain_class
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers.models.llava_next_video.video_processing_llava_next_video import (
     LlavaNextVideoVideoProcessor,
@@ -199,6 +200,7 @@ def pruning() -> tuple[Any, Any]:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([*special])
     tokenizer.save(str(folder / "tokenizer.json"))
+    plain_class(folder)
     (folder / "chat_template.jinja").write_text("a <|video_pad|>{{ messages[0].content[1].text }}")
     (folder / "preprocessor_config.json").write_text(json.dumps({**MERGED, "merge_size": 1}))
     said = {**MERGED, "video_processor_type": "VideoLlama3VideoProcessor"}

@@ -17,6 +17,7 @@ import torch
 import transformers
 from test_video_times import clip
 from test_videos import SIZES, film
+from tiny_checkpoint import plain_class
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers.models.glm4v.processing_glm4v import Glm4vProcessor
 from transformers.models.glm4v.video_processing_glm4v import smart_resize
@@ -53,6 +54,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Package, Path]:
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.add_special_tokens(SPECIAL)
     tokenizer.save(str(checkpoint / "tokenizer.json"))
+    plain_class(checkpoint)
     (checkpoint / "chat_template.jinja").write_text(
         "{% for part in messages[0].content %}{{ part.text if part.type == 'text' else "
         "'<|begin_of_' + part.type + '|><|' + part.type + '|><|end_of_' + part.type + '|>' }}{% endfor %}"

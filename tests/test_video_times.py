@@ -15,6 +15,7 @@ import torch
 import transformers
 from PIL import Image
 from test_videos import SIZES, film
+from tiny_checkpoint import plain_class
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import (
@@ -69,6 +70,7 @@ def built(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Packa
         for text, place in SPECIAL.items()
     ]  # fmt: skip
     (checkpoint / "tokenizer.json").write_text(json.dumps(words))
+    plain_class(checkpoint)
     (checkpoint / "chat_template.jinja").write_text(
         "{% for part in messages[0].content %}{{ part.text if part.type == 'text' else "
         "'<|vision_start|><|' + part.type + '_pad|><|vision_end|>' }}{% endfor %}"

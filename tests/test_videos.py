@@ -14,6 +14,7 @@ import torch
 import transformers
 from PIL import Image
 from static_server import served
+from tiny_checkpoint import plain_class
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from qeff_zoo import pipeline
@@ -51,6 +52,7 @@ def built(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Packa
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(checkpoint / "tokenizer.json"))
+    plain_class(checkpoint)
     (checkpoint / "chat_template.jinja").write_text(
         "{% for part in messages[0].content %}"
         "{{ '<' + part.type + '> ' if part.type != 'text' else part.text }}{% endfor %}"

@@ -11,6 +11,7 @@ import torch
 import transformers
 from PIL import Image
 from rejecting import Oracle
+from tiny_checkpoint import plain_class
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers.models.mllama import processing_mllama as processing
 
@@ -70,6 +71,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Package, Path]:
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(checkpoint / "tokenizer.json"))
+    plain_class(checkpoint)
     (checkpoint / "chat_template.jinja").write_text(
         "w1 w5 {% for part in messages[0].content %}"
         "{{ '<|image|> ' if part.type == 'image' else part.text }}{% endfor %}"

@@ -13,6 +13,7 @@ import tokenizers
 import transformers
 from PIL import Image
 from test_media_recipes import session_of
+from tiny_checkpoint import plain_class
 
 from qeff_zoo.errors import MediaError
 from qeff_zoo.media.image_processor import image_processor
@@ -101,6 +102,7 @@ def opened(model_type: str, folder: Path) -> Any:
     case = parity.Case(recipe=recipe, tiny=recipe.tiny[0])
     session = session_of(case, parity.Subject(case.config, recipe_for(case.config)))
     tokenizer(model_type).save(str(folder / "tokenizer.json"))
+    plain_class(folder)
     session.tokenizer = own.Tokenizer.find(folder)
     if model_type in SETTINGS:
         session._processor = image_processor(SETTINGS[model_type])

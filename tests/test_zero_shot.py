@@ -16,6 +16,7 @@ from fixtures_serving import MODEL, figures, post, running
 from PIL import Image
 from test_qaic_runtime import rt
 from test_qaic_whole import compiled
+from tiny_checkpoint import plain_class
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from qeff_zoo import cli, registry, tasks
@@ -44,6 +45,7 @@ def teach(folder: Path) -> None:
         single=f"$A w{END}", special_tokens=[(f"w{END}", END)]
     )
     tokenizer.save(str(folder / "tokenizer.json"))
+    plain_class(folder)
 
 
 @pytest.fixture(scope="module", params=["clip", "siglip"])

@@ -67,3 +67,10 @@ def write(folder: Path, content: Mapping[str, bytes]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     return folder
+
+
+def plain_class(folder: Path) -> None:
+    """Say that a tokenizer.json is to be taken as it is: transformers has classes of its own for most models."""
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_bytes()) if path.is_file() else {}
+    path.write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **settings}))

@@ -45,10 +45,6 @@ _ATTRIBUTES = (
     "truncation_side",
 )
 _OWN_TOKENS = "model_specific_special_tokens"
-_ERRORS = (
-    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, OSError),
-    *(RuntimeError, TypeError, ValueError),
-)
 
 
 def has_tokenizer(names: Iterable[str]) -> bool:
@@ -82,19 +78,26 @@ def load(folder: Path, name: str, model_id: str | None = None) -> Any:
     Raises:
         CheckpointError: transformers does not make one.
     """
-    from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
+    from transformers import AutoTokenizer
 
+    # Code of a checkpoint is never run, and mistral-common has no tokenizer that could be packaged.
+    options: dict[str, Any] = {"trust_remote_code": False, "mistral_format": False}
     with _Naming(name):
-        try:
-            config = AutoConfig.from_pretrained(folder)
-        except (ValueError, OSError):  # transformers' own rule for types that it lacks
-            config = PreTrainedConfig.from_pretrained(folder)
         if model_id:
-            config._name_or_path = model_id
-        # Code of a checkpoint is never run, and mistral-common has no tokenizer that could be packaged.
-        return AutoTokenizer.from_pretrained(
-            folder, config=config, trust_remote_code=False, mistral_format=False
-        )
+            options["config"] = _config(folder, model_id)
+        return AutoTokenizer.from_pretrained(folder, **options)
+
+
+def _config(folder: Path, model_id: str) -> Any:
+    """Return the configuration that AutoTokenizer reads, with the name that the model has on the Hub."""
+    from transformers import AutoConfig, PreTrainedConfig
+
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (ValueError, OSError):  # as AutoTokenizer does for types that transformers lacks
+        config = PreTrainedConfig.from_pretrained(folder)
+    config._name_or_path = model_id
+    return config
 
 
 def write(folder: Path, name: str, model_id: str | None = None, *, media: bool = False) -> Any:
@@ -122,6 +125,7 @@ def write(folder: Path, name: str, model_id: str | None = None, *, media: bool =
         (folder / SETTINGS).write_text(f"{text}\n", encoding="utf-8")
         with _Naming(name):
             made = _serialized(tokenizer.backend_tokenizer)
+            _require_same(name, tokenizer.backend_tokenizer, made)
         (folder / TOKENIZER).write_text(made, encoding="utf-8")
         for merged in _MERGED:
             (folder / merged).unlink(missing_ok=True)
@@ -137,9 +141,7 @@ def _serialized(backend: Any) -> str:
     skipped = {
         number
         for number, token in added.items()
-        if not token.special
-        and backend.decode([number], skip_special_tokens=False)
-        and not backend.decode([number], skip_special_tokens=True)
+        if not token.special and _texts(backend, number)[0] and not _texts(backend, number)[1]
     }
     if not skipped:
         return str(backend.to_str(pretty=True))
@@ -147,6 +149,31 @@ def _serialized(backend: Any) -> str:
     for one in content["added_tokens"]:
         one["special"] |= one["id"] in skipped
     return json.dumps(content, indent=2, ensure_ascii=False)
+
+
+def _texts(backend: Any, number: int) -> list[str]:
+    """Return the text of a token, with special tokens and without; CLIPTokenizer puts its own `decode` on a backend."""
+    decode = type(backend).decode
+    return [str(decode(backend, [number], skip_special_tokens=skip)) for skip in (False, True)]
+
+
+def _require_same(name: str, backend: Any, made: str) -> None:
+    """Refuse a backend that is another one when it is read again: tokens that were added twice have two faces."""
+    again = type(backend).from_str(made)
+
+    def seen(one: Any, number: int) -> list[str]:
+        return [str(one.id_to_token(number)), *_texts(one, number)]
+
+    before, after = backend.get_vocab(), again.get_vocab()
+    numbers = {before.get(token, after.get(token)) for token, _ in before.items() ^ after.items()}
+    for number in (*sorted(numbers), *backend.get_added_tokens_decoder()):
+        if seen(backend, number) != seen(again, number):
+            raise CheckpointError(
+                f"The tokenizer that transformers makes of {name!r} changes when it is saved: token {number} is "
+                f"{seen(backend, number)}, and {seen(again, number)} when it is read again (the token, and its text "
+                "with and without special tokens). Expected one that stays the same. Correct what tokenizer.json, "
+                "tokenizer_config.json and added_tokens.json say of that token: they contradict each other."
+            )
 
 
 def template_of(tokenizer: Any, folder: Path, *, media: bool) -> str | None:
@@ -157,7 +184,7 @@ def template_of(tokenizer: Any, folder: Path, *, media: bool) -> str | None:
         folder: Of the checkpoint's small files.
         media: Whether a processor reads the prompts: it has files of its own, and its template goes first.
     """
-    found = tokenizer.chat_template
+    found: Any = tokenizer.chat_template
     if media:
         of_processor = [
             _read(folder / name).get("chat_template")
@@ -166,7 +193,7 @@ def template_of(tokenizer: Any, folder: Path, *, media: bool) -> str | None:
         found = next(filter(None, of_processor), found)
     if isinstance(found, dict):
         found = found.get("default")
-    return found
+    return str(found) if found else None
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -215,7 +242,7 @@ def _names_tokens(name: str, value: object) -> bool:
 
 
 class _Naming:
-    """Names the checkpoint whose tokenizer fails; `tokenizers` raises nothing narrower than `Exception`.
+    """Names the checkpoint whose tokenizer fails: transformers and tokenizers may raise any `Exception`.
 
     Args:
         name: Of the checkpoint.
@@ -234,7 +261,7 @@ class _Naming:
         trace: TracebackType | None,
     ) -> None:
         """Raise what the checkpoint's owner can act on."""
-        if error is not None and (kind is Exception or isinstance(error, _ERRORS)):
+        if isinstance(error, Exception) and not isinstance(error, CheckpointError):
             raise CheckpointError(
                 f"transformers makes no tokenizer of the files of {self._name!r}: {_brief(error)} Expected files that "
                 "AutoTokenizer reads without code of the checkpoint. Get them again, install the package that the "

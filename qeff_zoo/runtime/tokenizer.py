@@ -4,6 +4,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -83,14 +84,15 @@ class Tokenizer:
         self.hidden: frozenset[int] = frozenset()
         self._has_types = not isinstance(listed, list) or "token_type_ids" in listed
 
-        self._anchor = self.encode("a", special_tokens=False)[
-            -1:
-        ]  # many decoders strip a first space
-
     @classmethod
     def find(cls, folder: Path) -> "Tokenizer | None":
         """Open a folder's tokenizer, if it has one."""
         return cls(folder) if (folder / "tokenizer.json").is_file() else None
+
+    @cached_property
+    def _anchor(self) -> list[int]:
+        """A token before others: many decoders strip a first space."""
+        return self.encode("a", special_tokens=False)[-1:]
 
     @property
     def vocab_size(self) -> int:

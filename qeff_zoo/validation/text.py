@@ -44,7 +44,7 @@ class Comparison:
     def agreement(self, damage: Callable[[Any], Any] | None = None) -> float:
         """Return the share of answers that are the same."""
         pairs = zip(self.questions, self.expected, strict=True)
-        same = [self.act(damage(one) if damage else one) == answer for one, answer in pairs]
+        same = [bool(self.act(damage(one) if damage else one) == answer) for one, answer in pairs]
         return sum(same) / len(same)
 
     def first(self) -> tuple[Any, Any, Any] | None:
