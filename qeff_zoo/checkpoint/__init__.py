@@ -7,7 +7,6 @@ Pickle is refused: reading one can run code. Needs neither torch nor transformer
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,12 +17,14 @@ from qeff_zoo.checkpoint.files import (
     Files,
     LocalFiles,
     Progress,
+    as_path,
     digest_of_files,
     is_companion,
     is_wanted,
     license_of,
     read_config,
     read_json,
+    require_no_revision,
     some,
 )
 from qeff_zoo.checkpoint.gguf_index import GgufHeader, read_shards, shards_of
@@ -383,7 +384,7 @@ def open_checkpoint(
         >>> checkpoint.read("model.embed_tokens.weight", 0, 4).shape
         (4, 2048)
     """
-    path = _as_path(model)
+    path = as_path(model)
     if gguf_file is not None or (path and path.suffix == ".gguf" and not path.is_dir()):
         return _gguf(model, path, gguf_file, config_from, revision)
     snapshot = None if path else open_snapshot(model, revision, is_wanted)
@@ -428,9 +429,9 @@ def _gguf(
     from qeff_zoo.formats import gguf_names
 
     if path is not None:
-        _require_no_revision(path, revision)
+        require_no_revision(path, revision)
     found = gguf.find(model, path, gguf_file, config_from, revision)
-    original = _open(found.original, _as_path(found.original), None, need_weights=False)
+    original = _open(found.original, as_path(found.original), None, need_weights=False)
     checkpoint = replace(
         original,
         name=found.name,
@@ -447,29 +448,8 @@ def _gguf(
     return checkpoint
 
 
-def _require_no_revision(path: Path, revision: str | None) -> None:
-    if revision is not None:
-        raise CheckpointError(
-            f"Revision {revision!r} was asked of {str(path)!r}, a local path. Expected a Hub "
-            "model id with a revision. Leave the revision out."
-        )
-
-
-def _as_path(model: str) -> Path | None:
-    """Treat as a path what exists, or cannot be a model id."""
-    if not model:
-        return None
-    path = Path(model)
-    with suppress(OSError, RuntimeError, ValueError):  # unknown user, impossible name
-        path = path.expanduser()
-        if path.exists():
-            return path
-    is_file = "/" not in model and model.endswith(".gguf")
-    return path if is_file or model.startswith((".", "/", "~")) or model.count("/") > 1 else None
-
-
 def _open_path(path: Path, revision: str | None, need_weights: bool) -> Checkpoint:
-    _require_no_revision(path, revision)
+    require_no_revision(path, revision)
     path = path.absolute()
     if not os.path.exists(path):  # noqa: PTH110 -- a name too long for a file is none
         raise CheckpointError(

@@ -19,7 +19,6 @@ from qeff_zoo.formats.gguf_vocabulary import (
     Vocabulary,
     ends_of,
     known,
-    pre_of,
     read_vocabulary,
 )
 
@@ -51,25 +50,6 @@ class GgufTokenizer:
     ends: tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Kind:
-    """A kind of tokenizers: the value of `tokenizer.ggml.model`, and llama.cpp's defaults.
-
-    Args:
-        backend: Makes the `tokenizers.Tokenizer`.
-        special: Ids of special tokens by llama.cpp's names.
-        begins: Whether a text begins with BOS.
-        ends: Special token that ends a text; nothing for none.
-        fixed: Whether files cannot change this.
-    """
-
-    backend: Callable[[Vocabulary], Any]
-    special: Mapping[str, int]
-    begins: bool = False
-    ends: str = ""
-    fixed: bool = False
-
-
 def tokenizer_of(path: Path) -> GgufTokenizer:
     """Make the tokenizer of a GGUF file.
 
@@ -82,16 +62,15 @@ def tokenizer_of(path: Path) -> GgufTokenizer:
     """
     from transformers import PreTrainedTokenizerFast
 
-    vocabulary, template = read_vocabulary(path, _KINDS)
-    kind = _KINDS[str(vocabulary.said["model"])]
-    backend = kind.backend(vocabulary)
+    vocabulary, template = read_vocabulary(path)
+    backend = _BACKENDS[vocabulary.facts["kind"]](vocabulary)
     _add_special(backend, vocabulary)
     ids = {
         ours: number
         for ours, which in _SPECIAL.items()
-        if (number := vocabulary.special(which, kind.special.get(which))) is not None
+        if (number := vocabulary.special(which)) is not None
     }
-    _add_ends(backend, vocabulary, kind, ids)
+    _add_ends(backend, vocabulary, ids)
     named = {ours: vocabulary.tokens[number] for ours, number in ids.items()}
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -130,18 +109,14 @@ def _add_special(backend: Any, vocabulary: Vocabulary) -> None:
         )
 
 
-def _add_ends(backend: Any, vocabulary: Vocabulary, kind: _Kind, ids: Mapping[str, int]) -> None:
+def _add_ends(backend: Any, vocabulary: Vocabulary, ids: Mapping[str, int]) -> None:
     """Add what a text begins and ends with."""
     from tokenizers.processors import TemplateProcessing
 
-    begins, ends = kind.begins, kind.ends
-    if not kind.fixed:
-        pre = (
-            pre_of(vocabulary).get("add_bos", False)
-            if vocabulary.said["model"] == "gpt2"
-            else begins
-        )
-        begins = vocabulary.flag("add_bos_token", pre)
+    facts = vocabulary.facts
+    begins, ends = facts.get("begins", False), facts.get("ends", "")
+    if not facts.get("fixed"):
+        begins = vocabulary.flag("add_bos_token", begins or vocabulary.pre.get("add_bos", False))
         ends = "eos_token" if vocabulary.flag("add_eos_token", bool(ends)) else ""
     parts = ["bos_token"] * begins + ["$A"] + [ends] * bool(ends)
     missing = [part for part in parts if part != "$A" and part not in ids]
@@ -162,7 +137,7 @@ def _bpe(vocabulary: Vocabulary) -> Any:
     """Make a tokenizer of byte-level BPE."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    pre, ids = pre_of(vocabulary), vocabulary.ids
+    pre, ids = vocabulary.pre, vocabulary.ids
     merges = vocabulary.said.get("merges")
     if not isinstance(merges, list):
         raise vocabulary.wrong("merges", "the pairs of tokens that are merged")
@@ -196,7 +171,7 @@ def _spm(vocabulary: Vocabulary) -> Any:
             if left in ids and right in ids:
                 pairs.append((-scores[number], number, left, right))
     pairs.sort(key=lambda pair: pair[:2])
-    unknown = vocabulary.special("unknown", 0)
+    unknown = vocabulary.special("unknown")
     backend = Tokenizer(
         models.BPE(
             vocab=ids,
@@ -222,12 +197,10 @@ def _wpm(vocabulary: Vocabulary) -> Any:
     """Make a tokenizer of WordPiece, whose tokens in GGUF begin words by a mark and go on without one."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-    unknown = vocabulary.special("unknown", 100)
+    unknown = vocabulary.special("unknown")
     if unknown is None:
         raise vocabulary.wrong("unknown_token_id", "the token of unknown words")
-    special = {
-        vocabulary.special(which, _KINDS["bert"].special.get(which)) for which in _SPECIAL.values()
-    }
+    special = {vocabulary.special(which) for which in _SPECIAL.values()}
     for number, token in enumerate(vocabulary.tokens):
         ordinary = vocabulary.types[number] not in (CONTROL, UNKNOWN, USER_DEFINED)
         if ordinary and number not in special:
@@ -261,7 +234,7 @@ def _ugm(vocabulary: Vocabulary) -> Any:
     """Make a tokenizer that finds the most likely pieces of a text."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers
 
-    unknown = vocabulary.special("unknown", 2)
+    unknown = vocabulary.special("unknown")
     pieces = list(zip(vocabulary.tokens, vocabulary.scores, strict=True))
     backend = Tokenizer(models.Unigram(pieces, unk_id=unknown, byte_fallback=False))
     steps: list[Any] = []
@@ -283,15 +256,9 @@ def _ugm(vocabulary: Vocabulary) -> Any:
     return backend
 
 
-_KINDS: Mapping[str, _Kind] = {
-    "llama": _Kind(backend=_spm, special={"bos": 1, "eos": 2, "unknown": 0}, begins=True),
-    "gpt2": _Kind(backend=_bpe, special={"bos": 11, "eos": 11}),
-    "bert": _Kind(
-        backend=_wpm,
-        special={"bos": 101, "unknown": 100, "seperator": 102, "padding": 0, "mask": 103},
-        begins=True,
-        ends="sep_token",
-        fixed=True,
-    ),
-    "t5": _Kind(backend=_ugm, special={"eos": 1, "unknown": 2, "padding": 0}, ends="eos_token"),
+_BACKENDS: Mapping[str, Callable[[Vocabulary], Any]] = {
+    "merges": _bpe,
+    "pairs by score": _spm,
+    "longest pieces": _wpm,
+    "likeliest pieces": _ugm,
 }

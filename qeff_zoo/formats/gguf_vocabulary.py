@@ -6,7 +6,7 @@ Source: https://github.com/ggml-org/llama.cpp, src/llama-vocab.cpp
 
 import json
 from array import array
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -62,16 +62,39 @@ class Vocabulary:
             raise self.wrong("scores", f"scores of {count} tokens")
         return [float(score) for score in scores[:count]]
 
-    def special(self, which: str, default: int | None) -> int | None:
-        """Return the id of a special token.
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What llama.cpp takes for granted of this `tokenizer.ggml.model`."""
+        facts: Mapping[str, Any] = known()["models"][self.said["model"]]
+        return facts
+
+    @property
+    def pre(self) -> Mapping[str, Any]:
+        """How text is cut before BPE; empty for other kinds.
+
+        Raises:
+            UnsupportedModelError: The name is unknown.
+        """
+        if self.facts["kind"] != "merges":
+            return {}
+        name, names = self.said.get("pre") or "default", known()["names"]
+        if name not in names:
+            raise UnsupportedModelError(
+                f"{self.name!r} cuts text by the pre-tokenizer {name!r}, which is unknown. Expected one of "
+                f"{some(list(names), 12)}. Name the checkpoint that it was made from with --config-from."
+            )
+        found: Mapping[str, Any] = names[name]
+        return found
+
+    def special(self, which: str) -> int | None:
+        """Return the id of a special token, or llama.cpp's default.
 
         Args:
             which: llama.cpp's name, such as "bos".
-            default: llama.cpp's own, where the file has none.
         """
         number = self.said.get(f"{which}_token_id")
-        known = type(number) is int and 0 <= number < len(self.tokens)
-        found = number if known else default
+        known_here = type(number) is int and 0 <= number < len(self.tokens)
+        found = number if known_here else self.facts["special"].get(which)
         return found if found is not None and found < len(self.tokens) else None
 
     def flag(self, key: str, default: bool) -> bool:
@@ -86,12 +109,11 @@ class Vocabulary:
         )
 
 
-def read_vocabulary(path: Path, models: Collection[str]) -> tuple[Vocabulary, str | None]:
+def read_vocabulary(path: Path) -> tuple[Vocabulary, str | None]:
     """Read a file's vocabulary and chat template.
 
     Args:
         path: The file, or the first of several.
-        models: Values of `tokenizer.ggml.model` that are known.
 
     Raises:
         CheckpointError: The metadata contradict themselves.
@@ -104,7 +126,7 @@ def read_vocabulary(path: Path, models: Collection[str]) -> tuple[Vocabulary, st
         if key.startswith(_PREFIX)
     }
     said["general.name"] = metadata.get("general.name", "")
-    model = said.get("model")
+    model, models = said.get("model"), known()["models"]
     if model not in models:
         raise UnsupportedModelError(
             f"{path.name!r} has a tokenizer {model!r}. Expected one of {', '.join(map(repr, models))}. Name the "
@@ -156,25 +178,6 @@ def ends_of(vocabulary: Vocabulary, eos: int | None) -> tuple[int, ...]:
     texts = [text for text in (*facts["ends"], *facts["infill ends"]) if text in ids]
     if _is_harmony(ids) and "<|end|>" in texts:
         texts.remove("<|end|>")
-    said = [vocabulary.special(which, None) for which in ("eot", "eom")]
+    said = [vocabulary.special(which) for which in ("eot", "eom")]
     numbers = [eos, *(ids[text] for text in texts), *said]
     return tuple(dict.fromkeys(number for number in numbers if number is not None))
-
-
-def pre_of(vocabulary: Vocabulary) -> Mapping[str, Any]:
-    """Return how a file's text is cut before BPE.
-
-    Args:
-        vocabulary: Of the file.
-
-    Raises:
-        UnsupportedModelError: Its name is unknown.
-    """
-    name, names = vocabulary.said.get("pre") or "default", known()["names"]
-    if name not in names:
-        raise UnsupportedModelError(
-            f"{vocabulary.name!r} cuts text by the pre-tokenizer {name!r}, which is unknown. Expected one of "
-            f"{some(list(names), 12)}. Name the checkpoint that it was made from with --config-from."
-        )
-    found: Mapping[str, Any] = names[name]
-    return found
