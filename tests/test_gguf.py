@@ -310,7 +310,7 @@ def test_without_an_original_the_file_says_what_the_model_is(home: Path, tmp_pat
     [
         ({"llama__rope__scaling__type": "spiral"}, {}, "llama.rope.scaling.type"),
         ({"llama__logit_scale": 2.0}, {}, "llama.logit_scale"),
-        ({}, {"rope_freqs.weight": np.ones(16)}, "rope_freqs.weight"),
+        ({}, {"rope_freqs.weight": np.linspace(1, 3, 16)}, "rope_freqs.weight"),
     ],
     ids=["scaling", "scale", "factors"],
 )

@@ -359,3 +359,37 @@ def some(names: Sequence[str], limit: int = 3) -> str:
     """
     rest = f" and {len(names) - limit} more" if len(names) > limit else ""
     return (", ".join(names[:limit]) or "no file") + rest
+
+
+def require_no_revision(path: Path, revision: str | None) -> None:
+    """Refuse a revision of a local path.
+
+    Args:
+        path: The path.
+        revision: As the user named it.
+
+    Raises:
+        CheckpointError: There is one.
+    """
+    if revision is not None:
+        raise CheckpointError(
+            f"Revision {revision!r} was asked of {str(path)!r}, a local path. Expected a Hub "
+            "model id with a revision. Leave the revision out."
+        )
+
+
+def as_path(model: str) -> Path | None:
+    """Treat as a path what exists, or cannot be a model id.
+
+    Args:
+        model: As the user named it.
+    """
+    if not model:
+        return None
+    path = Path(model)
+    with suppress(OSError, RuntimeError, ValueError):  # unknown user, impossible name
+        path = path.expanduser()
+        if path.exists():
+            return path
+    is_file = "/" not in model and model.endswith(".gguf")
+    return path if is_file or model.startswith((".", "/", "~")) or model.count("/") > 1 else None

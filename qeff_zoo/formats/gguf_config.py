@@ -266,7 +266,7 @@ def _latent_attention(said: _Said, config: dict[str, Any], _: Mapping[str, Any])
         said.pop(f"attention.{one}_mla", said[f"attention.{one}"])
         for one in ("key_length", "value_length")
     ]
-    said |= {"attention.key_length": rotated, "attention.value_length": rotated}
+    said.update({"attention.key_length": rotated, "attention.value_length": rotated})
     said["attention.head_count_kv"] = said["attention.head_count"]
     config["qk_rope_head_dim"] = rotated
     config["qk_nope_head_dim"], config["v_head_dim"] = sizes[0] - rotated, sizes[1]

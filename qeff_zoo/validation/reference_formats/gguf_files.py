@@ -25,7 +25,7 @@ _DONE: Mapping[str, str] = MappingProxyType(
         "turns": "llama arcee granite granitemoe olmo smollm3",
         "adds": "gemma gemma2 gemma3 nemotron",
         "takes apart": "bloom falcon gptneox",
-        "transposes": "gpt2",
+        "transposes": " gpt2",  # core names no recipe
         "transposes experts": "gpt-oss",
         "": "bert cohere2 command-r deepseek2 ernie4_5 exaone4 glm4 hunyuan-dense lfm2 mamba minimax-m2 nomic-bert "
         "olmo2 olmoe phi3 qwen2 qwen2moe qwen3 qwen3moe seed_oss stablelm starcoder starcoder2",

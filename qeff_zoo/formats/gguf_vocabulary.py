@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The vocabulary in a GGUF file's metadata, and what llama.cpp tells of its tokens by their texts.
+
+Source: https://github.com/ggml-org/llama.cpp, src/llama-vocab.cpp
+"""
+
+import json
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo.checkpoint.files import some
+from qeff_zoo.checkpoint.gguf_index import read_gguf
+from qeff_zoo.errors import CheckpointError, UnsupportedModelError
+
+_PREFIX = "tokenizer.ggml."
+_TEXTS = (f"{_PREFIX}tokens", f"{_PREFIX}merges")
+#: Values of `token_type`. All others are ordinary tokens.
+UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
+
+
+@cache
+def known() -> Mapping[str, Any]:
+    """Return gguf_pretokenizers.json."""
+    path = Path(__file__).with_name("gguf_pretokenizers.json")
+    facts: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return facts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """Metadata of a tokenizer.
+
+    Args:
+        name: File name, for messages.
+        said: Metadata without "tokenizer.ggml.".
+        tokens: Texts by id.
+        types: Values of `token_type` by id.
+    """
+
+    name: str
+    said: Mapping[str, Any]
+    tokens: list[str]
+    types: list[int]
+
+    @property
+    def ids(self) -> dict[str, int]:
+        """Ids by text."""
+        return {token: number for number, token in enumerate(self.tokens)}
+
+    @property
+    def scores(self) -> list[float]:
+        """Scores by id; 0 in a file without scores."""
+        scores = self.said.get("scores")
+        count = len(self.tokens)
+        if scores is None:
+            return [0.0] * count
+        if not isinstance(scores, array) or len(scores) < count:
+            raise self.wrong("scores", f"scores of {count} tokens")
+        return [float(score) for score in scores[:count]]
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What llama.cpp takes for granted of this `tokenizer.ggml.model`."""
+        facts: Mapping[str, Any] = known()["models"][self.said["model"]]
+        return facts
+
+    @property
+    def pre(self) -> Mapping[str, Any]:
+        """How text is cut before BPE; empty for other kinds.
+
+        Raises:
+            UnsupportedModelError: The name is unknown.
+        """
+        if self.facts["kind"] != "merges":
+            return {}
+        name, names = self.said.get("pre") or "default", known()["names"]
+        if name not in names:
+            raise UnsupportedModelError(
+                f"{self.name!r} cuts text by the pre-tokenizer {name!r}, which is unknown. Expected one of "
+                f"{some(list(names), 12)}. Name the checkpoint that it was made from with --config-from."
+            )
+        found: Mapping[str, Any] = names[name]
+        return found
+
+    def special(self, which: str) -> int | None:
+        """Return the id of a special token, or llama.cpp's default.
+
+        Args:
+            which: llama.cpp's name, such as "bos".
+        """
+        number = self.said.get(f"{which}_token_id")
+        known_here = type(number) is int and 0 <= number < len(self.tokens)
+        found = number if known_here else self.facts["special"].get(which)
+        return found if found is not None and found < len(self.tokens) else None
+
+    def flag(self, key: str, default: bool) -> bool:
+        """Return a setting."""
+        return bool(self.said.get(key, default))
+
+    def wrong(self, key: str, expected: str) -> CheckpointError:
+        """Make the error of metadata that contradict themselves."""
+        return CheckpointError(
+            f"{self.name!r} has no usable {_PREFIX}{key}. Expected {expected}. Get the file again from its source, or "
+            "name the checkpoint that it was made from with --config-from."
+        )
+
+
+def read_vocabulary(path: Path) -> tuple[Vocabulary, str | None]:
+    """Read a file's vocabulary and chat template.
+
+    Args:
+        path: The file, or the first of several.
+
+    Raises:
+        CheckpointError: The metadata contradict themselves.
+        UnsupportedModelError: The model is another.
+    """
+    metadata = read_gguf(path, _TEXTS).metadata
+    said = {
+        key.removeprefix(_PREFIX): value
+        for key, value in metadata.items()
+        if key.startswith(_PREFIX)
+    }
+    said["general.name"] = metadata.get("general.name", "")
+    model, models = said.get("model"), known()["models"]
+    if model not in models:
+        raise UnsupportedModelError(
+            f"{path.name!r} has a tokenizer {model!r}. Expected one of {', '.join(map(repr, models))}. Name the "
+            "checkpoint that it was made from with --config-from."
+        )
+    tokens, types = said.get("tokens"), said.get("token_type")
+    vocabulary = Vocabulary(name=path.name, said=said, tokens=[], types=[])
+    if not isinstance(tokens, list) or not tokens:
+        raise vocabulary.wrong("tokens", "the texts of all tokens")
+    if types is not None and (not isinstance(types, array) or len(types) < len(tokens)):
+        raise vocabulary.wrong("token_type", f"types of {len(tokens)} tokens")
+    tokens = [token or f"[EMPTY_{number}]" for number, token in enumerate(tokens)]
+    if len(set(tokens)) < len(tokens):
+        raise vocabulary.wrong("tokens", "each token once")
+    types = list(types[: len(tokens)]) if types is not None else [1] * len(tokens)
+    vocabulary = Vocabulary(name=path.name, said=said, tokens=tokens, types=types)
+    _correct(vocabulary)
+    template = metadata.get("tokenizer.chat_template")
+    return vocabulary, template if isinstance(template, str) else None
+
+
+def _correct(vocabulary: Vocabulary) -> None:
+    """Change the types of tokens whose texts tell what they are, as llama.cpp does."""
+    facts, ids = known(), vocabulary.ids
+    for text in (*facts["ends"], *facts["infill ends"], *facts["infill"]):
+        if text in ids:
+            vocabulary.types[ids[text]] = CONTROL
+    for text in facts["shown"]:
+        if text in ids:
+            vocabulary.types[ids[text]] = USER_DEFINED
+    if _is_harmony(ids):
+        vocabulary.types[ids["<|end|>"]] = USER_DEFINED
+
+
+def _is_harmony(ids: Mapping[str, int]) -> bool:
+    """Tell whether "<|end|>" ends a message, and others an answer."""
+    both = [{"<|return|>", "<|flush|>"} & ids.keys(), {"<|call|>", "<|calls|>"} & ids.keys()]
+    return "<|end|>" in ids and all(both)
+
+
+def ends_of(vocabulary: Vocabulary, eos: int | None) -> tuple[int, ...]:
+    """Return the ids of tokens that end an answer, EOS first.
+
+    Args:
+        vocabulary: Of the file.
+        eos: Id of EOS; None without one.
+    """
+    facts, ids = known(), vocabulary.ids
+    texts = [text for text in (*facts["ends"], *facts["infill ends"]) if text in ids]
+    if _is_harmony(ids) and "<|end|>" in texts:
+        texts.remove("<|end|>")
+    said = [vocabulary.special(which) for which in ("eot", "eom")]
+    numbers = [eos, *(ids[text] for text in texts), *said]
+    return tuple(dict.fromkeys(number for number in numbers if number is not None))
