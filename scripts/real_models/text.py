@@ -81,12 +81,13 @@ def measure_llama_cpp(expected: Reference, place: Place) -> dict[str, Any]:
         ParityError: llama.cpp does not run the file.
     """
     library, scoring = place.unpacked(LLAMA_CPP), expected.scoring
+    logits = place.scratch / "llama-cpp.npy"
     asked = {
         "file": str(place.checkpoint),
         "text": TEXT.read_text("utf-8"),
         "tokens": list(scoring.tokens),
         "windows": [(one.start, one.first, one.stop) for one in scoring.windows],
-        "logits": str(place.scratch / "llama-cpp.npy"),
+        "logits": str(logits),
     }
     path = os.pathsep.join(map(str, (library, ROOT / "scripts", ROOT / "tests")))
     done = subprocess.run(
@@ -100,7 +101,7 @@ def measure_llama_cpp(expected: Reference, place: Place) -> dict[str, Any]:
     if done.returncode:
         said = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
         raise ParityError(f"llama.cpp does not run {str(place.checkpoint)!r}: {said}")
-    answers = zip(scoring.targets, np.load(asked["logits"], mmap_mode="r"), strict=True)
+    answers = zip(scoring.targets, np.load(logits, mmap_mode="r"), strict=True)
     return {**figures(answers, expected), **json.loads(done.stdout), "library": str(LLAMA_CPP)}
 
 
