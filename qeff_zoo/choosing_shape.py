@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from qeff_zoo import tasks
+from qeff_zoo import architectures, tasks
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.checkpoint.rope import is_dynamic, rope_scalings
 from qeff_zoo.choices import CHOICES, Request
@@ -51,7 +51,7 @@ def choose_shape(
     config = checkpoint.text_config
     positions = _positions(config, recipe)
     few = f"{checkpoint.name!r} has {positions} positions{_BEYOND * is_dynamic(config)}"
-    least = min(positions or 0, tasks.positions_of(config) or 0)  # not grown by a scaling
+    least = min(positions or 0, _stated_positions(config) or 0)  # not grown by a scaling
     if positions is not None and least < tasks.LEAST_POSITIONS:
         choices.problems.append(
             f"{checkpoint.name!r} has {least} positions; expected at least {tasks.LEAST_POSITIONS}. Correct "
@@ -192,9 +192,29 @@ def _check_apart(recipe: Recipe, choices: Chosen) -> None:
                 )
 
 
+def _stated_positions(config: Mapping[str, Any]) -> int | None:
+    """Return a config's number of positions, or the default of its class; None if any number of tokens fits."""
+    stated = tasks.positions_of(config)
+    return _default_positions(config) if stated is None else stated
+
+
+def _default_positions(config: Mapping[str, Any]) -> int | None:
+    """Return the positions of a class whose config leaves their number out; None for RoPE, which rotates any."""
+    from transformers import CONFIG_MAPPING
+
+    model_type = config.get("model_type", "")  # in older files a part has none
+    architectures.register(model_type)
+    if model_type not in CONFIG_MAPPING:
+        return None
+    kind = CONFIG_MAPPING[model_type]
+    if hasattr(kind, "rope_parameters") and not is_dynamic(config):
+        return None
+    return tasks.positions_of({name: getattr(kind, name, None) for name in tasks.POSITIONS})
+
+
 def _positions(config: Mapping[str, Any], recipe: Recipe) -> int | None:
     """Return the number of positions a model was made for, with the growth that its RoPE scaling states."""
-    positions = tasks.positions_of(config)
+    positions = _stated_positions(config)
     if positions is None:
         return None
     for scaling in rope_scalings(config) if not is_dynamic(config) else ():
@@ -203,4 +223,5 @@ def _positions(config: Mapping[str, Any], recipe: Recipe) -> int | None:
             positions = max(positions, int(original * factor))
     counted = recipe.halves.after_padding if recipe.halves else ()
     behind = recipe.positions_after_padding or config.get("model_type") in counted
-    return positions - (int(config.get("pad_token_id", 1)) + 1 if behind else 0)
+    learned = config.get("position_embedding_type") != "rotary"  # RoPE has no table of them
+    return positions - (int(config.get("pad_token_id", 1)) + 1 if behind and learned else 0)

@@ -197,7 +197,8 @@ class DeviceNumerics:
     """What a device computes with, and holds its weights and states in.
 
     Args:
-        activations: Type of all that operators return; values beyond it become its largest.
+        activations: Type of all that operators return; values beyond float16 become its largest. In float32 nothing but
+            matrices is rounded, to float16 or to `weights`.
         weights: Format of constant matrices that are multiplied by; None for that of activations, as all other weights.
         states: Format of retained keys and values; None for that of activations, as recurrent states.
         functions: Whose softmax and sigmoid a graph computes, see `qeff_zoo.prediction.htp`; None for right ones. Of
@@ -206,7 +207,7 @@ class DeviceNumerics:
             weight itself, stay in float32.
     """
 
-    activations: Literal["float16"] = "float16"
+    activations: Literal["float16", "float32"] = "float16"
     weights: Literal["mxfp6"] | None = None
     states: Literal["mxint8"] | None = None
     functions: Literal["htp"] | None = None

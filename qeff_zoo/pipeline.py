@@ -3,7 +3,8 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -155,13 +156,14 @@ def _build(
     require_packages(plan.recipe)
     if isinstance(target, targets.Preparing):
         runs_here = all(target.runs_here(program) for program in plan.programs)
-    traced = _trace(checkpoint, plan, store, watch)
 
     from qeff_zoo.validation import ladder as validation
     from qeff_zoo.validation import trials
     from qeff_zoo.weights import external_data
 
     with store.stage("build") as folder:
+        companions.package(checkpoint, folder, find(plan.recipe.task))
+        traced = _trace(checkpoint, plan, store, watch)
         made, layout, written = _lower(checkpoint, plan, traced, folder, watch)
         record = None
         if validate and not runs_here:
@@ -233,19 +235,23 @@ def _predict(
     lowered = {one.plan.role: one.lowered for one in made}
     numerics = {entry["role"]: DeviceNumerics.of_program(entry) for entry in entries}
 
-    def opening(role: str, **choices: Any) -> "Program":
+    def opens(numerics: Mapping[str, DeviceNumerics], role: str, **choices: Any) -> "Program":
         program = package.program(role)
         return target.predict(
             lowered[role], layout, folder, program, numerics=numerics[role], **choices
         )
 
+    exact = {
+        role: replace(one, activations="float32", states=None) for role, one in numerics.items()
+    }
     with watch.stage("predict", unit="step") as advance:
         record = validation.validate(
             package,
             checkpoint,
             level=level or "predicted",
             progress=advance,
-            opening=opening,
+            opening=partial(opens, numerics),
+            exact=partial(opens, exact),
         )
     record.save_evidence(folder)
     return record
@@ -271,7 +277,7 @@ def _lower(
     folder: Path,
     watch: Stopwatch,
 ) -> tuple[list[manifest_entries.Made], FileLayout, weights.Written]:
-    """Lower the graphs of a plan; write their weights to a folder, and what else of the checkpoint is needed."""
+    """Lower the graphs of a plan; write their weights to a folder."""
     from qeff_zoo.weights import external_data
 
     target = targets.find(plan.target)
@@ -285,7 +291,6 @@ def _lower(
         Store.require_space(folder, layout.nbytes, "the package's weights")
     with watch.stage("weights", layout.nbytes) as advance:
         written = weights.write(layout, checkpoint, folder / external_data.WEIGHTS, advance)
-    companions.copy(checkpoint, folder, reads=find(plan.recipe.task).reads)
     return made, layout, written
 
 
@@ -371,6 +376,7 @@ def prepare(
             "another machine. Build without it."
         )
     with new_folder(output) as folder:
+        companions.package(checkpoint, folder, find(plan.recipe.task))
         traced = _trace(checkpoint, plan, store, watch)
 
         from qeff_zoo.weights import external_data

@@ -13,6 +13,8 @@ from typing import Any
 from qeff_zoo import formats, identity, registry, targets, tasks, transforms
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.checkpoint.rope import rope_scalings
+from qeff_zoo.checkpoint.text import identity_of
+from qeff_zoo.checkpoint.weight_files import undescribed
 from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.choosing import (
     Chosen,
@@ -183,6 +185,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         },
         "target": {"name": target.name, "revision": target.revision, **options},
         "exporter": EXPORTER_REVISION,
+        "tokenizer": identity_of(checkpoint.companions),
         "toolchain": {
             **{name: installed(name) or "absent" for name in _TRACERS},
             **resolved.toolchain,
@@ -294,9 +297,13 @@ def _choose_task(
     checkpoint: Checkpoint, recipe: Recipe, request: Request, choices: Chosen
 ) -> Recipe:
     """Choose the task, and return the recipe as it is for that."""
-    chosen = choice.choose(
-        checkpoint.name, recipe, checkpoint.architectures, checkpoint.companions, request.task
-    )
+    classes = choice.classes_of(checkpoint, recipe, request.task)
+    chosen = choice.choose(checkpoint.name, recipe, classes, checkpoint.companions, request.task)
+    if unknown := [name for name in classes if name not in recipe.architectures]:
+        choices.problems.append(
+            f"{checkpoint.name!r} has architecture {unknown[0]!r}, but recipe {recipe.model_type!r} covers "
+            f"{', '.join(recipe.architectures)}. Use a checkpoint of one of those, or extend the recipe."
+        )
     choices.set("task", chosen.task, chosen.by)
     choices.problems += chosen.problems
     choices.problems += tasks.find(chosen.task).problems(checkpoint, recipe, request)
@@ -397,13 +404,11 @@ def _check_single(
 
 
 def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: Chosen) -> None:
-    unknown = [name for name in checkpoint.architectures if name not in recipe.architectures]
-    if unknown:
-        choices.problems.append(
-            f"{checkpoint.name!r} has architecture {unknown[0]!r}, but recipe {recipe.model_type!r} covers "
-            f"{', '.join(recipe.architectures)}. Use a checkpoint of one of those, or extend the recipe."
-        )
     quantized = checkpoint.quantization
+    if not quantized and (
+        error := undescribed(checkpoint.name, checkpoint.files, checkpoint.names_at_hand)
+    ):
+        choices.problems.append(str(error))
     if quantized and (problem := formats.problem_of(quantized, recipe.quant_exceptions)):
         choices.problems.append(f"{checkpoint.name!r} is {problem}")
 

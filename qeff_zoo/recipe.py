@@ -142,6 +142,7 @@ class Recipe:
         transforms: Applied in order.
         components: Models that become programs; nothing for those of the task.
         images: How pictures come in, of a model that reads them.
+        towers: The same by `model_type` of a vision config, of checkpoints whose tower takes them otherwise.
         sounds: The same of a model that hears.
         speech: How what is written of speech begins; None where generation_config.json says it.
         halves: Which models it may be made of; None where its halves are of its own architecture.
@@ -169,6 +170,7 @@ class Recipe:
     transforms: tuple[Transform, ...] = ()
     components: tuple[Component, ...] = ()
     images: Images | None = None
+    towers: Mapping[str, Images] = field(default_factory=dict)
     sounds: Sounds | None = None
     speech: Speech | None = None
     halves: Halves | None = None
@@ -257,12 +259,21 @@ def sparse_layers(config: Any) -> int:
     return sum(map(partial(_is_sparse, config), range(config.num_hidden_layers)))
 
 
-def _is_sparse(config: Any, layer: int) -> bool:
-    """Tell whether a layer has experts; fields that the config's class does not know are not read by its model."""
+def declared(config: Any, *names: str, default: Any = None) -> Any:
+    """Return the first value of a config's fields; a field that its class lacks is not read by its model.
 
-    def said(*names: str, default: Any) -> Any:
-        known = (getattr(config, name) for name in names if hasattr(type(config), name))
-        return next((value for value in known if value is not None), default)
+    Args:
+        config: As transformers parses it, which keeps unknown fields as well.
+        *names: The fields, in order.
+        default: Returned if there is no value.
+    """
+    known = (getattr(config, name) for name in names if hasattr(type(config), name))
+    return next((value for value in known if value is not None), default)
+
+
+def _is_sparse(config: Any, layer: int) -> bool:
+    """Tell whether a layer has experts."""
+    said = partial(declared, config)
 
     if kinds := said("mlp_layer_types", default=()):
         return bool(kinds[layer] == "sparse")

@@ -76,6 +76,8 @@ class Images(Media):
         fine: What begins the names of a second tower's config, and of a picture as that one takes it, where two towers
             read each picture in two sizes.
         sized: Whether the tower takes a picture of any height and width, in whole patches.
+        filled: Whether a processor pads images to the square of the tower's config, of which alone the number of rows
+            depends, and a patch counts that padding covers in part.
         column: Of a tower of patches, whether its forward takes a picture and no patches: one of the squares that are
             merged, one below another.
         lines: Whether a processor gives patches line by line, and not square by square of those that are merged.
@@ -129,6 +131,7 @@ class Images(Media):
     pixels: str = ""
     fine: str = ""
     sized: bool = False
+    filled: bool = False
     column: bool = False
     lines: bool = False
     planes: bool = False

@@ -68,6 +68,9 @@ def recipe_for(config: Mapping[str, Any]) -> Recipe:
         UnsupportedModelError: There is none.
     """
     recipe = find_recipe(config["model_type"])
+    tower = config.get("vision_config")
+    if isinstance(tower, Mapping) and tower.get("model_type") in recipe.towers:
+        recipe = replace(recipe, images=recipe.towers[tower["model_type"]])
     if recipe.media:
         recipe = replace(recipe, fixed_kv_heads=_BESIDE)
     inner = config.get("text_config")

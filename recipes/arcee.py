@@ -10,7 +10,7 @@ from .llama import RECIPE as LLAMA
 RECIPE = replace(
     LLAMA,
     model_type="arcee",
-    architectures=("ArceeForCausalLM",),
+    architectures=("ArceeForCausalLM", "ArceeForSequenceClassification"),
     special="Llama with an MLP of two matrices and a squared ReLU, and RoPE scaled by YaRN.",
     tiny=(
         Tiny(

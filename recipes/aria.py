@@ -14,7 +14,7 @@ RECIPE = replace(
     model_type="aria",
     architectures=("AriaForConditionalGeneration",),
     special="Features of one size of picture, summed up by learned queries, and read by experts.",
-    images=Images(),
+    images=Images(sized=True, filled=True, mask="pixel_mask"),
     tiny=(
         Tiny(
             config={

@@ -10,7 +10,7 @@ from .glm4_moe_lite import RECIPE as GLM4_MOE_LITE
 RECIPE = replace(
     GLM4_MOE_LITE,
     model_type="axk1",
-    architectures=("AXK1ForCausalLM",),
+    architectures=("AXK1ForCausalLM", "AXK1ForSequenceClassification"),
     special="Latent attention (MLA), whose cache holds latents; a norm after each block of experts.",
     transforms=(
         rms_norm(lambda config: 4 * config.num_hidden_layers + sparse_layers(config) + 1),

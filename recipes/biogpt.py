@@ -7,7 +7,7 @@ from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
 
 RECIPE = Recipe(
     model_type="biogpt",
-    architectures=("BioGptForCausalLM",),
+    architectures=("BioGptForCausalLM", "BioGptForSequenceClassification"),
     task="text-generation",
     special="Pre-norm decoder with learned positions, offset by 2, scaled embeddings and a tied head.",
     # The published checkpoints have 1,024 positions.

@@ -20,7 +20,7 @@ _TINY = {
 
 RECIPE = Recipe(
     model_type="bloom",
-    architectures=("BloomForCausalLM",),
+    architectures=("BloomForCausalLM", "BloomForSequenceClassification", "BloomModel"),
     task="text-generation",
     special="ALiBi; a layer norm on embeddings; fused query-key-value per head; tied head.",
     # The published checkpoints were trained on 2,048 positions.

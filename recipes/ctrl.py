@@ -7,7 +7,7 @@ from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
 
 RECIPE = Recipe(
     model_type="ctrl",
-    architectures=("CTRLLMHeadModel",),
+    architectures=("CTRLLMHeadModel", "CTRLForSequenceClassification"),
     task="text-generation",
     special="Pre-norm decoder with sinusoidal positions (256 in the published model) and scaled embeddings.",
     # The published checkpoint has 256 positions.

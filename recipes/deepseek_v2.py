@@ -22,7 +22,7 @@ _REAL_ROPE = Transform(
 RECIPE = replace(
     DEEPSEEK_V3,
     model_type="deepseek_v2",
-    architectures=("DeepseekV2ForCausalLM",),
+    architectures=("DeepseekV2ForCausalLM", "DeepseekV2ForSequenceClassification"),
     special="Latent attention (MLA), whose cache holds latents; dense layers, then experts, in groups except in Lite.",
     transforms=(*DEEPSEEK_V3.transforms, _REAL_ROPE),
     tiny=(Tiny(config=_TINY), Tiny(config=_TINY | _LITE, name="lite")),

@@ -24,7 +24,7 @@ _TINY = {**LLAMA.tiny[0].config, **_RANKS, **_HEADS, **_ROPE, **_MOE, **_SIZES}
 RECIPE = replace(
     LLAMA,
     model_type="deepseek_v3",
-    architectures=("DeepseekV3ForCausalLM",),
+    architectures=("DeepseekV3ForCausalLM", "DeepseekV3ForSequenceClassification"),
     special="Latent attention (MLA), whose cache holds latents; dense layers, then experts with biased scores.",
     transforms=(
         rms_norm(lambda c: (3 + (c.q_lora_rank is not None)) * c.num_hidden_layers + 1),

@@ -18,7 +18,7 @@ _FULL = {"sliding_window": None, "layer_types": ["full_attention"] * 4}
 RECIPE = replace(
     LLAMA,
     model_type="exaone4",
-    architectures=("Exaone4ForCausalLM",),
+    architectures=("Exaone4ForCausalLM", "Exaone4ForSequenceClassification"),
     special="Norms after each block and on queries and keys; sliding layers with RoPE, full ones without positions.",
     transforms=(
         rms_norm(lambda config: 4 * config.num_hidden_layers + 1),

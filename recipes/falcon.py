@@ -24,7 +24,7 @@ _ALIBI = {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": T
 
 RECIPE = Recipe(
     model_type="falcon",
-    architectures=("FalconForCausalLM",),
+    architectures=("FalconForCausalLM", "FalconForSequenceClassification"),
     task="text-generation",
     special="Fused query-key-value, parallel attention and MLP; RoPE, or ALiBi in Falcon-RW.",
     # The published checkpoints have 2,048 positions.

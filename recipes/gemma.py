@@ -13,7 +13,7 @@ from .llama import RECIPE as LLAMA
 RECIPE = replace(
     LLAMA,
     model_type="gemma",
-    architectures=("GemmaForCausalLM",),
+    architectures=("GemmaForCausalLM", "GemmaForSequenceClassification", "GemmaModel"),
     special="Llama with norms that store weight - 1, embeddings scaled by sqrt(hidden), and a tied head.",
     transforms=(rms_norm(lambda config: 2 * config.num_hidden_layers + 1, offset=1.0),),
     tiny=(Tiny(config={**LLAMA.tiny[0].config, "rms_norm_eps": 1e-2, "attention_bias": True}),),

@@ -9,7 +9,7 @@ from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny, rms_norm
 
 RECIPE = Recipe(
     model_type="gemma2",
-    architectures=("Gemma2ForCausalLM",),
+    architectures=("Gemma2ForCausalLM", "Gemma2ForSequenceClassification", "Gemma2Model"),
     task="text-generation",
     special="Soft-caps on scores and logits; sliding and full layers alternate; norms before and after each block.",
     transforms=(rms_norm(lambda config: 4 * config.num_hidden_layers + 1, offset=1.0),),

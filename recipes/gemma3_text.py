@@ -10,7 +10,7 @@ from .gemma2 import RECIPE as GEMMA2
 RECIPE = replace(
     GEMMA2,
     model_type="gemma3_text",
-    architectures=("Gemma3ForCausalLM", "Gemma3TextModel"),
+    architectures=("Gemma3ForCausalLM", "Gemma3TextForSequenceClassification", "Gemma3TextModel"),
     special="Sliding layers with a local RoPE base, a full layer in between with a scaled one; norms on query and key.",
     transforms=(
         rms_norm(lambda config: 6 * config.num_hidden_layers + 1, offset=1.0),

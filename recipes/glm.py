@@ -13,7 +13,7 @@ from .llama import RECIPE as LLAMA
 RECIPE = replace(
     LLAMA,
     model_type="glm",
-    architectures=("GlmForCausalLM",),
+    architectures=("GlmForCausalLM", "GlmForSequenceClassification"),
     special="RoPE on interleaved pairs of half of each head; biased query, key, value; fused gate and up projection.",
     tiny=(
         Tiny(

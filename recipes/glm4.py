@@ -10,7 +10,7 @@ from .glm import RECIPE as GLM
 RECIPE = replace(
     GLM,
     model_type="glm4",
-    architectures=("Glm4ForCausalLM",),
+    architectures=("Glm4ForCausalLM", "Glm4ForSequenceClassification"),
     special="GLM with norms before and after attention and MLP; RoPE on interleaved pairs of half of each head.",
     transforms=(rms_norm(lambda config: 4 * config.num_hidden_layers + 1),),
     tiny=(

@@ -17,7 +17,7 @@ _TINY = {
 
 RECIPE = Recipe(
     model_type="gpt2",
-    architectures=("GPT2LMHeadModel",),
+    architectures=("GPT2LMHeadModel", "GPT2ForSequenceClassification"),
     task="text-generation",
     special="Learned positions (1,024 in the published models); attention may be scaled by the layer's index.",
     # The published checkpoints have 1,024 positions, so a longer cache has no use.

@@ -10,7 +10,7 @@ from .gpt2 import RECIPE as GPT2
 RECIPE = replace(
     GPT2,
     model_type="gpt_bigcode",
-    architectures=("GPTBigCodeForCausalLM",),
+    architectures=("GPTBigCodeForCausalLM", "GPTBigCodeForSequenceClassification"),
     special="Learned positions; one fused query-key-value projection with a single key and value head.",
     shapes=DECODER_SHAPES,
     fixed_kv_heads="its queries, keys and values are made by one matrix",

@@ -11,7 +11,7 @@ from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny, Transform
 
 RECIPE = Recipe(
     model_type="gpt_neo",
-    architectures=("GPTNeoForCausalLM",),
+    architectures=("GPTNeoForCausalLM", "GPTNeoForSequenceClassification", "GPTNeoModel"),
     task="text-generation",
     special="Learned positions; attention scores are not scaled; global and local layers in turn.",
     transforms=(Transform(name="gpt_neo_attention", count=lambda config: config.num_layers),),

@@ -23,7 +23,7 @@ _TINY = {
 
 RECIPE = Recipe(
     model_type="gpt_neox",
-    architectures=("GPTNeoXForCausalLM",),
+    architectures=("GPTNeoXForCausalLM", "GPTNeoXForSequenceClassification"),
     task="text-generation",
     special="Fused query-key-value per head; partial RoPE; parallel or sequential residuals.",
     # The published checkpoints have 2,048 positions.

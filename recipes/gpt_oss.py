@@ -16,12 +16,11 @@ _YARN = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 8.0, "truncate": False
 RECIPE = replace(
     MIXTRAL,
     model_type="gpt_oss",
-    architectures=("GptOssForCausalLM",),
+    architectures=("GptOssForCausalLM", "GptOssForSequenceClassification"),
     special="Attention sinks; sliding and full layers in turn; biased experts with a clamped gate of their own.",
-    transforms=(
-        *MIXTRAL.transforms,
-        window_cache(),
-    ),
+    transforms=(*MIXTRAL.transforms, window_cache()),
+    # GPTQModel halves gate_up_proj, AutoRound takes its rows by turns, under the same names and the same method.
+    quant_exceptions=("gptq",),
     tiny=(
         Tiny(
             config={

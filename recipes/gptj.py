@@ -16,7 +16,7 @@ _TINY = {**GPT2.tiny[0].config, "rotary_dim": 8, "layer_norm_epsilon": 1e-2}
 RECIPE = replace(
     GPT2,
     model_type="gptj",
-    architectures=("GPTJForCausalLM",),
+    architectures=("GPTJForCausalLM", "GPTJForSequenceClassification", "GPTJModel"),
     special="Parallel attention and MLP on one layer norm; partial RoPE on interleaved pairs; a biased head.",
     # The published checkpoints have 2,048 positions.
     shapes={name: replace(shape, ctx_len=2048) for name, shape in DECODER_SHAPES.items()},

@@ -11,7 +11,7 @@ from .olmo2 import RECIPE as OLMO2
 RECIPE = replace(
     LLAMA,
     model_type="helium",
-    architectures=("HeliumForCausalLM",),
+    architectures=("HeliumForCausalLM", "HeliumForSequenceClassification"),
     special="RoPE rotates interleaved pairs, not the two halves of a head.",
     # The output projection is square: head_dim must be hidden / heads.
     tiny=(Tiny(config={**OLMO2.tiny[0].config, "head_dim": 16}),),

@@ -13,7 +13,7 @@ from .llama import RECIPE as LLAMA
 RECIPE = replace(
     LLAMA,
     model_type="hunyuan_v1_dense",
-    architectures=("HunYuanDenseV1ForCausalLM",),
+    architectures=("HunYuanDenseV1ForCausalLM", "HunYuanDenseV1ForSequenceClassification"),
     special="An RMS norm per head on queries and keys after RoPE, whose base is stretched by a fixed alpha.",
     transforms=(rms_norm(lambda config: 4 * config.num_hidden_layers + 1),),
     tiny=(

@@ -10,7 +10,7 @@ from .hunyuan_v1_dense import RECIPE as HUNYUAN
 RECIPE = replace(
     HUNYUAN,
     model_type="hunyuan_v1_moe",
-    architectures=("HunYuanMoEV1ForCausalLM",),
+    architectures=("HunYuanMoEV1ForCausalLM", "HunYuanMoEV1ForSequenceClassification"),
     special="Experts beside a shared MLP; norms on queries and keys after RoPE, whose base a fixed alpha stretches.",
     transforms=(*HUNYUAN.transforms, experts()),
     tiny=(Tiny(config={**HUNYUAN.tiny[0].config, "num_experts": 5, "moe_topk": [2] * 4}),),

@@ -18,7 +18,7 @@ _TINY = {key: value for key, value in LLAMA.tiny[0].config.items() if key not in
 RECIPE = replace(
     LLAMA,
     model_type="jetmoe",
-    architectures=("JetMoeForCausalLM",),
+    architectures=("JetMoeForCausalLM", "JetMoeForSequenceClassification"),
     special="Experts in attention and MLP: those chosen make their own queries over shared keys and values.",
     transforms=(
         *LLAMA.transforms,

@@ -3,13 +3,22 @@
 
 from typing import Any
 
-from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny, experts, layers_of, recurrence, rms_norm
+from qeff_zoo.recipe import (
+    DECODER_SHAPES,
+    Recipe,
+    Tiny,
+    declared,
+    experts,
+    layers_of,
+    recurrence,
+    rms_norm,
+)
 
 _LINEAR, _FULL = "linear_attention", "full_attention"
 
 
 def _norms(config: Any) -> int:
-    latents = 2 if getattr(config, "q_lora_rank", None) is not None else 1  # Ling has none
+    latents = 1 if declared(config, "q_lora_rank") is None else 2
     return int(2 * config.num_hidden_layers + 1 + latents * config.layer_types.count(_FULL))
 
 

@@ -8,7 +8,7 @@ from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny, rms_norm
 
 RECIPE = Recipe(
     model_type="llama",
-    architectures=("LlamaForCausalLM", "LlamaForSequenceClassification"),
+    architectures=("LlamaForCausalLM", "LlamaForSequenceClassification", "LlamaModel"),
     task="text-generation",
     special="Pre-norm decoder with grouped-query attention; RoPE of every scaling type.",
     transforms=(rms_norm(lambda config: 2 * config.num_hidden_layers + 1),),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LLaVA 1.5 and its relatives, `transformers.models.llava`: CLIP or SigLIP, two matrices, and any language model."""
+"""LLaVA 1.5 and its relatives, `transformers.models.llava`: CLIP, SigLIP or Pixtral, two matrices, and any text model."""
 
 from qeff_zoo.recipe import DECODER_SHAPES, Images, Recipe, Tiny
 
@@ -24,6 +24,10 @@ RECIPE = Recipe(
     task="image-text-to-text",
     special="Features of one size of picture, through two matrices, in place of placeholder tokens.",
     images=Images(),
+    # Images of any size, each line of which ends with a token, as of Mistral 3, but no patches are merged.
+    towers={
+        "pixtral": Images(layout="broken_lines", patches=True, planes=True, column=True, merge=1)
+    },
     shapes=DECODER_SHAPES,
     tiny=(Tiny(config={"text_config": TEXT, "vision_config": VISION, "image_token_index": 200}),),
 )

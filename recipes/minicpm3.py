@@ -14,7 +14,7 @@ from .llama import RECIPE as LLAMA
 RECIPE = replace(
     LLAMA,
     model_type="minicpm3",
-    architectures=("MiniCPM3ForCausalLM",),
+    architectures=("MiniCPM3ForCausalLM", "MiniCPM3ForSequenceClassification"),
     special="Latent attention (MLA); scaled embeddings, residuals and logits; longrope by context.",
     transforms=(rms_norm(lambda c: (3 + (c.q_lora_rank is not None)) * c.num_hidden_layers + 1),),
     tiny=(

@@ -10,7 +10,7 @@ from .mistral import RECIPE as MISTRAL
 RECIPE = replace(
     MISTRAL,
     model_type="ministral",
-    architectures=("MinistralForCausalLM",),
+    architectures=("MinistralForCausalLM", "MinistralForSequenceClassification"),
     special="Sliding and full layers in one model, in any order that the config names.",
     tiny=(
         Tiny(

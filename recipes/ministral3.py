@@ -27,7 +27,7 @@ _TINY = {**MISTRAL.tiny[0].config, "rope_parameters": _ROPE}
 RECIPE = replace(
     MISTRAL,
     model_type="ministral3",
-    architectures=("Ministral3ForCausalLM",),
+    architectures=("Ministral3ForCausalLM", "Ministral3ForSequenceClassification"),
     special="Queries scaled up by position beyond the original context; YaRN; optional sliding window.",
     tiny=(Tiny(config=_TINY), Tiny(config={**_TINY, "sliding_window": None}, name="full")),
 )

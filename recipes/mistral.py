@@ -10,7 +10,7 @@ from .llama import RECIPE as LLAMA
 RECIPE = replace(
     LLAMA,
     model_type="mistral",
-    architectures=("MistralForCausalLM",),
+    architectures=("MistralForCausalLM", "MistralForSequenceClassification", "MistralModel"),
     special="Llama with a sliding window over all layers, where the config names one.",
     tiny=(
         Tiny(config={**LLAMA.tiny[0].config, "sliding_window": 7}),

@@ -17,6 +17,7 @@ RECIPE = replace(
     architectures=("Mistral3ForConditionalGeneration",),
     special="Pictures of any size, each line of which ends with a token; four rows become one.",
     images=Images(layout="broken_lines", patches=True, planes=True, column=True),
+    towers={},
     tiny=(
         Tiny(
             config={

@@ -10,7 +10,7 @@ from .llama import RECIPE as LLAMA
 RECIPE = replace(
     LLAMA,
     model_type="mixtral",
-    architectures=("MixtralForCausalLM",),
+    architectures=("MixtralForCausalLM", "MixtralForSequenceClassification"),
     special="Every MLP is a block of experts, the top k per token chosen by softmax; optional sliding window.",
     transforms=(*LLAMA.transforms, experts()),
     tiny=(

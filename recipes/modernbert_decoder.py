@@ -9,7 +9,7 @@ from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
 
 RECIPE = Recipe(
     model_type="modernbert-decoder",
-    architectures=("ModernBertDecoderForCausalLM",),
+    architectures=("ModernBertDecoderForCausalLM", "ModernBertDecoderForSequenceClassification"),
     task="text-generation",
     special="Layer norms; sliding and full layers, each with its RoPE base; a dense layer and a norm before the head.",
     shapes=DECODER_SHAPES,

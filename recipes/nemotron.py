@@ -14,7 +14,7 @@ from .phi import RECIPE as PHI
 RECIPE = replace(
     LLAMA,
     model_type="nemotron",
-    architectures=("NemotronForCausalLM",),
+    architectures=("NemotronForCausalLM", "NemotronForSequenceClassification"),
     special="Layer norms that store weight - 1; squared ReLU without a gate; partial RoPE.",
     transforms=(),
     tiny=(

@@ -15,7 +15,7 @@ _TINY = {key: value for key, value in QWEN2.tiny[1].config.items() if "window" n
 RECIPE = replace(
     PHI,
     model_type="olmo",
-    architectures=("OlmoForCausalLM",),
+    architectures=("OlmoForCausalLM", "OlmoForSequenceClassification"),
     special="Layer norms without weight or bias; query, key and value may be clipped.",
     tiny=(
         Tiny(config=_TINY),

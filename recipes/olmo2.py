@@ -17,7 +17,7 @@ _TINY = {key: value for key, value in LLAMA.tiny[0].config.items() if key != "he
 RECIPE = replace(
     LLAMA,
     model_type="olmo2",
-    architectures=("Olmo2ForCausalLM",),
+    architectures=("Olmo2ForCausalLM", "Olmo2ForSequenceClassification"),
     special="Norms after attention and MLP instead of before; one RMS norm over all query heads, one over all keys.",
     transforms=(rms_norm(lambda config: 4 * config.num_hidden_layers + 1),),
     tiny=(Tiny(config={**_TINY, "rms_norm_eps": 1e-2, "pad_token_id": 0}),),

@@ -15,7 +15,7 @@ _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings":
 RECIPE = replace(
     OLMO2,
     model_type="olmo3",
-    architectures=("Olmo3ForCausalLM",),
+    architectures=("Olmo3ForCausalLM", "Olmo3ForSequenceClassification"),
     special="OLMo 2 with sliding and full layers, each with its own RoPE parameters.",
     tiny=(
         Tiny(

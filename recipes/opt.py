@@ -21,7 +21,7 @@ _TINY = {
 
 RECIPE = Recipe(
     model_type="opt",
-    architectures=("OPTForCausalLM",),
+    architectures=("OPTForCausalLM", "OPTForSequenceClassification", "OPTModel"),
     task="text-generation",
     special="Learned positions that begin at row 2; norms before or after each block; optional embedding projections.",
     # The published checkpoints have 2,048 positions.

@@ -17,7 +17,7 @@ _TINY = {key: value for key, value in PHI.tiny[0].config.items() if key != "num_
 RECIPE = replace(
     NEMOTRON,
     model_type="persimmon",
-    architectures=("PersimmonForCausalLM",),
+    architectures=("PersimmonForCausalLM", "PersimmonForSequenceClassification"),
     special="Fused query-key-value; layer norms on queries and keys; squared ReLU; partial RoPE.",
     tiny=(Tiny(config=_TINY),),
 )

@@ -25,7 +25,7 @@ _TINY = {key: value for key, value in LLAMA.tiny[0].config.items() if key != "he
 RECIPE = replace(
     LLAMA,
     model_type="phi",
-    architectures=("PhiForCausalLM",),
+    architectures=("PhiForCausalLM", "PhiForSequenceClassification"),
     special="Attention and MLP in parallel from one layer norm; partial RoPE; biases throughout.",
     transforms=(),
     # The published checkpoints have 2,048 positions.

@@ -33,7 +33,7 @@ _LONGROPE = {
 RECIPE = replace(
     MISTRAL,
     model_type="phi3",
-    architectures=("Phi3ForCausalLM",),
+    architectures=("Phi3ForCausalLM", "Phi3ForSequenceClassification"),
     special="Fused query, key and value, and gate and up; optional window, partial RoPE; longrope by context.",
     fixed_kv_heads="its queries, keys and values are made by one matrix",
     tiny=(Tiny(config=_TINY), Tiny(config=_TINY | _LONGROPE, name="longrope")),

@@ -15,7 +15,7 @@ _TINY = {key: value for key, value in LLAMA.tiny[0].config.items() if key != "he
 RECIPE = replace(
     LLAMA,
     model_type="qwen2",
-    architectures=("Qwen2ForCausalLM",),
+    architectures=("Qwen2ForCausalLM", "Qwen2ForSequenceClassification", "Qwen2Model"),
     special="Query, key and value projections have biases; layers from max_window_layers on use a sliding window.",
     tiny=(
         Tiny(

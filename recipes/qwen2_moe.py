@@ -13,7 +13,7 @@ from .qwen2 import RECIPE as QWEN2
 RECIPE = replace(
     QWEN2,
     model_type="qwen2_moe",
-    architectures=("Qwen2MoeForCausalLM",),
+    architectures=("Qwen2MoeForCausalLM", "Qwen2MoeForSequenceClassification"),
     special="Routed experts and a gated shared one; biased query, key and value; optional dense and sliding layers.",
     transforms=(*QWEN2.transforms, experts()),
     tiny=(

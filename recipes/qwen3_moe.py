@@ -21,7 +21,7 @@ del _TINY["max_window_layers"]
 RECIPE = replace(
     QWEN3,
     model_type="qwen3_moe",
-    architectures=("Qwen3MoeForCausalLM",),
+    architectures=("Qwen3MoeForCausalLM", "Qwen3MoeForSequenceClassification"),
     special="Experts without a shared one, routing weights renormalized; an RMS norm per head on queries and keys.",
     transforms=(*QWEN3.transforms, QWEN2_MOE.transforms[-1]),
     tiny=(

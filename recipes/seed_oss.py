@@ -10,7 +10,7 @@ from .llama import RECIPE as LLAMA
 RECIPE = replace(
     LLAMA,
     model_type="seed_oss",
-    architectures=("SeedOssForCausalLM",),
+    architectures=("SeedOssForCausalLM", "SeedOssForSequenceClassification"),
     special="Query, key and value projections have biases; those of the output and the MLP are optional.",
     tiny=(Tiny(config={**LLAMA.tiny[0].config, "attention_bias": True, "rms_norm_eps": 1e-2}),),
 )

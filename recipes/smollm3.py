@@ -12,7 +12,7 @@ _TINY = {**QWEN2.tiny[1].config, "no_rope_layers": [1, 0, 1, 0], "pad_token_id":
 RECIPE = replace(
     QWEN2,
     model_type="smollm3",
-    architectures=("SmolLM3ForCausalLM",),
+    architectures=("SmolLM3ForCausalLM", "SmolLM3ForSequenceClassification"),
     special="Some layers have no positional encoding; those may use a sliding window.",
     tiny=(
         Tiny(config=_TINY),

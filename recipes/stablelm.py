@@ -19,7 +19,7 @@ _TINY = {
 RECIPE = replace(
     PHI,
     model_type="stablelm",
-    architectures=("StableLmForCausalLM",),
+    architectures=("StableLmForCausalLM", "StableLmForSequenceClassification"),
     special="Layer norms; partial RoPE; optional parallel attention, and norms of each head's own.",
     # Most published checkpoints have 4,096 positions.
     shapes={name: replace(shape, ctx_len=4096) for name, shape in PHI.shapes.items()},

@@ -18,7 +18,7 @@ _TINY = {key: value for key, value in MISTRAL.tiny[0].config.items() if key != "
 RECIPE = replace(
     MISTRAL,
     model_type="starcoder2",
-    architectures=("Starcoder2ForCausalLM",),
+    architectures=("Starcoder2ForCausalLM", "Starcoder2ForSequenceClassification"),
     special="Layer norms, MLPs without a gate, biased projections; a sliding window over all layers.",
     transforms=(),
     tiny=(

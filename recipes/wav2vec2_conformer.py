@@ -7,6 +7,8 @@ from qeff_zoo.recipe import Tiny, frames
 
 from .wav2vec2 import RECIPE as W2V
 
+_CONFIG = {**W2V.tiny[0].config, "conv_depthwise_kernel_size": 5}
+
 RECIPE = replace(
     W2V,
     model_type="wav2vec2-conformer",
@@ -15,5 +17,8 @@ RECIPE = replace(
     transforms=(
         frames(lambda config: 1 + config.num_hidden_layers + (config.feat_extract_norm == "group")),
     ),
-    tiny=(Tiny(config={**W2V.tiny[0].config, "conv_depthwise_kernel_size": 5}),),
+    tiny=(
+        Tiny(config=_CONFIG),
+        Tiny(config={**_CONFIG, "position_embeddings_type": "rotary"}, name="rotary"),
+    ),
 )

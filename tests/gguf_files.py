@@ -69,11 +69,12 @@ def dequantize(blocks: Array, name: str) -> Array:
 
 
 def original(folder: Path) -> dict[str, Array]:
-    """Read a checkpoint's tensors in float32."""
+    """Read a checkpoint's tensors in float32; converters leave BERT's pooler out."""
     return {
         name: value.astype(np.float32)
         for file in folder.glob("*.safetensors")
         for name, value in load_file(file).items()
+        if not name.startswith("pooler.")
     }
 
 
@@ -84,10 +85,10 @@ def stored(folder: Path) -> dict[str, Array]:
     architecture = layouts()[kind].architecture
     names = gguf.get_tensor_name_map(_arch(architecture), layers_of(config))
     heads = config.get("num_attention_heads") or config.get("n_head")
-    key_heads = config.get("num_key_value_heads") or heads
+    key_heads = _key_heads(config)
     made: dict[str, Array] = {}
     stacks: dict[str, list[Array]] = {}
-    for name, value in _named(original(folder), kind).items():
+    for name, value in _named(original(folder), config).items():
         parts = name.split(".")
         if "experts" in parts and parts[parts.index("experts") + 1].isdigit():
             del parts[parts.index("experts") + 1]
@@ -101,6 +102,13 @@ def stored(folder: Path) -> dict[str, Array]:
         assert place is not None, name
         found[place] = value
     return found
+
+
+def _key_heads(config: Mapping[str, Any]) -> int:
+    if config["model_type"] == "falcon" and config.get("multi_query", True):
+        return 1
+    heads = config.get("num_attention_heads") or config.get("n_head") or 0
+    return int(config.get("num_key_value_heads") or heads)
 
 
 def _arch(architecture: str) -> Any:
@@ -119,8 +127,11 @@ def _as_mlp(name: str) -> str:
     return name.replace("block_sparse_moe", "mlp")
 
 
-def _named(tensors: Mapping[str, Array], kind: str) -> dict[str, Array]:
+def _named(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str, Array]:
     """Take apart what is stored apart, and name what converters name otherwise before they look it up."""
+    kind = config["model_type"]
+    if kind == "deepseek_v3":
+        return _latent(tensors, config)
     if kind == "bloom":
         return {name.removeprefix("transformer."): value for name, value in tensors.items()}
     if kind not in ("gpt_oss", "granitemoe", "minimax_m2"):
@@ -152,6 +163,20 @@ def _named(tensors: Mapping[str, Array], kind: str) -> dict[str, Array]:
             ]
         else:
             made[name] = value
+    return made
+
+
+def _latent(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str, Array]:
+    """Take keys and values of latent attention apart, and transpose those of keys."""
+    made = {}
+    for name, value in tensors.items():
+        if name.endswith("kv_b_proj.weight"):
+            heads = value.reshape(config["num_attention_heads"], -1, value.shape[-1])
+            size = config["qk_nope_head_dim"]
+            made[name.replace("kv_b", "k_b")] = heads[:, :size].swapaxes(1, 2)
+            made[name.replace("kv_b", "v_b")] = heads[:, size:]
+        else:
+            made[name.replace("correction_bias", "correction.bias")] = value
     return made
 
 
@@ -215,7 +240,7 @@ def write(
     heads = config.get("num_attention_heads") or config.get("n_head")
     if heads:
         writer.add_head_count(heads)
-        writer.add_head_count_kv(config.get("num_key_value_heads") or heads)
+        writer.add_head_count_kv(_key_heads(config))
     writer.add_block_count(layers_of(config))
     writer.add_embedding_length(config.get("hidden_size") or config["n_embd"])
     if tokens:

@@ -159,6 +159,14 @@ def test_a_folders_name_is_no_base_model() -> None:
     assert "base_model_relation" not in found
 
 
+def test_a_card_says_what_was_proved() -> None:
+    proof = "Computes Hugging Face's model (float32): largest error 8e-06 <b>."
+    one = entry(proof=proof)
+    text = card(index(one, entry(ctx_len=64)), WHERE)
+    line = f"- ort-int4-pl128-cl4096-bs1 {one.key16}: Computes Hugging Face's model (float32)"
+    assert f"What was proved:\n\n{line}: largest error 8e-06 \\<b\\>.\n\nMade from:" in text
+
+
 def test_notices_and_signatures_are_shown() -> None:
     good, bad = entry(signed=True), entry(ctx_len=8192)
     made = index(good, bad).with_notice(bad.path, Notice("known_bad", "wrong | answers", good.path))

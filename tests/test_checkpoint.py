@@ -139,14 +139,15 @@ REFUSED: dict[str, tuple[Changes, str]] = {
     "sharded pickle": ({**WEIGHTS, "pytorch_model-00001-of-1.bin": b"x"}, "are pickle"),
     "torch file": ({**WEIGHTS, "model.pt": b"x"}, "are pickle"),
     "lightning checkpoint": ({**WEIGHTS, "last.ckpt": b"x"}, "are pickle"),
-    "gguf": ({**WEIGHTS, "model-Q4_K_M.gguf": b"x"}, "only GGUF"),
+    "gguf": ({**WEIGHTS, **dict.fromkeys(("a.gguf", "b.gguf"), b"x")}, "only GGUF"),
     "gguf without config": (
-        {**WEIGHTS, "config.json": None, "model.gguf": b"x"},
+        {**WEIGHTS, "config.json": None, **dict.fromkeys(("a.gguf", "b.gguf"), b"x")},
         "only GGUF",
     ),
+    "gguf damaged": ({**WEIGHTS, "a.gguf": b"x"}, "not a whole GGUF file"),
     "adapter": (
         {**WEIGHTS, "adapter_model.safetensors": b"x", "adapter_config.json": b"{}"},
-        "only those of an adapter: adapter_model.safetensors",
+        "has adapter_config.json: it is an adapter of a model, no whole model",
     ),
     "other names": ({**WEIGHTS, "consolidated.safetensors": b"x"}, "only other safetensors"),
     "no config": ({"config.json": None}, "No config.json in"),

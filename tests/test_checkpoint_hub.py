@@ -165,17 +165,18 @@ def test_a_wrong_token_is_told(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -
     ("removed", "added", "reason"),
     [
         (WEIGHTS, "pytorch_model.bin", "Reading a pickle can run code"),
-        (WEIGHTS, "model-Q4_0.gguf", "only GGUF"),
+        (WEIGHTS, "model-Q4_0.gguf model-Q8_0.gguf", "only GGUF"),
         (WEIGHTS, "consolidated.safetensors", "only other safetensors"),
         (WEIGHTS, "notes.txt", "No weights in 'alice/tiny' on the Hub at revision"),
         ("config.json", "notes.txt", "No config.json in 'alice/tiny' on the Hub at revision"),
-        (f"config.json {WEIGHTS}", "model-Q4_0.gguf", "only GGUF"),
+        (f"config.json {WEIGHTS}", "model-Q4_0.gguf model-Q8_0.gguf", "only GGUF"),
     ],
 )
 def test_refused_before_any_large_file(
     hub: LocalHub, removed: str, added: str, reason: str
 ) -> None:
-    hub.commit(MODEL, {**tiny.files(), **dict.fromkeys(removed.split()), added: b"x"})
+    there = {**dict.fromkeys(removed.split()), **dict.fromkeys(added.split(), b"x")}
+    hub.commit(MODEL, {**tiny.files(), **there})
     assert reason in refusal()
     assert not hub.requests("_content")
 
@@ -279,6 +280,9 @@ def test_a_file_of_a_repository_is_named_and_its_original_too(
     checkpoint = open_checkpoint("org/quantized", **named)
 
     assert (checkpoint.model_id, checkpoint.revision) == ("org/quantized", commit)
+    for other in ({"gguf_file": "Q8_0"}, {}):  # by its quantization, or as the only one
+        same = open_checkpoint("org/quantized", config_from=str(original), **other)
+        assert (same.gguf, same.revision) == (checkpoint.gguf, commit)
     assert not hub.requests("_content")
     before = checkpoint.weights_digest()
     checkpoint.fetch()

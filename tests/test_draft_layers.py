@@ -263,13 +263,16 @@ def test_right_drafts_are_accepted(made: Any) -> None:
     assert session.metrics.accepted_tokens == session.metrics.drafted_tokens > 12
 
 
+@pytest.mark.usefixtures("free_drafts")
 def test_the_commands_draft(made: Any, capsys: pytest.CaptureFixture[str]) -> None:
     package = made("eagle3").package
     argv = ["run", str(package.path), "--prompt", "the quick", "--generation-len", "9"]
     answers = []
     for more in ([], ["--speculate", "heads"]):
         assert cli.main([*argv, "--threads", "1", *more]) == 0
-        answers.append(capsys.readouterr().out)
+        answer, said = capsys.readouterr()
+        answers.append(answer)
+        assert ("drafted tokens accepted" in said) == bool(more)
     assert answers[0] == answers[1]
     assert cli.main(["inspect", str(package.path)]) == 0
     shown = capsys.readouterr().out

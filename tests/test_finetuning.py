@@ -27,6 +27,7 @@ from qeff_zoo.finetuning.config import Config
 from qeff_zoo.finetuning.finetune import Finetuned, finetune
 from qeff_zoo.finetuning.reading import as_yaml, read
 from qeff_zoo.finetuning.run_folder import RunFolder
+from qeff_zoo.finetuning.tokens import Reader
 
 ROOT = Path(__file__).parent.parent
 LLAMA = ROOT / "examples" / "tiny-llama"
@@ -97,6 +98,38 @@ def loss_on(model: torch.nn.Module, found: list[dict[str, Any]]) -> float:
         total -= sum(float(logits[at - 1, whole[at]]) for at in learnt)
         tokens += len(learnt)
     return total / tokens
+
+
+def test_chats_in_the_form_of_sharegpt(tmp_path: Path) -> None:
+    """Also in another column; what is learnt is what the same chats teach in the usual form."""
+    names = {"user": "human", "assistant": "gpt"}
+    shared = [
+        {
+            "conversations": [
+                {"from": names[one["role"]], "value": one["content"]} for one in row["messages"]
+            ]
+        }
+        for row in CHATS
+    ]
+    tokenizer = AutoTokenizer.from_pretrained(LLAMA)
+    digests = set()
+    for name, found in (("usual", CHATS), ("shared", shared)):
+        config = choices(write(tmp_path / f"{name}.jsonl", found), tmp_path / "run")
+        source = rows.load(config, tmp_path / f"{name}-cache").train
+        digests.add(Reader(config, tokenizer).write(source, tmp_path / name / "rows.arrow").digest)
+    assert len(digests) == 1
+
+    wrong = [{"messages": [{"speaker": "a", "text": "b"}]}] * 4
+    config = choices(write(tmp_path / "wrong.jsonl", wrong), tmp_path / "run")
+    source = rows.load(config, tmp_path / "wrong-cache").train
+    with pytest.raises(TrainingError, match=r"a message has 'speaker', 'text', and neither 'role'"):
+        Reader(config, tokenizer).write(source, tmp_path / "wrong" / "rows.arrow")
+
+
+def test_a_file_without_rows(tmp_path: Path) -> None:
+    config = choices(write(tmp_path / "empty.jsonl", []), tmp_path / "run")
+    with pytest.raises(TrainingError, match=r"empty.jsonl' has no rows. Expected a json file"):
+        rows.load(config, tmp_path / "cache")
 
 
 def test_the_whole_way(

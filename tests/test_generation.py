@@ -154,6 +154,9 @@ def test_each_request_has_choices_of_its_own(sessions: dict[str, TextGenerationS
     together = session.generate(requests)
     assert together == [session.generate([one])[0] for one in requests]
     assert [output.prompt for output in together] == [PROMPTS[0], PROMPTS[0], PROMPTS[2]]
+    with pytest.raises(GenerationError, match="generation_len cannot change a Request, which has"):
+        session.generate([PROMPTS[0], requests[0]], generation_len=8)
+    assert session.generate([requests[0]], stop=(), ignore_eos=False)[0] == together[0]
 
 
 def test_a_request_of_a_longer_context_is_refused(

@@ -308,7 +308,7 @@ def test_without_an_original_the_file_says_what_the_model_is(home: Path, tmp_pat
 @pytest.mark.parametrize(
     ("metadata", "extra", "named"),
     [
-        ({"llama__rope__scaling__type": "yarn"}, {}, "llama.rope.scaling.type"),
+        ({"llama__rope__scaling__type": "spiral"}, {}, "llama.rope.scaling.type"),
         ({"llama__logit_scale": 2.0}, {}, "llama.logit_scale"),
         ({}, {"rope_freqs.weight": np.ones(16)}, "rope_freqs.weight"),
     ],
@@ -332,21 +332,6 @@ def test_texts_begin_as_the_file_says(home: Path, tmp_path: Path, begins: bool) 
     made = open_checkpoint(str(file)).companions["tokenizer.json"].parent
     ids = AutoTokenizer.from_pretrained(made)("a")["input_ids"]
     assert (ids[0] == 0) is begins
-
-
-def test_a_tokenizer_that_begins_texts_otherwise_needs_the_original(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from transformers import AutoTokenizer
-
-    file = write(
-        tmp_path / "model.gguf", EXAMPLE, tokens=True, tokenizer__ggml__add_bos_token=False
-    )
-    beginning = AutoTokenizer.from_pretrained(EXAMPLE)  # with a token that the file does not want
-    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: beginning)
-    assert "add_bos_token False" in refusal(str(file))
-    assert open_checkpoint(str(file), config_from=str(EXAMPLE)).model_type == "llama"
-    assert not (home / "companions").exists()
 
 
 # --- packages -----------------------------------------------------------------------------------
@@ -395,3 +380,33 @@ def test_the_command_line_takes_a_file(
     named[2] = "other.gguf"
     assert main(["resolve", *named]) == 1
     assert "No GGUF file other.gguf" in capsys.readouterr().err
+
+
+def test_a_file_is_named_by_its_quantization(models: Models, home: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "several"
+    folder.mkdir()
+    for name in ("m-Q4_0.gguf", "m-Q8_0.gguf", "mmproj-m-Q8_0.gguf"):
+        write(folder / name, EXAMPLE, "Q8_0", tokens=True)
+    assert open_checkpoint(str(folder), gguf_file="q8_0").gguf == "m-Q8_0.gguf"
+    several = refusal(str(folder))
+    assert "m-Q4_0.gguf, m-Q8_0.gguf" in several
+    assert "--gguf-file" in several
+    none = refusal(str(folder), gguf_file="Q4_K")
+    assert "No GGUF files of quantization 'Q4_K'" in none
+    assert "m-Q4_0.gguf, m-Q8_0.gguf" in none
+    write(folder / "n.Q8_0.gguf", EXAMPLE, "Q8_0", tokens=True)
+    assert "2 GGUF files of quantization 'Q8_0'" in refusal(str(folder), gguf_file="Q8_0")
+
+
+def test_the_only_file_of_a_folder_needs_no_name(
+    models: Models, home: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "one"
+    folder.mkdir()
+    file = write(folder / "m-Q8_0.gguf", EXAMPLE, "Q8_0", tokens=True)
+    assert open_checkpoint(str(folder)).gguf == file.name
+    assert open_checkpoint(str(folder), config_from=str(EXAMPLE)).config["model_type"] == "llama"
+    shutil.copyfile(EXAMPLE / "config.json", folder / "config.json")
+    assert open_checkpoint(str(folder)).companions.keys() == {"config.json"}
+    made = qeff_zoo.build(folder, validate=False, ctx_len=32, prefill_seq_len=8)
+    assert resolve(str(folder), {"ctx_len": 32}, gguf_file="Q8_0").here == made.path

@@ -142,6 +142,7 @@ def test_validation_compares_heads_too(made: Any, models: Models, tmp_path: Path
     assert not record.passed
 
 
+@pytest.mark.usefixtures("free_drafts")
 def test_the_commands_draft(made: Any, capsys: pytest.CaptureFixture[str]) -> None:
     package = made("medusa").package
     path = str(package.path)
@@ -149,7 +150,9 @@ def test_the_commands_draft(made: Any, capsys: pytest.CaptureFixture[str]) -> No
     answers = []
     for more in ([], ["--speculate", "heads"]):
         assert cli.main([*argv, *more]) == 0
-        answers.append(capsys.readouterr().out)
+        answer, said = capsys.readouterr()
+        answers.append(answer)
+        assert ("drafted tokens accepted" in said) == bool(more)
     assert answers[0] == answers[1]
     bench = ["bench", path, "--speculate", "heads", "--repeat", "1", "--batch-size", "1", "-q"]
     assert cli.main([*bench, "--prompt-len", "8", "--generation-len", "8"]) == 0

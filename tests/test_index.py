@@ -54,7 +54,8 @@ def packed(content: Any) -> bytes:
 
 
 def test_index_says_the_same_after_it_was_written_and_read() -> None:
-    index = Index().with_entry(ENTRY).with_entry(OTHER)
+    proved = replace(ENTRY, proof="Computes Hugging Face's model.")
+    index = Index().with_entry(proved).with_entry(OTHER)
     index = index.with_notice(ENTRY.path, Notice("superseded", "wrong pooling", OTHER.path))
     assert decode(encode(index)) == index
     assert encode(decode(encode(index))) == encode(index)

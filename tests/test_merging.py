@@ -2,8 +2,10 @@
 """Adapters that are merged into weights: what peft's merge_and_unload gives, proved by every build, and refusals."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import AdapterError, PlanError
-from qeff_zoo.export import loader
+from qeff_zoo.export import graphs, loader
 from qeff_zoo.hub.resolve import resolve as resolve_package
 from qeff_zoo.plan import NO_WEIGHTS, resolve
 from qeff_zoo.store import Store
@@ -312,28 +314,61 @@ def test_adapters_that_cannot_be_merged(
         changes(open_merged([folder]), meta)
 
 
+TIED: dict[str, dict[str, Any]] = {
+    "saved head": {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
+    "saved alike": {
+        "target_modules": ["q_proj"],
+        "modules_to_save": ["embed_tokens"],
+        "ensure_weight_tying": True,
+    },
+    "head": {"target_modules": ["q_proj", "lm_head"]},
+    "embeddings": {"target_modules": ["q_proj", "embed_tokens"]},
+}
+
+
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
-def test_weights_that_are_shared(models: Models, tmp_path: Path) -> None:
-    """An output matrix that is the embedding as well changes with it, or not at all."""
-    source = models.checkpoint("tied", "llama", tie_word_embeddings=True)
-    checkpoint = open_checkpoint(str(source))
+@pytest.mark.filterwarnings("ignore:Model with `tie_word_embeddings=True`")
+@pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`")
+@pytest.mark.parametrize("kind", TIED)
+def test_tied_weights_are_those_that_peft_computes_with(
+    models: Models, tmp_path: Path, kind: str
+) -> None:
+    """An adapter changes one of them, or both alike; merge_and_unload changes both whatever it is."""
+    folder = peft_adapters.write(tmp_path / "a", peft_adapters.load(models.tied), r=4, **TIED[kind])
+    unmerged = PeftModel.from_pretrained(peft_adapters.load(models.tied), str(folder)).eval()
+    model = peft_adapters.load(models.tied)
+    rows, columns = model.lm_head.weight.shape
+    with torch.no_grad():
+        wanted = {
+            "model.embed_tokens.weight": unmerged.get_input_embeddings()(torch.arange(rows)),
+            "lm_head.weight": unmerged.get_output_embeddings()(torch.eye(columns)).T,
+        }
+
+    checkpoint = with_adapters(open_checkpoint(str(models.tied)), [str(folder)])
     meta = loader.build_meta(checkpoint.config, "text-generation")
-    model = peft_adapters.load(source)
+    found = changes(checkpoint.merged, meta)
+    untied = [name for name, change in found.items() if change.untied]
+    assert untied == ([] if kind == "saved alike" else ["lm_head.weight"])
+    reference_adapters.merge(model, [checkpoint.merged[0].located])
+    for name, value in wanted.items():
+        plain = {name: "model.embed_tokens.weight"}
+        change = {name: found[name]} if name in found else {}
+        mine = values_of(change, plain, checkpoint).get(plain[name], plain[name])
+        scale = float(value.abs().max())
+        assert float(np.abs(evaluate(mine, checkpoint) - value.numpy()).max()) < ROUNDING * scale
+        assert float((model.state_dict()[name] - value).abs().max()) < ROUNDING * scale
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
+@pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`")
+def test_a_build_unties_what_an_adapter_changes_apart(
+    models: Models, home: Path, tmp_path: Path
+) -> None:
     folder = peft_adapters.write(
-        tmp_path / "a", model, r=4, target_modules=["q_proj"], modules_to_save=["lm_head"]
+        tmp_path / "a", peft_adapters.load(models.tied), r=4, target_modules=["q_proj", "lm_head"]
     )
-    with pytest.raises(
-        AdapterError, match=r"shares with 'model.embed_tokens.weight', and not both alike"
-    ):
-        changes(open_merged([str(folder)]), meta)
-    saved = load_file(folder / "adapter_model.safetensors")
-    head = saved["base_model.model.lm_head.weight"]
-    save_file(
-        {**saved, "base_model.model.model.embed_tokens.weight": head},
-        folder / "adapter_model.safetensors",
-    )
-    found = changes(open_merged([str(folder)]), meta)
-    assert {"lm_head.weight", "model.embed_tokens.weight"} <= found.keys()
+    package = qeff_zoo.build(models.tied, adapter=str(folder), **SHAPE)
+    assert package.validated == "checkpoint"
 
 
 def test_what_has_no_weighted_sum(models: Models, adapter: Path, tmp_path: Path) -> None:
@@ -369,11 +404,51 @@ def test_a_quantized_checkpoint_is_decoded_first(
 
 def test_an_adapter_of_another_model(models: Models, adapter: Path, tmp_path: Path) -> None:
     folder = changed(adapter, tmp_path / "a", base_model_name_or_path="org/other")
-    with pytest.raises(
-        AdapterError, match="trained on 'org/other', and is to be merged into 'org/model'"
-    ):
-        open_merged([folder], "org/model")
-    assert open_merged([folder], "org/OTHER")
+    ours = planned(models.llama, folder)
+    hub = replace(with_adapters(open_checkpoint(str(models.llama)), [folder]), model_id="org/model")
+    with pytest.warns(UserWarning, match=r"names 'org/other' as its base, .* with 'org/model'"):
+        assert graphs.changes_of(ours, hub)
+    assert graphs.changes_of(ours, replace(hub, model_id="org/OTHER"))
+
+
+def test_names_that_still_have_the_adapters_own(
+    models: Models, adapter: Path, tmp_path: Path
+) -> None:
+    """Other tools save `lora_A.default.weight`, which peft itself leaves unread."""
+    saved = peft_adapters.write(
+        tmp_path / "saved", peft_adapters.load(models.llama), **KINDS["saved modules"]
+    )
+
+    def with_name(tensors: Any) -> Any:
+        return {
+            re.sub(r"(lora_[AB])(?=\.)", r"\1.default", name).replace(
+                "lm_head.weight", "lm_head.modules_to_save.default.weight"
+            ): value
+            for name, value in tensors.items()
+        }
+
+    for number, source in enumerate((adapter, saved)):
+        folder = changed(source, tmp_path / f"{number}", with_name)
+        plain = load_file(source / "adapter_model.safetensors")
+        (one,) = open_merged([folder])
+        assert sorted(plain) != sorted(load_file(Path(folder) / "adapter_model.safetensors"))
+        model, other = (peft_adapters.load(models.llama) for _ in range(2))
+        meta = loader.build_meta(open_checkpoint(str(models.llama)).config, "text-generation")
+        assert changes([one], meta).keys() == changes(open_merged([str(source)]), meta).keys()
+        for each, at in ((model, source), (other, Path(folder))):
+            reference_adapters.merge(each, [{"folder": str(at), "weight": 1.0}])
+        assert all(
+            torch.equal(value, other.state_dict()[name])
+            for name, value in model.state_dict().items()
+        )
+
+
+def test_matrices_of_integers(adapter: Path, tmp_path: Path) -> None:
+    folder = changed(
+        adapter, tmp_path / "a", lambda tensors: {k: v.astype(np.int8) for k, v in tensors.items()}
+    )
+    with pytest.raises(AdapterError, match=r"its tensor '.*' is I8; expected one of F64, F32"):
+        open_merged([folder])[0].adapter.modules  # noqa: B018
 
 
 def test_repeated_heads_and_cut_matrices_are_of_the_merged_ones(

@@ -238,7 +238,7 @@ def test_only_architectures_of_transformers_or_of_ours_have_recipes() -> None:
         ({"model_type": "no-such-type"}, "declared"),
         ({"model_type": None}, "declared"),
         ({"architecture": "LlamaForQuestionAnswering"}, "declared"),
-        ({"task": "feature-extraction"}, "declared"),
+        ({"task": "token-classification"}, "declared"),
         ({"quant_method": "no-such-method"}, "declared"),
         ({"architecture": "LlamaForSequenceClassification", "task": "text-classification"}, "tiny"),
     ],

@@ -163,6 +163,13 @@ def test_what_openvino_lacks_is_named(
         pipeline.build(str(checkpoint), choices, validate=False, store=Store(tmp_path))
 
 
+def test_a_head_size_that_the_kernel_lacks_is_named(models: Models, tmp_path: Path) -> None:
+    checkpoint = models.checkpoint("narrow", "llama", head_dim=20)
+    choices = Request(target="openvino", ctx_len=48, prefill_seq_len=16)
+    with pytest.raises(CompileError, match="since the head size is not a multiple of 8"):
+        pipeline.build(str(checkpoint), choices, validate=False, store=Store(tmp_path))
+
+
 @pytest.mark.parametrize(
     "turns",
     [{}, {"pairs": 16}, {"pairs": 8}, {"pairs": 16, "interleaved": True}],

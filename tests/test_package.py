@@ -341,6 +341,7 @@ def _set(*path: Any, to: Any) -> Callable[[Json], None]:
     return change
 
 
+FAULT = {"fault": "a stale row seen", "value": 0.5, "noticed": True}
 BREAKS: list[tuple[str, Callable[[Json], None]]] = [
     ("QZ-M001", _set("build_key", to="qz1-" + "0" * 64)),
     ("QZ-M001", _set("spec", "shape", "ctx_len", to=8192)),
@@ -373,6 +374,8 @@ BREAKS: list[tuple[str, Callable[[Json], None]]] = [
     ("QZ-M013", _set("programs", 0, "specializations", 1, "name", to="Prefill")),
     ("QZ-M014", lambda manifest: manifest["programs"].append(manifest["programs"][0])),
     ("QZ-M015", lambda manifest: manifest["validation"][0].pop("canary")),
+    ("QZ-M017", _set("validation", 0, "faults", to=[{**FAULT, "noticed": False}])),
+    ("QZ-M017", _set("validation", 0, "faults", to=[{**FAULT, "value": 1}])),
 ]
 
 
@@ -390,6 +393,14 @@ def test_each_rule_fires(valid: Json, rule: str, change: Callable[[Json], None])
 
 def test_every_rule_has_a_test() -> None:
     assert {rule for rule, _ in BREAKS} == set(manifests.RULES)
+
+
+def test_faults_and_costs_are_kept(valid: Json) -> None:
+    manifest = copy.deepcopy(valid)
+    cost = {"metric": "kl_divergence", "mean": 0.002, "error": 0.0001, "positions": 52}
+    manifest["validation"][0]["faults"] = [FAULT, {**FAULT, "value": 0.999, "noticed": False}]
+    manifest["costs"] = {"weights": {**cost, "perplexity_ratio": 1.01}, "activations": cost}
+    assert manifests.problems(manifest) == []
 
 
 def test_case_folding_does_not_refuse_distinct_names(valid: Json) -> None:

@@ -36,7 +36,6 @@ from qeff_zoo.targets.ort import session as ort_session
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PROMPTS = ["the quick brown", "a dog that jumps over words twice or thrice", "lazy"]
 TEXTS = ["the lazy dog", "a text of words", "fox"]
-TRACERS = ("torch", "transformers", "onnxscript")
 CODE = ["def __init__(self", "Permission is hereby granted, free of charge"]
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
 
@@ -245,7 +244,7 @@ def test_a_second_build_is_a_hit_that_imports_nothing_heavy(
     assert again.imported() == set()
 
 
-def test_a_fine_tune_reuses_the_graph_without_torch(
+def test_a_fine_tune_reuses_the_graph_without_a_trace(
     models: Models, home: Path, tmp_path: Path, probe: Callable[..., Probed]
 ) -> None:
     models.trace(models.llama, home)
@@ -257,7 +256,7 @@ def test_a_fine_tune_reuses_the_graph_without_torch(
     assert not answer["hit"]
     assert len(kept(home, "graph")) == 1
     assert_generates(Package.open(answer["path"]), tuned, PROMPTS[:1])
-    assert made.imported((*TRACERS, "accelerate")) == set()
+    assert made.imported(("onnxscript",)) == set()  # transformers makes the tokenizer
 
 
 def test_two_builds_at_once_make_one_package(models: Models, home: Path) -> None:
@@ -363,10 +362,8 @@ def test_a_build_is_validated_and_takes_the_place_of_one_that_is_not(
     assert not built.hit  # nobody had compared that one
     assert built.package.path == home / "packages" / plain.path.name
     assert (plain.validated, built.package.validated) == ("none", "checkpoint")
-    assert {check["stage"] for check in built.package.manifest["validation"]} >= {
-        "prefill",
-        "decode",
-    }
+    stages = {check["stage"] for check in built.package.manifest["validation"]}
+    assert stages >= {"prefill", "decode", "text"}
     assert all(check["passed"] for check in built.package.manifest["validation"])
     assert built.package.verify() == []  # the evidence is part of it
     for validate in (True, False):
@@ -415,7 +412,7 @@ def test_the_tokenizer_travels(models: Models, home: Path) -> None:
     models.trace(models.llama, home)
     built = package(models.llama)
 
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "config.json"):
+    for name in ("tokenizer.json", "chat_template.jinja", "config.json"):
         assert (built.path / name).read_bytes() == (models.llama / name).read_bytes()
     session = qeff_zoo.load(built, threads=1)
     assert [session.encode(text) for text in PROMPTS] == encoded(models.llama, PROMPTS)

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image, ImageOps
 from transformers import CLIPImageProcessorPil
 from transformers.image_transforms import convert_to_rgb
+from transformers.image_utils import load_image
 
 from qeff_zoo.errors import MediaError
 from qeff_zoo.media.image_processor import load_image_processor
@@ -71,19 +72,21 @@ KINDS: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pixels_are_those_that_hugging_face_sees(kind: str, tmp_path: Path) -> None:
-    """As its processors of the PIL backend convert them, once a photograph is turned as `load_image` does."""
+    """Of a file as `load_image` reads it, which drops alpha; of an image as processors convert it."""
     data = KINDS[kind]()
-    theirs = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
-    found = read_image(data)
-    np.testing.assert_array_equal(found, convert_to_rgb(theirs, return_numpy=True))
+    (tmp_path / "any.name").write_bytes(data)
+    loaded = load_image(Image.open(io.BytesIO(data)))
+    np.testing.assert_array_equal(read_image(data), convert_to_rgb(loaded, return_numpy=True))
+    given = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    np.testing.assert_array_equal(read_image(given), convert_to_rgb(given, return_numpy=True))
     processor = CLIPImageProcessorPil(
         size={"shortest_edge": 9}, crop_size={"height": 8, "width": 8}
     )
     processor.save_pretrained(tmp_path)
-    wanted = processor(theirs, return_tensors="np")["pixel_values"]
-    (tmp_path / "any.name").write_bytes(data)
-    ours = load_image_processor(tmp_path)([tmp_path / "any.name"])["pixel_values"]
-    np.testing.assert_array_equal(ours, wanted)
+    ours = load_image_processor(tmp_path)
+    for shown, theirs in ((tmp_path / "any.name", loaded), (given, given)):
+        wanted = processor(theirs, return_tensors="np")["pixel_values"]
+        np.testing.assert_array_equal(ours([shown])["pixel_values"], wanted)
 
 
 def test_a_photograph_is_turned_and_an_animation_is_its_first_frame() -> None:

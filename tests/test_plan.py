@@ -14,7 +14,7 @@ import tiny_checkpoint
 
 from qeff_zoo import plan as plans
 from qeff_zoo import targets, versions
-from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
+from qeff_zoo.checkpoint import Checkpoint, open_checkpoint, text
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.plan import Plan, resolve
@@ -28,6 +28,7 @@ LLAMA: Mapping[str, Any] = {
     "num_hidden_layers": 4,
     "max_position_embeddings": 8192,
 }
+UNBOUNDED = {key: LLAMA[key] for key in LLAMA if key != "max_position_embeddings"}
 BERT: Mapping[str, Any] = {
     "model_type": "bert",
     "architectures": ["BertModel"],
@@ -42,6 +43,7 @@ TOOLS = {
     "onnx-ir": "1.1.0",
     "onnxscript": "0.7.2",
     "onnxruntime": "1.31.1",
+    "tokenizers": "0.23.3",
 }
 
 
@@ -140,6 +142,24 @@ def test_positions_shorten_what_nobody_asked_for(opened: Open) -> None:
     fields = chosen(plan)
     assert fields["shape.ctx_len"] == (100, "derived: 100 positions")
     assert fields["shape.prefill_seq_len"] == (100, "derived: fits ctx_len")
+
+
+@pytest.mark.parametrize(
+    ("config", "positions"),
+    [
+        ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}, 1024),
+        ({**UNBOUNDED, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, 2048),
+    ],
+    ids=["a table of them", "dynamic RoPE"],
+)
+def test_positions_that_a_config_leaves_out_are_those_of_its_class(
+    opened: Open, config: Mapping[str, Any], positions: int
+) -> None:
+    """A longer package read beyond the table, or rotated with another base than transformers."""
+    plan = resolve(opened(config), Request(profile="long"), WEIGHTS)
+    assert plan.programs[0].shape.ctx_len == positions
+    (problem,) = problems(opened(config), ctx_len=positions + 1)
+    assert problem.startswith(f"--ctx-len is {positions + 1}, but 'checkpoint' has {positions}")
 
 
 def test_a_short_context_shortens_the_prompt_part(opened: Open) -> None:
@@ -554,8 +574,8 @@ CONFLICTS: Mapping[str, tuple[Mapping[str, Any], dict[str, Any], str]] = {
     ),
     "task of another recipe": (
         LLAMA,
-        {"task": "feature-extraction"},
-        "for 'feature-extraction' (user), but recipe 'llama' serves text-generation, text-classification",
+        {"task": "token-classification"},
+        "for 'token-classification' (user), but recipe 'llama' serves text-generation, text-classification",
     ),
     "task without a head": (
         BERT,
@@ -855,6 +875,11 @@ def test_every_semantic_field_changes_the_key(
     with monkeypatch.context() as patch:
         patch.setattr(plans, "EXPORTER_REVISION", plans.EXPORTER_REVISION + 1)
         keys["exporter"] = key(base)
+    with monkeypatch.context() as patch:
+        patch.setattr(text, "_REVISION", text._REVISION + 1)
+        keys["how tokenizers are made"] = key(
+            opened(files={"tokenizer.json": '{"version": "2.0"}'})
+        )
     assert key(base) == keys["plain"]
     assert len(set(keys.values())) == len(keys)
 

@@ -456,16 +456,17 @@ def test_experts_have_an_order_each(tmp_path: Path, alike: bool) -> None:
 # --- the ladder ------------------------------------------------------------------------------------
 def judges_of(storage: str, numerics: Numerics, quantization: str | None) -> dict[str, Judge]:
     """Make the judges of a package, whose reference computed twice."""
-    made = {"manifest": {"weights": {"storage": storage}, "spec": {}}, "task": TEXT_GENERATION}
+    spec = {"weights": {"storage": storage}, "spec": {}, "why": {}}
+    made = {"manifest": spec, "task": TEXT_GENERATION}
     answers = np.random.default_rng(0).normal(size=(2, 8))
-    variants = ("reference", "noise", *(["rounded"] if numerics.rounds else []))
+    variants = ("reference", "noise", *(["rounded"] if numerics.rounds_weights else []))
     about = {"class": "LlamaForCausalLM", "transformers": "5"}
     reference = Answers(
         about={**about, "quantization": quantization} if quantization else about,
         arrays={f"{name}.0": answers for name in variants},
     )
     package: Any = SimpleNamespace(**made)
-    return validation._judges(package, reference, numerics, "tiny", told={}, device=None)
+    return validation._judges(package, reference, numerics, "tiny", device=None)
 
 
 @pytest.mark.parametrize(
@@ -477,25 +478,27 @@ def judges_of(storage: str, numerics: Numerics, quantization: str | None) -> dic
             "stored",
             Numerics(matrices=(kept("a.weight", 8, 64, 16),), int8_activations=True),
             "awq",
-            [
-                "float32 of dequantized weights",
-                "float32 of dequantized weights rounded as the package computes",
-            ],
+            ["float32 of dequantized weights"],
         ),
         (
             "stored",
-            Numerics(matrices=(kept("a.weight", 8, 64, 16),)),
+            Numerics(
+                matrices=(
+                    kept("a.weight", 8, 64, 16),
+                    replace(kept("b.weight", 8, 64, 16), kept=False),
+                )
+            ),
             "awq",
-            ["float32 of dequantized weights"],
+            ["float32 of dequantized weights rounded as the package computes"],
         ),
         (
             "int8",
             Numerics(matrices=(replace(kept("a.weight", 8, 64, 16), kept=False),)),
             "awq",
-            ["float32 of dequantized weights", "float32 of dequantized weights rounded to int8"],
+            ["float32 of dequantized weights rounded to int8"],
         ),
     ],
-    ids=["floats", "dequantized", "stored", "kept, floats on the left", "rounded again"],
+    ids=["floats", "dequantized", "stored", "some rounded again", "rounded again"],
 )
 def test_a_record_says_what_a_package_was_compared_with(
     storage: str, numerics: Numerics, quantization: str | None, compared: list[str]
@@ -533,7 +536,7 @@ def test_a_record_says_which_stored_schemes_are_not_applied(
     about = {"choices": {"made": 0, "runs": {}}, "left_out": left_out}
     trial: Any = SimpleNamespace(greedy=None)
     judges = judges_of("fp32", Numerics(), "fp8")
-    reported = validation._report(trial, Answers(about=about, arrays={}), judges)
+    reported = validation._report(trial, None, Answers(about=about, arrays={}), judges)
     said = reported.get("not_applied", "")
     assert bool(said) == bool(left_out)
     assert all(name in said for name in left_out)

@@ -26,11 +26,16 @@ from qeff_zoo.tasks import encoders as encoders_task
 
 DATA = json.loads((Path(__file__).parent.parent / "docs" / "unsupported.json").read_bytes())
 KINDS, DECODERS, ENCODERS = DATA["kinds"], DATA["model_types"], DATA["encoders"]
-#: Of each list of what writes of something else, or labels sound, all types that transformers has.
+#: Of each list of what writes of something else, or labels sound or text, all types that transformers has.
 OTHERS = {
     "text2text": auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
     "speech": auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
     "ctc": auto.MODEL_FOR_CTC_MAPPING_NAMES,
+    "classifiers": {  # what has no recipe at all is among those above
+        name: auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES[name]
+        for name in auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+        if name in {one.model_type for one in registry.list_recipes()}
+    },
     "sounds": {
         name: kind
         for name, kind in auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES.items()
@@ -127,6 +132,7 @@ def test_every_encoder_has_a_recipe_or_a_reason() -> None:
         ("text2text", "text2text-generation"),
         ("speech", "speech-seq2seq"),
         ("ctc", "automatic-speech-recognition"),
+        ("classifiers", "text-classification"),
         ("sounds", "audio-text-to-text"),
     ],
 )

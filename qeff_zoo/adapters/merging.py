@@ -85,13 +85,12 @@ class Merged:
         return {"folder": str(self.adapter.folder.absolute()), "weight": self.weight}
 
 
-def open_merged(asked: Sequence[str], model: str | None = None) -> tuple[Merged, ...]:
+def open_merged(asked: Sequence[str]) -> tuple[Merged, ...]:
     """Open adapters that are to be merged, and refuse what cannot be.
 
     Args:
         asked: Each a folder, or a Hub `org/name` or `org/name/folder`, after which `@` and a revision may follow, and
             then `=` and a weight.
-        model: Hub id of what they are merged into; None for a folder.
 
     Raises:
         AdapterError: One is none, or cannot be merged.
@@ -111,12 +110,6 @@ def open_merged(asked: Sequence[str], model: str | None = None) -> tuple[Merged,
                 f"target_parameters is {named!r}, of which it has no matrices",
                 "lora_A and lora_B of these",
             )
-        if adapter.repository != model and adapter.is_of_another(model):
-            raise AdapterError(
-                f"The adapter {adapter.name!r} was trained on {adapter.base!r}, and is to be merged into {model!r}. "
-                "Expected an adapter of that model. Use one; where both are the same model, correct "
-                "base_model_name_or_path in adapter_config.json."
-            )
         merged.append(Merged(adapter=adapter, weight=weight, number=number))
         _require_sum(merged[-1], alone=len(asked) == 1)
     return tuple(merged)
@@ -126,7 +119,7 @@ def with_adapters(checkpoint: "Checkpoint", asked: Sequence[str] | None) -> "Che
     """Return a checkpoint with adapters that are to be merged into its weights; see `open_merged`."""
     if not asked:
         return checkpoint
-    return replace(checkpoint, merged=open_merged(asked, checkpoint.model_id))
+    return replace(checkpoint, merged=open_merged(asked))
 
 
 def _weighted(one: str) -> tuple[str, float]:
@@ -167,10 +160,12 @@ class Change:
     Args:
         value: Over the weight as it is, `ITSELF`, and tensors of adapters.
         shape: Of both.
+        untied: Whether the model ties it to another weight, which becomes something else.
     """
 
     value: Expression
     shape: tuple[int, ...]
+    untied: bool = False
 
 
 def changes(merged: Sequence[Merged], model: Any) -> dict[str, Change]:
@@ -195,6 +190,7 @@ def changes(merged: Sequence[Merged], model: Any) -> dict[str, Change]:
                 "Expected one that was trained on this model, for linear layers and embeddings. Use such an adapter, "
                 "or merge it with peft's merge_and_unload and build that checkpoint."
             )
+    found.untie()
     return found.made
 
 
@@ -208,18 +204,13 @@ class _Changes:
     def __post_init__(self) -> None:
         self.modules = dict(self.model.named_modules())
         self.shapes = {name: tuple(one.shape) for name, one in self.model.state_dict().items()}
-        self.tied = self._ties()
 
-    def _ties(self) -> dict[str, list[str]]:
-        """Return with which others a name shares its weights."""
-        groups: dict[str, list[str]] = {}
+    def untie(self) -> None:
+        """Part tied weights that do not change alike, as peft computes the model before it merges anything."""
         for name, origin in self.model.all_tied_weights_keys.items():
-            groups.setdefault(origin, [origin]).append(name)
-        return {
-            name: [other for other in group if other != name]
-            for group in groups.values()
-            for name in group
-        }
+            value = self._now(name)
+            if value != self._now(origin):
+                self.made[name] = Change(value, self.shapes[name], untied=True)
 
     def _here(self, path: str, known: Mapping[str, Any]) -> str:
         """Return a path as this model has it, which may have a head in front of what was trained; "" for none."""
@@ -273,7 +264,6 @@ class _Changes:
             return
         if not all(np.isfinite(matrix).all() for matrix in adapter.pair(module)):
             yield f"its {module!r} is infinite or not a number"
-        yield from self._shared(f"{path}.weight")
         down, up = map(one.named, adapter.matrices(module))
         value = (
             transpose(0, 1, self._now(f"{path}.weight"))
@@ -316,7 +306,6 @@ class _Changes:
         if shapes != [(rank * count, columns), (rows, rank * count)]:
             yield f"its {key!r} has {[*map(list, shapes)]}, here {list(self.shapes[place])}"
             return
-        yield from self._shared(place)
         if not all(np.isfinite(adapter.read(name)).all() for name in adapter.matrices(module)):
             yield f"its {key!r} is infinite or not a number"
         down, up = map(one.named, adapter.matrices(module))
@@ -336,32 +325,31 @@ class _Changes:
         if wanted != (rows, columns) or rank != same:
             yield f"its {module!r} has {rows} rows of {columns}, here {list(wanted)}"
             return
-        yield from self._shared(place)
         product = matmul(transpose(0, 1, one.named(down)), transpose(0, 1, one.named(up)))
         factor = one.weight * one.adapter.scaling(module)
         self._become(place, plus(self._now(place), factor, product))
 
     def _replace(self, one: Merged, name: str, tensor: str) -> Iterator[str]:
-        import numpy as np
-
         place, shape = self._here(name, self.shapes), one.adapter.tensors[tensor].shape
         if not place:
             yield f"it replaces {name!r}, which is no weight of it"
         elif shape != self.shapes[place]:
             yield f"its {name!r} is {list(shape)}, here {list(self.shapes[place])}"
         else:
-            replaced = {
-                self._here(other, self.shapes): own for other, own in one.adapter.replaced.items()
-            }
-            beside = [replaced.get(other) for other in self.tied.get(place, ())]
-            own = one.adapter.read(tensor)
-            if not all(other and np.array_equal(one.adapter.read(other), own) for other in beside):
-                yield from self._shared(place)
-            self._become(place, one.named(tensor))
+            self._become(place, one.named(self._same(one.adapter, place, tensor)))
 
-    def _shared(self, place: str) -> Iterator[str]:
-        for other in self.tied.get(place, ()):
-            yield f"it changes {place!r}, which the model shares with {other!r}, and not both alike"
+    def _same(self, adapter: Adapter, place: str, tensor: str) -> str:
+        """Return the first replacement of a tied weight that equals this one, so that both stay tied."""
+        import numpy as np
+
+        ties = self.model.all_tied_weights_keys
+        places = {own: self._here(name, self.shapes) for name, own in adapter.replaced.items()}
+        tied = [own for own, at in places.items() if ties.get(at, at) == ties.get(place, place)]
+        if len(tied) == 1:
+            return tensor
+        value = adapter.read(tensor)
+        same = (one for one in tied if one == tensor or np.array_equal(adapter.read(one), value))
+        return next(same)
 
     def _now(self, place: str) -> Expression:
         """Return what is known to become of a weight so far."""

@@ -7,6 +7,7 @@ In: a folder, or a repository of the Hub. Out: pairs of matrices by the module t
 import hashlib
 import math
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +23,8 @@ from qeff_zoo.errors import AdapterError
 if TYPE_CHECKING:
     from qeff_zoo.runtime.program import Array
 
+#: Types of matrices that add to weights.
+FLOATS = ("F64", "F32", "F16", "BF16")
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PICKLE = "adapter_model.bin"
 _PREFIX = "base_model.model."
@@ -47,6 +50,10 @@ MERGEABLE = {
 #: Values of `init_lora_weights` whose adapters go with weights that peft made of those of the base.
 _NEW_BASES = ("pissa", "corda", "olora", "loftq", "lora_ga")
 _PAIRS = ("lora_A.weight", "lora_B.weight", "lora_embedding_A", "lora_embedding_B")
+#: The adapter's own name, which other tools leave in the names of its tensors.
+_NAME = re.compile(
+    r"((?:^|\.)(?:lora_[AB]|lora_embedding_[AB]|lora_magnitude_vector|modules_to_save))\.default(?=\.|$)"
+)
 #: What peft puts into the paths of what it wraps.
 _WRAPPED = re.compile(r"\.(base_layer|modules_to_save)(?=\.)")
 
@@ -72,8 +79,14 @@ class Adapter:
 
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
-        """Every tensor of its file, by name."""
-        return index_tensors([self.folder / WEIGHTS])
+        """Every tensor of its file, by the name that peft's save_pretrained gives it."""
+        named = index_tensors([self.folder / WEIGHTS])
+        for name, info in named.items():
+            if info.dtype not in FLOATS:
+                raise self.refused(
+                    f"its tensor {name!r} is {info.dtype}", f"one of {', '.join(FLOATS)}"
+                )
+        return {_NAME.sub(r"\1", name): info for name, info in named.items()}
 
     @cached_property
     def digest(self) -> str:
@@ -228,15 +241,23 @@ class Adapter:
                 "writes it",
             )
 
-    def is_of_another(self, model: str | None) -> bool:
-        """Tell whether it was trained on another model of the Hub; a path says nothing about what lies there."""
+    def warn_of_another(self, model: str | None) -> None:
+        """Warn if it names another model of the Hub as its base; a path says nothing about what lies there.
+
+        Mirrors, conversions and quantized copies of a model have other names, and the same layers.
+        """
         base = self.base
         is_id = (
             base.count("/") == 1
             and not base.startswith((".", "/", "~"))
             and not Path(base).exists()
         )
-        return bool(model) and is_id and base.lower() != str(model).lower()
+        if model and is_id and base.lower() != model.lower():
+            warnings.warn(
+                f"The adapter {self.name!r} names {base!r} as its base, and is used with {model!r}. All its layers "
+                "have the same sizes there. Its answers are as trained only if both have the same weights.",
+                stacklevel=2,
+            )
 
     def refused(
         self,

@@ -31,7 +31,9 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
 def add_gguf(parser: argparse.ArgumentParser) -> None:
     """Add what says which GGUF checkpoint is meant."""
     parser.add_argument(
-        "--gguf-file", metavar="NAME", help="GGUF file in the folder or Hub repository MODEL"
+        "--gguf-file",
+        metavar="NAME",
+        help="GGUF file in the folder or Hub repository MODEL, or its quantization (Q8_0)",
     )
     parser.add_argument(
         "--config-from",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo import text_files
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.escapes import as_is, escaping
 
@@ -173,7 +174,7 @@ def prompts_of(prompt: str | Sequence[str] | None, file: str | None) -> list[str
         given = prompt.split("|") if isinstance(prompt, str) else list(prompt or ())
     else:
         try:
-            given = Path(file).read_text(encoding="utf-8").splitlines()
+            given = text_files.lines_of(text_files.read(Path(file)))
         except (OSError, UnicodeDecodeError) as error:
             raise GenerationError(
                 f"Cannot read {file!r}: {error}. Expected a text file in UTF-8, one prompt a line. Check the path."

@@ -18,7 +18,7 @@ from qeff_zoo.calibration.unstacking import unstack
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.export.loader import build_meta
-from qeff_zoo.weights.bindings import bind
+from qeff_zoo.weights.bindings import Binding, bind, broken_ties
 from qeff_zoo.weights.expressions import rows, sources_of
 from qeff_zoo.weights.quantization import to_float32
 
@@ -50,10 +50,9 @@ class Streamed:
 
     def __init__(self, checkpoint: Checkpoint, task: str) -> None:
         self._checkpoint = checkpoint
-        self.model = build_meta(checkpoint.config, task)
-        if not any(".pooler." in f".{name}" for name in checkpoint.logical):
-            self.model.pooler = None  # embedders leave it out
-        bound = bind(self.model, checkpoint.logical)
+        bound = self._bind(task)
+        if broken := broken_ties(bound, checkpoint):
+            bound = self._bind(task, broken)
         self.expressions = dict(bound.expressions)
         #: What the checkpoint stores again although it is tied.
         self.doubled = list(bound.doubled.values())
@@ -66,6 +65,12 @@ class Streamed:
         #: By layer and text.
         self._calls: list[list[Call]] = []
         self._as_tuples = False
+
+    def _bind(self, task: str, untied: Collection[str] = ()) -> Binding:
+        self.model = build_meta(self._checkpoint.config, task, untied)
+        if not any(".pooler." in f".{name}" for name in self._checkpoint.logical):
+            self.model.pooler = None  # embedders leave it out
+        return bind(self.model, self._checkpoint.logical, untied=untied)
 
     def _chain(self) -> tuple[str, nn.ModuleList]:
         """Find the list of layers: the one that holds most of the weights."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qeff_zoo.checkpoint import Checkpoint
+from qeff_zoo.checkpoint import Checkpoint, companions
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.tasks import positions_of
+from qeff_zoo.text_files import lines_of
 from qeff_zoo.validation.sample_texts import draw
 
 _LENGTH = 512  # tokens of a text at most
@@ -64,7 +64,7 @@ def read(checkpoint: Checkpoint, text: str | None, tokens: int, *, encoder: bool
     Raises:
         GenerationError: The text is too short, or there is no tokenizer to read it.
     """
-    tokenizer = Tokenizer.find(checkpoint.folder)
+    tokenizer = companions.tokenizer_of(checkpoint)
     vocab_size = int(checkpoint.config.get("vocab_size", 0))
     longest = min(_LENGTH, positions_of(checkpoint.config) or _LENGTH)
     if text is None:
@@ -76,7 +76,7 @@ def read(checkpoint: Checkpoint, text: str | None, tokens: int, *, encoder: bool
             "out --calibration, and random tokens are taken."
         )
     if encoder:
-        lines = [line for line in text.splitlines() if line.strip()]
+        lines = lines_of(text)
         found = tokenizer.encode_batch(lines, longest) if lines else []
     else:
         # Every piece begins as a text does: the first token has a part of its own in many models.

@@ -7,7 +7,6 @@ Pickle is refused: reading one can run code. Needs neither torch nor transformer
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,19 +17,28 @@ from qeff_zoo.checkpoint.files import (
     Files,
     LocalFiles,
     Progress,
+    as_path,
     digest_of_files,
     is_companion,
     is_wanted,
     license_of,
     read_config,
     read_json,
+    require_no_revision,
     some,
 )
 from qeff_zoo.checkpoint.gguf_index import GgufHeader, read_shards, shards_of
-from qeff_zoo.checkpoint.hub_snapshot import open_snapshot
+from qeff_zoo.checkpoint.hub_snapshot import HubSnapshot, open_snapshot
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, index_tensors
 from qeff_zoo.checkpoint.sentence_transformers import dense_files
-from qeff_zoo.checkpoint.weight_files import no_config, no_weights, read_weight_map, weights_entry
+from qeff_zoo.checkpoint.weight_files import (
+    no_config,
+    no_weights,
+    only_gguf,
+    read_weight_map,
+    undescribed,
+    weights_entry,
+)
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.errors import CheckpointError
 
@@ -176,6 +184,16 @@ class Checkpoint:
         return self.logical
 
     @property
+    def names_at_hand(self) -> Iterable[str]:
+        """Names of the stored tensors if they are known without a download of weights; else none."""
+        if not self.files.names:
+            return ()
+        if not self.gguf and self._weight_map:
+            return self._weight_map
+        here = all((self.folder / name).is_file() for name in self.weight_files)
+        return self.stored if here else ()
+
+    @property
     def located(self) -> dict[str, Any]:
         """Where it is for who reads it by code of their own: the folder of config.json, GGUF files, adapters."""
         files = self.weight_files if self.gguf else ()
@@ -232,6 +250,8 @@ class Checkpoint:
         from qeff_zoo.formats.encoded import Encodings, Stored
 
         if not self.quantization:
+            if error := undescribed(self.name, self.files, self.stored):
+                raise error
             return Encodings(encoded={})
         said = {"model": self.config, "metadata": self.gguf_header.metadata} if self.gguf else {}
         return formats.find(
@@ -365,7 +385,8 @@ def open_checkpoint(
         need_weights: Refuse a checkpoint without usable weights.
         config_from: Of GGUF, the checkpoint that it was made from: a folder, a config.json, or a Hub `org/name`. Its
             configuration and tokenizer are used. None for a config.json beside the file, else for what the file says.
-        gguf_file: Name of a GGUF file in the folder or repository; None for safetensors.
+        gguf_file: Name of a GGUF file in the folder or repository, or its quantization ("Q8_0"); None for safetensors,
+            or for the one GGUF file where there is nothing else.
 
     Raises:
         CheckpointError: No such model, or it cannot be used as it is.
@@ -376,18 +397,29 @@ def open_checkpoint(
         >>> checkpoint.read("model.embed_tokens.weight", 0, 4).shape
         (4, 2048)
     """
-    path = _as_path(model)
+    path = as_path(model)
     if gguf_file is not None or (path and path.suffix == ".gguf" and not path.is_dir()):
         return _gguf(model, path, gguf_file, config_from, revision)
+    snapshot = None if path else open_snapshot(model, revision, is_wanted)
+    files = snapshot or (LocalFiles.of(path) if path and path.is_dir() else None)
+    if files and (one := only_gguf(files)):
+        return _gguf(model, path, one, config_from, revision)
     if config_from is not None:
         raise CheckpointError(
             f"--config-from {config_from!r} was given with {model!r}, which has a configuration of its own. Expected "
             "it with a GGUF file. Leave it out, or name the file with --gguf-file."
         )
-    if path:
-        checkpoint = _open_path(path, revision, need_weights)
+    return _open(model, path or snapshot, revision, need_weights)
+
+
+def _open(
+    model: str, place: Path | HubSnapshot | None, revision: str | None, need_weights: bool
+) -> Checkpoint:
+    """Open a checkpoint of safetensors, or a configuration; of the Hub if no place is known."""
+    if isinstance(place, Path):
+        checkpoint = _open_path(place, revision, need_weights)
     else:
-        snapshot = open_snapshot(model, revision, is_wanted)
+        snapshot = place or open_snapshot(model, revision, is_wanted)
         checkpoint = _checkpoint(snapshot, model, model, snapshot.revision)
     if need_weights and (missing := sorted(set(checkpoint.weight_files) - checkpoint.files.names)):
         raise CheckpointError(
@@ -410,9 +442,9 @@ def _gguf(
     from qeff_zoo.formats import gguf_names
 
     if path is not None:
-        _require_no_revision(path, revision)
+        require_no_revision(path, revision)
     found = gguf.find(model, path, gguf_file, config_from, revision)
-    original = open_checkpoint(found.original, need_weights=False)
+    original = _open(found.original, as_path(found.original), None, need_weights=False)
     checkpoint = replace(
         original,
         name=found.name,
@@ -429,29 +461,8 @@ def _gguf(
     return checkpoint
 
 
-def _require_no_revision(path: Path, revision: str | None) -> None:
-    if revision is not None:
-        raise CheckpointError(
-            f"Revision {revision!r} was asked of {str(path)!r}, a local path. Expected a Hub "
-            "model id with a revision. Leave the revision out."
-        )
-
-
-def _as_path(model: str) -> Path | None:
-    """Treat as a path what exists, or cannot be a model id."""
-    if not model:
-        return None
-    path = Path(model)
-    with suppress(OSError, RuntimeError, ValueError):  # unknown user, impossible name
-        path = path.expanduser()
-        if path.exists():
-            return path
-    is_file = "/" not in model and model.endswith(".gguf")
-    return path if is_file or model.startswith((".", "/", "~")) or model.count("/") > 1 else None
-
-
 def _open_path(path: Path, revision: str | None, need_weights: bool) -> Checkpoint:
-    _require_no_revision(path, revision)
+    require_no_revision(path, revision)
     path = path.absolute()
     if not os.path.exists(path):  # noqa: PTH110 -- a name too long for a file is none
         raise CheckpointError(

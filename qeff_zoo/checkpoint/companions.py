@@ -1,48 +1,79 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint's small files -> the folder of a package: its tokenizer, configs and licence."""
+"""A checkpoint's small files -> the folder of a package: its tokenizer, configurations and licence."""
 
 import json
 import shutil
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from qeff_zoo.checkpoint import Checkpoint
+from qeff_zoo.checkpoint import Checkpoint, processors, text
+from qeff_zoo.tasks import Task
 
-_OLDER_TOKENIZERS = {
-    "vocab.json",
-    "vocab.txt",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-}
+if TYPE_CHECKING:
+    from qeff_zoo.runtime.tokenizer import Tokenizer
 
-
+#: Settings of a processor of images or sounds.
+_OF_MEDIA = {"processor_config.json", "preprocessor_config.json"}
 #: Of a tokenizer of SentencePiece's pieces, whose numbers are in a table.
 _PIECES = {"vocab.json", "sentencepiece.bpe.model"}
 
 
-def copy(checkpoint: Checkpoint, folder: Path, *, reads: str = "text") -> None:
-    """Copy the tokenizer and other small files; convert a tokenizer that only transformers can read.
+def copy(checkpoint: Checkpoint, folder: Path) -> None:
+    """Copy the configuration, the tokenizer and other small files as they are.
 
     Args:
-        checkpoint: Fetched.
-        folder: Of the package that is being built.
-        reads: What the package reads: "text", or something of which tokens are decoded alone.
+        checkpoint: Any.
+        folder: An existing folder.
     """
     for name, source in checkpoint.companions.items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
+
+
+def package(checkpoint: Checkpoint, folder: Path, task: Task) -> None:
+    """Copy what a package has of a checkpoint beside weights; its tokenizer is the one that transformers makes.
+
+    Args:
+        checkpoint: Any.
+        folder: Of the package that is being built.
+        task: Of the package.
+
+    Raises:
+        CheckpointError: transformers makes no tokenizer of the checkpoint's files.
+    """
+    copy(checkpoint, folder)
+    if _OF_MEDIA & checkpoint.companions.keys():
+        processors.write(checkpoint.companions["config.json"].parent, folder)
     if "pretrained_cfg" in checkpoint.config:
         _name_labels(checkpoint, folder / "config.json")
-    if reads == "sound" and checkpoint.companions.keys() >= _PIECES:
+    if task.reads == "sound" and checkpoint.companions.keys() >= _PIECES:
         _convert_pieces(folder)
-    elif _needs_conversion(checkpoint):
-        from transformers import AutoTokenizer
+    elif text.has_tokenizer(checkpoint.companions):
+        media = bool({"vision", "audio"} & task.parts.keys())
+        tokenizer = text.write(folder, checkpoint.name, checkpoint.model_id, media=media)
+        if task.reads != "sound" and not (folder / text.TOKENIZER).is_file():
+            text.warn_of_no_text(checkpoint.name, tokenizer)
 
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint.companions["config.json"].parent)
-        # One for labels of sound has a table of characters, and nothing to convert.
-        if hasattr(tokenizer, "backend_tokenizer"):
-            tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
+
+def tokenizer_of(checkpoint: Checkpoint) -> "Tokenizer | None":
+    """Return the tokenizer that a package of a checkpoint has.
+
+    Args:
+        checkpoint: Any.
+
+    Raises:
+        CheckpointError: transformers makes no tokenizer of the checkpoint's files.
+    """
+    from qeff_zoo.runtime.tokenizer import Tokenizer
+
+    with tempfile.TemporaryDirectory(prefix="qeff-tokenizer-") as name:
+        folder = Path(name)
+        copy(checkpoint, folder)
+        if text.has_tokenizer(checkpoint.companions):
+            text.write(folder, checkpoint.name, checkpoint.model_id)
+        return Tokenizer.find(folder)
 
 
 def _name_labels(checkpoint: Checkpoint, path: Path) -> None:
@@ -52,18 +83,6 @@ def _name_labels(checkpoint: Checkpoint, path: Path) -> None:
     labels = TimmWrapperConfig.from_dict(dict(checkpoint.config)).id2label
     named = {"label_names": [labels[number] for number in sorted(labels)]}
     path.write_text(json.dumps({**checkpoint.config, **named}), encoding="utf-8")
-
-
-def _needs_conversion(checkpoint: Checkpoint) -> bool:
-    """Tell whether tokenizer.json alone would not tokenize as transformers does."""
-    companions = checkpoint.companions
-    if "tokenizer.json" not in companions:
-        return bool(_OLDER_TOKENIZERS & companions.keys())
-    if "tokenizer_config.json" not in companions:
-        return False
-    # transformers adds these tokens itself, whatever tokenizer.json says.
-    config = json.loads(companions["tokenizer_config.json"].read_text(encoding="utf-8"))
-    return any(name in config for name in ("add_bos_token", "add_eos_token"))
 
 
 def _convert_pieces(folder: Path) -> None:

@@ -8,7 +8,9 @@ several files.
 import hashlib
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
@@ -34,6 +36,14 @@ COMPANIONS = (
     "merges.txt",
     "spiece.model",
     "sentencepiece*.model",
+    "spm*.model",
+    "*.spm",
+    "target_vocab.json",
+    "vocab-*.json",
+    "tiktoken.model",
+    "bpe.codes",
+    "dict.txt",
+    "emoji.json",
     "tekken.json",
     "*.tiktoken",
     "chat_template.jinja",
@@ -101,21 +111,41 @@ class LocalFiles:
         Args:
             folder: An existing folder.
 
+        Links that leave the folder are followed for model files, with a warning. A document behind such a link is
+        left out, so that it is not copied into a package.
+
         Raises:
-            CheckpointError: A file that would be copied into a package is a link to somewhere else.
+            CheckpointError: A file that would be copied into a package is a link to something else than such a file.
         """
         found = [
             path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file()
         ]
-        files = cls(folder, frozenset(path.relative_to(folder).as_posix() for path in found))
-        for name in filter(is_wanted, sorted(files.names)):
+        names = {path.relative_to(folder).as_posix() for path in found}
+        wanted = sorted(filter(is_wanted, names))
+        for name in wanted:
             if reason := unsafe_path(name):
                 raise CheckpointError(
-                    f"The file {name!r} in {files} cannot be in a package: its name {reason}. Expected a name that "
-                    "every system takes. Rename or remove it."
+                    f"The file {name!r} in {str(folder)!r} cannot be in a package: its name {reason}. Expected a name "
+                    "that every system takes. Rename or remove it."
                 )
-            _require_inside(folder, name)
-        return files
+        outside = {name: target for name in wanted if (target := _outside(folder, name))}
+        for name, target in outside.items():
+            if is_companion(name) and not _is_model_file(name, target):
+                raise CheckpointError(
+                    f"{str(folder / name)!r} is a link to {str(target)!r}, and would be copied into the package. "
+                    f"Expected a file of the checkpoint: one that is called {name!r}, or lies in the Hub's cache. "
+                    "Replace the link by the file, or remove it."
+                )
+        left_out = {name for name in outside if not is_companion(name)}
+        if outside:
+            places = sorted({str(target.parent) for target in outside.values()})
+            rest = f" {some(sorted(left_out))} is left out." if left_out else ""
+            warnings.warn(
+                f"{some(sorted(outside))} in {str(folder)!r} are links to files in {some(places)}. Model files are "
+                f"read there, and copied into packages.{rest}",
+                stacklevel=2,
+            )
+        return cls(folder, frozenset(names - left_out))
 
     def sha256(self, name: str) -> str | None:
         """Return None: without reading, nothing is known.
@@ -134,8 +164,8 @@ class LocalFiles:
         """
 
 
-def _require_inside(folder: Path, name: str) -> None:
-    """Refuse a link that leaves the folder: whoever made the checkpoint does not choose what of this machine is shared.
+def _outside(folder: Path, name: str) -> Path | None:
+    """Return where a link leads that leaves the folder; None for every other file.
 
     The Hub's cache has the files of `snapshots/COMMIT` in `blobs`.
     """
@@ -145,11 +175,38 @@ def _require_inside(folder: Path, name: str) -> None:
         *([there.parent.parent / "blobs"] if there.parent.name == "snapshots" else []),
     ]
     target = (folder / name).resolve()
-    if not any(target.is_relative_to(one) for one in allowed):
+    return None if any(target.is_relative_to(one) for one in allowed) else target
+
+
+def _is_model_file(name: str, target: Path) -> bool:
+    """Tell whether a link leads to a file of the same name, or into the Hub's cache.
+
+    The author of a checkpoint must not select other files of this machine to be shared.
+    """
+    blob = target.parent.name == "blobs" and re.fullmatch(r"[0-9a-f]{40,64}", target.name)
+    return bool(blob) or f"/{target.as_posix()}".endswith(f"/{name}")
+
+
+def require_no_revision(path: Path, revision: str | None) -> None:
+    """Refuse a revision of a local path."""
+    if revision is not None:
         raise CheckpointError(
-            f"{str(folder / name)!r} is a link to {str(target)!r}, and would be copied into the package. Expected a "
-            "file of the checkpoint. Replace the link by the file, or remove it."
+            f"Revision {revision!r} was asked of {str(path)!r}, a local path. Expected a Hub "
+            "model id with a revision. Leave the revision out."
         )
+
+
+def as_path(model: str) -> Path | None:
+    """Treat as a path what exists, or cannot be a model id."""
+    if not model:
+        return None
+    path = Path(model)
+    with suppress(OSError, RuntimeError, ValueError):  # unknown user, impossible name
+        path = path.expanduser()
+        if path.exists():
+            return path
+    is_file = "/" not in model and model.endswith(".gguf")
+    return path if is_file or model.startswith((".", "/", "~")) or model.count("/") > 1 else None
 
 
 def is_companion(name: str) -> bool:

@@ -2,8 +2,6 @@
 """Checkpoints whose weights are GGUF: configuration and tokenizer from the original model, or from the file itself."""
 
 import json
-from array import array
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,36 +9,12 @@ from typing import Any
 from qeff_zoo.checkpoint.files import Files, LocalFiles, is_wanted, some
 from qeff_zoo.checkpoint.gguf_index import GgufHeader, read_shards, shards_of
 from qeff_zoo.checkpoint.hub_snapshot import open_snapshot
-from qeff_zoo.errors import CheckpointError, UnsupportedModelError
-from qeff_zoo.formats import gguf_names
+from qeff_zoo.checkpoint.weight_files import gguf_entry
+from qeff_zoo.errors import CheckpointError
 from qeff_zoo.versions import installed
 
 #: Raised when the same file comes to give another configuration or tokenizer.
-_REVISION = 1
-#: Metadata of the architecture -> configuration.
-_KEYS = {
-    "context_length": "max_position_embeddings",
-    "embedding_length": "hidden_size",
-    "block_count": "num_hidden_layers",
-    "feed_forward_length": "intermediate_size",
-    "attention.head_count": "num_attention_heads",
-    "attention.head_count_kv": "num_key_value_heads",
-    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
-    "attention.key_length": "head_dim",
-    "rope.dimension_count": "head_dim",
-    "attention.value_length": "head_dim",
-    "rope.freq_base": "rope_theta",
-    "vocab_size": "vocab_size",
-    "expert_count": "num_experts",
-    "expert_used_count": "num_experts_per_tok",
-    "expert_feed_forward_length": "moe_intermediate_size",
-}
-_NEEDED = (*tuple(_KEYS)[:5], "attention.layer_norm_rms_epsilon")
-#: Metadata of the tokenizer -> configuration.
-_TOKENS = {
-    f"tokenizer.ggml.{name}_token_id": f"{short}_token_id"
-    for name, short in (("bos", "bos"), ("eos", "eos"), ("padding", "pad"))
-}
+_REVISION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +50,7 @@ def find(
     Args:
         model: As the user named it.
         path: Of a GGUF file, or of the folder that has it; None for a Hub `model`.
-        gguf_file: Name of the file in the folder or repository.
+        gguf_file: Name of the file in the folder or repository, or its quantization.
         config_from: See `open_checkpoint`.
         revision: Of a Hub model.
 
@@ -87,12 +61,13 @@ def find(
     if path is None:
         snapshot = open_snapshot(model, revision, is_wanted, need_config=False)
         files: Files = snapshot
-        name, pinned, file = model, snapshot.revision, str(gguf_file)
+        name, pinned, file = model, snapshot.revision, gguf_entry(files, str(gguf_file))
     else:
         path = path.absolute()
         name, pinned, file = path.stem, None, path.name
         if gguf_file is not None:
-            name, file, path = path.resolve().name, gguf_file, path / gguf_file
+            file = gguf_entry(LocalFiles.of(path), gguf_file) if path.is_dir() else gguf_file
+            name, path = path.resolve().name, path / file
         there = [one for one in shards_of(file) if (path.parent / one).is_file()]
         files = LocalFiles(path.parent, frozenset(there))
     _require_files(files, file)
@@ -127,6 +102,7 @@ def _original(files: Files, file: str) -> str:
 
 def _from_metadata(paths: list[Path], header: GgufHeader) -> Path:
     """Return a folder of the store with the configuration and the tokenizer that a file's metadata make."""
+    from qeff_zoo.formats.gguf_config import config_of, pooling_of
     from qeff_zoo.store import Store
 
     config = config_of(paths[0].name, header)
@@ -134,92 +110,24 @@ def _from_metadata(paths: list[Path], header: GgufHeader) -> Path:
     key = f"gg{_REVISION}-{header.digest}-{str(installed('transformers')).replace('.', '-')}"
     if folder := store.companions(key):
         return folder
+    from qeff_zoo.formats.gguf_tokenizer import tokenizer_of
+
+    made = tokenizer_of(paths[0])
+    ends = {"eos_token_id": list(made.ends)} if len(made.ends) > 1 else {}
+    contents: dict[str, Any] = {
+        "config.json": {**config, **made.ids},
+        "generation_config.json": {**made.ids, **ends},
+    }
+    if pooling := pooling_of(header.metadata):  # llama.cpp's programs normalize
+        modules = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+        contents["modules.json"] = [
+            {"path": path, "type": f"sentence_transformers.models.{kind}"}
+            for path, kind in modules.items()
+        ]
+        contents["1_Pooling/config.json"] = {"pooling_mode": pooling}
     with store.stage("companions") as staged:
-        _tokenizer(paths[0], header.metadata).save_pretrained(staged)
-        ids = {name: config[name] for name in _TOKENS.values() if name in config}
-        for name, content in (("config.json", config), ("generation_config.json", ids)):
+        made.tokenizer.save_pretrained(staged)
+        for name, content in contents.items():
+            (staged / name).parent.mkdir(exist_ok=True)
             (staged / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         return store.promote_companions(staged, key)
-
-
-def _tokenizer(path: Path, metadata: Mapping[str, Any]) -> Any:
-    """Make transformers' tokenizer of a file; refuse one that would not begin and end texts as the file says."""
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-        ids = tokenizer("a")["input_ids"]
-    except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:
-        raise UnsupportedModelError(
-            f"transformers cannot make a tokenizer of {path.name!r}: {error}. Expected one that it knows. Name the "
-            "checkpoint that it was made from with --config-from."
-        ) from error
-    for which, place in (("bos", 0), ("eos", -1)):
-        wanted = metadata.get(f"tokenizer.ggml.add_{which}_token")
-        added = bool(ids) and ids[place] == getattr(tokenizer, f"{which}_token_id")
-        if wanted is not None and bool(wanted) != added:
-            raise UnsupportedModelError(
-                f"{path.name!r} says add_{which}_token {bool(wanted)}, which the tokenizer that transformers makes of "
-                "it does not do. Expected the tokenizer's own files. Name the checkpoint that it was made from with "
-                "--config-from."
-            )
-    return tokenizer
-
-
-def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
-    """Make the config.json that a file's metadata say.
-
-    Args:
-        name: Of the file, for messages.
-        header: Of the file.
-
-    Raises:
-        CheckpointError: The metadata contradict themselves.
-        UnsupportedModelError: They do not say all that a configuration does, or something that none says.
-    """
-    metadata, tensors = header.metadata, header.tensors
-    architecture = gguf_names.architecture_of(name, metadata)
-    kind, alone = next(
-        (
-            (kind, one.alone)
-            for kind, one in gguf_names.layouts().items()
-            if one.architecture == architecture and one.alone is not None
-        ),
-        ("", {}),
-    )
-    said = {
-        key.removeprefix(f"{architecture}."): value
-        for key, value in metadata.items()
-        if key.startswith(f"{architecture}.")
-    }
-    if said.get("rope.scaling.type") == "none":
-        del said["rope.scaling.type"]
-    odd = [
-        f"{architecture}.{key}" for key in said if key not in _KEYS or isinstance(said[key], array)
-    ]
-    odd += [f"no {architecture}.{key}" for key in _NEEDED if key not in said]
-    odd += [one for one in ("rope_freqs.weight",) if one in tensors]
-    if not kind or odd:
-        why = f"its metadata have {some(odd)}" if kind else "which needs more than its metadata say"
-        raise UnsupportedModelError(
-            f"{name!r} is GGUF of architecture {architecture!r}, and no configuration can be made of it alone: {why}. "
-            "Expected the checkpoint that it was made from beside it. Name that with --config-from."
-        )
-    config: dict[str, Any] = {"model_type": kind}
-    for key, value in alone.items():
-        config[key] = value["has"] in tensors if isinstance(value, dict) else value
-    for key, value in said.items():
-        value = float(f"{value:.7g}") if isinstance(value, float) else value  # float32 in the file
-        if config.setdefault(_KEYS[key], value) != value:
-            raise CheckpointError(
-                f"{name!r} says {architecture}.{key} {value!r} and {_KEYS[key]} {config[_KEYS[key]]!r}. Expected "
-                "one number. Name the checkpoint that it was made from with --config-from."
-            )
-    theta = config.pop("rope_theta", 10000.0)
-    config |= {
-        "rope_parameters": {"rope_type": "default", "rope_theta": theta},
-        "tie_word_embeddings": "output.weight" not in tensors,
-    }
-    if "token_embd.weight" in tensors:
-        config.setdefault("vocab_size", tensors["token_embd.weight"].shape[0])
-    return config | {short: metadata[key] for key, short in _TOKENS.items() if key in metadata}

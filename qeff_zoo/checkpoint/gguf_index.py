@@ -12,7 +12,7 @@ import mmap
 import re
 import struct
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -58,10 +58,8 @@ TYPES: Mapping[int, tuple[str, int, int]] = MappingProxyType(
 )
 _VERSIONS = (2, 3)
 #: Types of metadata that are one number: how `struct` reads it.
-_NUMBERS = dict(
-    zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIifBQqd", strict=True)
-)  # 7 is a bool
-_STRING, _ARRAY = 8, 9
+_NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIifBQqd", strict=True))
+_BOOL, _STRING, _ARRAY = 7, 8, 9
 _MOST_HEADER = 100_000_000  # bytes; of a vocabulary of a million words it is a third
 _MOST_NAME = 1024  # bytes; of tensors' names the format allows 64
 _MOST_RANK = 4
@@ -74,7 +72,8 @@ class GgufHeader:
     """What a GGUF file says before its data.
 
     Args:
-        metadata: By key: numbers, text, arrays of numbers; of arrays of anything else, their length.
+        metadata: By key: numbers, text, arrays of numbers; of arrays of anything else, their length. Arrays of text
+            that `read_gguf` was given the keys of are lists.
         tensors: By name, in the order of their bytes, with axes as in torch: the last one lies together.
         digest: SHA-256 of it, hexadecimal.
     """
@@ -84,11 +83,12 @@ class GgufHeader:
     digest: str
 
 
-def read_gguf(path: Path) -> GgufHeader:
+def read_gguf(path: Path, texts: Collection[str] = ()) -> GgufHeader:
     """Read a header, once every claim of it is checked against the file.
 
     Args:
         path: A GGUF file; only its header is read.
+        texts: Keys of metadata whose arrays of text are read; others are skipped.
 
     Raises:
         CheckpointError: The file is truncated, or its header is not what the format demands.
@@ -98,7 +98,7 @@ def read_gguf(path: Path) -> GgufHeader:
         if not path.stat().st_size:  # which cannot be mapped
             raise _damaged(path, "it is empty")
         with path.open("rb") as file, _mapped(file.fileno()) as data:
-            return _Cursor(path, data).header()
+            return _Cursor(path, data).header(texts)
     except (OSError, ValueError) as error:
         raise CheckpointError(
             f"Cannot read {str(path)!r}: {error}. Expected a readable GGUF file. Check that it is there and that you "
@@ -175,7 +175,7 @@ class _Cursor:
         self.path, self.data, self.position = path, data, 0
         self.end = min(len(data), _MOST_HEADER)
 
-    def header(self) -> GgufHeader:
+    def header(self, texts: Collection[str]) -> GgufHeader:
         if self._bytes(4) != b"GGUF":
             raise _damaged(self.path, "it does not begin with 'GGUF'")
         version = self._number("I")
@@ -191,7 +191,7 @@ class _Cursor:
             key = self._text(_MOST_NAME)
             if key in metadata:
                 raise _damaged(self.path, f"the metadata {key!r} occurs twice")
-            metadata[key] = self._value(self._number("I"))
+            metadata[key] = self._value(self._number("I"), keep=key in texts)
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             raise _damaged(self.path, f"its alignment is {alignment!r}, not a power of two")
@@ -232,19 +232,20 @@ class _Cursor:
         except UnicodeDecodeError as error:
             raise _damaged(self.path, f"a text is not UTF-8 ({error})") from error
 
-    def _value(self, kind: int) -> Any:
+    def _value(self, kind: int, *, keep: bool) -> Any:
         if kind == _STRING:
             return self._text(self.end)
         if kind == _ARRAY:
-            return self._array(1)
-        return self._number(self._format(kind))
+            return self._array(1, keep=keep)
+        number = self._number(self._format(kind))
+        return bool(number) if kind == _BOOL else number
 
     def _format(self, kind: int) -> str:
         if kind not in _NUMBERS:
             raise _damaged(self.path, f"the type of a metadata value is {kind}, which there is not")
         return _NUMBERS[kind]
 
-    def _array(self, depth: int) -> "array[Any] | int":
+    def _array(self, depth: int, *, keep: bool = False) -> "array[Any] | list[str] | int":
         kind = self._number("I")
         if kind not in (_STRING, _ARRAY):
             form = self._format(kind)
@@ -255,6 +256,8 @@ class _Cursor:
         if depth > _MOST_NESTED:
             raise _damaged(self.path, f"its metadata has arrays within {_MOST_NESTED} others")
         count = self._count(8 if kind == _STRING else 12)
+        if kind == _STRING and keep:
+            return [self._text(self.end) for _ in range(count)]
         if kind == _STRING:
             self._skip_texts(count)
         for _ in range(count) if kind == _ARRAY else ():

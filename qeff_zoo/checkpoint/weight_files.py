@@ -1,19 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of a checkpoint that hold its weights, by name alone; a refusal where there are none.
 
-In: the list of a checkpoint's files. Out: the safetensors file or the index of its shards. Pickle
+In: the list of a checkpoint's files. Out: the safetensors file or the index of its shards, or a GGUF file. Pickle
 is never read: to read one is to run whatever code it holds.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from qeff_zoo.checkpoint.files import Files, read_json, some
+from qeff_zoo.checkpoint.gguf_index import shards_of
 from qeff_zoo.errors import CheckpointError
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+#: File of peft beside an adapter's weights.
+ADAPTER = "adapter_config.json"
+#: Files of older quantizers, and the tensors that only quantized checkpoints have.
+_BESIDE = ("quantize_config.json", "quant_config.json")
+_QUANTIZED = frozenset({"qweight", "weight_packed", "SCB", "absmax", "W_q", "weight_scale_inv"})
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -42,6 +49,63 @@ def weights_entry(config: Mapping[str, Any], files: Files) -> str:
     raise no_weights(files)
 
 
+def gguf_models(files: Files) -> list[str]:
+    """List the GGUF files of language models, of a split one the first; vision projectors are left out.
+
+    Args:
+        files: Where to look.
+    """
+    names = sorted(name for name in files.names if name.endswith(".gguf") and "/" not in name)
+    return [name for name in names if "mmproj" not in name.lower() and shards_of(name)[0] == name]
+
+
+def names_gguf(asked: str, name: str) -> bool:
+    """Tell whether a GGUF file is meant by its name, or by its quantization.
+
+    Args:
+        asked: Such as "model-Q8_0.gguf" or "Q8_0".
+        name: Name of a file.
+    """
+    if asked == name or asked.endswith(".gguf"):
+        return asked == name
+    stem = re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", name)
+    pattern = rf"(^|[-._]){re.escape(asked)}($|[-.])"
+    return re.search(pattern, stem, re.IGNORECASE) is not None
+
+
+def gguf_entry(files: Files, asked: str) -> str:
+    """Name the GGUF file that is meant; a name that fits none is returned as it is.
+
+    Args:
+        files: Where to look.
+        asked: Its name, or the name of its quantization.
+
+    Raises:
+        CheckpointError: No file, or several, have that quantization.
+    """
+    if asked in files.names or asked.endswith(".gguf"):
+        return asked
+    models = gguf_models(files)
+    found = [name for name in models if names_gguf(asked, name)]
+    if len(found) != 1:
+        raise CheckpointError(
+            f"{len(found) or 'No'} GGUF files of quantization {asked!r} in {files}: {some(found or models, 20)}. "
+            "Expected the name of one file, or of a quantization that one file has. Name the file."
+        )
+    return found[0]
+
+
+def only_gguf(files: Files) -> str | None:
+    """Name the one GGUF file of a place that has no other weights; None for any other place.
+
+    Args:
+        files: The place.
+    """
+    other = any(name.endswith(".safetensors") for name in files.names)
+    models = gguf_models(files)
+    return models[0] if len(models) == 1 and not other else None
+
+
 def no_weights(files: Files) -> CheckpointError:
     """Explain why a place without safetensors weights is refused.
 
@@ -49,17 +113,18 @@ def no_weights(files: Files) -> CheckpointError:
         files: The place.
     """
     names = sorted(name for name in files.names if "/" not in name)
+    if ADAPTER in names:
+        return _is_adapter(files)
     expected = f"Expected {_WEIGHTS!r} or {_INDEX!r}."
     if found := [name for name in names if name.endswith(".safetensors")]:
-        kind = "those of an adapter" if "adapter_config.json" in names else "other safetensors"
         return CheckpointError(
-            f"No weights of a whole model in {files}, only {kind}: {some(found)}. {expected} "
-            "Give the base model, or a checkpoint with standard names."
+            f"No weights of a whole model in {files}, only other safetensors: {some(found)}. {expected} "
+            "Use a checkpoint with standard names."
         )
     if found := [name for name in names if name.endswith(".gguf")]:
         return CheckpointError(
-            f"No safetensors in {files}, only GGUF: {some(found)}. {expected} Name one of the GGUF files with "
-            "--gguf-file, or give the safetensors checkpoint that it was made from."
+            f"No safetensors in {files}, only GGUF: {some(found, 20)}. {expected} Name one of the GGUF files, or its "
+            "quantization, with --gguf-file."
         )
     if found := [name for name in names if name.endswith(_PICKLES)]:
         return CheckpointError(
@@ -73,6 +138,56 @@ def no_weights(files: Files) -> CheckpointError:
     )
 
 
+def _is_adapter(files: Files) -> CheckpointError:
+    path = files.folder / ADAPTER
+    base = read_json(path).get("base_model_name_or_path") if path.is_file() else None
+    return CheckpointError(
+        f"{files} has {ADAPTER}: it is an adapter of {repr(base) if base else 'a model'}, no whole model. Expected the "
+        f"model, with the adapter beside it. Run `qeff-zoo build {base or 'MODEL'} --adapter ADAPTER`."
+    )
+
+
+def undescribed(name: str, files: Files, tensors: Iterable[str]) -> CheckpointError | None:
+    """Explain why quantized weights without a `quantization_config` are refused; None for weights of floats.
+
+    Args:
+        name: Of the checkpoint.
+        files: Its files.
+        tensors: Names of its tensors.
+    """
+    found = next((one for one in tensors if one.rpartition(".")[2] in _QUANTIZED), None)
+    if found is None:
+        return None
+    beside = next((one for one in _BESIDE if one in files.names), None)
+    path = files.folder / (beside or "")
+    said = f": {dict(_sizes_of(read_json(path)))}" if beside and path.is_file() else ""
+    there = (
+        f"It has {beside}{said}, which transformers does not read"
+        if beside
+        else "Nothing beside it has one"
+    )
+    return CheckpointError(
+        f"{name!r} is quantized, as its tensor {found!r} shows, but its config.json has no `quantization_config`. "
+        f"{there}. Expected the method there, such as {{'quant_method': 'gptq', 'bits': 4, 'group_size': 128}}. Add "
+        "it to config.json, or get a newer revision of the checkpoint."
+    )
+
+
+def _sizes_of(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a quantizer's own config that name its method and sizes."""
+    for name in (
+        "quant_method",
+        "bits",
+        "w_bit",
+        "group_size",
+        "q_group_size",
+        "desc_act",
+        "version",
+    ):
+        if name in config:
+            yield name, config[name]
+
+
 def no_config(files: Files) -> CheckpointError:
     """Explain why a place without config.json is refused.
 
@@ -80,7 +195,7 @@ def no_config(files: Files) -> CheckpointError:
         files: The place.
     """
     kinds = {PurePosixPath(name).suffix for name in files.names}
-    if "adapter_config.json" in files.names or (".gguf" in kinds and ".safetensors" not in kinds):
+    if ADAPTER in files.names or (".gguf" in kinds and ".safetensors" not in kinds):
         return no_weights(files)
     return CheckpointError(
         f"No config.json in {files}, which has {some(sorted(files.names))}. Expected a "

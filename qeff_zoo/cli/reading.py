@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo import text_files
 from qeff_zoo.choices import CHOICES
 from qeff_zoo.errors import GenerationError, PlanError
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def read_text(path: Path) -> str:
     """Return the text of a file, or say what is wrong with it."""
     try:
-        return path.read_text(encoding="utf-8")
+        return text_files.read(path)
     except (OSError, UnicodeDecodeError) as error:
         raise GenerationError(
             f"Cannot read {str(path)!r}: {error}. Expected a text file in UTF-8."

@@ -14,6 +14,7 @@ from qeff_zoo.cli.refusing import languages_of, refuse_adapter, refuse_choices
 from qeff_zoo.cli.transcribing import transcribe_all
 from qeff_zoo.errors import AdapterError, GenerationError, ServingError
 from qeff_zoo.tasks import IMAGE_TO_TEXT, NAMES, find
+from qeff_zoo.text_files import lines_of
 
 _BEST = 5  # labels of a picture that are shown
 
@@ -55,7 +56,7 @@ def run_command(arguments: argparse.Namespace) -> None:
 def _prompts(arguments: argparse.Namespace) -> list[str]:
     prompts: list[str] = list(arguments.prompt)
     if arguments.prompts_file is not None:
-        prompts += [line for line in read_text(arguments.prompts_file).splitlines() if line.strip()]
+        prompts += lines_of(read_text(arguments.prompts_file))
     return prompts
 
 

@@ -5,7 +5,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -40,9 +40,9 @@ def export_graph(
         config: Raw config.json.
         recipe: Of its `model_type`.
         role: Of the part; None for the one that answers.
-        **variant: What the task's `tracing` takes, e.g. `continuous_batching`; `rope_factors`, see `load_meta`;
-            `kv_heads`, see `qeff_zoo.weights.kv_heads`; `whole_windows`, see `window_cache.keep_whole`; and `max_loras`
-            with what else `adapters.Slots` takes.
+        **variant: What the task's `tracing` takes, e.g. `continuous_batching`; `rope_factors` and `untied`, see
+            `load_meta`; `kv_heads`, see `qeff_zoo.weights.kv_heads`; `whole_windows`, see `window_cache.keep_whole`;
+            and `max_loras` with what else `adapters.Slots` takes.
 
     Returns:
         The portable graph: ONNX and functions of the domains `qeff_zoo` and `qeff_zoo.layers`; initializers
@@ -67,13 +67,16 @@ def _attempt(
     *,
     everything: bool,
     rope_factors: str | None = None,
+    untied: Collection[str] = (),
     kv_heads: int | None = None,
     whole_windows: bool = False,
     **variant: Any,
 ) -> ir.Model | None:
     slots = Slots.of_variant(variant)
     with _quiet():
-        model = loader.load_meta(widened(config, kv_heads), recipe, rope_factors=rope_factors)
+        model = loader.load_meta(
+            widened(config, kv_heads), recipe, rope_factors=rope_factors, untied=untied
+        )
         if whole_windows:
             window_cache.keep_whole(model)
         repeated, uses = None, list[int]()

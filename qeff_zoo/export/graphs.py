@@ -7,7 +7,8 @@ is kept beside it.
 
 import gc
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from qeff_zoo.weights.expressions import Expression, substitute
 if TYPE_CHECKING:
     from qeff_zoo.adapters.merging import Change
     from qeff_zoo.formats.encoded import Encoded
+    from qeff_zoo.weights import bindings
 
 GRAPH = "graph.onnx"
 _BINDINGS = "bindings.json"
@@ -63,7 +65,11 @@ def changes_of(plan: Plan, checkpoint: Checkpoint) -> "dict[str, Change]":
     from qeff_zoo.export import loader
 
     model = loader.build_meta(checkpoint.config, plan.programs[0].task)
-    return changes(checkpoint.merged, model)
+    found = changes(checkpoint.merged, model)
+    for one in checkpoint.merged:
+        if one.adapter.repository != checkpoint.model_id:
+            one.adapter.warn_of_another(checkpoint.model_id)
+    return found
 
 
 def obtain(
@@ -72,6 +78,7 @@ def obtain(
     checkpoint: Checkpoint,
     store: Store,
     changes: "Mapping[str, Change] | None" = None,
+    untied: Collection[str] = (),
 ) -> BoundGraph:
     """Take a program's graph from the store, or trace it and put it there.
 
@@ -81,14 +88,23 @@ def obtain(
         checkpoint: Fetched: its tensors' names and shapes are read.
         store: Where graphs are kept.
         changes: What adapters make of its weights; None for nothing.
+        untied: Names of the model's state_dict that its config ties, and that have values of their own.
 
     Raises:
         ExportError: The model could not be traced.
         CheckpointError: The checkpoint lacks tensors of the model, or has them in other shapes.
     """
+    import onnx_ir as ir
+
+    from qeff_zoo.weights.bindings import broken_ties
+
     if program.within:
         parts = (*program.within, replace(program, within=()))
         return _joined(*(obtain(plan, one, checkpoint, store, changes) for one in parts))
+    changes = changes or {}
+    apart = sorted({*untied, *(name for name, change in changes.items() if change.untied)})
+    if apart:
+        program = replace(program, variant={**program.variant, "untied": apart})
     structure = identity.digest(
         {name: list(info.shape) for name, info in checkpoint.logical.items()}, "qz-structure-1"
     )
@@ -100,7 +116,21 @@ def obtain(
             with _uncollected():
                 _trace_and_bind(staged, plan, program, checkpoint)
             folder = store.promote_graph(staged, key)
-    return _read(folder, checkpoint, store, changes or {}, cached=cached)
+    bound = _bound(folder, checkpoint, changes)
+    if broken := broken_ties(bound, checkpoint):
+        warnings.warn(
+            f"{checkpoint.name!r} stores {', '.join(map(repr, broken))} with own values, although its config ties "
+            "them to others. These values are used, as transformers uses them.",
+            stacklevel=2,
+        )
+        return obtain(plan, program, checkpoint, store, changes, [*apart, *broken])
+    return BoundGraph(
+        model=ir.load(folder / GRAPH),
+        bindings=bound.expressions,
+        digest=f"sha256:{store.file_digest(folder / GRAPH)}",
+        cached=cached,
+        encoded=checkpoint.encoded,
+    )
 
 
 def _joined(vision: BoundGraph, language: BoundGraph) -> BoundGraph:
@@ -153,11 +183,13 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
     from qeff_zoo.weights.external_data import is_placeholder
 
     config, heads = checkpoint.config, program.variant.get("kv_heads")
-    meta = loader.build_meta(config, program.task)
+    untied = program.variant.get("untied", ())
+    meta = loader.build_meta(config, program.task, untied)
     wide = heads and loader.build_meta(kv_heads.widened(config, heads), program.task)
 
     def bind(needed: Iterable[str]) -> bindings.Binding:
-        bound = bindings.bind(meta, checkpoint.logical, needed)
+        linear = checkpoint.encoded.keys()
+        bound = bindings.bind(meta, checkpoint.logical, needed, linear, untied)
         return kv_heads.repeat(bound, meta, wide) if wide else bound
 
     bind(())  # shapes that disagree show before the trace
@@ -218,37 +250,25 @@ def _bindings_of_drafts(
     return bound | {inner + name: substitute(value, named) for name, value in expressions}
 
 
-def _read(
-    folder: Path,
-    checkpoint: Checkpoint,
-    store: Store,
-    changes: "Mapping[str, Change]",
-    *,
-    cached: bool,
-) -> BoundGraph:
-    import onnx_ir as ir
-
-    from qeff_zoo.weights.bindings import Binding, broken_ties
+def _bound(
+    folder: Path, checkpoint: Checkpoint, changes: "Mapping[str, Change]"
+) -> "bindings.Binding":
+    """Read the bindings of a graph, with what adapters make of the checkpoint's tensors."""
+    from qeff_zoo.weights.bindings import Binding
 
     kept = json.loads((folder / _BINDINGS).read_text(encoding="utf-8"))
+    expressions, own = kept["expressions"], dict[str, Expression]()
     values = dict(checkpoint.values)
     if changes:
         from qeff_zoo.adapters.merging import values_of
 
-        values |= values_of(changes, kept["expressions"], checkpoint)
+        apart = {name: one for name, one in changes.items() if one.untied}
+        shared = {name: one for name, one in changes.items() if not one.untied}
+        values |= values_of(shared, expressions, checkpoint)
+        for name in apart.keys() & expressions.keys():
+            changed = values_of({name: apart[name]}, expressions, checkpoint)
+            own[name] = substitute(expressions[name], {**checkpoint.values, **changed})
     for group in ("expressions", "doubled") if values else ():
         kept[group] = {name: substitute(value, values) for name, value in kept[group].items()}
-    bound = Binding(**kept, unused=())
-    if broken := broken_ties(bound, checkpoint):
-        raise CheckpointError(
-            f"{checkpoint.name!r} stores {', '.join(map(repr, broken))} with values of their own, although its config "
-            f"ties them to others. Expected equal values; set `tie_word_embeddings` to false in config.json."
-        )
-    model = ir.load(folder / GRAPH)
-    return BoundGraph(
-        model=model,
-        bindings=bound.expressions,
-        digest=f"sha256:{store.file_digest(folder / GRAPH)}",
-        cached=cached,
-        encoded=checkpoint.encoded,
-    )
+    kept["expressions"] |= own
+    return Binding(**kept, unused=())

@@ -3,7 +3,7 @@
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -21,13 +21,20 @@ from qeff_zoo.transforms.modules import language_model
 _LARGE = 1 << 20  # elements
 
 
-def load_meta(config: Mapping[str, Any], recipe: Recipe, *, rope_factors: str | None = None) -> Any:
+def load_meta(
+    config: Mapping[str, Any],
+    recipe: Recipe,
+    *,
+    rope_factors: str | None = None,
+    untied: Collection[str] = (),
+) -> Any:
     """Build the recipe's model without weights, and apply its transforms.
 
     Args:
         config: Raw config.json.
         recipe: Of the config's `model_type`.
         rope_factors: See `rope.follow_context`.
+        untied: See `build_meta`.
 
     Returns:
         A `PreTrainedModel` in evaluation mode: parameters in float32 of one element each (see `hollow`), buffers real.
@@ -36,7 +43,7 @@ def load_meta(config: Mapping[str, Any], recipe: Recipe, *, rope_factors: str | 
         CheckpointError: transformers does not accept the config.
         ExportError: A buffer has no value, or a transform misses its count.
     """
-    model = build_meta(config, recipe.task)
+    model = build_meta(config, recipe.task, untied)
     towers.implement(model)
     rope.follow_context(model, rope_factors)
     hollow(model)
@@ -45,8 +52,14 @@ def load_meta(config: Mapping[str, Any], recipe: Recipe, *, rope_factors: str | 
     return model
 
 
-def build_meta(config: Mapping[str, Any], task: str) -> Any:
-    """Build transformers' model for a task without weights, untransformed."""
+def build_meta(config: Mapping[str, Any], task: str, untied: Collection[str] = ()) -> Any:
+    """Build transformers' model for a task without weights, untransformed.
+
+    Args:
+        config: Raw config.json.
+        task: Hub pipeline tag.
+        untied: Tied parameters that get a value of their own; those of other models are ignored.
+    """
     raw = {
         key: value
         for key, value in config.items()
@@ -66,6 +79,9 @@ def build_meta(config: Mapping[str, Any], task: str) -> Any:
         tasks.find(task).role == "encoder"
     ):  # of two halves this one alone, as most of its classes say
         parsed.is_encoder_decoder = False
+    parsed.add_cross_attention = (
+        False  # of a whole model: no encoder is beside it, so transformers skips it
+    )
     with _LargeOnMeta(), init_empty_weights(include_buffers=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = tasks.auto_class(task, parsed).from_config(
@@ -73,6 +89,7 @@ def build_meta(config: Mapping[str, Any], task: str) -> Any:
         )
     model = model.eval()
     model.tie_weights()
+    _untie(model, untied)
     empty = [name for name, buffer in model.named_buffers() if buffer.is_meta]
     if empty:
         raise ExportError(
@@ -80,6 +97,14 @@ def build_meta(config: Mapping[str, Any], task: str) -> Any:
             f"Expected every buffer to be computed when the module is built."
         )
     return model
+
+
+def _untie(model: Any, names: Collection[str]) -> None:
+    for name in model.all_tied_weights_keys.keys() & {*names}:
+        path, _, parameter = name.rpartition(".")
+        shared = model.get_parameter_or_buffer(name)
+        own = torch.nn.Parameter(torch.empty_like(shared), requires_grad=False)
+        setattr(model.get_submodule(path), parameter, own)
 
 
 class _LargeOnMeta(TorchFunctionMode):

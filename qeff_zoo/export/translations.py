@@ -69,6 +69,7 @@ def table() -> dict[Any, Callable[..., Any]]:
     return {
         torch.ops.aten.linear.default: linear,
         torch.ops.aten.argsort.default: _argsort,
+        torch.ops.aten.chunk.default: _chunk,
         torch.ops.aten.gelu.default: _gelu,
         torch.ops.aten.square.default: lambda x: standard.Mul(x, x),
         torch.ops.aten.reshape_as.default: lambda x, like: standard.Reshape(
@@ -106,6 +107,15 @@ def _gelu(x: Any, approximate: str = "none") -> Any:
     else:
         inner = op.Erf(op.Div(x, math.sqrt(2)))
     return op.Mul(op.Mul(x, 0.5), op.Add(inner, 1.0))
+
+
+def _chunk(x: Any, chunks: int, dim: int = 0) -> Any:
+    """Cut into equal parts; ONNX Runtime's Split takes no axis of size 0, as of experts that a config leaves out."""
+    from onnxscript import opset18 as op
+
+    if x.shape[dim] == 0 or chunks == 1:
+        return [op.Identity(x) for _ in range(chunks)]
+    return op.Split(x, axis=dim, num_outputs=chunks)
 
 
 def _argsort(x: Any, dim: int = -1, descending: bool = False) -> Any:

@@ -9,6 +9,8 @@ from qeff_zoo.errors import TrainingError
 from qeff_zoo.finetuning.config import CLASSIFICATION, Config
 
 Row: TypeAlias = Mapping[str, Any]
+#: Column of chats in ShareGPT's form, and its roles by the names that chat templates have.
+_SHAREGPT, _ROLES = "conversations", {"human": "user", "gpt": "assistant"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,15 +85,31 @@ def _wanted(config: Config, columns: Sequence[str]) -> Format | None:
         return _labelled(config.text_column, config.label_column)
     if config.completion_template:
         return _templates(config.prompt_template or "", config.completion_template)
-    if config.messages_column in columns:
-        name = config.messages_column
-        return Format((name,), lambda row: Example(messages=row[name]))
+    chats = next((one for one in (config.messages_column, _SHAREGPT) if one in columns), "")
+    if chats:
+        return Format((chats,), lambda row: Example(messages=_messages(row[chats])))
     if "prompt" in columns or "completion" in columns:
         return Format(("prompt", "completion"), _pair)
     if config.text_column in columns or config.text_column != "text":
         name = config.text_column
         return Format((name,), lambda row: Example(answer=_text(row, name)))
     return None
+
+
+def _messages(chat: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the messages of a chat with their roles; ShareGPT's form has other names for both."""
+    found = []
+    for message in chat:
+        if message.get("role") is None and message.get("from") is not None:
+            role = _ROLES.get(message["from"], message["from"])
+            message = {"role": role, "content": message.get("value")}
+        if message.get("role") is None:
+            raise ValueError(
+                f"a message has {', '.join(map(repr, message)) or 'no fields'}, and neither 'role' and 'content' nor "
+                "'from' and 'value'"
+            )
+        found.append(message)
+    return found
 
 
 def _text(row: Row, name: str) -> str:
@@ -105,7 +123,7 @@ def _pair(row: Row) -> Example:
     """Read a prompt and its completion: two texts, or two parts of a chat."""
     if isinstance(row["prompt"], list):
         given = row["prompt"]
-        return Example(messages=[*given, *row["completion"]], given=len(given))
+        return Example(messages=_messages([*given, *row["completion"]]), given=len(given))
     return Example(prompt=_text(row, "prompt"), answer=_text(row, "completion"))
 
 

@@ -163,6 +163,10 @@ def _table(
         return datasets.load_dataset(
             builder, data_files=data, split="train", cache_dir=str(scratch), **facts
         )
+    except StopIteration as error:  # of an empty file
+        raise TrainingError(
+            f"{data!r} has no rows. Expected a {builder} file with one at least. Add rows, or give another file."
+        ) from error
     except (datasets.exceptions.DatasetGenerationError, ValueError, OSError) as error:
         cause = error.__cause__ or error
         raise TrainingError(

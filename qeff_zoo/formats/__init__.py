@@ -7,6 +7,7 @@ where it has small floats in place of integers, `floats(config)`. Nothing here i
 """
 
 import importlib
+import warnings
 from collections.abc import Collection, Mapping
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -19,30 +20,19 @@ if TYPE_CHECKING:
 
 # In one text: core names no recipe, and one is called as a method is.
 _METHODS = "auto-round awq bitnet bitsandbytes compressed-tensors fp8 gguf gptq hqq mxfp4 torchao"
+_OTHERS = (
+    "aqlm eetq exl2 exl3 fouroversix fp_quant gemma higgs marlin "
+    "metal modelopt mxfp8 nvfp4 quark quip quanto sinq spqr vptq"
+)
 #: `quant_method` of a checkpoint's `quantization_config` -> module of this package.
 METHODS: Mapping[str, str] = MappingProxyType(
     {**{method: method.replace("-", "_") for method in _METHODS.split()}, "fbgemm_fp8": "fp8"}
 )
+#: What weights of floats are not stored in; tables of int64 are no weights.
+_SMALL = ("I8", "U8", "I32", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F4")
 #: Methods that are known and cannot be read, and what to do instead.
 REFUSED: Mapping[str, str] = MappingProxyType(
-    dict.fromkeys(
-        (
-            "aqlm",
-            "eetq",
-            "exl2",
-            "exl3",
-            "fp_quant",
-            "higgs",
-            "marlin",
-            "modelopt",
-            "quark",
-            "quip",
-            "quanto",
-            "spqr",
-            "vptq",
-        ),
-        "Use the unquantized checkpoint; `--weights int4` quantizes it",
-    )
+    dict.fromkeys(_OTHERS.split(), "Use the unquantized checkpoint; `--weights int4` quantizes it")
 )
 
 
@@ -99,7 +89,16 @@ def find(stored: "Stored") -> "Encodings":
         raise UnsupportedModelError(f"{stored.name!r} is {problem}")
     found: Encodings = _module(str(stored.config["quant_method"])).encodings(stored)
     if not (found.encoded or found.values):
-        raise stored.wrong("no tensor is stored so", "some, or no `quantization_config`")
+        if strange := next((one for one in stored.tensors.values() if one.dtype in _SMALL), None):
+            raise stored.wrong(
+                f"no tensor is stored so; {strange.name!r} is {strange.dtype}", "some"
+            )
+        method = stored.config["quant_method"]
+        warnings.warn(
+            f"{stored.name!r} has a `quantization_config` of {method!r}, but all its weights are floats, which are "
+            "used as they are. Give --weights to quantize them.",
+            stacklevel=2,
+        )
     return found
 
 

@@ -26,8 +26,8 @@ from qeff_zoo.weights.expressions import Expression, concat, cut, reshape, stack
 
 #: What a tensor of the float model is, of one that is stored: its name, its shape, heads of queries, heads of keys.
 Move = Callable[[str, tuple[int, ...], int, int], Expression]
-#: The same of two that are joined: their names, and the shape of the first.
-Join = Callable[[str, str, tuple[int, ...]], Expression]
+#: The same of two that are joined: their names and shapes.
+Join = Callable[[str, str, tuple[int, ...], tuple[int, ...]], Expression]
 
 #: Factors of RoPE, which the configuration says too.
 _ROPE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
@@ -73,7 +73,16 @@ def _one_after_the_other(gate: str, up: str, *_: Any) -> Expression:
     return concat(1, gate, up)
 
 
-def _in_turns(gate: str, up: str, shape: tuple[int, ...]) -> Expression:
+def _latent_heads(
+    keys: str, values: str, key_shape: tuple[int, ...], value_shape: tuple[int, ...]
+) -> Expression:
+    """Put the rows of keys and values of each head after each other; those of keys are stored transposed."""
+    heads, rank, size = key_shape
+    both = concat(1, transpose(1, 2, keys), values)
+    return reshape((heads * (size + value_shape[1]), rank), both)
+
+
+def _in_turns(gate: str, up: str, shape: tuple[int, ...], _: tuple[int, ...]) -> Expression:
     experts, rows, *columns = shape
     both = reshape((experts, 2 * rows, *columns), stack(2, gate, up))
     return transpose(1, 2, both) if columns else both
@@ -91,8 +100,6 @@ class Layout:
         moves: What is not only called otherwise, by name as above.
         joined: Names of the float model -> two of GGUF, by name as above, and what they are joined by.
         plus_one: Norms are stored plus one.
-        alone: Of a model whose metadata say all that its configuration does, what all of them have in common there; a
-            value `{"has": name}` is whether there is a tensor of that name. None for others.
     """
 
     architecture: str
@@ -101,7 +108,6 @@ class Layout:
     moves: Mapping[str, Move] = field(default_factory=dict)
     joined: Mapping[str, tuple[str, str, Join]] = field(default_factory=dict)
     plus_one: bool = False
-    alone: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +133,11 @@ _MOVES: Mapping[str, Move] = {
     "as one row": _as_one_row,
     "as kernel": _as_kernel,
 }
-_JOINS: Mapping[str, Join] = {"one after the other": _one_after_the_other, "in turns": _in_turns}
+_JOINS: Mapping[str, Join] = {
+    "one after the other": _one_after_the_other,
+    "in turns": _in_turns,
+    "latent heads": _latent_heads,
+}
 
 
 @cache
@@ -257,7 +267,7 @@ def places_of(
             if first is None or second is None:
                 lost.append(info.name)
             elif info is first:
-                values[prefix + place] = join(first.name, second.name, first.shape)
+                values[prefix + place] = join(first.name, second.name, first.shape, second.shape)
         elif place is None or not inside or prefix + place in values:
             lost.append(info.name)
         elif "{}" in place:

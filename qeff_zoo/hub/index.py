@@ -34,6 +34,7 @@ from qeff_zoo.package.manifest import (
     shortened,
     source_in,
 )
+from qeff_zoo.package.proof import summary
 from qeff_zoo.package.schemas import validator
 
 INDEX_NAME = "index.json.gz"
@@ -95,6 +96,7 @@ class Entry:
         axes: What sets it apart from other packages of its model: sizes, precision, target, hardware.
         needs: What must be installed to run it, and which versions: {"onnxruntime": ">=1.31"}.
         tested: Versions that it was compiled and compared with, by tool.
+        proof: What its validation proves, in a sentence; None if nothing was compared, or an older version wrote it.
     """
 
     path: str
@@ -110,6 +112,7 @@ class Entry:
     axes: Mapping[str, Any]
     needs: Mapping[str, str]
     tested: Mapping[str, str]
+    proof: str | None = None
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any], content: bytes, *, signed: bool) -> "Entry":
@@ -135,6 +138,7 @@ class Entry:
             axes=axes_of(manifest),
             needs=dict(manifest["target"]["needs"]),
             tested=tested_versions(manifest),
+            proof=summary(manifest["validation"], manifest.get("costs", {})),
         )
 
     @property
@@ -337,7 +341,9 @@ def encode(index: Index, sign: Sign | None = None) -> bytes:
 def _as_json(entry: Entry) -> dict[str, Any]:
     values = {each.name: getattr(entry, each.name) for each in fields(Entry)}
     return {
-        name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()
+        name: dict(value) if isinstance(value, Mapping) else value
+        for name, value in values.items()
+        if name != "proof" or value
     }
 
 

@@ -25,10 +25,13 @@ from qeff_zoo.media.canvases import (
 )
 from qeff_zoo.media.crops import whole_and_overlapping_crops
 from qeff_zoo.media.images import LIMITS, ImageLimits, Picture, read_image
+from qeff_zoo.media.masked import corner_of_square, wholes_or_parts
 from qeff_zoo.media.pages import page, page_without_margin
 from qeff_zoo.media.slices import parts_and_whole, whole_and_slices
 
-FILES = ("processor_config.json", "preprocessor_config.json")
+#: What a build writes of the settings that transformers holds.
+HELD = "processor_settings.json"
+FILES = (HELD, "processor_config.json", "preprocessor_config.json")
 _OF_TIMM = "config.json"  # of a checkpoint of timm, which says there what becomes of a picture
 
 # Pillow's filters; PIL itself is imported when a picture is.
@@ -70,6 +73,13 @@ _IDEFICS3 = {
 
 # transformers' class -> what it makes of pictures, and its settings where the JSON names none.
 PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
+    "AriaImageProcessor": (
+        corner_of_square,
+        {
+            **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 980, "width": 980}, "max_image_size": 980,
+            "min_image_size": 336, "split_image": False,
+        },
+    ),
     "BeitImageProcessor": (
         rules.plain,
         {
@@ -177,6 +187,13 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
             **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 512, "width": 512},
             "crop_to_patches": True, "min_patches": 1, "max_patches": 32, "fine_route": False,
             "dense_max_patches": 0, "dense_max_scale": 0.0, "dense_min_aspect": 0.0, "dense_max_aspect": 0.0,
+        },
+    ),
+    "Idefics2ImageProcessor": (
+        wholes_or_parts,
+        {
+            **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"shortest_edge": 378, "longest_edge": 980},
+            "default_to_square": False, "do_image_splitting": False, "do_pad": True,
         },
     ),
     "Idefics3ImageProcessor": (rules.tiles_and_whole, _IDEFICS3),
@@ -392,7 +409,7 @@ def read_image_processor(
     found = [
         document
         for file, document in documents.items()
-        if file == FILES[1] or "image_processor" in document
+        if file == FILES[-1] or "image_processor" in document
     ]
     if not found and (path := files.get(_OF_TIMM)):
         by_timm = json.loads(path.read_text(encoding="utf-8")).get("pretrained_cfg")
@@ -401,7 +418,7 @@ def read_image_processor(
     if not found:
         raise CheckpointError(
             "Cannot tell what the checkpoint makes of pictures: it has no settings of a processor. Expected "
-            f"{FILES[1]}, or {FILES[0]} with `image_processor`. Get the whole checkpoint."
+            f"{FILES[-1]}, or {FILES[1]} with `image_processor`. Get the whole checkpoint."
         )
     return image_processor(found[0], default, **changes)
 

@@ -2,8 +2,9 @@
 """Pictures, read without trust: a path, bytes, a Pillow image or an array in, pixels of red, green and blue out.
 
 Pixels are what Hugging Face's processors see, with two mistakes left out: a photograph is turned as its EXIF says, and
-16 bits of grey become 8 by dropping the low ones, where Pillow makes all but the darkest white. What is transparent
-lies on white. Of an animation, the first frame counts.
+16 bits of grey become 8 by dropping the low ones, where Pillow makes all but the darkest white. Alpha is as there:
+that of a file is dropped, since transformers drops it where it loads one, and an image or array of the caller lies on
+white, as does whatever has a transparent colour. Of an animation, the first frame counts.
 """
 
 import os
@@ -77,10 +78,12 @@ def read_image(source: Picture, limits: ImageLimits = LIMITS) -> Pixels:
     name = _name(source)
     if isinstance(source, np.ndarray):
         return _pixels(_from_array(source, name, limits), name)
-    if not isinstance(source, Image.Image):
-        source = _opened(_content(source, name, limits), name, limits)
-    _check_size(source.size, name, limits)
-    return _pixels(source, name)
+    if isinstance(source, Image.Image):
+        _check_size(source.size, name, limits)
+        return _pixels(source, name)
+    image = _opened(_content(source, name, limits), name, limits)
+    _check_size(image.size, name, limits)
+    return _pixels(image, name, opaque=True)
 
 
 def _opened(content: bytes, name: str, limits: ImageLimits) -> "Image.Image":
@@ -102,8 +105,8 @@ def _opened(content: bytes, name: str, limits: ImageLimits) -> "Image.Image":
         ) from error
 
 
-def _pixels(image: "Image.Image", name: str) -> Pixels:
-    """Decode, turn as EXIF says, and convert to red, green and blue."""
+def _pixels(image: "Image.Image", name: str, *, opaque: bool = False) -> Pixels:
+    """Decode, turn as EXIF says, and convert to red, green and blue; with `opaque` whatever its alpha."""
     from PIL import ImageOps
 
     if image.mode in ("I", "F"):
@@ -112,7 +115,7 @@ def _pixels(image: "Image.Image", name: str) -> Pixels:
             "knows. Expected 8 or 16 bits. Convert it to 8 bits."
         )
     try:
-        return _on_white(ImageOps.exif_transpose(image))
+        return _colors(ImageOps.exif_transpose(image), opaque=opaque)
     except _DAMAGED as error:
         raise MediaError(
             f"Cannot read {name}: its contents are damaged or cut short ({_reason(error)}). Expected a whole "
@@ -120,9 +123,11 @@ def _pixels(image: "Image.Image", name: str) -> Pixels:
         ) from error
 
 
-def _on_white(image: "Image.Image") -> Pixels:
+def _colors(image: "Image.Image", *, opaque: bool) -> Pixels:
     from PIL import Image
 
+    if opaque and not image.mode.startswith("I;16"):
+        image = image.convert("RGB")
     key = image.info.get("transparency")
     if image.mode.startswith("I;16"):
         values = np.asarray(image)

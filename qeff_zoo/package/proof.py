@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _ERROR = "max_relative_error"
+_LONGEST = 1000  # of a line of an index
 _UNITS = {"kl_divergence": "nats", "cosine_distance": "of cosine"}
 #: Mean cost from which on people are warned: nats, or cosine distance.
 _LARGE = {"kl_divergence": 0.1, "cosine_distance": 0.01}
@@ -22,6 +23,12 @@ def sentences(validation: Sequence[Mapping[str, Any]], costs: Mapping[str, Any])
         ["Computes Hugging Face's model (float32): largest error 8e-06 of the answers' spread at 52 positions …"]
     """
     return [*_agreements(validation), *_costs(costs)]
+
+
+def summary(validation: Sequence[Mapping[str, Any]], costs: Mapping[str, Any]) -> str | None:
+    """Return the sentences in one line, as an index keeps them; None if nothing was compared."""
+    line = " ".join(sentences(validation, costs))[:_LONGEST]
+    return "".join(one if one.isprintable() else "?" for one in line) or None
 
 
 def warnings(costs: Mapping[str, Any], name: str) -> Iterator[str]:

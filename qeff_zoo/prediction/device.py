@@ -128,7 +128,8 @@ def apply(model: ir.Model, numerics: DeviceNumerics, *, tables: bool = False) ->
     rounding.round_weights()
     if numerics.functions == "htp":
         htp.mark(model.graph, DOMAIN)
-    rounding.round_results()
+    if numerics.activations == "float16":
+        rounding.round_results()
     if numerics.states == "mxint8":
         rounding.round_states()
     for body in (_FLOAT16, _MXINT8, *htp.bodies(DOMAIN)):
@@ -214,10 +215,17 @@ class _Rounding:
                 if self._is_exact(node):
                     continue
                 axis = multiplied.get((value, node))
+                if axis is None and not self._rounds_to_float16(value):
+                    continue
                 format = FLOAT16 if axis is None else replace(MXFP6, axis=axis)
                 node.replace_input_with(index, self._constant(value, format))
             if not value.uses() and not value.is_graph_output():
                 del self.graph.initializers[str(value.name)]
+
+    def _rounds_to_float16(self, value: ir.Value) -> bool:
+        """Return whether a constant is read in float16: all where activations are, else matrices of the checkpoint."""
+        matrix = isinstance(value.const_value, ir.ExternalTensor) and len(value.shape or ()) > 1
+        return self.numerics.activations == "float16" or matrix
 
     def _constant(self, value: ir.Value, format: Format) -> ir.Value:
         if (value, format) not in self._rounded:

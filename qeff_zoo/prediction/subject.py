@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from qeff_zoo import plan as plans
 from qeff_zoo import targets
-from qeff_zoo.checkpoint import Checkpoint, Place, open_checkpoint
+from qeff_zoo.checkpoint import Checkpoint, Place, companions, open_checkpoint
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.export import graphs
@@ -30,11 +30,11 @@ from qeff_zoo.prediction.measures import Figures, Tally
 from qeff_zoo.prediction.rounded_weights import RoundedWeights
 from qeff_zoo.progress import Stopwatch
 from qeff_zoo.runtime.program import Array, Program
-from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.states import states_of
 from qeff_zoo.store import Store
 from qeff_zoo.targets.ort.session import OrtProgram, open_graph
 from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_GENERATION
+from qeff_zoo.text_files import lines_of
 from qeff_zoo.validation.perplexity import Scoring
 from qeff_zoo.validation.reference_answers import Reference
 from qeff_zoo.validation.sample_texts import draw
@@ -320,7 +320,7 @@ def opened(
 
 def _texts(checkpoint: Checkpoint, plan: Plan, text: str | None, tokens: int) -> Texts:
     (program,) = plan.programs
-    tokenizer = Tokenizer.find(Path(checkpoint.located["checkpoint"]))
+    tokenizer = companions.tokenizer_of(checkpoint)
     vocab_size = int(checkpoint.config.get("vocab_size", 0))
     if text is not None and tokenizer is None:
         raise GenerationError(
@@ -332,7 +332,7 @@ def _texts(checkpoint: Checkpoint, plan: Plan, text: str | None, tokens: int) ->
         if text is None or tokenizer is None:
             lengths = [min(length, longest) for length in _LINES]
             return Texts(sequences=draw(lengths, tokenizer, vocab_size, whole=True))
-        lines = [line for line in text.splitlines() if line.strip()]
+        lines = lines_of(text)
         found = tokenizer.encode_batch(lines, min(longest, tokens)) if lines else []
         if not found:
             raise _too_short(text, 0, "one line")

@@ -20,6 +20,7 @@ from qeff_zoo.errors import AdapterError
 from qeff_zoo.runtime.adapter_inputs import inputs_of
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.tokenizer import read_json
+from qeff_zoo.tasks import FEATURE_EXTRACTION
 
 if TYPE_CHECKING:
     from qeff_zoo.adapters.reading import Adapter
@@ -79,6 +80,7 @@ class Adapters(Mapping[str, Loaded]):
         spec = read_json(folder / "manifest.json").get("spec", {}) if self.are_taken else {}
         self._model = spec.get("sources", {}).get("model", {}).get("model_id")
         room = spec.get("task", {})
+        self._pools = room.get("name") == FEATURE_EXTRACTION
         #: Adapters at a time.
         self.slots = int(room.get("max_loras", 0))
         #: Of the largest adapter.
@@ -208,13 +210,14 @@ class Adapters(Mapping[str, Loaded]):
         from qeff_zoo.adapters.reading import MERGEABLE
 
         adapter.require(MERGEABLE)
-        self._require_base(adapter)
         problems: list[str] = []
         places: dict[str, Site] = {}
         by_end: dict[str, list[Site]] = {}
         for site in self.sites:
             by_end.setdefault(site.module.rpartition(".")[2], []).append(site)
         for module, rank in adapter.modules.items():
+            if self._pools and f".{module}".endswith(".pooler.dense"):
+                continue  # transformers' head for the first token, which embeddings are not made of
             near = by_end.get(module.rpartition(".")[2], [])
             fitting = [one for one in near if one.is_of(module)]
             if not fitting:
@@ -241,16 +244,8 @@ class Adapters(Mapping[str, Loaded]):
                 f"Expected an adapter of its model, of rank {self.rank} at most, for {', '.join(changed)}. "
                 "Use such an adapter, or build the package with another --max-lora-rank or --lora-targets."
             )
+        adapter.warn_of_another(self._model)
         return places
-
-    def _require_base(self, adapter: "Adapter") -> None:
-        """Refuse an adapter of another model of the Hub."""
-        if adapter.is_of_another(self._model):
-            raise AdapterError(
-                f"The adapter {adapter.name!r} was trained on {adapter.base!r}, and package {str(self._folder)!r} is "
-                f"of {self._model!r}. Expected an adapter of that model. Use one; where both are the same model, "
-                "correct base_model_name_or_path in adapter_config.json."
-            )
 
 
 def _finite(adapter: "Adapter", places: Mapping[str, Site]) -> dict[Site, tuple[Array, Array]]:

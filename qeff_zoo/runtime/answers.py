@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One request and its answer so far, token by token."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -74,6 +74,25 @@ class Request:
     def encoded(self) -> tuple[Encoded, ...]:
         """What stands among the tokens."""
         return self.insets.parts if self.insets else ()
+
+
+def require_no_choices(prompts: Iterable[object], choices: Mapping[str, Any]) -> None:
+    """Refuse choices for prompts of which one is a request already, with choices that nothing else changes.
+
+    Args:
+        prompts: Texts, token ids or requests.
+        choices: By name, those that were left out as well.
+
+    Raises:
+        GenerationError: Both are given.
+    """
+    usual = (None, False, (), Sampling())
+    given = [name for name, value in choices.items() if all(value != one for one in usual)]
+    if given and any(isinstance(one, Request) for one in prompts):
+        raise GenerationError(
+            f"{', '.join(given)} cannot change a Request, which has its choices already. Expected prompts that are "
+            f"texts or token ids. Give {', '.join(given)} to `request`, where it is made."
+        )
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class ChatTemplate:
             filters={"tojson": _to_json},
             functions={"raise_exception": _refuse, "strftime_now": _now},
         )
-        self._template = _guarded(lambda: self._sandbox.parsed(source))
+        self._source = source
         self._tokens = tokens
 
     @classmethod
@@ -87,6 +87,11 @@ class ChatTemplate:
         """
         return _guarded(lambda: self._written(messages, in_parts=self._reads_parts_alone))
 
+    @cached_property
+    def _template(self) -> jinja2.Template:
+        """The template; one that cannot be parsed leaves plain prompts as they are."""
+        return self._sandbox.parsed(self._source)
+
     def _written(self, messages: Sequence[Message], *, in_parts: bool) -> str:
         return self._sandbox.rendered(
             self._template,
@@ -118,10 +123,11 @@ def special_tokens(folder: Path) -> dict[str, str]:
     """Return the texts of a folder's special tokens by name, as `bos_token`."""
     config = read_json(folder / "tokenizer_config.json")
     known = {**read_json(folder / "special_tokens_map.json"), **config}
+    known = {name: value for name, value in known.items() if name.endswith("_token")}
     for name in _OWN:
         more = config.get(name)
         known |= more if isinstance(more, dict) else {}
-    tokens = {name: _content(value) for name, value in known.items() if name.endswith("_token")}
+    tokens = {name: _content(value) for name, value in known.items()}
     return {name: token for name, token in tokens.items() if token is not None}
 
 

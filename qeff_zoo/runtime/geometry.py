@@ -122,10 +122,33 @@ class Tower:
                 told[name] = np.append(told[name], told[name][-1:])
         return told
 
+    def in_column(self, patches: Array, height: int, width: int) -> dict[str, Array]:
+        """Return the inputs of a program for an image whose merged squares lie one below another.
+
+        Patches of a last line or column that is in no square come behind those, and attend and are attended to as all
+        others; what fills up the last square is an image of its own.
+
+        Args:
+            patches: Line by line.
+            height: Lines of patches.
+            width: Patches of a line.
+        """
+        merge, numbers = self.merge, np.arange(height * width).reshape(height, width)
+        whole = numbers[: height // merge * merge, : width // merge * merge]
+        squares = whole.reshape(height // merge, merge, -1, merge).transpose(0, 2, 1, 3)
+        order = np.concatenate([squares.reshape(-1), np.setdiff1d(numbers, whole)])
+        missing = -len(order) % merge**2
+        places = np.stack(np.divmod(order, width), 1)
+        return {
+            "pixel_values": _extended(patches[order], missing),
+            "position_ids": _extended(places, missing),
+            "cu_seqlens": np.cumsum([0, len(order), missing], dtype=np.int64),
+        }
+
     def ordered(self, patches: Array, grid: tuple[int, ...]) -> Array:
         """Return the patches of a picture square by square of those that are merged."""
         time, height, width = grid
-        if not (self.lines or self.column):
+        if not self.lines:
             return patches
         rows, columns = self._places(height, width)
         within = rows * width + columns
@@ -183,6 +206,11 @@ def merge_of(vision: Mapping[str, Any]) -> int:
     names = "spatial_merge_size", "merge_kernel_size", "pooling_kernel_size", "downsample_factor"
     merge = next((vision[name] for name in names if name in vision), 2)
     return int(merge if isinstance(merge, int) else merge[0])
+
+
+def _extended(rows: Array, count: int) -> Array:
+    """Return rows with so many of zeros behind them."""
+    return np.pad(rows, [(0, count), *[(0, 0)] * (rows.ndim - 1)])
 
 
 def _merged_within(config: Mapping[str, Any], vision: Mapping[str, Any]) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from qeff_zoo.errors import ContextLengthError, GenerationError
 from qeff_zoo.media.image_processor import load_image_processor
 from qeff_zoo.media.images import LIMITS, ImageLimits, Picture
-from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.answers import Request, require_no_choices
 from qeff_zoo.runtime.picture_prompts import PicturePrompts
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.prompts import Prompt
@@ -122,6 +122,7 @@ class ImageToTextSession(WritingSession):
             GenerationError: It cannot be served, or another thread is using the session.
         """
         several: list[Any] = list(pictures) if isinstance(pictures, list | tuple) else [pictures]
+        require_no_choices(several, {"prompt": prompt, **choices})
         requests = [
             one if isinstance(one, Request) else self.request(one, prompt=prompt, **choices)
             for one in several

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.answers import Request
+from qeff_zoo.media.image_processor import HELD
+from qeff_zoo.runtime.answers import Request, require_no_choices
 from qeff_zoo.runtime.chat_template import Message, special_tokens
 from qeff_zoo.runtime.insets import Encoded, Insets, arrange
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
@@ -93,11 +94,9 @@ class MediaTextSession(TextGenerationSession):
             self._end_at(self._named("eos_token"))
         if ends := told.get("ends"):
             self._end_at([self._id(ends)])
-        marker = told.get("marker") or told["token"]
-        #: What is written for a picture or sound where that is no token.
-        self._mark = "" if marker.endswith(_FIELDS) else marker
-        #: The token that stands for a whole picture or sound in a prompt that is not written out.
-        self.marker = self.placeholder if self._mark else self._id(marker)
+        #: The token that stands for a whole image or sound in a prompt that is not written out, and the text of one
+        #: where that is no token.
+        self.marker, self._mark = self._marker(told.get("marker") or told["token"])
         #: The same by argument of a request.
         self.markers = {self.argument: self.marker}
         #: How those are written into a text that are not written as they are.
@@ -106,6 +105,8 @@ class MediaTextSession(TextGenerationSession):
     def _learn_writing(self, folder: Path) -> None:
         """Read what of a checkpoint's files says how prompts and pictures are written."""
         told, processor = self.told, read_json(folder / "processor_config.json")
+        #: What transformers' own processor holds.
+        self._held = read_json(folder / HELD)
         settings = self.reader.layout.settings
         #: What of a processor's settings a layout depends on.
         self._writing = {name: processor[name] for name in settings if name in processor}
@@ -119,6 +120,19 @@ class MediaTextSession(TextGenerationSession):
         names = (self._special.get(name) for name in told.get("opening", ()))
         #: What every prompt begins with.
         self._opening = next(filter(None, names), "")
+
+    def _marker(self, named: str) -> tuple[int, str]:
+        """Return the token of a marker, and its text if that is no token.
+
+        Args:
+            named: Field of the config, or a text, unless the checkpoint's processor has a text.
+        """
+        held = self._held.get("image_token") if self.argument == "images" else None
+        text = held or ("" if named.endswith(_FIELDS) else named)
+        token = self.tokenizer.token_id(text) if held and self.tokenizer else None
+        if token is not None:
+            return token, ""
+        return (self.placeholder, text) if text else (self._id(named), "")
 
     def prepare(self, given: Any) -> Prepared:
         """Make the arrays of a picture or sound that the program takes which reads it."""
@@ -160,6 +174,13 @@ class MediaTextSession(TextGenerationSession):
             prompt = self._opened(prompt)
         return super().encode(prompt, chat=chat)
 
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """As of `PromptReader`; a processor adds the tokenizer's special tokens unless a template begins with BOS."""
+        text = self._rendered(messages)
+        begin = self._special.get("bos_token")
+        begun = bool(begin) and text.startswith(begin)
+        return self._encode(text, special_tokens=bool(self._held) and not begun)
+
     def _rendered(self, messages: Sequence[Message]) -> str:
         return self._opened(super()._rendered(messages))
 
@@ -176,6 +197,7 @@ class MediaTextSession(TextGenerationSession):
             shown = self.tokenizer.name(marker)
             before_words = r"(?=[^\s<])" if form.endswith(" ") else ""
             text = form.format(shown).join(re.split(re.escape(shown) + before_words, text))
+        special_tokens = special_tokens and self._held.get("add_special_tokens", True)
         return super()._encode(text, special_tokens=special_tokens)
 
     def _read(self, prompt: Prompt) -> Sequence[int]:
@@ -217,6 +239,9 @@ class MediaTextSession(TextGenerationSession):
         if not parts:  # which may be a request that was written out before
             self._check_count(tokens, self.placeholder, 0)
             return super().request(tokens, **choices)
+        rows = sum(part.rows for part in parts)
+        if len(parts) < rows == sum(token == self.placeholder for token in tokens):
+            return self.request_of_parts(tokens, parts, **choices)  # as some chat templates write
         whole = self._written_out(tokens, parts)
         return replace(
             super().request(whole, **choices), insets=self._arranged(whole, parts, len(whole))
@@ -275,6 +300,7 @@ class MediaTextSession(TextGenerationSession):
                     f"There are {nouns} for {len(given)} prompts, and {len(every)} prompts; expected a list of "
                     f"{nouns} for each. Give an empty list where a prompt has none."
                 )
+        require_no_choices(every, choices)
         requests = [
             one
             if isinstance(one, Request)

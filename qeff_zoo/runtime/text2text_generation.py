@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.errors import ContextLengthError, GenerationError
-from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.answers import Request, require_no_choices
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.sampling import Sampling
@@ -68,6 +68,7 @@ class Text2TextSession(WritingSession):
         """
         told: dict[str, Any] = {"language": language, "source_language": source_language}
         every = [prompts] if isinstance(prompts, str) else prompts
+        require_no_choices(every, {**told, **choices})
         requests = [
             one if isinstance(one, Request) else self.request(one, **told, **choices)
             for one in every

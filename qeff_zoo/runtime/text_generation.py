@@ -6,11 +6,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.adapters import Adapters
-from qeff_zoo.runtime.answers import Answer, Delta, FinishReason, Request, passing_on
+from qeff_zoo.runtime.answers import (
+    Answer,
+    Delta,
+    FinishReason,
+    Request,
+    passing_on,
+    require_no_choices,
+)
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.grammar import Grammar, Guides
 from qeff_zoo.runtime.metrics import Metrics, measured
@@ -134,7 +141,7 @@ class TextGenerationSession(PromptReader):
         """Generate until EOS, a stop string, `generation_len` or the end of the context, for any number of prompts.
 
         Args:
-            prompts: Texts, token ids as they are, or requests with choices of their own.
+            prompts: Texts, token ids as they are, or requests, which have their choices already.
             generation_len: Tokens per prompt at most; None for as many as the context holds.
             sampling: How tokens are chosen; greedily by default.
             stop: Strings that end an answer before them.
@@ -152,21 +159,20 @@ class TextGenerationSession(PromptReader):
             GenerationError: A prompt is empty, too long, or not of this vocabulary; a choice is out of its range; or
                 another thread is using the session.
         """
+        choices: dict[str, Any] = {
+            "generation_len": generation_len,
+            "sampling": sampling,
+            "stop": stop,
+            "ignore_eos": ignore_eos,
+            "chat": chat,
+            "adapter": adapter,
+            "grammar": grammar,
+            "blocks": blocks,
+        }
+        every = [prompts] if isinstance(prompts, str) else prompts
+        require_no_choices(every, choices)
         requests = [
-            one
-            if isinstance(one, Request)
-            else self.request(
-                one,
-                generation_len=generation_len,
-                sampling=sampling,
-                stop=stop,
-                ignore_eos=ignore_eos,
-                chat=chat,
-                adapter=adapter,
-                grammar=grammar,
-                blocks=blocks,
-            )
-            for one in ([prompts] if isinstance(prompts, str) else prompts)
+            one if isinstance(one, Request) else self.request(one, **choices) for one in every
         ]
         answers = [
             self.answer(request, passing_on(stream, number))

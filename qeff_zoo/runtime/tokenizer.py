@@ -2,7 +2,7 @@
 """Text to token ids and back, by a package's tokenizer.json; and text as it grows, token by token."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +14,14 @@ from qeff_zoo.errors import GenerationError, PackageError
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 _CHARACTERS = 16  # of a token, at most, unless a text is unusual
+#: English text as words and punctuation -> as it is written, in transformers' order.
+_TIDY = {
+    **{f" {mark}": mark for mark in ".?!,"},
+    " ' ": "'",
+    **{f" {end}": end for end in ("n't", "'m", "'s", "'ve", "'re")},
+}
+#: Ends of a text that may begin one of these.
+_UNTIDY = tuple({untidy[:length] for untidy in _TIDY for length in range(1, len(untidy))})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +69,11 @@ class Tokenizer:
         # A file keeps the settings of whoever saved it last; truncation and padding are ours to decide.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        settings = read_json(folder / "tokenizer_config.json")
+        self._tokenizer.encode_special_tokens = bool(settings.get("split_special_tokens"))
+        self._tidies = _tidies(settings, self._tokenizer.model)
         #: By length, tokenizers that cut; those never change, so that any number of threads may use them.
         self._cutting: dict[int, tokenizers.Tokenizer] = {}
-        settings = read_json(folder / "tokenizer_config.json")
         self._cut_on = "left" if settings.get("truncation_side") == "left" else "right"
         # transformers hands a model only what its tokenizer lists.
         listed = settings.get("model_input_names")
@@ -165,6 +175,7 @@ class Tokenizer:
     def _cutting_at(self, max_length: int) -> tokenizers.Tokenizer:
         if max_length not in self._cutting:
             cutting = tokenizers.Tokenizer.from_str(self.json)
+            cutting.encode_special_tokens = self._tokenizer.encode_special_tokens
             cutting.enable_truncation(max_length, direction=self._cut_on)
             self._cutting[max_length] = cutting
         return self._cutting[max_length]
@@ -173,7 +184,12 @@ class Tokenizer:
         """Turn token ids into text, special tokens left out unless it `shows_special`."""
         skips = not self.shows_special
         shown = [token for token in token_ids if token not in self.hidden]
-        return str(self._tokenizer.decode(shown, skip_special_tokens=skips))
+        text = str(self._tokenizer.decode(shown, skip_special_tokens=skips))
+        return _tidied(text) if self._tidies else text
+
+    def is_open(self, text: str) -> bool:
+        """Return whether tokens that follow may change how a text ends."""
+        return text.endswith(_INCOMPLETE) or (self._tidies and text.endswith(_UNTIDY))
 
     def spelled(self, token_ids: Sequence[int]) -> str:
         """Return the text of which `encode` makes these tokens, where it made them: special ones by their names."""
@@ -218,7 +234,7 @@ class TextStream:
         """Add a token; return the text that is now complete, which may be none."""
         self._tokens.append(token)
         fresh = self._fresh()
-        if not fresh or fresh.endswith(_INCOMPLETE):
+        if not fresh or self._tokenizer.is_open(fresh):
             return ""
         self._context, self._shown = self._shown, len(self._tokens)
         return fresh
@@ -232,6 +248,20 @@ class TextStream:
     def _fresh(self) -> str:
         shown = self._tokenizer.decode(self._tokens[self._context : self._shown])
         return self._tokenizer.decode(self._tokens[self._context :])[len(shown) :]
+
+
+def _tidies(settings: Mapping[str, Any], model: object) -> bool:
+    """Return whether decoded text loses spaces as in transformers: of BPE only if a second setting is on."""
+    asked = bool(settings.get("clean_up_tokenization_spaces"))
+    of_bpe = settings.get("clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output")
+    return asked and (not isinstance(model, tokenizers.models.BPE) or bool(of_bpe))
+
+
+def _tidied(text: str) -> str:
+    """Return a text without the spaces that transformers' `clean_up_tokenization` removes."""
+    for untidy, tidy in _TIDY.items():
+        text = text.replace(untidy, tidy)
+    return text
 
 
 class _Understood:

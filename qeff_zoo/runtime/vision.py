@@ -189,13 +189,15 @@ class Vision(Reader):
         assert self.tower is not None
         height, width = (int(side) for side in prepared["image_sizes"].reshape(2))
         patch = int(self.program.inputs["pixel_values"].shape[2])
-        grid = 1, height // patch, width // patch
+        high, wide = height // patch, width // patch
         patches = self.tower.cut(pixels.reshape(-1, *pixels.shape[-2:])[:, :height, :width], patch)
-        found = self._run(
-            {"pixel_values": self.tower.ordered(patches, grid), **self.tower.describe(grid)}
+        found = self._run(self.tower.in_column(patches, high, wide))
+        rows = (high // self.tower.merge) * (wide // self.tower.merge)
+        return Encoded(
+            digest=digest,
+            features={name: one[:rows] for name, one in found.items()},
+            grid=self.layout.grid(1, prepared, self._config),
         )
-        rows = self.layout.grid(1, prepared, self._config)
-        return Encoded(digest=digest, features=found, grid=rows)
 
     def _look_at_shapes(
         self, digest: bytes, pixels: Array, shapes: Array, prepared: Mapping[str, Array]
@@ -263,7 +265,9 @@ class Vision(Reader):
                 masks[name] = real.astype(np.int64)
             else:
                 sizes = zip(tiles, real.any(2).sum(1), real.any(1).sum(1), strict=True)
-                tiles = [tile[:, :height, :width] for tile, height, width in sizes]
+                tiles = [self._real(tile, height, width) for tile, height, width in sizes]
+        elif self._told.get("sized"):
+            tiles = [self._real(tile, *tile.shape[1:]) for tile in tiles]
         # What else it is shown are the same tiles, in another size.
         others = {
             one: np.asarray(prepared[one], np.float32) for one in shown - masks.keys()
@@ -279,6 +283,31 @@ class Vision(Reader):
         }
         grid = self.layout.grid(len(tiles), prepared, self._config)
         return Encoded(digest=digest, features=features, grid=grid)
+
+    def _real(self, tile: Array, height: int, width: int) -> Array:
+        """Cut padding off a tile (channels, rows, columns), and what is no whole patch, as its tower does.
+
+        Args:
+            tile: As a processor makes it.
+            height: Rows that are no padding.
+            width: Columns that are no padding.
+        """
+        if self._told.get("sized"):
+            vision = self._config["vision_config"]
+            unit = int(vision["patch_size"]) * int(self._config.get("spatial_merge_size", 1))
+            more = 0
+            if self._told.get("filled"):  # a patch counts that padding covers in part
+                more = unit - 1
+                self._check_square(tile, int(vision["image_size"]))
+            height, width = ((side + more) // unit * unit for side in (height, width))
+        return tile[:, :height, :width]
+
+    def _check_square(self, tile: Array, side: int) -> None:
+        if tile.shape[1:] != (side, side):
+            raise MediaError(
+                f"An image was padded to {tile.shape[2]} x {tile.shape[1]} pixels; expected {side} x {side}, for which "
+                "this package was built. Set that size in the processor's JSON."
+            )
 
     def _look_at_frames(self, digest: bytes, pixels: Array) -> Encoded:
         """Read frames of a video, (1, frames, channels, height, width), one by one by the program for those."""

@@ -339,10 +339,19 @@ def positions_of(config: Mapping[str, Any]) -> int | None:
     )
 
 
-def looks_ahead(config: Mapping[str, Any]) -> bool:
-    """Return whether tokens of a decoder see those after them, as in embedding models that were made from one.
+#: Fields of a text model's config, and their values in a model whose attention is bidirectional.
+_BIDIRECTIONAL: Mapping[str, tuple[Any, ...]] = {
+    "use_bidirectional_attention": (True, "all"),
+    "is_causal": (False,),
+}
+
+
+def bidirectional_by(config: Mapping[str, Any]) -> str | None:
+    """Return the field that makes a decoder's attention bidirectional, as in embedding models; None if it is causal.
 
     Args:
         config: Raw config.json.
     """
-    return config.get("use_bidirectional_attention") in (True, "all")
+    return next(
+        (name for name, values in _BIDIRECTIONAL.items() if config.get(name) in values), None
+    )

@@ -1,11 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which task a checkpoint is built for, who chose it, and what stands in the way."""
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.tasks import NAMES, find, task_of, tasks_of
+
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint import Checkpoint
+
+
+#: Of the name of an output head's tensors.
+_HEAD = "lm_head."
+#: Of the name of a class with a head.
+_SUFFIX = re.compile(r"(For[A-Z]\w*|LMHeadModel)$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +32,33 @@ class Chosen:
     task: str
     by: str
     problems: tuple[str, ...] = ()
+
+
+def classes_of(checkpoint: "Checkpoint", recipe: Recipe, asked: str | None) -> list[str]:
+    """Return a checkpoint's classes, with the class that has a head in place of the base class if it applies.
+
+    Many tools write the base class, as `LlamaModel`, beside weights with a head. transformers goes by the weights.
+
+    Args:
+        checkpoint: Opened; its weights need not be here.
+        recipe: Of its `model_type`.
+        asked: The user's choice of a task, if there is one.
+    """
+    heads = {
+        _SUFFIX.sub("Model", one): one
+        for one in reversed(recipe.architectures)
+        if find(recipe.task).has_head and task_of(one, recipe) == recipe.task
+    }
+
+    def has_head(name: str) -> bool:
+        if name not in recipe.architectures or asked == recipe.task:
+            return True  # nothing else can be built, or is to be
+        return any(tensor.startswith(_HEAD) for tensor in checkpoint.names_at_hand)
+
+    return [
+        heads[name] if name in heads and has_head(name) else name
+        for name in checkpoint.architectures
+    ]
 
 
 def choose(

@@ -32,6 +32,8 @@ _EXAMPLE, _LEAST = (
         "input_features": 24,
     },
 )
+#: Attribute of rotary embeddings that has the length for which they were computed last.
+_KNOWN = "cached_sequence_length"
 #: Configs' names for the values of a frame of features, and models' for their own rule of how many frames become of it.
 _STACKS = "input_linear"  # of frames, side by side
 _BINS = ("feature_projection_input_dim", "input_feat_per_channel", "num_mel_bins")
@@ -53,6 +55,11 @@ class Listen(nn.Module):
     def forward(self, sound: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits, and how many frames of each row are of sound."""
         sound = silenced(sound, attention_mask)
+        for module in self.model.modules():
+            if hasattr(
+                module, _KNOWN
+            ):  # else the length of a sound before this one is compared with this one's
+                setattr(module, _KNOWN, None)
         given = {self.model.main_input_name: sound, "attention_mask": attention_mask}
         logits = self.model(**given).logits
         return logits, frames_of(self.model, attention_mask.sum(1))

@@ -51,6 +51,8 @@ _TAKES = "mm_encoder_outputs"
 #: Its argument for tokens that have experts of pictures, of models with such experts.
 _ROUTES = "moe_mm_token_type_ids"
 _KINDS = "image", "video"
+#: The module between a vision tower and a language model, which some forwards call where they merge features.
+_PROJECTOR = "multi_modal_projector"
 #: What makes masks, and its argument for tokens that see one another.
 _MASKS, _BLOCKS = "create_masks_for_generate", "block_sequence_ids"
 _SUMS = Tensor.__add__, Tensor.add, torch.add
@@ -162,6 +164,8 @@ class Step(decoding.Step):
         arguments = inspect.signature(model.forward).parameters
         if _ROUTES in arguments:
             types[_ROUTES] = _of_pictures(self.model.config, input_ids)
+        if projector := getattr(model, _PROJECTOR, None):  # features come behind it
+            swaps.append((projector, "forward", lambda rows, *_, **__: rows))
         if _TAKES not in arguments or self.media.around or self.media.embedded:
             given, embed = {}, model.get_input_embeddings()
             plain = embed.forward

@@ -13,13 +13,14 @@ from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Shape
 from qeff_zoo.speculators import ASSISTANT, DRAFT, HEADS
 from qeff_zoo.tasks import (
-    FEATURE_EXTRACTION,
     TEXT_GENERATION,
     Part,
     Task,
     Tracing,
-    looks_ahead,
+    bidirectional_by,
+    find,
     named,
+    tasks_of,
 )
 from qeff_zoo.weights import kv_heads
 
@@ -125,11 +126,12 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
         found += checkpoint.speculator.problems(checkpoint.name, checkpoint.text_config)
     if request.kv_heads is not None:
         found += kv_heads.problems(checkpoint.name, checkpoint.config, recipe, request.kv_heads)
-    if looks_ahead(checkpoint.config):
+    if field := bidirectional_by(checkpoint.config):
+        others = [one for one in tasks_of(recipe) if not find(one).has_head]
+        advice = f"choose {' or '.join(others)} with --task" if others else "use another model"
         found.append(
-            f"{checkpoint.name!r} lets every token see those after it (`use_bidirectional_attention` is "
-            f"{checkpoint.config['use_bidirectional_attention']!r} in config.json), so that no text can be generated "
-            f"token by token. Expected a causal model; choose {FEATURE_EXTRACTION} with --task."
+            f"{checkpoint.name!r} lets every token see those after it (`{field}` is {checkpoint.config[field]!r} in "
+            f"config.json), so that no text can be generated token by token. Expected a causal model; {advice}."
         )
     return found
 

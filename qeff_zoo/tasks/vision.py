@@ -20,6 +20,7 @@ The forward that is traced is transformers' own, up to where it would merge the 
 import inspect
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -42,6 +43,20 @@ from qeff_zoo.transforms import towers
 #: Layouts of models that must be told how large a picture was, of which a tile is one alone here.
 _TILED = ("lines",)
 _ALONE = {"image_size_to_num_patches": lambda **_: 1}
+
+
+#: Attribute of a module that has the number of rows for each number of patches.
+_ROWS_OF = "patch_to_query_dict"
+
+
+class _Any:
+    """Equal to every number of patches."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
 
 
 class Picture(nn.Module):
@@ -73,7 +88,13 @@ class Picture(nn.Module):
             told[self.images.mask] = torch.ones(1, 1, dtype=torch.bool)
         module = sys.modules[type(self.model).__module__]
         alone = {name: one for name, one in _ALONE.items() if hasattr(module, name)}
-        with swapped(unread(self.model)), mock.patch.dict(vars(module), alone), Concrete(), noted:
+        with (
+            swapped(unread(self.model)),
+            mock.patch.dict(vars(module), alone),
+            self._of_square(),
+            Concrete(),
+            noted,
+        ):
             if self.images.added:
                 every = self.model.get_image_features(**told).deepstack_features
                 return tuple(rows_of(rows) for _, rows in every)
@@ -82,6 +103,16 @@ class Picture(nn.Module):
             self.model(input_ids=self.tokens, **told)
         rows = rows_of(noted.features)
         return (torch.cat([rows, rows_of(noted.around)]) if noted.around else rows,)
+
+    def _of_square(self) -> Any:
+        """Let a forward make as many rows as of the square that a processor pads to, though it is given no padding."""
+        if not self.images.filled:
+            return nullcontext()
+        vision = self.model.config.vision_config
+        patches = (vision.image_size // vision.patch_size) ** 2
+        module = next(one for one in self.model.modules() if hasattr(one, _ROWS_OF))
+        rows = getattr(module, _ROWS_OF)[patches]
+        return mock.patch.object(module, _ROWS_OF, {_Any(): rows})
 
     def _of_layers(self, told: Mapping[str, Any]) -> tuple[Tensor, ...]:
         """Return the rows of features, those that are added later, and all of them again, finer."""

@@ -58,6 +58,7 @@ def attend(
         raise NotImplementedError(
             f"{type(module).__name__} passes {present}, which the attention op does not compute."
         )
+    _require_window(module, extra.get("sliding_window", getattr(module, "sliding_window", None)))
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     cap = float(softcap or 0.0)
     if attention_mask is None:
@@ -76,6 +77,15 @@ def attend(
         )
     sinks = s_aux.reshape(-1)
     return torch.ops.qeff_zoo.sink_attention(query, key, value, attention_mask, sinks, scale), None
+
+
+def _require_window(module: nn.Module, window: int | None) -> None:
+    """Refuse a sliding window without keys; a config may well have one that none of its layers uses."""
+    if window is not None and window <= 0:
+        raise UnsupportedModelError(
+            f"{type(module).__name__} has a `sliding_window` of {window}: no token attends to any key, not even its "
+            "own. Expected at least 1; give the window that the checkpoint was trained with, or null for none."
+        )
 
 
 def additive_mask(
@@ -162,11 +172,8 @@ def _tried_window(mask_function: Callable[..., Tensor]) -> int | None:
     if isinstance(allowed(near, near), FakeTensor):  # it reads numbers that a trace does not have
         return None
     window = int(allowed(far[-1:], torch.arange(_FAR)).sum())
-    if window == 0:
-        raise UnsupportedModelError(
-            "A layer's mask lets a token see none at all, not even itself: the config has a `sliding_window` of 0. "
-            "Expected at least 1; give the window that the checkpoint was trained with, or null for none."
-        )
+    if window == 0:  # a mask that no layer uses; see `attend`
+        return None
 
     def is_causal(queries: Tensor, keys: Tensor) -> bool:
         seen = (keys <= queries[:, None]) & (keys > queries[:, None] - window)

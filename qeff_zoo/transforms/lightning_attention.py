@@ -23,8 +23,7 @@ def apply(model: Any) -> int:
     mixers = [m for m in model.modules() if type(m).__name__.endswith("LightningAttention")]
     for mixer in mixers:
         give(mixer, _forward)
-    if mixers:
-        model.base_model.register_forward_pre_hook(_without_own_cache, with_kwargs=True)
+    model.base_model.register_forward_pre_hook(_without_own_cache, with_kwargs=True)
     return len(mixers)
 
 

@@ -23,6 +23,8 @@ def forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights
     Returns:
         (tokens, hidden).
     """
+    if self.gate_up_proj is None:  # every expert returns its input
+        return hidden_states * top_k_weights.sum(-1, keepdim=True)
     idle = torch.where(top_k_index >= self.num_routed_experts, top_k_weights, 0.0)
     linear, stack = torch.ops.qeff_zoo.routed_linear, self.gate_up_proj[: self.num_routed_experts]
     gate, up = linear(hidden_states[:, None], top_k_index, stack).chunk(2, dim=-1)

@@ -15,6 +15,7 @@ from qeff_zoo.validation import drawings
 
 _STEPS = 8  # decode calls in a row
 _ROWS = 4  # of a wide batch, so many get tokens
+_TEXTS = 16  # of an encoder, at least
 _LEAST_CONTINUOUS = 4  # positions in which a request can outlive another
 #: Drafts of a layer that are compared at each position: its own of the model's states, and one of its own states.
 LAYER_ANSWERS = 2
@@ -326,15 +327,18 @@ def tokens_of_layer(sequence: Sequence[int], position: int) -> list[int]:
 
 def sound_stages(sizes: EncoderSizes) -> tuple[list[EncoderStage], list[int]]:
     """Write the stages of a package that reads whole sounds, the shortest of which are long enough for some frames."""
-    return encoder_stages(sizes, shortest=sizes.seq_lens[0] // 10)
+    return encoder_stages(sizes, shortest=sizes.seq_lens[0] // 10, enough=0)
 
 
-def encoder_stages(sizes: EncoderSizes, shortest: int = 3) -> tuple[list[EncoderStage], list[int]]:
+def encoder_stages(
+    sizes: EncoderSizes, shortest: int = 3, enough: int = _TEXTS
+) -> tuple[list[EncoderStage], list[int]]:
     """Write the stages of a package that reads whole texts.
 
     Args:
         sizes: Of the package.
         shortest: Length of the shortest of several in a batch, where there is room for it.
+        enough: Sequences that there are at least, so that a mean over them says something.
 
     Returns:
         The stages, and the lengths of the sequences they name.
@@ -357,6 +361,10 @@ def encoder_stages(sizes: EncoderSizes, shortest: int = 3) -> tuple[list[Encoder
         uneven = [max(least, n) for n in (seq_len // 2, seq_len - 1, least, seq_len // 3)]
         for start in range(0, len(uneven), rows):
             padded.append(call(seq_len, uneven[start : start + rows]))
+    least = min(max(3, shortest), sizes.seq_lens[0])
+    for number in range(0, enough - len(lengths), rows):
+        wanted = [least + (number + row) % (sizes.seq_lens[0] - least + 1) for row in range(rows)]
+        padded.append(call(sizes.seq_lens[0], wanted))
     return [*stages, EncoderStage(name="padded_batch", calls=tuple(padded))], lengths
 
 

@@ -80,7 +80,13 @@ def _of_stage(stage: Stage) -> list[Fault]:
         return [Fault(stage=stage.name, kind="extra", words=words, stops=stops)]
     if not starts:
         return []
-    first = min(starts.values())
-    words = f"positions off by one from {first} on"
     stops = {number: stop for number, stop in stops.items() if number in starts}
-    return [Fault(stage=stage.name, kind="position", words=words, starts=starts, stops=stops)]
+    return [
+        Fault(
+            stage=stage.name,
+            kind="position",
+            words="positions off by one",
+            starts=starts,
+            stops=stops,
+        )
+    ]

@@ -15,7 +15,7 @@ checks must notice.
 
 import importlib.metadata
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import adapter_axis, adapters_in, source_in
 from qeff_zoo.runtime.sessions import Opening
 from qeff_zoo.tasks import find
+from qeff_zoo.validation import image_arrays, text
 from qeff_zoo.validation.costs import as_shipped, measure
 from qeff_zoo.validation.parity import (
     TOLERANCES,
@@ -36,6 +37,7 @@ from qeff_zoo.validation.parity import (
     Canary,
     Check,
     Judge,
+    Tolerance,
     measure_floor,
     relative_errors,
 )
@@ -45,6 +47,7 @@ from qeff_zoo.validation.trials import Key, Progress, Trial, try_package
 
 __all__ = ["Record", "validate"]
 
+_DEVICE = "device"  # variant of the reference
 _TOP = 16  # logits of a position that are kept as evidence
 
 
@@ -56,6 +59,7 @@ def validate(
     threads: int | None = None,
     progress: Progress | None = None,
     opening: Opening | None = None,
+    exact: Opening | None = None,
 ) -> Record:
     """Compare a package with Hugging Face's model.
 
@@ -65,8 +69,9 @@ def validate(
         level: "tiny" for a recipe's tiny model; with real weights what the target's programs prove.
         threads: CPU threads of the package and of the reference; None for one per physical core.
         progress: Told of every step.
-        opening: Opens what predicts the package's programs on this machine, which are then compared in their place, and
-            with Hugging Face's model in the device's numerics as well.
+        opening: Opens what predicts the package's programs on this machine, in the device's numerics, for a device
+            that is not here.
+        exact: Opens the same programs without the device's rounding of activations and states.
 
     Raises:
         ParityError: The reference does not run. A package that disagrees is not an error: see `Record.passed`.
@@ -78,13 +83,17 @@ def validate(
     """
     step = progress or (lambda steps: None)
     with Reference(threads) as process:  # it starts while the package runs
-        trial = try_package(package, threads, step, opening or unrounded(package))
-        shipped = None
-        if opening is None and rounding_of(package).int8_activations:
-            shipped = try_package(package, threads, step)
+        exact = exact or unrounded(package)
+        trial = try_package(package, threads, step, exact)
+        shipped = try_package(package, threads, step, opening) if exact else None
         device = DeviceNumerics.of_program(package.manifest["programs"][0]) if opening else None
         reference = ask(process, package, checkpoint, trial, device=device, progress=step)
-    return judge(package, trial, reference, shipped=shipped, level=level, device=device)
+    record = judge(package, trial, reference, shipped=shipped, level=level, device=device)
+    source = (
+        checkpoint if isinstance(checkpoint, Path) else checkpoint.companions["config.json"].parent
+    )
+    images = image_arrays.compare(package.path, source)
+    return replace(record, reported={**record.reported, **images})
 
 
 def rounding_of(package: Package) -> Numerics:
@@ -121,9 +130,11 @@ def ask(
         progress: Called after every step.
     """
     rounding, chosen = rounding_of(package), _chosen(trial)
-    request = _request(package, checkpoint, trial, rounding)
+    tolerance = TOLERANCES[_row(rounding, device)]
+    request = _request(package, checkpoint, trial, rounding, tolerance)
     request["device"] = device and asdict(device)
-    request["tolerance"] = asdict(TOLERANCES[_row(rounding, device)])
+    request["text"] = text.request_of(package)
+    request["tolerance"] = asdict(tolerance)
     request["runs"] = [run.sequence for run in trial.runs] if chosen else []
     sounds = {f"sound.{number}": sound for number, sound in enumerate(trial.sounds)}
     return process.ask(request, progress, {**chosen, **shown(trial), **sounds})
@@ -144,17 +155,21 @@ def judge(
         package: As for `validate`.
         trial: Its answers, without the rounding of activations.
         reference: Answers to the same questions.
-        shipped: Its answers as it ships; None if it rounds no activations.
+        shipped: Its answers as it ships, or as predicted; None if it rounds no activations.
         level: As for `validate`.
         device: As for `ask`.
     """
     rounding = rounding_of(package)
     judges = _judges(package, reference, rounding, level, device=device)
-    right = _judged(rounding)
-    costs = measure(trial, shipped, reference, right, find(package.task).answers)
+    right, rounded = _judged(rounding, device), None if device else shipped
+    costs = measure(trial, rounded, reference, right, find(package.task).answers)
     return Record(
         level=level,
-        checks=[*_judge(trial, reference, judges), *as_shipped(costs, judges[right])],
+        checks=[
+            *_judge(trial, shipped or trial, reference, judges),
+            *as_shipped(costs, judges[right]),
+            *text.judge(package, reference.about["text"], level),
+        ],
         reported=_report(trial, shipped, reference, judges),
         costs=costs.as_dict(),
         versions=_versions(package, reference),
@@ -163,13 +178,17 @@ def judge(
     )
 
 
-def _judged(rounding: Numerics) -> str:
-    """Return the variant of the reference that has the package's weights."""
-    return "rounded" if rounding.rounds_weights else "reference"
+def _judged(rounding: Numerics, device: DeviceNumerics | None) -> str:
+    """Return the variant of the reference that has the package's weights; a device's are float16 at most."""
+    return "rounded" if device or rounding.rounds_weights else "reference"
 
 
 def _request(
-    package: Package, checkpoint: Checkpoint | Path, trial: Trial, rounding: Numerics
+    package: Package,
+    checkpoint: Checkpoint | Path,
+    trial: Trial,
+    rounding: Numerics,
+    tolerance: Tolerance,
 ) -> dict[str, Any]:
     """Write down what the reference is asked: see `qeff_zoo.validation.reference`."""
     located = (
@@ -191,8 +210,8 @@ def _request(
         "greedy": trial.greedy and {"prompt": trial.greedy[0], "length": len(trial.greedy[1])},
         "numerics": rounding.as_dict(),
         "noise": {
-            "factor": TOLERANCES[_row(rounding)].factor,
-            "least": TOLERANCES[_row(rounding)].least,
+            "factor": tolerance.factor,
+            "least": tolerance.least,
         },
         "stages": {
             stage: [(number, index) for number, index, _ in keys]
@@ -202,10 +221,15 @@ def _request(
     }
 
 
-def _row(rounding: Numerics, device: DeviceNumerics | None = None) -> str:
-    """Return the row of the table for products as the package computes them when it is compared."""
-    if device and device.states:
-        return device.states
+def _row(rounding: Numerics, device: DeviceNumerics | None) -> str:
+    """Return the row of the table for products as the package computes them when it is compared.
+
+    Args:
+        rounding: Of the package.
+        device: Whose numerics are predicted, and are left out in this comparison.
+    """
+    if device:
+        return "fp32"
     if rounding.activations == "float16":
         return "fp16"
     return "parts" if rounding.int8_activations else "fp32"
@@ -272,15 +296,17 @@ def _judges(
         exact += (
             " rounded as the package computes" if storage == "stored" else f" rounded to {storage}"
         )
-    row, told = _row(rounding), _told(package)
+    elif device:
+        exact += " of float16 weights"
+    told = _told(package)
     # variant -> what it is, the row of the table, and variants that are as right
-    held: dict[str, tuple[str, str, list[str]]] = {_judged(rounding): (exact, row, right)}
+    held: dict[str, tuple[str, str, list[str]]] = {
+        _judged(rounding, device): (exact, _row(rounding, device), right)
+    }
     if device:
-        if device.states:
-            held = {_judged(rounding): (exact, device.states, ["device"])}
         what = " + ".join(filter(None, (device.activations, device.weights, device.states)))
         # Noise takes a state to the other side of int8's roundings, which is what sets two such answers apart.
-        held["device"] = (what, device.states or row, ["device_noise"])
+        held[_DEVICE] = (what, device.states or "fp16", ["device_noise"])
     judges = {}
     for variant, (dtype, row, others) in held.items():
         pairs = [(reference.all(variant), reference.all(other)) for other in others]
@@ -302,19 +328,14 @@ def _judges(
 
 
 def _deciding(judges: Mapping[str, Judge], reference: Answers) -> dict[str, Judge]:
-    """Leave out comparisons with what is not rounded where they judge nothing.
-
-    Where a model chooses, of experts or of keys, a rounded one may choose others. So may a device's, which is not told
-    of other choices that are as right.
-    """
+    """Leave out the comparison in a device's numerics where a model chooses experts or keys: it may choose others."""
     made = reference.about["choices"]["made"]
-    names = [name for name in judges if not (made and name == "device")]
-    *losses, last = names
-    kept = [name for name in losses if not made and judges[name].decides]
-    return {name: judges[name] for name in (*kept, last)}
+    return {name: judge for name, judge in judges.items() if not (made and name == _DEVICE)}
 
 
-def _judge(trial: Trial, reference: Answers, judges: Mapping[str, Judge]) -> list[Check]:
+def _judge(
+    trial: Trial, shipped: Trial, reference: Answers, judges: Mapping[str, Judge]
+) -> list[Check]:
     checks: list[Check] = []
     deciding = _deciding(judges, reference)
     noticed = reference.about["noticed"]
@@ -330,14 +351,17 @@ def _judge(trial: Trial, reference: Answers, judges: Mapping[str, Judge]) -> lis
             check
             for variant, judge in deciding.items()
             for check in judge.judge(
-                stage, reference.at(variant, keys), trial.answers[stage], canary
+                stage,
+                reference.at(variant, keys),
+                (shipped if variant == _DEVICE else trial).answers[stage],
+                canary,
             )
         ]
-        if stage in trial.drawn:
+        if stage in shipped.drawn:
             judge = next(iter(deciding.values()))
-            found.append(judge.drawn(stage, trial.answers[stage], trial.drawn[stage], canary))
+            found.append(judge.drawn(stage, shipped.answers[stage], shipped.drawn[stage], canary))
         if not any("canary" in check for check in found):
-            variant, judge = list(deciding.items())[-1]
+            variant, judge = next(iter(deciding.items()))
             found.append(judge.uncaught(stage, reference.at(variant, keys), canary))
         told = _told_choices(keys, reference)
         checks += [{**check, **told} for check in found]
@@ -364,6 +388,12 @@ def _report(
         reported["not_applied"] = (
             f"The checkpoint says how {' and '.join(left_out)} are rounded; neither the package nor the reference "
             "does so."
+        )
+    told = next(iter(judges.values())).against.get("told", {})
+    if factors := told.get("rope_factors"):
+        reported["rope_factors"] = (
+            f"longrope's {factors} factors rotate every text, in the package and in the reference. transformers "
+            "chooses in every call: its cached decode of a text that crosses the original context differs."
         )
     not_judged = judges.keys() - _deciding(judges, reference).keys()
     if not_judged:

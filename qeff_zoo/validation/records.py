@@ -56,6 +56,7 @@ class Record:
         return [
             f"{check['stage']}: {check['metric']} is {check['value']}, expected "
             f"{check['op']} {check['threshold']} (against {check['against']['dtype']})"
+            + (f": {check['note']}" if "note" in check else "")
             for check in self.checks
             if not check["passed"]
         ]

@@ -40,6 +40,7 @@ import transformers
 
 from qeff_zoo import tasks
 from qeff_zoo.numerics import DeviceNumerics, Numerics
+from qeff_zoo.validation import reference_text
 from qeff_zoo.validation.reference_choices import Choices
 from qeff_zoo.validation.reference_damage import damaged
 from qeff_zoo.validation.reference_device import computing_as
@@ -51,6 +52,7 @@ from qeff_zoo.validation.reference_numerics import (
     Widest,
     compute_in_float64,
     in_float16,
+    round_matrices_to_float16,
     round_weights,
 )
 from qeff_zoo.validation.reference_subjects import Answers, answers_of, read_request
@@ -91,6 +93,7 @@ def main(arguments: Sequence[str]) -> None:
         "noticed": noticed,
         "greedy": greedy,
         "choices": choices.summary(),
+        "text": reference_text.answer(request),
         **about_quantization(request),
     }
     assert_unpatched()
@@ -109,7 +112,9 @@ def _run_variants(
     orders = by_parameter(model, weights.tensors, weights.orders) if weights else {}
     left_sides = round_weights(model, numerics.matrices, orders)
     judged = "reference"
-    if numerics.rounds_weights:
+    if request.get("device"):
+        round_matrices_to_float16(model)
+    if numerics.rounds_weights or request.get("device"):
         judged = "rounded"
         runs["rounded"] = answers.alone(choices.note)
         found |= losses.measure("rounded") if losses else {}
@@ -121,17 +126,15 @@ def _run_variants(
             found |= losses.measure("simulated") if losses else {}
         with damaged(answers.halves):
             runs["swapped"] = answers.alone()
-    if numerics.activations == "float16":
+    if numerics.activations == "float16" and not request.get("device"):
         runs["half"] = _in_float16(model, answers, choices)
     told = _run_told(answers, choices)
     others = [runs[name] for name in ("noise", "half") if name in runs]
-    expected = runs[judged]
+    kind = tasks.find(request["task"]).answers
+    damages, noticed = Noticing(model, answers, request, kind, runs[judged], others).run()
     if request.get("device"):
         runs |= _run_device(model, DeviceNumerics(**request["device"]), answers, choices)
-        expected, others = runs["device"], [runs["device_noise"]]
-    kind = tasks.find(request["task"]).answers
-    damages, noticed = Noticing(model, answers, request, kind, expected, others).run()
-    if not numerics.rounds and "device" not in runs and _is_small(model):
+    elif not numerics.rounds and _is_small(model):
         runs["double"] = _in_float64(model, answers, choices)
     arrays = {
         f"{variant}.{number}": array
@@ -188,9 +191,8 @@ def _run_told(answers: Answers, choices: Choices) -> dict[str, Array]:
     told = {}
     for run in choices.differing():
         number = choices.runs[run]
-        array = answers.told(number, choices.length(run), choices.tell(run))
-        if any(choices.told[run]):
-            told[f"{number}.{run}"] = array
+        # A text by itself may also choose another of equal scores than as the beginning of a longer one.
+        told[f"{number}.{run}"] = answers.told(number, choices.length(run), choices.tell(run))
     return told if choices.excused else {}
 
 

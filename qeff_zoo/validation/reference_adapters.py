@@ -19,6 +19,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming, rename_source_key
 from transformers.pytorch_utils import Conv1D
 
+_NAME = re.compile(r"\.default(?=\.weight$|\.bias$|$)")
 _OF_PEFT = re.compile(r"^base_model\.model\.|(?<=\.)(?:base_layer|modules_to_save)\.")
 
 
@@ -35,19 +36,31 @@ def merge(model: Any, adapters: Sequence[Mapping[str, Any]]) -> None:
     for told in adapters:
         folder = Path(told["folder"])
         config = json.loads((folder / "adapter_config.json").read_bytes())
-        saved = load_file(folder / "adapter_model.safetensors")
+        stored = load_file(folder / "adapter_model.safetensors")
+        saved = {_NAME.sub("", name): tensor for name, tensor in stored.items()}
         _merge_stacks(model, config, saved, told["weight"])
         tensors = {_OF_PEFT.sub("", name): tensor.float() for name, tensor in saved.items()}
         for name, tensor in tensors.items():
             if ".lora_" not in name:
                 path, _, parameter = name.rpartition(".")
-                getattr(_find(model, path), parameter).data.copy_(tensor)
+                layer = _find(model, path)
+                _untie(model, layer, parameter)
+                getattr(layer, parameter).data.copy_(tensor)
         modules = {name.rpartition(".lora_")[0] for name in tensors if ".lora_" in name}
         for module in sorted(modules):
             mark = f"{module}.lora_"
             own = {name[len(mark) :]: one for name, one in tensors.items() if name.startswith(mark)}
             layer = _find(model, module)
+            _untie(model, layer, "weight")
             _merge_layer(layer, own, told["weight"] * _scaling(config, module), module)
+
+
+def _untie(model: Any, layer: Any, name: str) -> None:
+    """Give a layer a copy of a parameter that others share: an adapter changes the layer alone."""
+    parameter = getattr(layer, name)
+    every = (one for _, one in model.named_parameters(remove_duplicate=False))
+    if sum(one is parameter for one in every) > 1:
+        setattr(layer, name, nn.Parameter(parameter.detach().clone(), requires_grad=False))
 
 
 def _find(model: Any, path: str) -> nn.Module:

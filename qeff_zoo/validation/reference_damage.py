@@ -105,19 +105,22 @@ def _damaged(model: Any, damage: HeadDamage) -> Iterator[str]:
 
 def _mixer_output(model: Any, heads: int, *, in_last: bool) -> tuple[str, nn.Module]:
     """Return the layer that joins the heads: the last matrix of the first or last attention, or of its substitute."""
-    modules = list(model.named_modules())[:: -1 if in_last else 1]
+    modules = list(model.named_modules())
     width = getattr(model.config.get_text_config(), "hidden_size", None)
-    attentions = [item for item in modules if "Attention" in type(item[1]).__name__]
+    attentions = [item for item in modules if type(item[1]).__name__.endswith("Attention")]
     # A whole layer may have that in its name, and ends with a matrix of its MLP.
-    attentions.sort(key=lambda item: not type(item[1]).__name__.endswith("Attention"))
+    layers = [item for item in modules if "Attention" in type(item[1]).__name__]
     mixers = [item for item in modules if hasattr(item[1], "layer_idx")]
-    for path, module in [*attentions, *mixers]:
+    parts = [_outermost(attentions), attentions, layers, mixers]
+    if in_last:
+        parts, modules = [found[::-1] for found in parts], modules[::-1]
+    for path, module in (item for found in parts for item in found):
         within = [item for item in module.named_modules() if isinstance(item[1], _MATRICES)]
         # Those of its own, not of what chooses its keys.
-        layers = [item for item in within if "." not in item[0]] or within
+        matrices = [item for item in within if "." not in item[0]] or within
         # It returns what the model adds to its tokens; a gate behind it does not.
-        whole = [item for item in layers if _outputs(item[1]) == width]
-        for name, layer in (whole or layers)[-1:]:
+        whole = [item for item in matrices if _outputs(item[1]) == width]
+        for name, layer in (whole or matrices)[-1:]:
             if heads > 1 and _inputs(layer) % heads == 0:
                 return f"{path}.{name}", layer
     # What has convolutions alone mixes pixels in one that does not read colors.
@@ -125,6 +128,12 @@ def _mixer_output(model: Any, heads: int, *, in_last: bool) -> tuple[str, nn.Mod
         if isinstance(module, nn.Conv2d) and module.in_channels > _COLORS:
             return path, module
     raise ValueError(f"{type(model).__name__} has no attention with several heads to damage.")
+
+
+def _outermost(modules: Sequence[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
+    """Leave out modules within others of the list."""
+    paths = tuple(f"{path}." for path, _ in modules)
+    return [(path, module) for path, module in modules if not path.startswith(paths)]
 
 
 def _inputs(layer: Any) -> int:

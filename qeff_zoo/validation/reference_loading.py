@@ -16,6 +16,7 @@ from torch import nn
 from qeff_zoo import architectures, tasks
 from qeff_zoo.validation.reference_adapters import merge
 from qeff_zoo.validation.reference_formats import Weights, left_out, open_weights
+from qeff_zoo.validation.reference_formats.arranged import arranged
 
 _ENDLESS = 1 << 40  # tokens
 
@@ -44,7 +45,7 @@ def load_model(request: Mapping[str, Any], task: str, rope_factors: str | None) 
         with torch.device("meta"):  # an automatic class takes no weights without a name
             empty = auto.from_config(config)
         auto = type(empty)
-        tensors = weights.tensors if weights else _gguf_tensors(gguf, empty)
+        tensors = arranged(weights.tensors, empty) if weights else _gguf_tensors(gguf, empty)
         source = {
             "pretrained_model_name_or_path": None,
             "config": empty.config,
@@ -78,7 +79,7 @@ def load_model(request: Mapping[str, Any], task: str, rope_factors: str | None) 
 def _gguf_tensors(paths: Sequence[str], empty: Any) -> Mapping[str, Any]:
     from qeff_zoo.validation.reference_formats.gguf_files import open_tensors
 
-    names = [name for name, _ in empty.named_parameters()]
+    names = list(empty.state_dict())
     return open_tensors([Path(path) for path in paths], empty.config.get_text_config(), names)
 
 

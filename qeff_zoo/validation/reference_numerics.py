@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from qeff_zoo import mx
 from qeff_zoo.numerics import RoundedMatrix
 from qeff_zoo.validation.reference_formats.orders import Orders, order_of
 from qeff_zoo.weights.quantization import round_trip
@@ -154,6 +155,13 @@ def in_float16(model: nn.Module) -> Iterator[None]:
     finally:
         for name, parameter in model.named_parameters():
             parameter.data = wide[name]
+
+
+def round_matrices_to_float16(model: nn.Module) -> None:
+    """Round all weights but vectors to float16, in place, as programs for a device hold them."""
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data.copy_(torch.from_numpy(mx.to_float16_and_back(parameter.data.numpy())))
 
 
 def _rounded(stored: Tensor, matrix: RoundedMatrix) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qeff_zoo.errors import CheckpointError
+from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 from qeff_zoo.media.crops import squares_of
 from qeff_zoo.media.sound_processor import ROWS
 from qeff_zoo.runtime.any_to_any import AnyToAnySession
@@ -104,7 +104,7 @@ def _pictures(session: Any) -> Iterator[Prepared]:
     random = np.random.default_rng(0)
     if any(session.told.get(name) for name in ("layout", "crossing", "column")):
         # Without settings of a processor there is one tile of each, as below.
-        with suppress(CheckpointError):
+        with suppress(CheckpointError, UnsupportedModelError):
             for size in cycle(_PIXELS):
                 yield session.prepare(random.integers(0, 256, (*size, 3), np.uint8))
     for size in cycle(_SIZES):

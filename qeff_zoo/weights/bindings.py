@@ -10,13 +10,14 @@ torch: `problems_of` tells whether old bindings fit.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
+from qeff_zoo.weights import taken_apart
 from qeff_zoo.weights.expressions import (
     Expression,
     Tensors,
@@ -54,13 +55,21 @@ class Binding:
     doubled: Mapping[str, Expression]
 
 
-def bind(model: Any, tensors: Tensors, needed: Iterable[str] | None = None) -> Binding:
+def bind(
+    model: Any,
+    tensors: Tensors,
+    needed: Iterable[str] | None = None,
+    linear: Collection[str] = (),
+    untied: Collection[str] = (),
+) -> Binding:
     """Find what every parameter and persistent buffer is made of.
 
     Args:
         model: A `PreTrainedModel`, on the meta device if need be.
         tensors: The checkpoint's.
         needed: State_dict names that must be found; None for all.
+        linear: Tensors that are matrices of linear layers whatever the model has there: quantizers replace `Conv1D`.
+        untied: See `qeff_zoo.export.loader.build_meta`.
 
     Raises:
         CheckpointError: Tensors are missing or of another shape; lists all of them.
@@ -68,7 +77,8 @@ def bind(model: Any, tensors: Tensors, needed: Iterable[str] | None = None) -> B
     """
     places = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     expressions, unused, problems = _converted(model, tensors, places)
-    doubled = _tie(model.all_tied_weights_keys, expressions)
+    _turn(model, expressions, linear)
+    doubled = _tie(model.all_tied_weights_keys, expressions, untied)
     optional = {name for name, _ in model.named_buffers()}
     wanted = places.keys() if needed is None else set(needed)
     problems += [
@@ -116,7 +126,7 @@ def problems_of(
 def broken_ties(binding: Binding, source: TensorSource) -> list[str]:
     """Name the tied parameters that the checkpoint stores again with other values.
 
-    transformers does not tie these; build the model with `tie_word_embeddings` false instead.
+    transformers does not tie these either.
 
     Args:
         binding: Of a model whose config ties them.
@@ -152,12 +162,12 @@ def _converted(
     )
     expressions: dict[str, Expression] = {}
     groups: dict[str, tuple[Any, list[tuple[str, str]]]] = {}
-    unused: list[str] = []
+    unused: dict[str, str] = {}
     for name in sorted(tensors, key=dot_natural_key):
         place, pattern = names.find(name)
         if place not in places or (pattern is None and place in expressions):
             if not _is_ignored(model, place):
-                unused.append(name)
+                unused[place] = name
         elif pattern is None:
             expressions[place] = name
         else:
@@ -168,7 +178,24 @@ def _converted(
             expressions |= _convert(model, converter, place, members, tensors)
         except (RuntimeError, ValueError, IndexError, AttributeError) as error:
             problems.append(f"Cannot convert {members[0][1]!r} to {place!r}: {error}")
-    return expressions, tuple(unused), problems
+    unbound = {place: shape for place, shape in places.items() if place not in expressions}
+    joined = taken_apart.joined(model, unbound, unused, tensors)
+    used = {source for made in joined.values() for source in sources_of(made)}
+    return (
+        expressions | joined,
+        tuple(name for name in unused.values() if name not in used),
+        problems,
+    )
+
+
+def _turn(model: Any, expressions: dict[str, Expression], linear: Collection[str]) -> None:
+    """Transpose matrices of linear layers where the model has `Conv1D`, (in, out)."""
+    from transformers.pytorch_utils import Conv1D
+
+    for path, module in model.named_modules() if linear else ():
+        made = expressions.get(f"{path}.weight")
+        if isinstance(module, Conv1D) and isinstance(made, str) and made in linear:
+            expressions[f"{path}.weight"] = transpose(0, 1, made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,15 +228,21 @@ def _is_ignored(model: Any, place: str) -> bool:
     return any(re.search(pattern, place) for pattern in patterns)
 
 
-def _tie(ties: Mapping[str, str], expressions: dict[str, Expression]) -> dict[str, Expression]:
-    """Give every tied name the value of the first of its group that the checkpoint has."""
+def _tie(
+    ties: Mapping[str, str], expressions: dict[str, Expression], untied: Collection[str]
+) -> dict[str, Expression]:
+    """Bind every tied name to the first of its group that the checkpoint has.
+
+    A name that was untied keeps the checkpoint's own value, if there is one.
+    """
     groups: dict[str, list[str]] = {}
     for target, origin in ties.items():
         groups.setdefault(origin, [origin]).append(target)
     doubled: dict[str, Expression] = {}
     for members in groups.values():
-        stored = [name for name in members if name in expressions]
-        for name in members if stored else ():
+        stored = sorted((name for name in members if name in expressions), key=untied.__contains__)
+        own = {*untied}.intersection(stored)
+        for name in [one for one in members if one not in own] if stored else ():
             if name in stored[1:] and expressions[name] != expressions[stored[0]]:
                 doubled[name] = expressions[name]
             expressions[name] = expressions[stored[0]]

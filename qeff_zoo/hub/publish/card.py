@@ -153,8 +153,15 @@ def _legend(index: Index) -> str:
         "digests of adapters that were merged into its weights. It leads to the "
         "manifest, which has every choice, every file's digest, and the figures of the comparison."
     )
-    return f"{names}\n\nWhat *validated* means:\n\n{proofs}" + (
-        f"\n\nMade from:\n\n{made}" if made else ""
+    proved = "\n".join(
+        f"- {_plain(entry.variant)} {entry.key16}: {_plain(entry.proof)}"
+        for entry in sorted(index.entries, key=lambda entry: (entry.model, entry.path))
+        if entry.proof
+    )
+    return (
+        f"{names}\n\nWhat *validated* means:\n\n{proofs}"
+        + (f"\n\nWhat was proved:\n\n{proved}" if proved else "")
+        + (f"\n\nMade from:\n\n{made}" if made else "")
     )
 
 

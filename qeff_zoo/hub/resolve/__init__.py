@@ -13,6 +13,7 @@ from typing import Any, Unpack
 
 from qeff_zoo import registry
 from qeff_zoo.checkpoint import Place
+from qeff_zoo.checkpoint.weight_files import names_gguf
 from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.errors import (
     AdapterError,
@@ -148,6 +149,8 @@ def resolve(
     model_type = found.candidates[0].entry.model_type if found.candidates else None
     wanted = _wanted(asked, model_type, commit, key)
     if file := place.get("gguf_file"):
+        there = (str(one.entry.axes.get("gguf_file")) for one in found.candidates)
+        file = next((one for one in there if names_gguf(file, one)), file)
         wanted = replace(wanted, axes={**wanted.axes, "gguf_file": file})
     candidates = tuple(decide(found.candidates, wanted, found.notices, installed))
     verdict, problems = _verdict(found, candidates, asked, wanted, place)

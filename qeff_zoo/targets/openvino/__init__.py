@@ -57,7 +57,8 @@ class OpenvinoTarget(OrtTarget):
 
         lowered = super().lower(graph, program)
         onnx_passes.InlinePass()(lowered.model)  # OpenVINO knows no functions of a model
-        if found := obstacles.of(lowered.model):
+        codes = [one for one in lowered.ways.get("attention", ()) if one.startswith("portable")]
+        if found := obstacles.of(lowered.model, [self.ways[one] for one in codes]):
             raise CompileError(
                 f"Target {self.name!r} cannot run this model: {'; '.join(found)}. Expected caches of all keys that "
                 f"plain attention reads, and operators that OpenVINO has. Build it with --target ort."

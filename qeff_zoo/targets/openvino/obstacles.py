@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What OpenVINO 2026.4 lacks of a graph lowered for ONNX Runtime, or would compute otherwise without saying so."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import onnx_ir as ir
 
@@ -16,8 +16,13 @@ _PLAIN_INPUTS = 9  # up to the tables of rotary embeddings
 _PASTS = slice(3, 5)
 
 
-def of(model: ir.Model) -> list[str]:
-    """Return what stands in the way in a graph lowered for ONNX Runtime, one phrase each."""
+def of(model: ir.Model, portable: Collection[str]) -> list[str]:
+    """Return what stands in the way in a graph lowered for ONNX Runtime, one phrase each.
+
+    Args:
+        model: The graph.
+        portable: Why attentions are not computed by one kernel, in words.
+    """
     contrib = [node for node in model.graph.all_nodes() if node.domain == _CONTRIB]
     attentions = [node for node in contrib if node.op_type == _ATTENTION]
     cached = {value for node in attentions for value in node.inputs[_PASTS]}
@@ -26,7 +31,8 @@ def of(model: ir.Model) -> list[str]:
     found += sorted({what for node in attentions for what in _ignored(node)})
     states = [value for value in model.graph.inputs if state_of(value)]
     if kept := next((value for value in states if value not in cached), None):
-        found.append(f"{kept.name} is not a cache of an attention in one kernel")
+        why = "".join(f", and attention is {words}" for words in portable)
+        found.append(f"{kept.name} is not a cache of an attention in one kernel{why}")
     return found
 
 

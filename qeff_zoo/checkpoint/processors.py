@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of a checkpoint's processor, as transformers' own object holds them -> a package's `processor_settings.json`.
+
+A checkpoint's files name some settings; classes have defaults for the others, which differ between an image processor
+and the processor around it, and some are computed. So the object is loaded, and asked what it calls its image processor
+with.
+"""
+
+import importlib
+import json
+import sys
+from collections import UserDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from qeff_zoo.media.image_processor import HELD
+
+#: Errors of transformers' loaders where files are absent, contradict one another, or need a package.
+_UNLOADABLE = (
+    OSError, ImportError, ValueError, TypeError, KeyError, AttributeError, IndexError, RuntimeError,
+)  # fmt: skip
+#: Module of torchvision that transformers imports.
+_LEAF = "torchvision.transforms.v2.functional"
+_TEMPLATE = "chat_template.jinja"
+#: Arguments of a call that are no settings of an image processor.
+_OF_CALL = {"return_tensors", "data_format", "input_data_format", "device", "disable_grouping"}
+
+
+class _CalledError(Exception):
+    """Ends a processor's call where its image processor is called."""
+
+
+class _Recorder:
+    """Stand-in for an image processor that records the keyword arguments of its call."""
+
+    def __init__(self, held: Any) -> None:
+        self.held, self.options = held, dict[str, Any]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.held, name)
+
+    def __call__(self, *_: Any, **options: Any) -> Any:
+        self.options = options
+        raise _CalledError
+
+
+def write(source: Path, folder: Path) -> None:
+    """Write the settings of a checkpoint's processor; nothing where transformers has none for it.
+
+    Args:
+        source: Folder of the checkpoint's small files.
+        folder: The package.
+    """
+    processor = load(source)
+    if settings := held(processor):
+        (folder / HELD).write_text(json.dumps(settings, sort_keys=True), encoding="utf-8")
+    template = getattr(processor, "chat_template", None)
+    if isinstance(template, str) and not _has_template(folder):
+        (folder / _TEMPLATE).write_text(template, encoding="utf-8")
+
+
+def _has_template(folder: Path) -> bool:
+    named = folder / "tokenizer_config.json"
+    told = json.loads(named.read_text(encoding="utf-8")) if named.is_file() else {}
+    files = (folder / name for name in (_TEMPLATE, "chat_template.json"))
+    return "chat_template" in told or any(file.is_file() for file in files)
+
+
+def load(folder: Path) -> Any:
+    """Return transformers' processor of a folder, or its image processor alone; None if neither loads.
+
+    What needs torchvision is left out of a processor where that is not installed.
+    """
+    from transformers import AutoImageProcessor, AutoProcessor
+    from transformers.processing_utils import ProcessorMixin
+
+    with _quietly(), _without_torchvision():
+        try:
+            found = AutoProcessor.from_pretrained(folder, trust_remote_code=False)
+        except _UNLOADABLE:
+            found = None
+        if isinstance(found, ProcessorMixin):
+            return found
+        try:
+            return AutoImageProcessor.from_pretrained(folder, trust_remote_code=False)
+        except _UNLOADABLE:
+            return None
+
+
+def held(processor: Any) -> dict[str, Any]:
+    """Return the settings that transformers' processor uses.
+
+    Args:
+        processor: As of `load`.
+
+    Returns:
+        `image_processor`, settings of a call by name; of a processor of text, too, `image_token`, the text that stands
+        for an image in a prompt, and `add_special_tokens`, whether a prompt gets the tokenizer's special tokens.
+    """
+    found: dict[str, Any] = {}
+    images = getattr(processor, "image_processor", processor)
+    if hasattr(images, "valid_kwargs"):
+        names = sorted(images.valid_kwargs.__annotations__.keys() - _OF_CALL)
+        settings = {name: getattr(images, name, None) for name in names}
+        settings |= {k: v for k, v in options_of(processor).items() if k in settings}
+        settings = {name: _plain(value) for name, value in settings.items()}
+        unset = {name: False for name, one in settings.items() if one is None and name[:3] == "do_"}
+        kind = type(images).__name__
+        found["image_processor"] = {**settings, **unset, "image_processor_type": kind}
+    names = "image_placeholder_token", "image_token"
+    token = next(filter(None, (getattr(processor, name, None) for name in names)), None)
+    if token is not None:
+        found["image_token"] = str(token)
+    if getattr(processor, "tokenizer", None) is not None:
+        texts = _merged(processor).get("text_kwargs", {})
+        found["add_special_tokens"] = bool(texts.get("add_special_tokens", True))
+    return found
+
+
+def _merged(processor: Any) -> dict[str, Any]:
+    """Return the keyword arguments that a processor gives its parts, by part."""
+    tokenizer = getattr(processor, "tokenizer", None)
+    told = getattr(tokenizer, "init_kwargs", {})
+    merged: dict[str, Any] = processor._merge_kwargs(tokenizer_init_kwargs=told)
+    return merged
+
+
+def options_of(processor: Any) -> dict[str, Any]:
+    """Return the keyword arguments with which a processor calls its image processor."""
+    if not hasattr(processor, "_merge_kwargs"):
+        return {}
+    options: dict[str, Any] = _merged(processor).get("images_kwargs", {})
+    recorder = _Recorder(processor.image_processor)
+    with mock.patch.object(processor, "image_processor", recorder):
+        try:
+            processor._process_images([[]], **options)
+        except (_CalledError, *_UNLOADABLE):  # one that has no such step calls it as it is
+            pass
+    return {**options, **recorder.options}
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting as JSON has it."""
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if value is None or isinstance(value, str | bool | float):
+        return value
+    if isinstance(value, int):  # a member of an enumeration, too
+        return int(value)
+    return {str(key): _plain(one) for key, one in dict(value).items() if one is not None}
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Let transformers report nothing of what it loads."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+@contextmanager
+def _without_torchvision() -> Iterator[None]:
+    """Let a processor have no part of a kind that needs torchvision, if that is not installed."""
+    from transformers import processing_utils
+    from transformers.models.auto import processing_auto
+    from transformers.utils import is_torchvision_available
+
+    if is_torchvision_available():
+        yield
+        return
+    kinds, mixin = "MODALITY_TO_AUTOPROCESSOR_MAPPING", processing_utils.ProcessorMixin
+    check = mixin.check_argument_for_proper_class
+
+    def lenient(self: Any, name: str, part: Any) -> Any:
+        return None if part is None else check(self, name, part)
+
+    named = processing_auto.processor_class_from_name
+
+    def real(name: str) -> Any:
+        found = named(name)
+        return _imported(name) if getattr(found, "is_dummy", False) else found
+
+    optional = _Optional(getattr(processing_utils, kinds))
+    with (
+        mock.patch.object(processing_utils, kinds, optional),
+        mock.patch.object(mixin, "check_argument_for_proper_class", lenient),
+        mock.patch.object(processing_auto, "processor_class_from_name", real),
+    ):
+        yield
+
+
+def _imported(name: str) -> Any:
+    """Return a processor class whose module imports torchvision for what is never called here."""
+    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
+
+    types = [kind for kind, one in PROCESSOR_MAPPING_NAMES.items() if one == name]
+    *parents, leaf = ("torchvision", "torchvision.transforms", "torchvision.transforms.v2", _LEAF)
+    modules = {one: ModuleType(one) for one in (*parents, leaf)}
+    modules[parents[-1]].functional = modules[leaf]  # type: ignore[attr-defined]
+    for kind in (one.replace("-", "_") for one in types):
+        path = f"transformers.models.{kind}.processing_{kind}"
+        # What is imported with these stand-ins is forgotten again.
+        with suppress(ModuleNotFoundError), mock.patch.dict(sys.modules, modules):
+            return getattr(importlib.import_module(path), name)
+    raise ImportError(f"No module of transformers defines {name}.")
+
+
+class _Optional(UserDict[str, Any]):
+    """Auto classes by kind, whose `from_pretrained` returns None for a part that does not load, unless it is a tokenizer.
+
+    Args:
+        kinds: transformers' own mapping.
+    """
+
+    def __init__(self, kinds: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._kinds = kinds
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kinds.keys())
+
+    def __contains__(self, kind: object) -> bool:
+        return kind in self._kinds
+
+    def __getitem__(self, kind: str) -> Any:
+        def load(*args: Any, **options: Any) -> Any:
+            try:
+                return self._kinds[kind].from_pretrained(*args, **options)
+            except _UNLOADABLE:
+                if kind == "tokenizer":
+                    raise
+                return None
+
+        return SimpleNamespace(from_pretrained=load, __name__=kind)

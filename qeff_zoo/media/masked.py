@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images that processors pad, with a mask of what is no padding. See `qeff_zoo.media.image_rules`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.errors import CheckpointError, MediaError
+from qeff_zoo.media.image_rules import Arrays, stacked
+from qeff_zoo.media.images import Pixels
+from qeff_zoo.media.pixels import numbers, padded, resize
+
+#: Pixels on a side of the squares that Aria's processor makes.
+_SQUARES = 490, 980
+
+
+def wholes_or_parts(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
+    """Idefics 2: each image, and with `do_image_splitting` its four quarters before it, between two sizes.
+
+    Returns `pixel_values` (1, parts of all images, 3, height, width) and `pixel_attention_mask` of the same pixels.
+    """
+    parts = list[Pixels]()
+    for image in images:
+        tall, wide = (side // 2 for side in image.shape[:2])
+        if settings["do_image_splitting"]:
+            halves = image[:tall], image[tall:]
+            parts += [part for half in halves for part in (half[:, :wide], half[:, wide:])]
+        parts.append(image)
+    if narrow := next((part.shape for part in parts if not part.size), None):
+        raise MediaError(
+            f"Cannot cut an image into quarters: one of them has {narrow[1]} x {narrow[0]} pixels. Expected two pixels "
+            "on each side at least. Give a larger image."
+        )
+    if settings["do_resize"]:
+        size, resample = settings["size"], settings["resample"]
+        parts = [resize(part, *_between_sizes(part, size), resample) for part in parts]
+    arrays = [numbers(part, settings) for part in parts]
+    if not settings["do_pad"]:
+        return {"pixel_values": stacked(arrays)[None]}
+    masks = [np.ones(array.shape[1:], np.int64) for array in arrays]
+    return {
+        "pixel_values": stacked(padded(arrays))[None],
+        "pixel_attention_mask": stacked(padded(masks))[None],
+    }
+
+
+def _between_sizes(image: Pixels, size: Mapping[str, int]) -> tuple[int, int]:
+    """Return the height and width with a longer side at most, and no side shorter than the least."""
+    if "height" in size:
+        return size["height"], size["width"]
+    height, width = image.shape[:2]
+    ratio, most, least = width / height, size["longest_edge"], size["shortest_edge"]
+    if width >= height and width > most:
+        height, width = int(most / ratio), most
+    elif height > width and height > most:
+        height, width = most, int(most * ratio)
+    return max(height, least), max(width, least)
+
+
+def corner_of_square(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
+    """Aria: the longer side as long as the square, the shorter one not below a least, padded below and to the right.
+
+    Returns `pixel_values` (n, 3, side, side) and `pixel_mask` (n, side, side).
+
+    Raises:
+        CheckpointError: The processor cuts images, or has a square of another size.
+    """
+    side, least = settings["max_image_size"], settings["min_image_size"]
+    if settings["split_image"] or side not in _SQUARES:
+        raise CheckpointError(
+            f"Cannot process images: `split_image` is {settings['split_image']!r}, `max_image_size` {side!r}. Expected "
+            f"false, and one of {_SQUARES}. Correct the processor's JSON."
+        )
+    arrays, masks = [], []
+    for image in images:
+        scale = side / max(image.shape[:2])
+        height, width = (max(int(one * scale), least) for one in image.shape[:2])
+        if image.shape[1] >= image.shape[0]:
+            width = side
+        else:
+            height = side
+        square = np.zeros((side, side, 3), np.uint8)
+        square[:height, :width] = resize(image, height, width, settings["resample"])
+        arrays.append(numbers(square, settings))
+        mask = np.zeros((side, side), bool)
+        mask[:height, :width] = True
+        masks.append(mask)
+    return {"pixel_values": np.stack(arrays), "pixel_mask": np.stack(masks)}

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Text files in UTF-8, as editors write them: without their byte order mark, by lines that end with \n or \r\n."""
+
+from pathlib import Path
+
+
+def read(path: Path) -> str:
+    r"""Return the text of a file, without a byte order mark and with \n for \r\n.
+
+    Args:
+        path: Of the file.
+
+    Raises:
+        OSError: It cannot be read.
+        UnicodeDecodeError: It is not UTF-8.
+    """
+    return path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+
+
+def lines_of(text: str) -> list[str]:
+    r"""Return the lines of a text that have more than spaces.
+
+    Args:
+        text: As `read` returns it.
+
+    Example:
+        >>> lines_of("one\n\ntwo\u2028still two\n")
+        ['one', 'two\u2028still two']
+    """
+    return [line for line in text.split("\n") if line.strip()]

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a package makes the same arrays of images as transformers' own processor, on a few awkward ones."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.checkpoint import processors
+from qeff_zoo.errors import CheckpointError, MediaError, ParityError, UnsupportedModelError
+from qeff_zoo.media.image_processor import HELD, ImageProcessor, load_image_processor
+
+#: (height, width) of images: wide, high, square and tiny.
+AWKWARD = (211, 317), (150, 40), (33, 33), (5, 90)
+#: What transformers' processors raise for an image that they do not take.
+_REFUSALS = ValueError, ZeroDivisionError, OverflowError
+
+
+def compare(package: Path, source: Path) -> dict[str, str]:
+    """Compare a package's image processor with transformers' PIL backend.
+
+    Args:
+        package: With the settings that a build wrote; nothing is compared without those.
+        source: Folder of the checkpoint's small files.
+
+    Returns:
+        `images`, in words, for a record.
+
+    Raises:
+        ParityError: An array differs.
+    """
+    if not (package / HELD).is_file():
+        return {}
+    processor = processors.load(source)
+    theirs = getattr(processor, "image_processor", processor)
+    name = type(theirs).__name__
+    if getattr(theirs, "backend", "") != "pil":
+        return {"images": f"not compared: transformers has no PIL backend of {name} here"}
+    try:
+        ours = load_image_processor(package)
+    except (CheckpointError, UnsupportedModelError) as error:
+        return {"images": f"not compared: {error}"}
+    options = processors.options_of(processor)
+    for size in AWKWARD:
+        pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
+        if found := difference(ours, theirs, pixels, options):
+            raise ParityError(
+                f"An image of {size[1]} x {size[0]} pixels is processed otherwise than by transformers' {name}: {found}. "
+                f"Expected the same arrays. Compare the settings in {HELD} with those of the checkpoint."
+            )
+    return {"images": f"{len(AWKWARD)} images bit for bit as transformers' {name} makes them"}
+
+
+def difference(
+    ours: ImageProcessor, theirs: Any, pixels: Any, options: Mapping[str, Any]
+) -> str | None:
+    """Return in words what differs between the arrays of two processors; None for nothing.
+
+    Args:
+        ours: A package's.
+        theirs: transformers', of the PIL backend.
+        pixels: Of an image, (height, width, 3).
+        options: Of the call of transformers' processor.
+    """
+    from PIL import Image
+
+    told = {name: one for name, one in options.items() if name != "return_tensors"}
+    try:
+        expected = theirs([Image.fromarray(pixels)], **told)
+    except _REFUSALS as error:
+        try:
+            ours([pixels])
+        except MediaError:
+            return None
+        return f"transformers refuses it ({error})"
+    try:
+        made = ours([pixels])
+    except MediaError as error:
+        return f"it is refused ({error})"
+    if "pixel_values_images" in expected:  # an old name, which the model takes no more
+        expected["pixel_values"] = expected["pixel_values_images"]
+    for name, array in made.items():
+        if name not in expected:
+            continue
+        right = np.asarray(expected[name])
+        if right.shape != array.shape:
+            return f"{name} has the shape {array.shape}, not {right.shape}"
+        if not np.array_equal(right, array):
+            largest = np.abs(right.astype(np.float64) - array).max()
+            return f"{name} differs by up to {largest:.3g}"
+    return None

@@ -1,0 +1,585 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A GGUF file alone computes in transformers what llama.cpp computes of it: one made file for each architecture."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf_files import Array, stored
+from llama_cpp import opened
+from safetensors.numpy import save_file
+from tokenizers import pre_tokenizers
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
+from qeff_zoo.checkpoint.sentence_transformers import read_pooling
+from qeff_zoo.errors import ZooError
+from qeff_zoo.formats.gguf_config import _known
+from qeff_zoo.formats.gguf_names import layouts
+from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_GENERATION
+from qeff_zoo.validation.reference_loading import load_model
+from qeff_zoo.weights.expressions import rows
+
+VOCABULARY = 260
+#: Smaller than any published model; every size differs from every other.
+BASE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-3,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0},
+    "bos_token_id": 256,
+    "eos_token_id": 257,
+    "pad_token_id": 258,
+}
+WIDE = {"head_dim": 24}
+NORM = {"layer_norm_eps": 1e-3}
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+GPT: dict[str, Any] = {
+    "n_embd": 64,
+    "n_layer": 3,
+    "n_head": 4,
+    "n_positions": 256,
+    "layer_norm_epsilon": 1e-3,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+GRANITE = {
+    "logits_scaling": 2.0,
+    "residual_multiplier": 0.7,
+    "embedding_multiplier": 3.0,
+    "attention_multiplier": 0.2,
+}
+
+
+def rope(**parameters: Any) -> dict[str, Any]:
+    return {"rope_parameters": {**BASE["rope_parameters"], **parameters}}
+
+
+def windows(every: int, size: int = 6, layers: int = 4) -> dict[str, Any]:
+    kinds = [
+        "full_attention" if at % every == every - 1 else "sliding_attention" for at in range(layers)
+    ]
+    return {"layer_types": kinds, "sliding_window": size}
+
+
+#: What published models of each type have that others have not.
+MODELS: dict[str, dict[str, Any]] = {
+    "arcee": WIDE,
+    "bloom": {"n_layer": 3, "n_head": 4, "layer_norm_epsilon": 1e-3},
+    "cohere": {**NORM, "logit_scale": 0.3, "tie_word_embeddings": True},
+    "cohere2": {
+        **NORM,
+        **windows(4),
+        "logit_scale": 0.3,
+        "tie_word_embeddings": True,
+        "head_dim": 16,
+    },
+    "deepseek_v3": {
+        "rms_norm_eps": 1e-6,  # transformers has no other for latents
+        "num_key_value_heads": 4,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 32,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 16,
+        "v_head_dim": 12,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "n_group": 4,
+        "topk_group": 2,
+        "moe_intermediate_size": 32,
+        "first_k_dense_replace": 1,
+        "routed_scaling_factor": 1.7,
+        **rope(
+            rope_type="yarn",
+            factor=4.0,
+            original_max_position_embeddings=64,
+            mscale=0.7,
+            mscale_all_dim=0.7,
+        ),
+    },
+    "ernie4_5": {**WIDE, "tie_word_embeddings": True},
+    "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 4, "head_dim": 16},
+    "falcon": {
+        "multi_query": True,
+        "layer_norm_epsilon": 1e-3,
+        "num_kv_heads": 1,
+        "ffn_hidden_size": 256,
+    },
+    "gemma": {**WIDE, "tie_word_embeddings": True},
+    "gemma2": {**WIDE, **windows(2), "query_pre_attn_scalar": 24, "tie_word_embeddings": True},
+    "gemma3_text": {
+        **WIDE,
+        **windows(6, layers=7),
+        "num_hidden_layers": 7,
+        "query_pre_attn_scalar": 24,
+        "tie_word_embeddings": True,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+    },
+    "glm4": {**WIDE, **rope(partial_rotary_factor=0.5)},
+    "gpt2": GPT,
+    "gpt_bigcode": {**GPT, "multi_query": True, "n_inner": 256},
+    "gpt_neox": {
+        **NORM,
+        **rope(partial_rotary_factor=0.25),
+        "use_parallel_residual": True,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 96,
+    },
+    "gpt_oss": {**EXPERTS, **windows(2), "head_dim": 32},
+    "granite": {**GRANITE, "tie_word_embeddings": True},
+    "granitemoe": {**GRANITE, **EXPERTS, "tie_word_embeddings": True},
+    "hunyuan_v1_dense": {**WIDE, "tie_word_embeddings": True},
+    "lfm2": {
+        "num_hidden_layers": 5,
+        "norm_eps": 1e-3,
+        "block_auto_adjust_ff_dim": False,
+        "tie_word_embeddings": True,
+        "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"],
+    },
+    "llama": {**WIDE, "rope_parameters": LLAMA3},
+    "mamba": {"state_size": 16, "layer_norm_epsilon": 1e-3, "num_hidden_layers": 4},
+    "minimax_m2": {**EXPERTS, **rope(partial_rotary_factor=0.5), "head_dim": 32},
+    "mixtral": {**EXPERTS, "sliding_window": None},
+    "nemotron": {"norm_eps": 1e-3, **rope(partial_rotary_factor=0.5), "head_dim": 16},
+    "olmo": {"clip_qkv": 0.7},
+    "olmo2": {},
+    "olmo3": {
+        **windows(4),
+        "rope_parameters": {
+            "sliding_attention": BASE["rope_parameters"],
+            "full_attention": {
+                **BASE["rope_parameters"],
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+        },
+    },
+    "olmoe": {
+        "num_key_value_heads": 4,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "norm_topk_prob": False,
+    },
+    "phi3": {"sliding_window": None, **rope(partial_rotary_factor=0.75), "hidden_size": 128},
+    "qwen2": {"tie_word_embeddings": True},
+    "qwen2_moe": {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "mlp_only_layers": [],
+        "shared_expert_intermediate_size": 64,
+        "norm_topk_prob": False,
+    },
+    "qwen3": WIDE,
+    "qwen3_moe": {
+        **WIDE,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
+        "mlp_only_layers": [],
+    },
+    "seed_oss": {**WIDE, "attention_bias": True},
+    "smollm3": {"tie_word_embeddings": True},
+    "stablelm": {**NORM, **rope(partial_rotary_factor=0.25), "use_qkv_bias": True},
+    "starcoder2": {
+        "norm_epsilon": 1e-3,
+        "sliding_window": None,
+        "tie_word_embeddings": True,
+        "use_bias": True,
+    },
+}
+
+
+#: Types whose configurations name other values than Llama's does.
+OLDER = ("bloom", "gpt2", "gpt_bigcode", "gpt_neox", "mamba")
+COMMON = ("vocab_size", "hidden_size", "bos_token_id", "eos_token_id", "pad_token_id")
+
+
+#: Embedders.
+EMBEDDERS: dict[str, dict[str, Any]] = {
+    kind: {**NORM, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96, **own}
+    for kind, own in {
+        "bert": {"max_position_embeddings": 64},
+        "nomic_bert": {**rope(rope_theta=1000.0), "head_dim": 16},
+    }.items()
+}
+
+
+def make(folder: Path, kind: str) -> Path:
+    """Save a model of random weights that are large enough to tell its parts."""
+    own = {**MODELS, **EMBEDDERS}[kind]
+    said = {
+        **({} if kind in (*OLDER, *EMBEDDERS) else BASE),
+        **{key: BASE[key] for key in COMMON},
+        **own,
+    }
+    config = AutoConfig.for_model(kind, **said)
+    torch.manual_seed(3)
+    auto: Any = AutoModel if kind in EMBEDDERS else AutoModelForCausalLM
+    model = auto.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1 and "conv" not in name:
+                parameter.normal_(
+                    0, 0.6 / parameter.shape[-1] ** 0.5 if "embed" not in name else 0.6
+                )
+            elif "norm" in name or name.endswith(("bias", "sinks")):
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(folder)
+    return folder
+
+
+def metadata_of(config: Any) -> dict[str, Any]:
+    """Give the metadata that llama.cpp's converters write for a configuration, without the architecture's name."""
+
+    def get(*names: str) -> Any:
+        values = [getattr(config, name, None) for name in names]
+        return next((value for value in values if value is not None), None)
+
+    heads = get("num_attention_heads", "n_head")
+    ropes = get("rope_parameters") or {}
+    full = ropes.get("full_attention", ropes)
+    size = get("head_dim") or (get("hidden_size") // heads if heads else None)
+    width = get("hidden_size", "n_embd")
+    found = {
+        "context_length": get("max_position_embeddings", "n_positions") or 2048,
+        "embedding_length": width,
+        "block_count": get("num_hidden_layers", "n_layer"),
+        "feed_forward_length": get("ffn_hidden_size", "intermediate_size", "n_inner") or 4 * width,
+        "attention.head_count": heads,
+        "attention.head_count_kv": get("num_kv_heads", "num_key_value_heads"),
+        "attention.layer_norm_rms_epsilon": get("rms_norm_eps"),
+        "attention.layer_norm_epsilon": get(
+            "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"
+        ),
+        "expert_count": get("num_local_experts", "num_experts"),
+        "expert_used_count": get("num_experts_per_tok"),
+        "expert_feed_forward_length": get("moe_intermediate_size"),
+        "expert_shared_feed_forward_length": get("shared_expert_intermediate_size"),
+        "attention.key_length": get("head_dim"),
+        "attention.value_length": get("head_dim"),
+        "rope.freq_base": full.get("rope_theta"),
+        "rope.dimension_count": int(size * full.get("partial_rotary_factor", 1))
+        if full and size
+        else None,
+        "logit_scale": get("logit_scale", "logits_scaling"),
+        "residual_scale": get("residual_multiplier"),
+        "embedding_scale": get("embedding_multiplier"),
+        "attention.scale": get("attention_multiplier"),
+        "attention.clamp_kqv": get("clip_qkv"),
+        "attn_logit_softcapping": get("attn_logit_softcapping"),
+        "final_logit_softcapping": get("final_logit_softcapping"),
+        "attention.sliding_window": get("sliding_window") or None,
+        "use_parallel_residual": get("use_parallel_residual"),
+    }
+    if full.get("rope_type") in ("linear", "yarn"):
+        found["rope.scaling.type"], found["rope.scaling.factor"] = full["rope_type"], full["factor"]
+        found["rope.scaling.original_context_length"] = full.get("original_max_position_embeddings")
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
+    """Change what single converters write otherwise."""
+    rms = found.get("attention.layer_norm_epsilon")
+    if kind == "mamba":
+        state = {
+            "conv_kernel": config.conv_kernel,
+            "inner_size": config.intermediate_size,
+            "state_size": config.state_size,
+        }
+        return {
+            "context_length": 1 << 20,
+            "embedding_length": 64,
+            "block_count": 4,
+            "feed_forward_length": 0,
+            "attention.head_count": 0,
+            "attention.layer_norm_rms_epsilon": rms,
+            **{f"ssm.{key}": value for key, value in state.items()},
+            "ssm.time_step_rank": config.time_step_rank,
+        }
+    if kind == "deepseek_v3":
+        rank, rotated = config.kv_lora_rank, config.qk_rope_head_dim
+        found |= {
+            "attention.head_count_kv": 1,
+            "attention.q_lora_rank": config.q_lora_rank,
+            "attention.kv_lora_rank": rank,
+            "attention.key_length": rank + rotated,
+            "attention.value_length": rank,
+            "attention.key_length_mla": config.qk_nope_head_dim + rotated,
+            "attention.value_length_mla": config.v_head_dim,
+            "rope.dimension_count": rotated,
+            "rope.scaling.yarn_log_multiplier": 0.1 * config.rope_parameters["mscale_all_dim"],
+            "leading_dense_block_count": config.first_k_dense_replace,
+            "expert_count": config.n_routed_experts,
+            "expert_shared_count": config.n_shared_experts,
+            "expert_weights_scale": config.routed_scaling_factor,
+            "expert_weights_norm": config.norm_topk_prob,
+            "expert_group_count": config.n_group,
+            "expert_group_used_count": config.topk_group,
+            "expert_gating_func": 2,
+        }
+    if kind == "lfm2":
+        counts = [2 if one == "full_attention" else 0 for one in config.layer_types]
+        found |= {"attention.head_count_kv": counts, "shortconv.l_cache": config.conv_L_cache}
+        found["attention.layer_norm_rms_epsilon"] = rms
+    if kind in ("gpt_oss", "minimax_m2"):
+        found["expert_feed_forward_length"] = config.intermediate_size
+    if kind == "minimax_m2":
+        found["expert_gating_func"] = 2
+    if kind == "olmo":
+        found["attention.layer_norm_epsilon"] = 1e-5
+    if kind == "olmo3":
+        found["attention.sliding_window_pattern"] = [
+            one == "sliding_attention" for one in config.layer_types
+        ]
+    if kind in ("gpt2", "gpt_bigcode"):
+        found = {key: value for key, value in found.items() if not key.startswith("rope")}
+    if kind == "gpt_bigcode":
+        found["attention.head_count_kv"] = 1
+    if kind == "phi3":
+        found["attention.sliding_window"] = 0
+    if kind in EMBEDDERS:
+        found |= {"attention.causal": False, "pooling_type": 1}
+    if kind == "bert":
+        found = {key: value for key, value in found.items() if not key.startswith("rope")}
+    return found
+
+
+def write(
+    path: Path, folder: Path, extra: Mapping[str, Array] | None = None, **changes: Any
+) -> Path:
+    """Write a file of a checkpoint as converters do: metadata, a vocabulary of bytes, tensors.
+
+    Args:
+        path: The file.
+        folder: The checkpoint.
+        extra: Further tensors.
+        changes: Metadata that are changed, `__` for a dot; None for no such.
+    """
+    config = AutoConfig.from_pretrained(folder)
+    kind = config.model_type
+    architecture = layouts()[kind].architecture
+    writer = gguf.GGUFWriter(path, architecture)
+    found = adapted(kind, config, metadata_of(config))
+    found |= {key.replace("__", "."): value for key, value in changes.items()}
+    for key, value in found.items():
+        if value is not None:
+            add = {
+                bool: writer.add_bool,
+                int: writer.add_uint32,
+                float: writer.add_float32,
+                str: writer.add_string,
+                list: writer.add_array,
+            }
+            add[type(value)](f"{architecture}.{key}", value)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<s>", "</s>", "<pad>", "<|im_end|>"]
+    writer.add_token_list(tokens)
+    writer.add_token_types([1] * 256 + [3] * 4)
+    writer.add_token_merges(["a b"])
+    writer.add_token_type_count(2)
+    for name, number in (("bos", 256), ("eos", 257), ("pad", 258)):
+        getattr(writer, f"add_{name}_token_id")(number)
+    for name, value in {**stored(folder), **(extra or {})}.items():
+        writer.add_tensor(name, np.ascontiguousarray(value, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def of_transformers(checkpoint: Checkpoint, folder: Path) -> Any:
+    """Load with transformers what a file alone was taken for."""
+    folder.mkdir()
+    tensors = {
+        name: np.ascontiguousarray(
+            rows(checkpoint.values.get(name, name), checkpoint.read, checkpoint.tensors)
+        )
+        for name in checkpoint.logical
+    }
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(
+        json.dumps(dict(checkpoint.config) | {"quantization_config": None})
+    )
+    config = AutoConfig.from_pretrained(folder)
+    del config.quantization_config
+    auto: Any = AutoModel if config.model_type in EMBEDDERS else AutoModelForCausalLM
+    return auto.from_pretrained(
+        folder, config=config, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+
+
+def difference(path: Path, folder: Path) -> float:
+    """Return how far transformers' logits are from llama.cpp's, in their standard deviations."""
+    tokens = np.random.default_rng(1).integers(0, 256, 48).tolist()
+    with opened(path) as llama:
+        expected = llama.logits(tokens)
+    model = of_transformers(open_checkpoint(str(path)), folder)
+    with torch.no_grad():
+        logits = model(torch.tensor([tokens])).logits[0].numpy()
+    return float(np.abs(logits - expected).max() / expected.std())
+
+
+#: ggml looks GELU up in a table of float16.
+LIMIT = 2e-3
+
+
+def test_every_architecture_is_here() -> None:
+    kinds = {*MODELS, *EMBEDDERS}
+    assert kinds == _known()["models"].keys()
+    alone = {layouts()[kind].architecture for kind in kinds}
+    assert alone == {layout.architecture for layout in layouts().values()}
+
+
+def llama3_factors(
+    size: int, theta: float, factor: float = 32, high: float = 4, context: int = 8192
+) -> Array:
+    """Give the factors that converters make of Llama 3's scaling."""
+    waves = 2 * np.pi * theta ** (np.arange(0, size, 2) / size)
+    smooth = np.clip((context / waves - 1) / (high - 1), 0, 1)
+    return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", sorted(MODELS))
+def test_a_file_alone_computes_what_llama_cpp_computes(
+    home: Path, tmp_path: Path, kind: str
+) -> None:
+    folder = make(tmp_path / "model", kind)
+    extra = {"rope_freqs.weight": llama3_factors(24, 500000.0)} if kind == "llama" else {}
+    path = write(tmp_path / "model.gguf", folder, extra)
+    assert difference(path, tmp_path / "again") < LIMIT
+
+
+@pytest.mark.parametrize(("pooling", "number"), [("mean", 1), ("cls", 2), ("lasttoken", 3)])
+@pytest.mark.parametrize("kind", sorted(EMBEDDERS))
+def test_an_embedder_alone_embeds_as_llama_cpp_does(
+    home: Path, tmp_path: Path, kind: str, pooling: str, number: int
+) -> None:
+    path = write(tmp_path / "model.gguf", make(tmp_path / "model", kind), pooling_type=number)
+    tokens = np.random.default_rng(1).integers(0, 256, 40).tolist()
+    with opened(path) as llama:
+        expected = llama.embedding(tokens)
+    checkpoint = open_checkpoint(str(path))
+    found = read_pooling(checkpoint.companions)
+    assert found is not None
+    assert (found.pooling, found.normalize) == (pooling, True)
+    model = of_transformers(checkpoint, tmp_path / "again")
+    with torch.no_grad():
+        states = model(torch.tensor([tokens])).last_hidden_state[0].numpy()
+    pooled = {"mean": states.mean(0), "cls": states[0], "lasttoken": states[-1]}[pooling]
+    assert np.abs(pooled - expected).max() < LIMIT * expected.std()
+
+
+def yarned(**changes: Any) -> dict[str, Any]:
+    said = {"scaling__type": "yarn", "scaling__factor": 4.0, "scaling__original_context_length": 64}
+    return {f"rope__{key}": value for key, value in {**said, **changes}.items()}
+
+
+#: Files of single types with other metadata, or further tensors, than the ones above.
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Array]]] = {
+    "numbers of heads are llama.cpp's": ("olmoe", {"attention__head_count_kv": None}, {}),
+    "yarn": ("arcee", yarned(), {}),
+    "linear by its old name": ("arcee", {"rope__scale_linear": 4.0}, {}),
+    "no scaling": ("arcee", {"rope__scaling__type": "none"}, {}),
+    "no window": ("gemma3_text", {"attention__sliding_window": None}, {}),
+    "a pattern of windows": (
+        "gemma3_text",
+        {"attention__sliding_window_pattern": [True, False, True, True, False, True, False]},
+        {},
+    ),
+    "an interval of windows": ("gemma2", {"attention__sliding_window_pattern": 3}, {}),
+    "another local theta": ("gemma3_text", {"rope__freq_base_swa": 500.0}, {}),
+    "factors of one": ("llama", {}, {"rope_freqs.weight": np.ones(12, np.float32)}),
+    "other factors of Llama 3": (
+        "llama",
+        {"rope__freq_base": 300.0},
+        {"rope_freqs.weight": llama3_factors(24, 300.0, factor=5, high=3, context=600)},
+    ),
+    "factors for short contexts": (
+        "phi3",
+        {
+            "context_length": 1024,
+            "rope__scaling__original_context_length": 256,
+            "rope__scaling__attn_factor": 1.1180341,
+        },
+        {
+            "rope_factors_short.weight": np.linspace(1, 2, 12, dtype=np.float32),
+            "rope_factors_long.weight": np.linspace(1, 9, 12, dtype=np.float32),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "changes", "extra"), CASES.values(), ids=list(CASES))
+def test_other_files_of_single_types(
+    home: Path, tmp_path: Path, kind: str, changes: dict[str, Any], extra: dict[str, Array]
+) -> None:
+    path = write(tmp_path / "model.gguf", make(tmp_path / "model", kind), extra, **changes)
+    assert difference(path, tmp_path / "again") < LIMIT
+
+
+def test_what_is_in_neither_is_named(home: Path, tmp_path: Path) -> None:
+    folder = make(tmp_path / "model", "llama")
+    rope_factors = {"rope_freqs.weight": np.linspace(1, 3, 12, dtype=np.float32)}
+    for changes, extra, named in (
+        ({"feed_forward_length": None}, {}, "its metadata lack llama.feed_forward_length"),
+        ({"router_temperature": 2.0}, {}, "its metadata llama.router_temperature"),
+        ({"attention__value_length": 8}, {}, "key_length 24 and value_length 8"),
+        ({"attention__head_count": 0}, {}, "llama.attention.head_count: 0. Expected one size"),
+        ({"attention__head_count_kv": "2"}, {}, "head_count_kv: '2'. Expected one number"),
+        ({"feed_forward_length": [96] * 4}, {}, "llama.feed_forward_length: values by layer"),
+        ({}, rope_factors, "factors of RoPE that no scaling of Llama 3 has"),
+    ):
+        path = write(tmp_path / f"{len(named)}.gguf", folder, extra, **changes)
+        with pytest.raises(ZooError, match="--config-from") as caught:
+            open_checkpoint(str(path))
+        assert named in str(caught.value)
+
+
+def test_an_answer_ends_where_llama_cpp_ends_it(home: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "model.gguf", make(tmp_path / "model", "qwen3"))
+    checkpoint = open_checkpoint(str(path))
+    with opened(path, vocabulary_only=True) as llama:
+        ends = [number for number in range(VOCABULARY) if llama.ends(number)]
+    assert checkpoint.config["eos_token_id"] == 257
+    assert sorted(checkpoint.generation_config["eos_token_id"]) == ends
+
+
+@pytest.mark.parametrize("kind", sorted({*MODELS, *EMBEDDERS}))
+def test_the_reference_reads_every_architecture(tmp_path: Path, kind: str) -> None:
+    folder = make(tmp_path / "model", kind)
+    path = write(tmp_path / "model.gguf", folder)
+    task, auto = TEXT_GENERATION, AutoModelForCausalLM
+    if kind in EMBEDDERS:
+        task, auto = FEATURE_EXTRACTION, AutoModel
+    expected = auto.from_pretrained(folder, dtype=torch.float32).state_dict()
+    (folder / "model.safetensors").unlink()
+    found = load_model({"checkpoint": folder, "gguf": [path]}, task, None).state_dict()
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        if not name.startswith("pooler."):
+            torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6, msg=name)

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every published processor and config: prompts and images become what transformers' own objects make of them.
+
+A file in `tests/published/` is tested once it is there: arrays of awkward images, ids of prompts and chats, and logits
+behind them, of the published config made small. The programs run in PyTorch, as in `test_media_recipes`.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import parity
+import published_processors as published
+import pytest
+import torch
+from PIL import Image
+from test_media_recipes import session_of
+from transformers import BatchFeature
+
+from qeff_zoo.checkpoint import processors
+from qeff_zoo.errors import ParityError
+from qeff_zoo.media.image_processor import HELD, load_image_processor
+from qeff_zoo.recipe import Tiny
+from qeff_zoo.registry import recipe_for
+from qeff_zoo.runtime.decoder import Piece
+from qeff_zoo.validation.image_arrays import compare, difference
+
+CTX_LEN = 4096
+#: (height, width) of images in prompts, and of others whose arrays alone are compared.
+SIZES = (70, 140), (33, 33)
+AWKWARD = (401, 623), (5, 90), (1200, 300), (1, 1)
+
+
+def image(size: tuple[int, int], mode: str = "RGB") -> Image.Image:
+    """Return noise of (height, width)."""
+    channels = len(mode)
+    pixels = np.random.default_rng(size[0]).integers(0, 256, (*size, channels), np.uint8)
+    return Image.fromarray(pixels, mode)
+
+
+def _tiles(height: int, width: int) -> dict[str, np.ndarray[Any, Any]]:
+    """Llama 4's tiles: two side by side and the whole, or the whole alone."""
+    columns = 2 if width > height else 1
+    count = columns + (columns > 1)
+    pixels = np.random.default_rng(height).standard_normal((count, 3, 336, 336), np.float32)
+    return {"pixel_values": pixels, "aspect_ratios": np.array([[1, columns]])}
+
+
+def _sequences(height: int, width: int) -> dict[str, np.ndarray[Any, Any]]:
+    """LFM2-VL's sequences of patches: two tiles and a narrow whole, or that alone."""
+    columns = 2 if width > height else 1
+    shapes = np.array([*[[32, 32]] * (columns if columns > 1 else 0), [6, 8]])
+    pixels = np.zeros((len(shapes), 1024, 768), np.float32)
+    mask = np.zeros(pixels.shape[:2], np.int64)
+    for row, (high, wide) in enumerate(shapes):
+        noise = np.random.default_rng(row).standard_normal((high * wide, 768), np.float32)
+        pixels[row, : high * wide], mask[row, : high * wide] = noise, 1
+    return {
+        "pixel_values": pixels, "spatial_shapes": shapes, "pixel_attention_mask": mask,
+        "image_rows": np.array([1]), "image_cols": np.array([columns]), "image_sizes": np.array([[96, 128]]),
+    }  # fmt: skip
+
+
+#: Types whose published shape their recipe's tiny model does not have: logits are compared, too.
+SHAPED = {"aria", "idefics2", "lfm2_vl", "lighton_ocr", "llama4", "llava_pixtral", "mistral3"}
+#: What image processors of transformers return that need torchvision, which is not installed, by type.
+RETURNED: Mapping[str, Callable[[int, int], dict[str, Any]]] = {
+    "llama4": _tiles,
+    "lfm2_vl": _sequences,
+}
+
+
+class Returning:
+    """Stand-in for an image processor that needs torchvision."""
+
+    model_input_names = ("pixel_values",)
+    tile_size, downsample_factor, encoder_patch_size, use_thumbnail = 512, 2, 16, True
+
+    def __init__(self, make: Callable[[int, int], dict[str, Any]]) -> None:
+        self.make = make
+
+    def fetch_images(self, images: Any) -> Any:
+        return images
+
+    def __call__(self, images: Any, **_: Any) -> BatchFeature:
+        flat = [one for part in images for one in (part if isinstance(part, list) else [part])]
+        made = [self.make(one.height, one.width) for one in flat]
+        joined = {name: np.concatenate([one[name] for one in made]) for name in made[0]}
+        return BatchFeature({name: torch.from_numpy(one) for name, one in joined.items()})
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A published type, made small: its facts, transformers' processor and model, and a session."""
+
+    facts: Mapping[str, Any]
+    theirs: Any
+    subject: parity.Subject
+    session: Any
+
+    @property
+    def marker(self) -> str:
+        return str(self.facts.get("marker") or self.theirs.image_token)
+
+    def shown(self, prompt: str) -> list[Image.Image]:
+        return [image(size) for size in SIZES[: prompt.count(self.marker)]]
+
+    def process(self, prompt: str, images: list[Image.Image]) -> Any:
+        given = [images] if self.facts.get("nested") else images
+        return self.theirs(text=prompt, images=given, return_tensors="pt")
+
+
+@cache
+def opened(name: str) -> Opened:
+    facts = published.read(name)
+    config = published.scaled(facts)
+    recipe = recipe_for(config)
+    subject = parity.Subject(config, recipe)
+    folder = subject.folder / "checkpoint"
+    published.write(facts, folder)
+    processors.write(folder, folder)
+    settings = {} if name in RETURNED else facts["preprocessor_config"]
+    tiny = Tiny(config=config, ctx_len=CTX_LEN // 2, image_processor=settings)
+    session = session_of(parity.Case(recipe=recipe, tiny=tiny), subject)
+    theirs = processors.load(folder)
+    session._processor = None
+    if make := RETURNED.get(name):
+        theirs.image_processor = Returning(make)
+        session.prepare = lambda one, **_: make(one.height, one.width)
+    return Opened(facts, theirs, subject, session)
+
+
+#: Of numpy, where transformers gives it a tensor.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")
+NAMES = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in published.names()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_prompts_and_images_are_those_of_the_published_processor(name: str) -> None:
+    """The last logits of one prompt, too, which another image changes."""
+    one = opened(name)
+    prompts = one.facts["prompts"][: 1 if one.facts.get("large") else None]
+    for number, prompt in enumerate(prompts):
+        shown = one.shown(prompt)
+        right = one.process(prompt, shown)
+        made = one.session.request(prompt, images=shown, generation_len=1)
+        assert list(made.prompt) == right["input_ids"][0].tolist()
+        if number == 0 and (parity.EVERY or name in SHAPED):
+            compare_logits(one, made, right)
+
+
+def compare_logits(one: Opened, made: Any, right: Any) -> None:
+    negative = {
+        name: -value if value.is_floating_point() else value for name, value in right.items()
+    }
+    with torch.no_grad():
+        expected, other = (
+            one.subject.hf(**told, use_cache=False).logits[0, -1].numpy()
+            for told in (right, negative)
+        )
+    prompt, chunk, at = made.prompt, one.session.decoder.sizes.prefill_seq_len, 0
+    while at < len(prompt):
+        stop = made.insets.end(at, min(at + chunk, len(prompt)))
+        pieces = {0: Piece(prompt[at:stop], at, made.insets)}
+        (found,) = one.session.decoder.prefill(pieces).values()
+        at = stop
+    spread = np.abs(expected).max()
+    assert np.abs(found - expected).max() < 5e-5 * spread
+    assert np.abs(other - expected).max() > 1e-3 * spread
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_chats_are_those_of_the_published_processor(name: str) -> None:
+    one = opened(name)
+    if not one.theirs.chat_template:
+        pytest.skip("published apart from its chat template")
+    shown = image(SIZES[0])
+    parts = [{"type": "image", "image": shown}, {"type": "text", "text": "What is it?"}]
+    messages = [{"role": "user", "content": parts}]
+    right = one.theirs.apply_chat_template(
+        messages, tokenize=True, return_dict=True, add_generation_prompt=True, return_tensors="pt"
+    )
+    made = one.session.request("What is it?", chat=True, images=[shown], generation_len=1)
+    assert list(made.prompt) == right["input_ids"][0].tolist()
+
+
+@pytest.mark.parametrize("name", [name for name in published.names() if name not in RETURNED])
+def test_arrays_of_images_are_those_of_the_published_processor(name: str, tmp_path: Path) -> None:
+    """Saved by hand, as most are, and by transformers."""
+    theirs, folders = saved(published.read(name), tmp_path)
+    options = processors.options_of(theirs)
+    for folder in folders:
+        ours = load_image_processor(folder)
+        for size in AWKWARD:
+            pixels = np.asarray(image(size))
+            assert difference(ours, theirs.image_processor, pixels, options) is None, (folder, size)
+
+
+def saved(facts: Mapping[str, Any], folder: Path) -> tuple[Any, list[Path]]:
+    """Write a published processor's files; return it, and its folders."""
+    (folder / "config.json").write_text(json.dumps(published.scaled(facts)))
+    published.write(facts, folder)
+    theirs, folders = processors.load(folder), [folder]
+    if getattr(theirs, "video_processor", "") is not None:
+        theirs.save_pretrained(folder / "again")
+        (folder / "again/config.json").write_bytes((folder / "config.json").read_bytes())
+        folders.append(folder / "again")
+    for one in folders:
+        processors.write(one, one)
+    return theirs, folders
+
+
+def test_a_package_whose_arrays_differ_is_refused(tmp_path: Path) -> None:
+    facts = published.read("mistral3")
+    saved(facts, tmp_path)
+    assert compare(tmp_path, tmp_path)["images"].startswith("4 images bit for bit")
+    held = json.loads((tmp_path / HELD).read_text())
+    held["image_processor"]["patch_size"] = 14
+    (tmp_path / HELD).write_text(json.dumps(held))
+    with pytest.raises(
+        ParityError, match=r"pixel_values has the shape .*PixtralImageProcessor|otherwise"
+    ):
+        compare(tmp_path, tmp_path)
