@@ -10,6 +10,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import torch
 from runnable_package import package
 from transformers import AutoModelForCausalLM
 
+from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.errors import CheckpointError, ParityError
 from qeff_zoo.package import Package
 from qeff_zoo.validation import records
@@ -254,6 +256,33 @@ def test_measurements_are_recorded_once(
 
     monkeypatch.setattr(Kind, "fixed", lambda _: "of another text")
     assert not real._is_recorded(found, measuring)
+
+
+def test_faults_are_recorded_and_missed_ones_are_an_error(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = package(TINY, ctx_len=128, prefill_seq_len=16)
+    path = tmp_path / "local" / "tiny-llama.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"records": [{"build_key": found.build_key}]}))
+    monkeypatch.setattr(real, "FOLDER", tmp_path)
+
+    def results(damaged: Package, source: Checkpoint) -> list[SimpleNamespace]:
+        assert (damaged, source.folder) == (found, TINY)
+        return [
+            SimpleNamespace(fault=fault, noticed=error > 1, error=error, threshold=1)
+            for fault, error in outcomes.items()
+        ]
+
+    monkeypatch.setattr(real.package_faults, "results", results)
+    outcomes = {"nothing": 0.2, "a window": 5.0, "a scale": 3.0}
+    real._damage(found, Place(TINY, tmp_path, tmp_path))
+    measured = records.measured(found, tmp_path)
+    expected = {"right": 0.2, "tried": 2, "noticed": 2, "least": 3.0, "missed": []}
+    assert measured == {"faults": expected}
+    outcomes["a scale"] = 0.9
+    with pytest.raises(ParityError, match=r'judges wrongly: .*"missed": \["a scale"\]'):
+        real._damage(found, Place(TINY, tmp_path, tmp_path))
 
 
 def test_the_table_has_a_cell_for_each_record(tmp_path: Path) -> None:

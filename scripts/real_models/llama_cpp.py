@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Predictions of llama.cpp, in a process that has its wheel, and the tests, on the path.
+"""Predictions of llama.cpp, in a process that has the tests on its path.
 
     python -m real_models.llama_cpp < request.json
 

@@ -234,5 +234,3 @@ MODELS = (
 
 #: Recordings that a wheel has beside its code.
 RECORDINGS = wheel("moonshine-voice")
-#: llama.cpp's library for CPUs of x86-64 under Linux.
-LLAMA_CPP = wheel("xllamacpp")

@@ -81,7 +81,8 @@ def transcribe(checkpoint: Path, texts: Mapping[Path, str]) -> list[Transcript]:
         )
         with torch.inference_mode():
             ids = model.generate(**inputs, **language, return_timestamps=long)
-        found.append(Transcript(path, said, tokenizer.decode(ids[0], skip_special_tokens=True)))
+        text = tokenizer.decode(ids[0], skip_special_tokens=True)
+        found.append(Transcript(path, said, str(text)))
     return found
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from qeff_zoo.runtime.program import Array
 from qeff_zoo.validation import perplexity
 from qeff_zoo.validation.checks import source_of
 from qeff_zoo.validation.perplexity import Score, Scoring
-from real_models.models import LLAMA_CPP, Place
+from real_models.models import Place
 
 ROOT = Path(__file__).parents[2]
 TEXT = Path(__file__).with_name("text.txt")
@@ -77,18 +78,18 @@ def measure_llama_cpp(expected: Reference, place: Place) -> dict[str, Any]:
         place: Folders.
 
     Raises:
-        CheckpointError: The wheel of llama.cpp cannot be had.
         ParityError: llama.cpp does not run the file.
     """
-    library, scoring = place.unpacked(LLAMA_CPP), expected.scoring
+    scoring = expected.scoring
+    logits = place.scratch / "llama-cpp.npy"
     asked = {
         "file": str(place.checkpoint),
         "text": TEXT.read_text("utf-8"),
         "tokens": list(scoring.tokens),
         "windows": [(one.start, one.first, one.stop) for one in scoring.windows],
-        "logits": str(place.scratch / "llama-cpp.npy"),
+        "logits": str(logits),
     }
-    path = os.pathsep.join(map(str, (library, ROOT / "scripts", ROOT / "tests")))
+    path = os.pathsep.join(map(str, (ROOT / "scripts", ROOT / "tests")))
     done = subprocess.run(
         [sys.executable, "-m", "real_models.llama_cpp"],
         input=json.dumps(asked),
@@ -100,8 +101,12 @@ def measure_llama_cpp(expected: Reference, place: Place) -> dict[str, Any]:
     if done.returncode:
         said = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
         raise ParityError(f"llama.cpp does not run {str(place.checkpoint)!r}: {said}")
-    answers = zip(scoring.targets, np.load(asked["logits"], mmap_mode="r"), strict=True)
-    return {**figures(answers, expected), **json.loads(done.stdout), "library": str(LLAMA_CPP)}
+    answers = zip(scoring.targets, np.load(logits, mmap_mode="r"), strict=True)
+    return {
+        **figures(answers, expected),
+        **json.loads(done.stdout),
+        "library": f"xllamacpp=={version('xllamacpp')}",
+    }
 
 
 def figures(answers: Iterable[tuple[int, Array]], expected: Reference) -> dict[str, Any]:
