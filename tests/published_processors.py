@@ -23,7 +23,15 @@ _LISTS = {"downsample_channels"}
 _EXPERTS = {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"}
 #: What the smallest width becomes, and endings of the names of widths.
 _LEAST = 64
-_WIDTHS = ("hidden_size", "intermediate_size", "_dim", "_size_mlp", "embed_dim", "mlp_dim", "_channels")
+_WIDTHS = (
+    "hidden_size",
+    "intermediate_size",
+    "_dim",
+    "_size_mlp",
+    "embed_dim",
+    "mlp_dim",
+    "_channels",
+)
 _BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
@@ -134,7 +142,9 @@ def tokenizer(facts: Mapping[str, Any]) -> tokenizers.Tokenizer:
     )
     bos = facts["tokenizer_config"].get("bos_token")
     if facts.get("adds_bos"):
-        template = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, known[bos])])
+        template = processors.TemplateProcessing(
+            single=f"{bos} $A", special_tokens=[(bos, known[bos])]
+        )
         made.post_processor = template
     assert all(made.token_to_id(token) == number for token, number in known.items())
     return made

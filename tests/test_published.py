@@ -154,10 +154,13 @@ def test_prompts_and_images_are_those_of_the_published_processor(name: str) -> N
 
 
 def compare_logits(one: Opened, made: Any, right: Any) -> None:
-    negative = {name: -value if value.is_floating_point() else value for name, value in right.items()}
+    negative = {
+        name: -value if value.is_floating_point() else value for name, value in right.items()
+    }
     with torch.no_grad():
         expected, other = (
-            one.subject.hf(**told, use_cache=False).logits[0, -1].numpy() for told in (right, negative)
+            one.subject.hf(**told, use_cache=False).logits[0, -1].numpy()
+            for told in (right, negative)
         )
     prompt, chunk, at = made.prompt, one.session.decoder.sizes.prefill_seq_len, 0
     while at < len(prompt):
@@ -218,5 +221,7 @@ def test_a_package_whose_arrays_differ_is_refused(tmp_path: Path) -> None:
     held = json.loads((tmp_path / HELD).read_text())
     held["image_processor"]["patch_size"] = 14
     (tmp_path / HELD).write_text(json.dumps(held))
-    with pytest.raises(ParityError, match=r"pixel_values has the shape .*PixtralImageProcessor|otherwise"):
+    with pytest.raises(
+        ParityError, match=r"pixel_values has the shape .*PixtralImageProcessor|otherwise"
+    ):
         compare(tmp_path, tmp_path)

@@ -56,7 +56,9 @@ class Listen(nn.Module):
         """Return logits, and how many frames of each row are of sound."""
         sound = silenced(sound, attention_mask)
         for module in self.model.modules():
-            if hasattr(module, _KNOWN):  # else the length of a sound before this one is compared with this one's
+            if hasattr(
+                module, _KNOWN
+            ):  # else the length of a sound before this one is compared with this one's
                 setattr(module, _KNOWN, None)
         given = {self.model.main_input_name: sound, "attention_mask": attention_mask}
         logits = self.model(**given).logits

@@ -46,8 +46,8 @@ def compare(package: Path, source: Path) -> dict[str, str]:
         pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
         if found := difference(ours, theirs, pixels, options):
             raise ParityError(
-                f"An image of {size[1]} x {size[0]} pixels is processed otherwise than by transformers' {name}: {found}. "
-                f"Expected the same arrays. Compare the settings in {HELD} with those of the checkpoint."
+                f"An image of {size[1]} x {size[0]} pixels is processed otherwise than by transformers' {name}: "
+                f"{found}. Expected the same arrays. Compare the settings in {HELD} with those of the checkpoint."
             )
     return {"images": f"{len(AWKWARD)} images bit for bit as transformers' {name} makes them"}
 

@@ -69,7 +69,9 @@ def validate(
         (True, [])
     """
     step = progress or (lambda steps: None)
-    source = checkpoint if isinstance(checkpoint, Path) else checkpoint.companions["config.json"].parent
+    source = (
+        checkpoint if isinstance(checkpoint, Path) else checkpoint.companions["config.json"].parent
+    )
     rounding = Numerics.together(program.numerics for program in package.programs)
     device = DeviceNumerics.of_program(package.manifest["programs"][0]) if opening else None
     with Reference(threads) as process:  # it starts while the package runs
