@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Published processors with one field changed: arrays as transformers makes them, or a refusal by name.
 
-As a script it draws so many, and prints what differs: `python tests/mutated_processors.py 1000`.
+As a script it draws so many, or some of them, and prints what differs: `python tests/mutated_processors.py 24 1000`.
 """
 
 import json
@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from PIL import Image
 
 from qeff_zoo.checkpoint import processors
 from qeff_zoo.errors import ZooError
-from qeff_zoo.media.image_processor import load_image_processor
+from qeff_zoo.media.image_processor import HELD, load_image_processor
 from qeff_zoo.validation.image_arrays import difference
 
 SIZES = (37, 61), (64, 20), (30, 30), (5, 90)
@@ -54,7 +55,7 @@ def outcome(seed: int) -> tuple[str, str]:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "config.json").write_text(json.dumps(published.scaled(facts)))
-        known = processors.held(_loaded(facts, folder))["image_processor"]
+        known = settings_of(name)
         field = draw.choice(sorted(known.keys() - _NAMES))
         value = changed(facts["preprocessor_config"].get(field, known[field]), draw)
         settings = {**facts["preprocessor_config"], field: value}
@@ -63,14 +64,14 @@ def outcome(seed: int) -> tuple[str, str]:
         theirs = _loaded({**facts, "preprocessor_config": settings}, folder)
         if getattr(theirs, "image_processor", None) is None:
             return "theirs", what
-        processors.write(folder, folder)
+        (folder / HELD).write_text(json.dumps(processors.held(theirs)))
         pixels = np.random.default_rng(seed).integers(0, 256, (*size, 4), np.uint8)
         shown = Image.fromarray(pixels).convert(mode)
         options = processors.options_of(theirs)
         options.pop("return_tensors", None)
         try:
             theirs.image_processor([shown], **options)
-        except Exception as error:  # noqa: BLE001 -- whatever it raises for what it does not take
+        except Exception as error:
             return "theirs", f"{what}: {error}"
         try:
             ours = load_image_processor(folder)
@@ -81,18 +82,28 @@ def outcome(seed: int) -> tuple[str, str]:
         return ("differs", f"{what}: {found}") if found else ("same", what)
 
 
+@cache
+def settings_of(name: str) -> dict[str, Any]:
+    """Return the settings that a published processor holds."""
+    with tempfile.TemporaryDirectory() as place:
+        facts, folder = published.read(name), Path(place)
+        (folder / "config.json").write_text(json.dumps(published.scaled(facts)))
+        found: dict[str, Any] = processors.held(_loaded(facts, folder))["image_processor"]
+        return found
+
+
 def _loaded(facts: Mapping[str, Any], folder: Path) -> Any:
     published.write(facts, folder)
     return processors.load(folder)
 
 
 if __name__ == "__main__":
-    first, last = (int(one) for one in [*sys.argv[1:], "0"][:2][::-1])
+    *before, last = map(int, sys.argv[1:])
     counts = Counter[str]()
-    for seed in range(first, last):
+    for seed in range(*before, last):
         try:
             kind, what = outcome(seed)
-        except Exception as error:  # noqa: BLE001 -- to be printed with the others
+        except Exception as error:
             kind, what = "crash", f"seed {seed}: {type(error).__name__} {error}"
         counts[kind] += 1
         if kind in ("differs", "crash", "refused"):
