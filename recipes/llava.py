@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LLaVA 1.5 and its relatives, `transformers.models.llava`: CLIP, SigLIP or Pixtral, two matrices, and any text model."""
+"""LLaVA 1.5 and its relatives, `transformers.models.llava`: a tower, two matrices, and any language model."""
 
 from qeff_zoo.recipe import DECODER_SHAPES, Images, Recipe, Tiny
 

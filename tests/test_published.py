@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import mutated_processors
 import numpy as np
 import parity
 import published_processors as published
@@ -196,8 +197,8 @@ def test_arrays_of_images_are_those_of_the_published_processor(name: str, tmp_pa
     for folder in folders:
         ours = load_image_processor(folder)
         for size in AWKWARD:
-            pixels = np.asarray(image(size))
-            assert difference(ours, theirs.image_processor, pixels, options) is None, (folder, size)
+            found = difference(ours, theirs.image_processor, image(size), options)
+            assert found is None, (folder, size)
 
 
 def saved(facts: Mapping[str, Any], folder: Path) -> tuple[Any, list[Path]]:
@@ -225,3 +226,9 @@ def test_a_package_whose_arrays_differ_is_refused(tmp_path: Path) -> None:
         ParityError, match=r"pixel_values has the shape .*PixtralImageProcessor|otherwise"
     ):
         compare(tmp_path, tmp_path)
+
+
+def test_processors_with_a_field_changed_make_the_same_arrays_or_are_refused() -> None:
+    found = [mutated_processors.outcome(seed) for seed in range(24)]
+    assert [what for kind, what in found if kind == "differs"] == []
+    assert sum(kind == "same" for kind, _ in found) > 8

@@ -26,7 +26,7 @@ from transformers.video_utils import VideoMetadata
 from transformers.vision_utils import get_vision_nearest_position_ids
 
 from qeff_zoo.auto.vision import _pictures
-from qeff_zoo.errors import GenerationError, MediaError, UnsupportedModelError
+from qeff_zoo.errors import GenerationError, UnsupportedModelError
 from qeff_zoo.media.video_processor import KINDS, load_video_processor
 from qeff_zoo.media.videos import Frames
 from qeff_zoo.registry import find_recipe
@@ -241,8 +241,10 @@ def test_frames_are_those_that_transformers_takes(tmp_path: Any) -> None:
     expected = theirs([np.stack(film(9, 3, 16, 24))], video_metadata=[data], return_tensors="np")
     for name, array in mine.items():
         np.testing.assert_array_equal(array, expected[name])
-    with pytest.raises(MediaError, match="no times"):
-        process(film(3, 1))
+    shots = film(3, 1, 16, 24)  # without times
+    expected = theirs([np.stack(shots)], do_sample_frames=False, return_tensors="np")
+    for name, array in of_video(process(shots)).items():
+        np.testing.assert_array_equal(array, expected[name])
     said["stack_frames"] = 3
     (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(said))
     with pytest.raises(UnsupportedModelError, match=r"puts 3 frames of each second.*Expected 1"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of a checkpoint's processor, as transformers' own object holds them -> a package's `processor_settings.json`.
+"""Settings of a checkpoint's processor, as transformers' own object holds them -> `processor_settings.json`.
 
 A checkpoint's files name some settings; classes have defaults for the others, which differ between an image processor
 and the processor around it, and some are computed. So the object is loaded, and asked what it calls its image processor
@@ -215,7 +215,7 @@ def _imported(name: str) -> Any:
 
 
 class _Optional(UserDict[str, Any]):
-    """Auto classes by kind, whose `from_pretrained` returns None for a part that does not load, unless it is a tokenizer.
+    """Auto classes by kind, whose `from_pretrained` returns None for any part but a tokenizer that does not load.
 
     Args:
         kinds: transformers' own mapping.

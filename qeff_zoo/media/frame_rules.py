@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which frames of a video processors take: `(video, settings) -> indices`, a rule for each way to choose."""
+"""Which frames of a video processors take: `(video, settings) -> indices`, a rule for each way to choose.
+
+Frames without times were sampled before, where a rule is one of seconds alone: all are taken, as transformers does with
+`do_sample_frames=False`.
+"""
 
 import math
 from collections.abc import Sequence
@@ -48,7 +52,9 @@ def from_first_to_last(video: Frames, told: Settings) -> Sequence[int]:
 def from_second_to_second(video: Frames, told: Settings) -> Sequence[int]:
     """GLM-4.1V: the first frame at or after each of equal steps in time, up to `max_duration`."""
     total, each_second = len(video.pictures), told["fps"]
-    fps, duration = _times_of(video, each_second)
+    if video.fps is None:
+        return range(total)
+    fps, duration = video.fps, total / video.fps
     if duration <= told["max_duration"]:
         count = max(math.floor(duration * each_second), 1)
         at = [math.ceil(one * fps / each_second) for one in range(count)]
@@ -61,7 +67,9 @@ def from_second_to_second(video: Frames, told: Settings) -> Sequence[int]:
 
 def fewer_of_longer(video: Frames, told: Settings) -> Sequence[int]:
     """GLM-4.6V: the longer a video, the fewer frames of a second, and 640 at most."""
-    fps, duration = _times_of(video, max(_EACH_SECOND.values()))
+    if video.fps is None:
+        return range(len(video.pictures))
+    fps, duration = video.fps, len(video.pictures) / video.fps
     long = min(duration, max(_EACH_SECOND))
     steps = next(each for most, each in _EACH_SECOND.items() if long <= most)
     each_second = steps * told["temporal_patch_size"]
@@ -75,7 +83,9 @@ def fewer_of_longer(video: Frames, told: Settings) -> Sequence[int]:
 def so_many_of_a_second(video: Frames, told: Settings) -> Sequence[int]:
     """GLM-GA: `fps` frames of each second, and `max_frames` at most."""
     each_second = told["fps"]
-    fps, duration = _times_of(video, each_second)
+    if video.fps is None:
+        return range(len(video.pictures))
+    fps, duration = video.fps, len(video.pictures) / video.fps
     count = min(int(duration * each_second), told["max_frames"])
     total = len(video.pictures)
     if total < count:
@@ -83,13 +93,6 @@ def so_many_of_a_second(video: Frames, told: Settings) -> Sequence[int]:
     else:
         at = _by_time(total, fps, each_second, duration - 1 / each_second)
     return _each_once(_filled(at, total, count))
-
-
-def _times_of(video: Frames, each_second: float) -> tuple[float, float]:
-    """Return frames a second, and seconds."""
-    if video.fps is None:
-        raise _no_times(video, each_second)
-    return video.fps, len(video.pictures) / video.fps
 
 
 def _by_time(total: int, fps: float, each_second: float, end: float) -> list[int]:
@@ -185,7 +188,9 @@ def no_more_of_a_second(video: Frames, told: Settings) -> Sequence[int]:
 
 def one_of_a_second(video: Frames, told: Settings) -> Sequence[int]:
     """MiniCPM-V 4.6: the first frame of each second, or `max_num_frames` of a video that has more seconds."""
-    fps, duration = _times_of(video, 1)
+    if video.fps is None:
+        return range(len(video.pictures))
+    fps, duration = video.fps, len(video.pictures) / video.fps
     most, total = told["max_num_frames"], len(video.pictures)
     if duration <= most:
         return [int(one * fps) for one in range(math.ceil(duration))]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError
+from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError, ZooError
 from qeff_zoo.media import image_rules as rules
 from qeff_zoo.media import patch_rules
 from qeff_zoo.media.canvases import (
@@ -33,6 +33,9 @@ from qeff_zoo.media.slices import parts_and_whole, whole_and_slices
 HELD = "processor_settings.json"
 FILES = (HELD, "processor_config.json", "preprocessor_config.json")
 _OF_TIMM = "config.json"  # of a checkpoint of timm, which says there what becomes of a picture
+
+#: What a rule raises for settings that contradict one another, or that are no sizes.
+_IMPOSSIBLE = ArithmeticError, ValueError, TypeError, LookupError
 
 # Pillow's filters; PIL itself is imported when a picture is.
 _LANCZOS, _BILINEAR, _BICUBIC = 1, 2, 3
@@ -257,7 +260,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     "PaddleOCRVLImageProcessor": (
         patch_rules.lines_of_patches,
         {
-            **_PATCHES, "size": {"shortest_edge": 384 * 384, "longest_edge": 1536 * 1536},
+            **_PATCHES, "size": {"shortest_edge": 384 * 384, "longest_edge": 1536 * 1536}, "temporal_patch_size": 1,
         },
     ),
     "PerceptionLMImageProcessor": (
@@ -347,7 +350,16 @@ class ImageProcessor:
                 "Cannot process no pictures: the list is empty. Expected at least one. Give a path or a Pillow image."
             )
         rule, _ = PROCESSORS[self.name]
-        return rule([read_image(picture, limits) for picture in pictures], self.settings)
+        images = [read_image(picture, limits) for picture in pictures]
+        try:
+            return rule(images, self.settings)
+        except ZooError:
+            raise
+        except _IMPOSSIBLE as error:
+            raise CheckpointError(
+                f"Cannot process an image as {self.name} does: {type(error).__name__}: {error}. Expected settings that "
+                "go together. Correct the processor's JSON."
+            ) from error
 
 
 def image_processor(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from qeff_zoo.errors import MediaError
+from qeff_zoo.errors import CheckpointError, MediaError
 from qeff_zoo.media.image_rules import Arrays
 from qeff_zoo.media.images import Pixels
 from qeff_zoo.media.pixels import Settings, numbers, resize
@@ -143,6 +143,11 @@ def lines_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
     Returns `pixel_values` (patches of all pictures, 3, rows, columns) and `image_grid_thw`, as `grid_of_patches`.
     """
     patch, size = settings["patch_size"], settings["size"]
+    if (deep := settings["temporal_patch_size"]) != 1:
+        raise CheckpointError(
+            f"Cannot cut an image into patches: `temporal_patch_size` is {deep!r}, and each patch is one of one image. "
+            "Expected 1. Correct the processor's JSON."
+        )
     factor, rows, grids = patch * settings["merge_size"], [], []
     for image in images:
         if settings["do_resize"]:

@@ -3,13 +3,16 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qeff_zoo.checkpoint import processors
 from qeff_zoo.errors import CheckpointError, MediaError, ParityError, UnsupportedModelError
 from qeff_zoo.media.image_processor import HELD, ImageProcessor, load_image_processor
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 #: (height, width) of images: wide, high, square and tiny.
 AWKWARD = (211, 317), (150, 40), (33, 33), (5, 90)
@@ -32,6 +35,8 @@ def compare(package: Path, source: Path) -> dict[str, str]:
     """
     if not (package / HELD).is_file():
         return {}
+    from PIL import Image
+
     processor = processors.load(source)
     theirs = getattr(processor, "image_processor", processor)
     name = type(theirs).__name__
@@ -44,39 +49,37 @@ def compare(package: Path, source: Path) -> dict[str, str]:
     options = processors.options_of(processor)
     for size in AWKWARD:
         pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
-        if found := difference(ours, theirs, pixels, options):
+        if found := difference(ours, theirs, Image.fromarray(pixels), options):
             raise ParityError(
-                f"An image of {size[1]} x {size[0]} pixels is processed otherwise than by transformers' {name}: {found}. "
-                f"Expected the same arrays. Compare the settings in {HELD} with those of the checkpoint."
+                f"An image of {size[1]} x {size[0]} pixels is processed otherwise than by transformers' {name}: "
+                f"{found}. Expected the same arrays. Compare the settings in {HELD} with those of the checkpoint."
             )
     return {"images": f"{len(AWKWARD)} images bit for bit as transformers' {name} makes them"}
 
 
 def difference(
-    ours: ImageProcessor, theirs: Any, pixels: Any, options: Mapping[str, Any]
+    ours: ImageProcessor, theirs: Any, image: "Image.Image", options: Mapping[str, Any]
 ) -> str | None:
     """Return in words what differs between the arrays of two processors; None for nothing.
 
     Args:
         ours: A package's.
         theirs: transformers', of the PIL backend.
-        pixels: Of an image, (height, width, 3).
+        image: That both process.
         options: Of the call of transformers' processor.
     """
-    from PIL import Image
-
     told = {name: one for name, one in options.items() if name != "return_tensors"}
     try:
-        expected = theirs([Image.fromarray(pixels)], **told)
+        expected = theirs([image], **told)
     except _REFUSALS as error:
         try:
-            ours([pixels])
-        except MediaError:
+            ours([image])
+        except (CheckpointError, MediaError):
             return None
         return f"transformers refuses it ({error})"
     try:
-        made = ours([pixels])
-    except MediaError as error:
+        made = ours([image])
+    except (CheckpointError, MediaError) as error:
         return f"it is refused ({error})"
     if "pixel_values_images" in expected:  # an old name, which the model takes no more
         expected["pixel_values"] = expected["pixel_values_images"]

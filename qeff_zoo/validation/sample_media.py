@@ -189,9 +189,12 @@ def noise(
     tower, found = getattr(session.reader, "tower", None), dict[str, Any]()
     tensor = session.reader.program.inputs["pixel_values"]
     shape = [one for one in tensor.shape if isinstance(one, int)]
-    if session.told.get("sized"):
-        patch = int(session.config["vision_config"]["patch_size"])
-        shape += [(one + 1) * patch for one in size]
+    real: list[int] = []
+    if session.told.get("sized"):  # no whole patches
+        vision = session.config["vision_config"]
+        patch = int(vision["patch_size"])
+        real = [min((one + 1) * patch + 1, int(vision["image_size"])) for one in size]
+        shape += [int(vision["image_size"])] * 2 if session.told.get("filled") else real
     if session.told.get("nested"):
         shape = [1, *shape]
     if session.told.get("towerless"):
@@ -207,6 +210,8 @@ def noise(
         sized = session.told.get("sized")
         of = (*shape[:-3], *shape[-2:]) if sized else shape[:-3]
         found[name] = np.ones(of, np.int64 if sized else bool)
+        if real:
+            found[name][..., real[0] :, :] = found[name][..., real[1] :] = 0
     if tower is not None:
         height, width = (one * tower.merge for one in size)
         found[GRID] = np.array([[1, height, width]])
@@ -224,8 +229,8 @@ def noise(
         if name := session.told.get("shapes"):
             shape = [1, _FILLED * tower.merge**2, *shape[1:]]
             found[name] = found.pop(GRID)[:, 1:]
-            real = np.arange(shape[1]) < height * width
-            found[session.told["mask"]] = real[None].astype(np.int64)
+            there = np.arange(shape[1]) < height * width
+            found[session.told["mask"]] = there[None].astype(np.int64)
     found["pixel_values"] = random.standard_normal(shape, np.float32)
     told = {name: one for name, one in session.reader.program.inputs.items() if name not in found}
     if session.told.get("fine"):
