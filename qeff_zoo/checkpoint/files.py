@@ -187,28 +187,6 @@ def _is_model_file(name: str, target: Path) -> bool:
     return bool(blob) or f"/{target.as_posix()}".endswith(f"/{name}")
 
 
-def require_no_revision(path: Path, revision: str | None) -> None:
-    """Refuse a revision of a local path."""
-    if revision is not None:
-        raise CheckpointError(
-            f"Revision {revision!r} was asked of {str(path)!r}, a local path. Expected a Hub "
-            "model id with a revision. Leave the revision out."
-        )
-
-
-def as_path(model: str) -> Path | None:
-    """Treat as a path what exists, or cannot be a model id."""
-    if not model:
-        return None
-    path = Path(model)
-    with suppress(OSError, RuntimeError, ValueError):  # unknown user, impossible name
-        path = path.expanduser()
-        if path.exists():
-            return path
-    is_file = "/" not in model and model.endswith(".gguf")
-    return path if is_file or model.startswith((".", "/", "~")) or model.count("/") > 1 else None
-
-
 def is_companion(name: str) -> bool:
     """Say whether a file takes part in the checkpoint's identity, beside the weights.
 
