@@ -3,22 +3,14 @@
 
 from typing import Any
 
-from qeff_zoo.recipe import (
-    DECODER_SHAPES,
-    Recipe,
-    Tiny,
-    declared,
-    experts,
-    layers_of,
-    recurrence,
-    rms_norm,
-)
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny, experts, layers_of, recurrence, rms_norm
 
 _LINEAR, _FULL = "linear_attention", "full_attention"
 
 
 def _norms(config: Any) -> int:
-    latents = 1 if declared(config, "q_lora_rank") is None else 2
+    compressed = hasattr(type(config), "q_lora_rank")  # Ling's queries are not
+    latents = 2 if compressed and config.q_lora_rank is not None else 1
     return int(2 * config.num_hidden_layers + 1 + latents * config.layer_types.count(_FULL))
 
 

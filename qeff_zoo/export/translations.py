@@ -55,8 +55,7 @@ def table() -> dict[Any, Callable[..., Any]]:
     def recur(*given: Any) -> Any:
         _, _, key, value, *_ = given
         name = "LinearRecurrence" if len(given) == LINEAR_RECURRENCE.inputs else "DeltaRecurrence"
-        counts = {"heads": int(value.shape[2]), "groups": int(key.shape[2])}
-        return getattr(op, name)(*given, **counts)
+        return getattr(op, name)(*given, heads=int(value.shape[2]), groups=int(key.shape[2]))
 
     def window(before: Any, positions: Any, new: Any) -> Any:
         channels, kernel = (int(size) for size in before.shape[1:])
