@@ -127,7 +127,9 @@ def _merged(processor: Any) -> dict[str, Any]:
     """Return the keyword arguments that a processor gives its parts, by part."""
     tokenizer = getattr(processor, "tokenizer", None)
     told = getattr(tokenizer, "init_kwargs", {})
-    merged: dict[str, Any] = processor._merge_kwargs(tokenizer_init_kwargs=told)
+    merged: dict[str, Any] = {}
+    with suppress(*_UNLOADABLE):  # of a processor that merges in another way
+        merged = processor._merge_kwargs(tokenizer_init_kwargs=told)
     return merged
 
 
