@@ -26,6 +26,8 @@ _UNLOADABLE = (
 #: Module of torchvision that transformers imports.
 _LEAF = "torchvision.transforms.v2.functional"
 _TEMPLATE = "chat_template.jinja"
+#: Attributes of a processor with the text that stands for an image in a prompt; the first that there is.
+_MARKERS = "image_placeholder_token", "image_token"
 #: Arguments of a call that are no settings of an image processor.
 _OF_CALL = {"return_tensors", "data_format", "input_data_format", "device", "disable_grouping"}
 
@@ -111,8 +113,8 @@ def held(processor: Any) -> dict[str, Any]:
         unset = {name: False for name, one in settings.items() if one is None and name[:3] == "do_"}
         kind = type(images).__name__
         found["image_processor"] = {**settings, **unset, "image_processor_type": kind}
-    names = "image_placeholder_token", "image_token"
-    token = next(filter(None, (getattr(processor, name, None) for name in names)), None)
+    tokens = (getattr(processor, name, None) for name in _MARKERS)
+    token = next(filter(None, tokens), None)
     if token is not None:
         found["image_token"] = str(token)
     if getattr(processor, "tokenizer", None) is not None:
@@ -125,7 +127,9 @@ def _merged(processor: Any) -> dict[str, Any]:
     """Return the keyword arguments that a processor gives its parts, by part."""
     tokenizer = getattr(processor, "tokenizer", None)
     told = getattr(tokenizer, "init_kwargs", {})
-    merged: dict[str, Any] = processor._merge_kwargs(tokenizer_init_kwargs=told)
+    merged: dict[str, Any] = {}
+    with suppress(*_UNLOADABLE):  # of a processor that merges in another way
+        merged = processor._merge_kwargs(tokenizer_init_kwargs=told)
     return merged
 
 
@@ -172,13 +176,13 @@ def _without_torchvision() -> Iterator[None]:
     """Let a processor have no part of a kind that needs torchvision, if that is not installed."""
     from transformers import processing_utils
     from transformers.models.auto import processing_auto
-    from transformers.utils import is_torchvision_available
+    from transformers.utils.import_utils import is_torchvision_available
 
     if is_torchvision_available():
         yield
         return
     kinds, mixin = "MODALITY_TO_AUTOPROCESSOR_MAPPING", processing_utils.ProcessorMixin
-    check = mixin.check_argument_for_proper_class
+    check: Any = mixin.check_argument_for_proper_class
 
     def lenient(self: Any, name: str, part: Any) -> Any:
         return None if part is None else check(self, name, part)
@@ -200,9 +204,10 @@ def _without_torchvision() -> Iterator[None]:
 
 def _imported(name: str) -> Any:
     """Return a processor class whose module imports torchvision for what is never called here."""
-    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
+    from transformers.models.auto import processing_auto
 
-    types = [kind for kind, one in PROCESSOR_MAPPING_NAMES.items() if one == name]
+    named = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
+    types = [kind for kind, one in named.items() if one == name]
     *parents, leaf = ("torchvision", "torchvision.transforms", "torchvision.transforms.v2", _LEAF)
     modules = {one: ModuleType(one) for one in (*parents, leaf)}
     modules[parents[-1]].functional = modules[leaf]  # type: ignore[attr-defined]

@@ -178,7 +178,7 @@ class MediaTextSession(TextGenerationSession):
         """As of `PromptReader`; a processor adds the tokenizer's special tokens unless a template begins with BOS."""
         text = self._rendered(messages)
         begin = self._special.get("bos_token")
-        begun = bool(begin) and text.startswith(begin)
+        begun = bool(begin and text.startswith(begin))
         return self._encode(text, special_tokens=bool(self._held) and not begun)
 
     def _rendered(self, messages: Sequence[Message]) -> str:
