@@ -153,6 +153,8 @@ def _drawn(tokenizer: Any, special: Sequence[str]) -> list[list[int]]:
     draw = random.Random(0)
     added = tokenizer.convert_tokens_to_ids([*special[:_ADDED], *special[-_ADDED:]])
     every = range(tokenizer.vocab_size)
+    if not every:  # all of its tokens are added ones
+        return []
     found = [draw.choices(every, k=_LENGTH) for _ in range(_DRAWN)]
     for number, ids in enumerate(found if added else ()):
         for place in range(1 + number % 4, _LENGTH, 5):
