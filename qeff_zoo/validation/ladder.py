@@ -188,7 +188,7 @@ def _request(
         "media": [len(found) for found in trial.media],
         "of_media": trial.of_media,
         "told": _told(package),
-        "greedy": trial.greedy and {"prompt": trial.greedy[0], "length": len(trial.greedy[1])},
+        "greedy": trial.greedy and {"prompt": trial.greedy[0], "tokens": trial.greedy[1]},
         "numerics": rounding.as_dict(),
         "noise": {
             "factor": TOLERANCES[_row(rounding)].factor,

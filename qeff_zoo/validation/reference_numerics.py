@@ -64,7 +64,7 @@ def round_weights(
     left_sides: dict[int, list[LeftSide]] = defaultdict(list)
     named = dict(model.named_parameters(remove_duplicate=False))
     for matrix in matrices:
-        name, number = _place(named, matrix.name)
+        name, number = place_of(named, matrix.name)
         stored = named[name].data
         whole = stored.dim() == 2 and number is None
         if whole and not matrix.kept:
@@ -83,7 +83,7 @@ def round_weights(
     return left_sides
 
 
-def _place(named: Mapping[str, nn.Parameter], name: str) -> tuple[str, int | None]:
+def place_of(named: Mapping[str, nn.Parameter], name: str) -> tuple[str, int | None]:
     """Return a parameter's name, and the number in it of the matrix that is meant; None for all of it."""
     if name in named:
         return name, None
