@@ -83,7 +83,9 @@ def validate(
         if opening is None and rounding_of(package).int8_activations:
             shipped = try_package(package, threads, step)
         device = DeviceNumerics.of_program(package.manifest["programs"][0]) if opening else None
-        reference = ask(process, package, checkpoint, trial, device=device, progress=step)
+        reference = ask(
+            process, package, checkpoint, trial, shipped=shipped, device=device, progress=step
+        )
     return judge(package, trial, reference, shipped=shipped, level=level, device=device)
 
 
@@ -107,6 +109,7 @@ def ask(
     checkpoint: Checkpoint | Path,
     trial: Trial,
     *,
+    shipped: Trial | None = None,
     device: DeviceNumerics | None = None,
     progress: Progress,
 ) -> Answers:
@@ -117,11 +120,14 @@ def ask(
         package: As for `validate`.
         checkpoint: As for `validate`.
         trial: What the package was asked.
+        shipped: As for `judge`.
         device: What a predicted package's device rounds.
         progress: Called after every step.
     """
     rounding, chosen = rounding_of(package), _chosen(trial)
     request = _request(package, checkpoint, trial, rounding)
+    if generated := (shipped or trial).greedy:
+        request["greedy"] = {"prompt": generated[0], "tokens": generated[1]}
     request["device"] = device and asdict(device)
     request["tolerance"] = asdict(TOLERANCES[_row(rounding, device)])
     request["runs"] = [run.sequence for run in trial.runs] if chosen else []
@@ -188,7 +194,6 @@ def _request(
         "media": [len(found) for found in trial.media],
         "of_media": trial.of_media,
         "told": _told(package),
-        "greedy": trial.greedy and {"prompt": trial.greedy[0], "tokens": trial.greedy[1]},
         "numerics": rounding.as_dict(),
         "noise": {
             "factor": TOLERANCES[_row(rounding)].factor,
