@@ -27,7 +27,13 @@ from qeff_zoo.package.description import human_size
 from qeff_zoo.runtime.memory import MEMORY_ENV, available_memory
 from qeff_zoo.validation.faults import Fault
 from qeff_zoo.validation.reference_choices import Choices, Watching
-from qeff_zoo.validation.reference_damage import HEADS, SWAPPED, HeadDamage, damaged
+from qeff_zoo.validation.reference_damage import (
+    HEADS,
+    SWAPPED,
+    HeadDamage,
+    damaged,
+    narrow_window,
+)
 from qeff_zoo.validation.reference_formats.orders import by_parameter
 from qeff_zoo.validation.reference_loading import (
     count_parameters,
@@ -245,8 +251,19 @@ def _batch(
 
 def _of_fault(fault: Fault) -> list[Pass]:
     """Return a pass for each sequence of a fault."""
-    parts = [replace(fault, stops={number: stop}) for number, stop in fault.stops.items()]
-    return [Pass(run=lambda answers, part=part: answers.faulty(part)) for part in parts]  # type: ignore[misc]
+    return [
+        _with_fault(replace(fault, stops={number: stop})) for number, stop in fault.stops.items()
+    ]
+
+
+def _with_fault(fault: Fault) -> Pass:
+    if fault.kind != "window":
+        return Pass(run=lambda answers: answers.faulty(fault))
+    ((number, stop),) = fault.stops.items()
+    return Pass(
+        run=lambda answers: {number: answers.told(number, stop)},
+        around=lambda answers: narrow_window(answers.halves[0]),
+    )
 
 
 def _whole(fault: Fault, found: dict[int, Array]) -> dict[int, Array]:

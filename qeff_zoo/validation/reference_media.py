@@ -34,7 +34,7 @@ class Media:
         model: Any,
     ) -> None:
         self._module = type(model).__module__
-        self._taken = {*inspect.signature(model.forward).parameters}
+        self._taken = inspect.signature(model.forward).parameters.keys()
         self._counts: list[int] = request.get("media") or []
         self._told = request.get("of_media") or {}
         #: The same, and of sounds beside pictures.

@@ -7,6 +7,7 @@ Only the reference process imports this.
 import inspect
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path, PurePosixPath
@@ -110,7 +111,7 @@ class Answers:
         """Return the logits of all tokens of texts, (rows, tokens, vocabulary), where `plain`."""
         raise NotImplementedError
 
-    def told(self, number: int, length: int, watching: Watching) -> Array:
+    def told(self, number: int, length: int, watching: Watching | None = None) -> Array:
         """Run the beginning of a sequence, or more; return (positions, values) of those within it."""
         return self._watched([number], watching, length)[0]
 
@@ -551,8 +552,13 @@ def _padded(sequences: Sequence[Sequence[int]], padding: int = 0) -> dict[str, T
 
 @contextmanager
 def hooked(module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
-    """Let a hook change what a module is given, for a while."""
-    handle = module.register_forward_pre_hook(hook)
+    """Let a hook change the arguments of a module for a while, in this thread."""
+    thread = threading.current_thread()
+
+    def run(*args: Any) -> Any:
+        return hook(*args) if threading.current_thread() is thread else None
+
+    handle = module.register_forward_pre_hook(run)
     try:
         yield
     finally:

@@ -9,8 +9,9 @@ next part is read.
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ class Pass:
     Args:
         run: Called once, in a thread, with a copy of the answers.
         rounded: Whether the model has rounded weights.
-        around: Changes the weights of that copy while the pass runs through a part.
+        around: Changes the model while the pass runs, and changes it back while others do.
     """
 
     run: Callable[[Answers], Any]
@@ -64,17 +65,20 @@ class Turns:
             for path in unloaded.parts_with(place_of(named, matrix.name)[0]):
                 self._matrices[path].append(matrix)
         unloaded.read(REST)
+        self._stored_rest = unloaded.state(REST)
         self._rest, self._left_of_rest = self._rounded_rest()
+        for path in unloaded.parts:
+            if path != REST:
+                part = unloaded.model.get_submodule(path)
+                part.register_forward_pre_hook(partial(_wait, path))
 
     def _rounded_rest(self) -> tuple[dict[str, Tensor], dict[int, list[LeftSide]]]:
         """Return what stays in memory, rounded, and its left sides."""
-        unloaded = self._unloaded
-        stored = unloaded.state(REST)
-        memo: dict[int, Any] = {}
-        put(unloaded.model, {name: deepcopy(tensor, memo) for name, tensor in stored.items()})
-        left = round_weights(unloaded.model, self._matrices[REST], self._orders)
-        rounded = unloaded.state(REST)
-        put(unloaded.model, stored)
+        model, memo = self._unloaded.model, dict[int, Any]()
+        put(model, {name: deepcopy(one, memo) for name, one in self._stored_rest.items()})
+        left = round_weights(model, self._matrices[REST], self._orders)
+        rounded = self._unloaded.state(REST)
+        put(model, self._stored_rest)
         return rounded, left
 
     def run(self, passes: Sequence[Pass]) -> list[Any]:
@@ -83,75 +87,68 @@ class Turns:
         Args:
             passes: In the order in which they run through a part; those with rounded weights come after all others.
         """
-        running = [_Running(one, self._copied(one), [*self._unloaded.parts]) for one in passes]
-        for one in running:
-            one.resume()
+        running = [_Running(one, copy(self._answers)) for one in passes]
+        self._resume(running, REST)
         order = {path: number for number, path in enumerate(self._unloaded.parts)}
         while waiting := [one for one in running if one.waits_for is not None]:
             path = min((str(one.waits_for) for one in waiting), key=order.__getitem__)
-            here = [one for one in waiting if one.waits_for == path]
             with self._unloaded.reading(path):
-                for one in here:
-                    if not one.rounded:
-                        self._turn(one, path)
-                left = round_weights(self._unloaded.model, self._matrices[path], self._orders)
-                self.left_sides.update({**self._left_of_rest, **left})
-                for one in here:
-                    if one.rounded:
-                        self._turn(one, path)
-                self.left_sides.clear()
+                self._resume([one for one in waiting if one.waits_for == path], path)
         return [one.result for one in running]
 
-    def _turn(self, running: "_Running", path: str) -> None:
-        self._unloaded.lend(running.model, path)
-        running.resume()
-        self._unloaded.lend(running.model, path, blank=True)
+    def _resume(self, running: Sequence["_Running"], path: str) -> None:
+        """Let passes run through a part, which is in memory."""
+        for one in running:
+            if not one.rounded:
+                one.resume()
+        left = {}
+        if path != REST:
+            left = round_weights(self._unloaded.model, self._matrices[path], self._orders)
+        self.left_sides.update({**self._left_of_rest, **left})
+        put(self._unloaded.model, self._rest)
+        for one in running:
+            if one.rounded:
+                one.resume()
+        put(self._unloaded.model, self._stored_rest)
+        self.left_sides.clear()
 
-    def _copied(self, one: Pass) -> Answers:
-        """Copy the answers and the model, but for its tensors: what a pass changes is its own."""
-        model = self._unloaded.model
-        memo = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-        copied = deepcopy(self._answers, memo)
-        if one.rounded:
-            put(copied.halves[0], self._rest)
-        return copied
+
+def _wait(path: str, _: nn.Module, args: Any) -> None:
+    """Let a pass wait before a part."""
+    running = threading.current_thread()
+    assert isinstance(running, _Running)
+    running.wait(path)
 
 
 class _Running(threading.Thread):
     """Thread of a pass, which runs only between `resume` and the next part.
 
     Args:
-        told: The pass.
+        planned: The pass.
         answers: Its own.
-        paths: Of the model's parts.
     """
 
-    def __init__(self, told: Pass, answers: Answers, paths: Sequence[str]) -> None:
+    def __init__(self, planned: Pass, answers: Answers) -> None:
         super().__init__(daemon=True)
-        self.rounded, self.model = told.rounded, answers.halves[0]
+        self.rounded = planned.rounded
         #: Path of the part before which it waits; None once it is done.
         self.waits_for: str | None = None
         self.result: Any = None
-        self._told, self._answers = told, answers
+        self._planned, self._answers = planned, answers
         self._error: BaseException | None = None
         self._may_run, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
-        for path in paths:
-            if path != REST:
-                self.model.get_submodule(path).register_forward_pre_hook(self._waiting(path))
         self.start()
 
-    def _waiting(self, path: str) -> Callable[[nn.Module, Any], None]:
-        def wait(_: nn.Module, args: Any) -> None:
-            self.waits_for = path
-            self._stopped.release()
-            self._may_run.acquire()
-
-        return wait
+    def wait(self, path: str) -> None:
+        """Wait until a part is in memory, within the pass."""
+        self.waits_for = path
+        self._stopped.release()
+        self._may_run.acquire()
 
     def resume(self) -> None:
         """Let the pass run to the next part, or to its end."""
         self.waits_for = None
-        with self._told.around(self._answers):
+        with self._planned.around(self._answers):
             self._may_run.release()
             self._stopped.acquire()
         if self._error:
@@ -162,7 +159,7 @@ class _Running(threading.Thread):
         self._may_run.acquire()
         torch.set_grad_enabled(False)  # of this thread
         try:
-            self.result = self._told.run(self._answers)
+            self.result = self._planned.run(self._answers)
         except BaseException as error:
             self._error = error
         self._stopped.release()

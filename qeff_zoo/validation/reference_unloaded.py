@@ -111,17 +111,6 @@ class Unloaded:
                 if read is not None:
                     put(self.model, {name: read})
 
-    def lend(self, model: Any, path: str, *, blank: bool = False) -> None:
-        """Give a copy of the model the weights of a part, as the model has them now.
-
-        Args:
-            model: The copy.
-            path: One of `parts`.
-            blank: Take the weights back.
-        """
-        state = self._blank if blank else self.state(path)
-        put(model, {name: state[name] for name in self.parts[path]})
-
     def state(self, path: str) -> dict[str, Tensor]:
         """Return the weights of a part as the model has them now.
 
