@@ -57,6 +57,7 @@ from qeff_zoo.validation.reference_numerics import (
     round_weights,
 )
 from qeff_zoo.validation.reference_subjects import Answers, answers_of, read_request
+from qeff_zoo.validation.reference_turns import return_freed_memory
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -87,6 +88,7 @@ def main(arguments: Sequence[str]) -> None:
     chosen = {name: array for name, array in arrays.items() if not name.startswith(brought)}
     choices = Choices(request["runs"], chosen, **request["noise"])
     if unloaded:
+        return_freed_memory()
         ran = Layerwise(unloaded, request, answers, choices).run()
     else:
         ran = _run_variants(model, request, answers, choices)

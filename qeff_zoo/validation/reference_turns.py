@@ -6,9 +6,10 @@ until the weights of that are read. All passes that wait for a part run through 
 next part is read.
 """
 
+import ctypes
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,17 @@ from qeff_zoo.validation.reference_formats.orders import Orders
 from qeff_zoo.validation.reference_numerics import LeftSide, place_of, round_weights
 from qeff_zoo.validation.reference_subjects import Answers
 from qeff_zoo.validation.reference_unloaded import REST, Unloaded, put
+
+#: Of glibc's `mallopt`: number of heaps that threads have, and bytes from which on memory is returned once it is freed.
+_ARENA_MAX, _MMAP_THRESHOLD = (-8, 1), (-3, 1 << 19)
+
+
+def return_freed_memory() -> None:
+    """Let this process keep little memory that is freed: each thread would keep its own."""
+    with suppress(OSError, AttributeError):  # another C library
+        library = ctypes.CDLL(None)
+        for option in (_ARENA_MAX, _MMAP_THRESHOLD):
+            library.mallopt(*option)
 
 
 @dataclass(frozen=True, kw_only=True)
