@@ -365,6 +365,8 @@ def _report(
 ) -> dict[str, Any]:
     floors = {judge.against["dtype"]: asdict(judge.floor) for judge in judges.values()}
     reported: dict[str, Any] = {"noise_floor": floors}
+    if reference.about.get("layer_by_layer"):
+        reported["layer_by_layer"] = True
     if left_out := reference.about.get("left_out"):
         reported["not_applied"] = (
             f"The checkpoint says how {' and '.join(left_out)} are rounded; neither the package nor the reference "
