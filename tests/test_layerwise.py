@@ -38,7 +38,7 @@ LARGE = {
     "num_hidden_layers": 8,
     "initializer_range": 0.1,
 }
-LIMIT = 50_000_000  # bytes
+LIMIT = 60_000_000  # bytes
 EVERYTHING = {"reference", "rounded", "noise", "simulated", "swapped", "loss", "divergence"}
 
 
