@@ -25,6 +25,7 @@ from qeff_zoo.package import Package, proof
 from qeff_zoo.package.manifest import problems
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime.decoder import Decoder
+from qeff_zoo.runtime.memory import MEMORY_ENV
 from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.tasks import compute_contexts
@@ -167,6 +168,23 @@ def test_the_noise_floor_is_that_of_the_arithmetic(validated: Callable[[str], Re
     assert 1e-7 < floor["error"] < 1e-4  # activations are not rounded when it is compared
     thresholds = [check["threshold"] for check in validated("rows").checks]
     assert max(thresholds[:2]) < 1e-3
+
+
+def test_a_package_is_judged_alike_if_the_model_does_not_fit_into_memory(
+    built: dict[str, Package],
+    models: Models,
+    validated: Callable[[str], Record],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = validated("int4")
+    monkeypatch.setattr(Reference, "ask", ASK)  # again
+    monkeypatch.setenv(MEMORY_ENV, "300000")  # a KV cache, but no 180,000 parameters
+    source = source_of(models, "int4")
+    layered = validation.validate(built["int4"], source, level="tiny", threads=1)
+    assert layered.passed
+    assert layered.checks == whole.checks
+    assert layered.costs == whole.costs
+    assert layered.reported == {**whole.reported, "layer_by_layer": True}
 
 
 @pytest.mark.parametrize("name", ["int4", "blocks", "w8a8"])

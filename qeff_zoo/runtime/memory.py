@@ -2,6 +2,7 @@
 """Memory of states, and how much a process may still take: too large a cache is refused, no process killed."""
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -9,22 +10,33 @@ from typing import Any
 
 import numpy as np
 
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.errors import GenerationError, SettingsError
 from qeff_zoo.package.description import human_size
 from qeff_zoo.runtime.program import Memory, Specializations
 from qeff_zoo.states import State
 
+#: Environment variable: bytes that may be taken at most, where that is less than what is available.
+MEMORY_ENV = "QEFF_ZOO_MEMORY"
 _MEMINFO = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
 
 
 def available_memory() -> int | None:
-    """Return bytes that can be allocated without swapping, also by a container's limit.
+    """Return bytes that can be allocated without swapping, also by a container's or a user's limit (`MEMORY_ENV`).
 
     Returns:
         None where the system does not tell (other systems than Linux).
+
+    Raises:
+        SettingsError: The user's limit is no number.
     """
     bounds: list[int] = []
+    if chosen := os.environ.get(MEMORY_ENV, "").strip():
+        if not chosen.isdecimal():
+            raise SettingsError(
+                f"{MEMORY_ENV} is {chosen!r}; expected bytes, 8000000000 for 8 GB. Correct or unset it."
+            )
+        bounds.append(int(chosen))
     with suppress(OSError):
         lines = dict(line.split(":") for line in _MEMINFO.read_text(encoding="ascii").splitlines())
         bounds.append(int(lines["MemAvailable"].split()[0]) << 10)

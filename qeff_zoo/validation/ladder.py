@@ -87,7 +87,9 @@ def validate(
         trial = try_package(package, threads, step, exact)
         shipped = try_package(package, threads, step, opening) if exact else None
         device = DeviceNumerics.of_program(package.manifest["programs"][0]) if opening else None
-        reference = ask(process, package, checkpoint, trial, device=device, progress=step)
+        reference = ask(
+            process, package, checkpoint, trial, shipped=shipped, device=device, progress=step
+        )
     record = judge(package, trial, reference, shipped=shipped, level=level, device=device)
     source = (
         checkpoint if isinstance(checkpoint, Path) else checkpoint.companions["config.json"].parent
@@ -116,6 +118,7 @@ def ask(
     checkpoint: Checkpoint | Path,
     trial: Trial,
     *,
+    shipped: Trial | None = None,
     device: DeviceNumerics | None = None,
     progress: Progress,
 ) -> Answers:
@@ -126,12 +129,15 @@ def ask(
         package: As for `validate`.
         checkpoint: As for `validate`.
         trial: What the package was asked.
+        shipped: As for `judge`.
         device: What a predicted package's device rounds.
         progress: Called after every step.
     """
     rounding, chosen = rounding_of(package), _chosen(trial)
     tolerance = TOLERANCES[_row(rounding, device)]
     request = _request(package, checkpoint, trial, rounding, tolerance)
+    if generated := (shipped or trial).greedy:
+        request["greedy"] = {"prompt": generated[0], "tokens": generated[1]}
     request["device"] = device and asdict(device)
     request["text"] = text.request_of(package)
     request["tolerance"] = asdict(tolerance)
@@ -207,7 +213,6 @@ def _request(
         "media": [len(found) for found in trial.media],
         "of_media": trial.of_media,
         "told": _told(package),
-        "greedy": trial.greedy and {"prompt": trial.greedy[0], "length": len(trial.greedy[1])},
         "numerics": rounding.as_dict(),
         "noise": {
             "factor": tolerance.factor,
@@ -384,6 +389,8 @@ def _report(
 ) -> dict[str, Any]:
     floors = {judge.against["dtype"]: asdict(judge.floor) for judge in judges.values()}
     reported: dict[str, Any] = {"noise_floor": floors}
+    if reference.about.get("layer_by_layer"):
+        reported["layer_by_layer"] = True
     if left_out := reference.about.get("left_out"):
         reported["not_applied"] = (
             f"The checkpoint says how {' and '.join(left_out)} are rounded; neither the package nor the reference "

@@ -4,7 +4,8 @@
     python -m qeff_zoo.validation.reference answer.npz arrays.npz < request.json
 
 In: a checkpoint's folder, token sequences, and the positions whose answers matter. Out, per variant
-and sequence, an array of logits, one embedding, or labels' logits. The weights are loaded once. Variants:
+and sequence, an array of logits, one embedding, or labels' logits. The weights are loaded once; of a text decoder that
+does not fit into memory, layer by layer: see `qeff_zoo.validation.reference_layerwise`. Variants:
 
     reference   float32, eager attention, each sequence alone and whole; of quantized checkpoints their dequantized
                 weights
@@ -41,10 +42,12 @@ import transformers
 from qeff_zoo import tasks
 from qeff_zoo.numerics import DeviceNumerics, Numerics
 from qeff_zoo.validation import reference_text
+from qeff_zoo.validation.faults import Fault
 from qeff_zoo.validation.reference_choices import Choices
-from qeff_zoo.validation.reference_damage import damaged
+from qeff_zoo.validation.reference_damage import HEADS, damaged
 from qeff_zoo.validation.reference_device import computing_as
 from qeff_zoo.validation.reference_formats.orders import by_parameter
+from qeff_zoo.validation.reference_layerwise import Found, Layerwise, unloaded_if_large
 from qeff_zoo.validation.reference_loading import about_quantization, decoded_weights, load_model
 from qeff_zoo.validation.reference_noticing import Noticing
 from qeff_zoo.validation.reference_numerics import (
@@ -56,6 +59,7 @@ from qeff_zoo.validation.reference_numerics import (
     round_weights,
 )
 from qeff_zoo.validation.reference_subjects import Answers, answers_of, read_request
+from qeff_zoo.validation.reference_turns import return_freed_memory
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -76,38 +80,45 @@ def main(arguments: Sequence[str]) -> None:
     """
     request = read_request()
     torch.set_grad_enabled(False)
-    told = request["told"]
-    model = load_model(request, request["task"], told.get("rope_factors"))
     with np.load(arguments[1], allow_pickle=False) as found:
         arrays = dict(found)
+    task, factors = request["task"], request["told"].get("rope_factors")
+    unloaded = unloaded_if_large(request, arrays)
+    model = unloaded.model if unloaded else load_model(request, task, factors)
     answers = answers_of(model, request, arrays)
     brought = ("media.", "sound.")
     chosen = {name: array for name, array in arrays.items() if not name.startswith(brought)}
     choices = Choices(request["runs"], chosen, **request["noise"])
-    greedy = answers.greedy(**request["greedy"]) if request.get("greedy") else []
-    arrays, noticed = _run_variants(model, request, answers, choices)
+    if unloaded:
+        return_freed_memory()
+        ran = Layerwise(unloaded, request, answers, choices).run()
+    else:
+        ran = _run_variants(model, request, answers, choices)
     about = {
         "class": type(model).__name__,
         "transformers": transformers.__version__,
         "torch": importlib.metadata.version("torch"),
-        "noticed": noticed,
-        "greedy": greedy,
+        "layer_by_layer": unloaded is not None,
+        "noticed": ran.noticed,
+        "greedy": ran.greedy,
         "choices": choices.summary(),
         "text": reference_text.answer(request),
         **about_quantization(request),
     }
     assert_unpatched()
-    np.savez(arguments[0], allow_pickle=False, about=np.array(json.dumps(about)), **arrays)
+    np.savez(arguments[0], allow_pickle=False, about=np.array(json.dumps(about)), **ran.arrays)
 
 
 def _run_variants(
     model: Any, request: Mapping[str, Any], answers: Answers, choices: Choices
-) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Run every variant; return `variant.sequence` arrays, and what damage each stage noticed."""
+) -> Found:
+    """Run every variant."""
+    greedy = request.get("greedy")
+    continued = answers.greedy(greedy["prompt"], len(greedy["tokens"])) if greedy else []
     numerics = Numerics.from_dict(request["numerics"])
     runs = {"reference": answers.alone(choices.note)}
     losses = answers.losses() if numerics.rounds else None
-    found = losses.measure("reference") if losses else {}
+    found = losses.measure("reference", answers.predict) if losses else {}
     weights = None if request.get("gguf") else decoded_weights(Path(request["checkpoint"]))
     orders = by_parameter(model, weights.tensors, weights.orders) if weights else {}
     left_sides = round_weights(model, numerics.matrices, orders)
@@ -117,13 +128,13 @@ def _run_variants(
     if numerics.rounds_weights or request.get("device"):
         judged = "rounded"
         runs["rounded"] = answers.alone(choices.note)
-        found |= losses.measure("rounded") if losses else {}
+        found |= losses.measure("rounded", answers.predict) if losses else {}
     with Arithmetic(halved=True):
         runs["noise"] = answers.together(choices.repeat)
     if numerics.int8_activations:
         with Arithmetic(left_sides, halved=False):
             runs["simulated"] = answers.alone()
-            found |= losses.measure("simulated") if losses else {}
+            found |= losses.measure("simulated", answers.predict) if losses else {}
         with damaged(answers.halves):
             runs["swapped"] = answers.alone()
     if numerics.activations == "float16" and not request.get("device"):
@@ -131,7 +142,15 @@ def _run_variants(
     told = _run_told(answers, choices)
     others = [runs[name] for name in ("noise", "half") if name in runs]
     kind = tasks.find(request["task"]).answers
-    damages, noticed = Noticing(model, answers, request, kind, runs[judged], others).run()
+
+    def damage(number: int, sequences: list[int]) -> tuple[str, Mapping[int, Array]]:
+        with damaged(answers.halves, HEADS[number]) as words:
+            return words, answers.some(sequences)
+
+    faults = [Fault.from_dict(entry) for entry in request["faults"]]
+    damages, noticed = Noticing(request, kind, runs[judged], others).run(
+        damage, lambda number: answers.faulty(faults[number])
+    )
     if request.get("device"):
         runs |= _run_device(model, DeviceNumerics(**request["device"]), answers, choices)
     elif not numerics.rounds and _is_small(model):
@@ -142,7 +161,7 @@ def _run_variants(
         for number, array in (every.items() if isinstance(every, Mapping) else enumerate(every))
     }
     arrays |= {f"{judged}.{name}": array for name, array in told.items()}
-    return arrays | found, noticed
+    return Found(arrays=arrays | found, noticed=noticed, greedy=continued)
 
 
 def _is_small(model: Any) -> bool:

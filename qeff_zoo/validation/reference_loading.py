@@ -5,18 +5,20 @@ Only the reference process imports this.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from accelerate import init_empty_weights
 from torch import nn
 
 from qeff_zoo import architectures, tasks
 from qeff_zoo.validation.reference_adapters import merge
-from qeff_zoo.validation.reference_formats import Weights, left_out, open_weights
+from qeff_zoo.validation.reference_formats import Weights, left_out, open_weights, plain_tensors
 from qeff_zoo.validation.reference_formats.arranged import arranged
+from qeff_zoo.validation.reference_unloaded import Unloaded
 
 _ENDLESS = 1 << 40  # tokens
 
@@ -32,24 +34,17 @@ def load_model(request: Mapping[str, Any], task: str, rope_factors: str | None) 
         task: Hub pipeline tag.
         rope_factors: Of longrope, the set that every text takes: "short" or "long"; None of other models.
     """
-    folder, gguf = Path(request["checkpoint"]), request.get("gguf", ())
-    architectures.register(_config(folder).get("model_type", ""))
-    whole = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    config = tasks.parsed_model_config(whole)
-    auto = tasks.auto_class(task, config)
-    weights = None if gguf else decoded_weights(folder)
+    folder = Path(request["checkpoint"])
+    auto, config, weights = _open(request, task)
     source: dict[str, Any] = {"pretrained_model_name_or_path": folder, "config": config}
-    if gguf or weights:
-        if hasattr(config, "quantization_config"):
-            del config.quantization_config
+    if weights is not None:
         with torch.device("meta"):  # an automatic class takes no weights without a name
             empty = auto.from_config(config)
         auto = type(empty)
-        tensors = arranged(weights.tensors, empty) if weights else _gguf_tensors(gguf, empty)
         source = {
             "pretrained_model_name_or_path": None,
             "config": empty.config,
-            "state_dict": tensors,
+            "state_dict": weights(empty),
         }
     loading: Any = auto.from_pretrained(
         **source,
@@ -59,16 +54,83 @@ def load_model(request: Mapping[str, Any], task: str, rope_factors: str | None) 
         output_loading_info=True,
     )
     model, loaded = loading
-    unread = ("pooler.", "encoder.pooler.")
-    missing = [name for name in loaded["missing_keys"] if not name.startswith(unread)]
-    if missing:
-        raise ValueError(f"The checkpoint has no {sorted(missing)[:5]}.")
-    if weights and (strange := _strange(model, loaded["unexpected_keys"])):
-        raise ValueError(f"The reference does not know what these are for: {strange[:5]}.")
+    _check(model, loaded["missing_keys"], loaded["unexpected_keys"], decoded=_decodes(request))
     adapters = request.get("adapters", ())
     if getattr(model, "_hf_peft_config_loaded", False):  # one that lies beside it is on already
         adapters = [one for one in adapters if not Path(one["folder"]).samefile(folder)]
     merge(model, adapters)
+    return _set(model, rope_factors)
+
+
+def count_parameters(request: Mapping[str, Any], task: str) -> int:
+    """Return the number of parameters of a checkpoint's model.
+
+    Args:
+        request: As for `load_model`.
+        task: Hub pipeline tag.
+    """
+    auto, config, _ = _open(request, task)
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in auto.from_config(config).parameters())
+
+
+def load_unloaded(request: Mapping[str, Any], task: str, rope_factors: str | None) -> Unloaded:
+    """Build a model without weights, which are read from the checkpoint part by part.
+
+    Args:
+        request: As for `load_model`.
+        task: Hub pipeline tag.
+        rope_factors: As for `load_model`.
+    """
+    auto, config, weights = _open(request, task)
+    with init_empty_weights(include_buffers=False):
+        model = auto.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    tensors = weights(model) if weights else plain_tensors(Path(request["checkpoint"]))
+    unloaded = Unloaded(model, tensors)
+    report = unloaded.report
+    _check(model, report.missing_keys, report.unexpected_keys, decoded=_decodes(request))
+    _set(model, rope_factors)
+    return unloaded
+
+
+def _open(
+    request: Mapping[str, Any], task: str
+) -> tuple[Any, Any, Callable[[Any], Mapping[str, Any]] | None]:
+    """Return the class of a checkpoint's model, its configuration, and what opens tensors that are decoded here."""
+    folder, gguf = Path(request["checkpoint"]), request.get("gguf", ())
+    architectures.register(_config(folder).get("model_type", ""))
+    whole = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    config = tasks.parsed_model_config(whole)
+    auto = tasks.auto_class(task, config)
+    weights = None if gguf else decoded_weights(folder)
+    if not (gguf or weights):
+        return auto, config, None
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    return (
+        auto,
+        config,
+        lambda model: arranged(weights.tensors, model) if weights else _gguf_tensors(gguf, model),
+    )
+
+
+def _decodes(request: Mapping[str, Any]) -> bool:
+    """Tell whether weights are those of a quantized checkpoint that is not GGUF."""
+    return not request.get("gguf") and bool(_quantization(Path(request["checkpoint"])))
+
+
+def _check(model: Any, missing: Iterable[str], unexpected: Iterable[str], *, decoded: bool) -> None:
+    """Raise ValueError if a checkpoint lacks what answers depend on, or has what nobody reads."""
+    unread = ("pooler.", "encoder.pooler.")
+    lacking = [name for name in missing if not name.startswith(unread)]
+    if lacking:
+        raise ValueError(f"The checkpoint has no {sorted(lacking)[:5]}.")
+    if decoded and (strange := _strange(model, unexpected)):
+        raise ValueError(f"The reference does not know what these are for: {strange[:5]}.")
+
+
+def _set(model: Any, rope_factors: str | None) -> Any:
+    """Set how a model computes."""
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")
     if rope_factors is not None:

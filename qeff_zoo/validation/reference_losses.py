@@ -19,25 +19,26 @@ class Losses:
     """Losses of a text's tokens, and divergences from the first variant that is measured.
 
     Args:
-        predict: Token ids (1, tokens) -> logits (1, tokens, vocabulary).
         tokens: The text.
     """
 
-    def __init__(self, predict: Callable[[Tensor], Tensor], tokens: Sequence[int]) -> None:
-        self._predict = predict
+    def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = torch.tensor(tokens[: _MOST + 1])
         self._expected: Tensor | None = None
 
-    def measure(self, variant: str) -> dict[str, np.ndarray[Any, Any]]:
-        """Return what the model as it is now predicts.
+    def measure(
+        self, variant: str, predict: Callable[[Tensor], Tensor]
+    ) -> dict[str, np.ndarray[Any, Any]]:
+        """Return losses and divergences of a variant.
 
         Args:
             variant: Its name.
+            predict: Token ids (1, tokens) -> logits (1, tokens, vocabulary).
 
         Returns:
             `loss.VARIANT` and `divergence.VARIANT`: (targets,), in nats.
         """
-        logits = self._predict(self._tokens[None])[0, :-1].float()
+        logits = predict(self._tokens[None])[0, :-1].float()
         loss = nn.functional.cross_entropy(logits, self._tokens[1:], reduction="none")
         if self._expected is None:
             self._expected = logits

@@ -4,7 +4,7 @@
 Only the reference process imports this.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,8 +12,7 @@ import numpy as np
 from qeff_zoo.tasks import AnswerKind
 from qeff_zoo.validation.faults import Fault
 from qeff_zoo.validation.parity import Tolerance, allowed, measure_floor, relative_errors
-from qeff_zoo.validation.reference_damage import HEADS, damaged
-from qeff_zoo.validation.reference_subjects import Answers
+from qeff_zoo.validation.reference_damage import HEADS
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -22,11 +21,9 @@ _PLAINLY = 3
 
 
 class Noticing:
-    """Damaged variants of a model, run on the sequences of the stages that need them.
+    """Judgement of damaged variants of a model, by the stages that must notice them.
 
     Args:
-        model: Of transformers, as the right answers were computed, or nearly so.
-        answers: Runs its sequences.
         request: With `stages` (number and index of each answer), `faults` and `tolerance`.
         kind: Of the answers.
         expected: The right answers.
@@ -35,14 +32,12 @@ class Noticing:
 
     def __init__(
         self,
-        model: Any,
-        answers: Answers,
         request: Mapping[str, Any],
         kind: AnswerKind,
         expected: Sequence[Array],
         others: Sequence[Sequence[Array]],
     ) -> None:
-        self._model, self._answers, self._expected = model, answers, expected
+        self._expected = expected
         self._stages: Mapping[str, list[tuple[int, int]]] = request["stages"]
         self._faults = [Fault.from_dict(entry) for entry in request["faults"]]
         whole = np.concatenate(expected)
@@ -50,29 +45,39 @@ class Noticing:
         self._spread, self._noise = floor.spread, 2 * floor.error
         self._plain = _PLAINLY * allowed(Tolerance(**request["tolerance"]), floor.error).value
 
-    def run(self) -> tuple[dict[str, Mapping[int, Array]], dict[str, Any]]:
-        """Return the answers of each damaged variant by sequence, and by stage which one it notices."""
+    def run(
+        self,
+        damage: Callable[[int, list[int]], tuple[str, Mapping[int, Array]]],
+        faulty: Callable[[int], Mapping[int, Array]],
+        tried: Sequence[int] = range(len(HEADS)),
+    ) -> tuple[dict[str, Mapping[int, Array]], dict[str, Any]]:
+        """Return the answers of each damaged variant by sequence, and by stage which one it notices.
+
+        Args:
+            damage: Number in `HEADS` and sequences -> the change in words, and the answers.
+            faulty: Number of a fault -> the answers with it.
+            tried: Numbers in `HEADS`, the slightest first.
+        """
         runs: dict[str, Mapping[int, Array]] = {}
-        damage: dict[str, dict[str, str]] = {}
+        noticed: dict[str, dict[str, str]] = {}
         left = set(self._stages)
-        for number, change in enumerate(HEADS):
+        for number in tried:
             if not left:
                 break
             variant = f"canary.{number}"
             sequences = sorted({one for stage in left for one, _ in self._stages[stage]})
-            with damaged(self._answers.halves, change) as words:
-                runs[variant] = self._answers.some(sequences)
-            damage |= {stage: {"variant": variant, "words": words} for stage in left}
+            words, runs[variant] = damage(number, sequences)
+            noticed |= {stage: {"variant": variant, "words": words} for stage in left}
             left = {one for one in left if not self._error(one, runs[variant]) >= self._plain}
         faults = []
         for number, fault in enumerate(self._faults):
-            found = self._answers.faulty(fault)
+            found = faulty(number)
             if found and self._error(fault.stage, found) > self._noise:
                 runs[f"fault.{number}"] = found
                 faults.append(
                     {"stage": fault.stage, "words": fault.words, "variant": f"fault.{number}"}
                 )
-        return runs, {"stages": damage, "faults": faults}
+        return runs, {"stages": noticed, "faults": faults}
 
     def _error(self, stage: str, found: Mapping[int, Array]) -> float:
         """Return the largest error of damaged answers to the questions of a stage."""

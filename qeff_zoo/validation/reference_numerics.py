@@ -64,12 +64,15 @@ def round_weights(
     """
     left_sides: dict[int, list[LeftSide]] = defaultdict(list)
     named = dict(model.named_parameters(remove_duplicate=False))
-    for matrix in matrices:
-        name, number = _place(named, matrix.name)
-        stored = named[name].data
+    places = [place_of(named, matrix.name) for matrix in matrices]
+    last = {name: at for at, (name, _) in enumerate(places)}
+    for at, (matrix, (name, number)) in enumerate(zip(matrices, places, strict=True)):
+        # What is replaced by a rounded matrix is in memory no longer.
+        parameter = named.pop(name) if last[name] == at else named[name]
+        stored = parameter.data
         whole = stored.dim() == 2 and number is None
         if whole and not matrix.kept:
-            stored = _round_uses(model, named[name], matrix)
+            stored = _round_uses(model, parameter, matrix)
         parts = [stored] if whole else _parts(stored, matrix, number)
         if not whole and not matrix.kept:
             for part in parts:
@@ -84,7 +87,7 @@ def round_weights(
     return left_sides
 
 
-def _place(named: Mapping[str, nn.Parameter], name: str) -> tuple[str, int | None]:
+def place_of(named: Mapping[str, nn.Parameter], name: str) -> tuple[str, int | None]:
     """Return a parameter's name, and the number in it of the matrix that is meant; None for all of it."""
     if name in named:
         return name, None

@@ -7,6 +7,7 @@ Only the reference process imports this.
 import inspect
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path, PurePosixPath
@@ -71,7 +72,7 @@ class Answers:
 
     def alone(self, watching: Watching | None = None) -> list[Array]:
         """Run each sequence by itself, without padding; return (positions, values) each."""
-        return [self._watched([number], watching)[0] for number in range(len(self._sequences))]
+        return [self.batch([number], watching)[number] for number in range(len(self._sequences))]
 
     def together(self, watching: Watching) -> list[Array]:
         """Run sequences in padded batches of those that are about as long."""
@@ -81,19 +82,36 @@ class Answers:
     def some(self, numbers: Sequence[int], watching: Watching | None = None) -> dict[int, Array]:
         """Run some sequences in padded batches of those that are about as long; return (positions, values) each."""
         found: dict[int, Array] = {}
-        for group in _alike({number: len(self._sequences[number]) for number in numbers}):
-            found.update(zip(group, self._watched(group, watching), strict=True))
+        for group in self.groups(numbers):
+            found |= self.batch(group, watching)
         return found
+
+    def groups(self, numbers: Sequence[int]) -> list[list[int]]:
+        """Group the numbers of sequences that are about as long."""
+        return _alike({number: len(self._sequences[number]) for number in numbers})
+
+    def batch(self, numbers: list[int], watching: Watching | None = None) -> dict[int, Array]:
+        """Run some sequences in one padded batch; return (positions, values) each."""
+        return dict(zip(numbers, self._watched(numbers, watching), strict=True))
 
     def faulty(self, fault: Fault) -> dict[int, Array]:
         """Run the sequences of a stage with its fault; return (positions, values) each, nothing if there is none."""
         return {}
 
+    @property
+    def plain(self) -> bool:
+        """Whether answers are logits of the tokens that the model reads, and of nothing else."""
+        return False
+
     def losses(self) -> "Losses | None":
         """Begin to compare what variants predict of one text; None where answers are not logits of its tokens."""
         return None
 
-    def told(self, number: int, length: int, watching: Watching) -> Array:
+    def predict(self, input_ids: Tensor) -> Tensor:
+        """Return the logits of all tokens of texts, (rows, tokens, vocabulary), where `plain`."""
+        raise NotImplementedError
+
+    def told(self, number: int, length: int, watching: Watching | None = None) -> Array:
         """Run the beginning of a sequence, or more; return (positions, values) of those within it."""
         return self._watched([number], watching, length)[0]
 
@@ -193,7 +211,7 @@ class _Logits(Answers):
     def faulty(self, fault: Fault) -> dict[int, Array]:
         """Run the sequences of a stage with its fault, of text that a decoder alone reads."""
         takes = inspect.signature(of_tokens(self._model).forward).parameters
-        if not self._plain or (fault.kind == "position" and "position_ids" not in takes):
+        if not self.plain or (fault.kind == "position" and "position_ids" not in takes):
             return {}
         self._fault = fault if fault.kind != "window" else None
         narrow = narrow_window(self._model) if fault.kind == "window" else nullcontext()
@@ -208,7 +226,7 @@ class _Logits(Answers):
             self._fault = None
 
     @property
-    def _plain(self) -> bool:
+    def plain(self) -> bool:
         """Whether all that the model reads is the tokens of its answers."""
         media = any(self._media.among(number) for number in range(len(self._sequences)))
         return type(self) is _Logits and not (media or self._heads)
@@ -216,11 +234,12 @@ class _Logits(Answers):
     def losses(self) -> Losses | None:
         """Begin to compare what variants predict of the longest sequence."""
         longest = max(self._sequences, key=len)
-        if not self._plain or len(longest) < 2:
+        if not self.plain or len(longest) < 2:
             return None
-        return Losses(self._predict, longest)
+        return Losses(longest)
 
-    def _predict(self, input_ids: Tensor) -> Tensor:
+    def predict(self, input_ids: Tensor) -> Tensor:
+        """Return the logits of all tokens of texts."""
         tick()
         logits: Tensor = of_tokens(self._model)(input_ids=input_ids, use_cache=False).logits
         return logits
@@ -533,8 +552,13 @@ def _padded(sequences: Sequence[Sequence[int]], padding: int = 0) -> dict[str, T
 
 @contextmanager
 def hooked(module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
-    """Let a hook change what a module is given, for a while."""
-    handle = module.register_forward_pre_hook(hook)
+    """Let a hook change the arguments of a module for a while, in this thread."""
+    thread = threading.current_thread()
+
+    def run(*args: Any) -> Any:
+        return hook(*args) if threading.current_thread() is thread else None
+
+    handle = module.register_forward_pre_hook(run)
     try:
         yield
     finally:

@@ -79,6 +79,16 @@ def open_weights(folder: Path, config: Mapping[str, Any]) -> Weights:
     return Weights(tensors=rest | decoded, orders=_orders(files, decoded))
 
 
+def plain_tensors(folder: Path) -> dict[str, Decoded]:
+    """Open the tensors of a checkpoint of floats.
+
+    Args:
+        folder: The checkpoint.
+    """
+    files = Files(folder)
+    return {name: Decoded(files, {"value": name}, plain) for name in files}
+
+
 def _finder(
     config: Mapping[str, Any],
 ) -> Callable[[Files, Mapping[str, Any]], dict[str, Decoded]] | None:

@@ -5,7 +5,7 @@ transformers joins several tensors to one parameter, the experts of a layer for 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from torch import Tensor
@@ -31,24 +31,47 @@ def by_parameter(model: Any, names: Iterable[str], orders: Mapping[str, Tensor])
     """
     if not orders:
         return {}
-    rules, parameters = get_model_conversion_mapping(model), model.state_dict()
-    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
-    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
-    targets = {
-        pattern: rule.target_patterns for rule in converters for pattern in rule.source_patterns
-    }
+    targets = targets_of(model, names, get_model_conversion_mapping(model))
     found: dict[str, dict[str | None, list[Tensor | None]]] = defaultdict(lambda: defaultdict(list))
-    for name in sorted(names, key=dot_natural_key):
-        renamed, pattern = rename_source_key(
-            name, renamings, converters, model.base_model_prefix, parameters
-        )
-        first, *others = targets.get(str(pattern), [renamed])
-        for target in (renamed, *(renamed.replace(first, other) for other in others)):
-            found[target][pattern].append(orders.get(name))
+    for name, (pattern, parameters) in targets.items():
+        for parameter in parameters:
+            found[parameter][pattern].append(orders.get(name))
     return {
         target: [list(parts) for parts in zip(*by_pattern.values(), strict=False)]
         for target, by_pattern in found.items()
     }
+
+
+def targets_of(
+    model: Any, names: Iterable[str], rules: Sequence[Any]
+) -> dict[str, tuple[str | None, list[str]]]:
+    """Return the parameters that each tensor of a checkpoint becomes part of, by transformers' own rules.
+
+    Args:
+        model: Of transformers.
+        names: Of all tensors of the checkpoint.
+        rules: Conversions that transformers has for the model.
+
+    Returns:
+        By tensor, in transformers' order: the pattern of the conversion that joins or cuts it (None without one), and
+        names of parameters, which the model need not have.
+    """
+    known = model.state_dict()
+    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
+    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
+    results = {
+        pattern: rule.target_patterns for rule in converters for pattern in rule.source_patterns
+    }
+    found = {}
+    for name in sorted(names, key=dot_natural_key):
+        renamed, pattern = rename_source_key(
+            name, renamings, converters, model.base_model_prefix, known
+        )
+        if renamed not in known and name in known:
+            renamed, pattern = name, None
+        first, *others = results.get(str(pattern), [renamed])
+        found[name] = (pattern, [renamed, *(renamed.replace(first, other) for other in others)])
+    return found
 
 
 def order_of(orders: Orders, parameter: str, number: int) -> Tensor:
