@@ -33,7 +33,10 @@ from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, inde
 from qeff_zoo.checkpoint.sentence_transformers import dense_files
 from qeff_zoo.checkpoint.weight_files import (
     no_config,
+    no_files,
+    no_path,
     no_weights,
+    only_config,
     only_gguf,
     read_weight_map,
     undescribed,
@@ -422,11 +425,7 @@ def _open(
         snapshot = place or open_snapshot(model, revision, is_wanted)
         checkpoint = _checkpoint(snapshot, model, model, snapshot.revision)
     if need_weights and (missing := sorted(set(checkpoint.weight_files) - checkpoint.files.names)):
-        raise CheckpointError(
-            f"{len(missing)} of {len(checkpoint.weight_files)} weight files are missing in "
-            f"{checkpoint.files}: {some(missing)}. Expected every shard that the index names, and "
-            "the weights of every dense layer in modules.json. Get the missing files."
-        )
+        raise no_files(checkpoint.files, missing, len(checkpoint.weight_files))
     return checkpoint
 
 
@@ -465,18 +464,12 @@ def _open_path(path: Path, revision: str | None, need_weights: bool) -> Checkpoi
     require_no_revision(path, revision)
     path = path.absolute()
     if not os.path.exists(path):  # noqa: PTH110 -- a name too long for a file is none
-        raise CheckpointError(
-            f"No file or folder {str(path)!r}. Expected a checkpoint's folder, a config.json, or a "
-            "Hub id 'org/name'. Check the path."
-        )
+        raise no_path(path)
     if path.is_dir():
         return _checkpoint(LocalFiles.of(path), path.resolve().name)
     if path.is_file() and path.suffix == ".json":
         if need_weights:
-            raise CheckpointError(
-                f"{str(path)!r} is a configuration alone. Expected weights too. Give the folder "
-                "of the checkpoint, or ask for the graph only."
-            )
+            raise only_config(path)
         return _configuration(path)
     raise no_weights(LocalFiles(path.parent, frozenset([path.name])))
 

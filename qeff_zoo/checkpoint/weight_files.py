@@ -6,7 +6,7 @@ is never read: to read one is to run whatever code it holds.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -186,6 +186,36 @@ def _sizes_of(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     ):
         if name in config:
             yield name, config[name]
+
+
+def no_path(path: Path) -> CheckpointError:
+    """Return the error of a path that does not exist."""
+    return CheckpointError(
+        f"No file or folder {str(path)!r}. Expected a checkpoint's folder, a config.json, or a Hub id 'org/name'. "
+        "Check the path."
+    )
+
+
+def no_files(files: Files, missing: Sequence[str], count: int) -> CheckpointError:
+    """Return the error of weight files that are not there.
+
+    Args:
+        files: The place.
+        missing: Their relative paths.
+        count: Number of files that the checkpoint names.
+    """
+    return CheckpointError(
+        f"{len(missing)} of {count} weight files are missing in {files}: {some(missing)}. Expected every shard that the "
+        "index names, and the weights of every dense layer in modules.json. Get the missing files."
+    )
+
+
+def only_config(path: Path) -> CheckpointError:
+    """Return the error of a configuration that has no weights beside it."""
+    return CheckpointError(
+        f"{str(path)!r} is a configuration alone. Expected weights too. Give the folder of the checkpoint, or ask for "
+        "the graph only."
+    )
 
 
 def no_config(files: Files) -> CheckpointError:

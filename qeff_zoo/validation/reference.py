@@ -58,7 +58,8 @@ from qeff_zoo.validation.reference_numerics import (
     round_matrices_to_float16,
     round_weights,
 )
-from qeff_zoo.validation.reference_subjects import Answers, answers_of, read_request
+from qeff_zoo.validation.reference_runs import Answers, read_request
+from qeff_zoo.validation.reference_subjects import answers_of
 from qeff_zoo.validation.reference_turns import return_freed_memory
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]

@@ -43,7 +43,7 @@ from qeff_zoo.validation.reference_loading import (
 from qeff_zoo.validation.reference_losses import Losses
 from qeff_zoo.validation.reference_noticing import Noticing
 from qeff_zoo.validation.reference_numerics import Arithmetic, in_float16
-from qeff_zoo.validation.reference_subjects import Answers
+from qeff_zoo.validation.reference_runs import Answers
 from qeff_zoo.validation.reference_turns import Pass, Turns
 from qeff_zoo.validation.reference_unloaded import Unloaded
 

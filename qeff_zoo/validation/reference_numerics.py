@@ -168,7 +168,7 @@ def round_matrices_to_float16(model: nn.Module, matrices: Sequence[RoundedMatrix
         matrices: Those in another format, which stay, as vectors do.
     """
     named = dict(model.named_parameters())
-    stored = {_place(named, matrix.name)[0] for matrix in matrices}
+    stored = {place_of(named, matrix.name)[0] for matrix in matrices}
     for name, parameter in named.items():
         if parameter.dim() > 1 and name not in stored:
             parameter.data.copy_(torch.from_numpy(mx.to_float16_and_back(parameter.data.numpy())))

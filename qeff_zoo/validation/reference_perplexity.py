@@ -22,7 +22,7 @@ from qeff_zoo.tasks import TEXT_GENERATION
 from qeff_zoo.validation.reference import assert_unpatched
 from qeff_zoo.validation.reference_loading import load_model
 from qeff_zoo.validation.reference_media import of_tokens
-from qeff_zoo.validation.reference_subjects import hooked, read_request, tick
+from qeff_zoo.validation.reference_runs import hooked, read_request, tick
 
 _ROWS = 64  # positions whose logits are in float64 at a time
 

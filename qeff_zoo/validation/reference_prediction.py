@@ -21,7 +21,8 @@ from qeff_zoo.numerics import DeviceNumerics, Numerics
 from qeff_zoo.validation.reference import assert_unpatched
 from qeff_zoo.validation.reference_device import computing_as
 from qeff_zoo.validation.reference_loading import load_model
-from qeff_zoo.validation.reference_subjects import answers_of, read_request
+from qeff_zoo.validation.reference_runs import read_request
+from qeff_zoo.validation.reference_subjects import answers_of
 
 
 def main(arguments: Sequence[str]) -> None:

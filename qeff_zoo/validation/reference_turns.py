@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from qeff_zoo.numerics import RoundedMatrix
 from qeff_zoo.validation.reference_formats.orders import Orders
 from qeff_zoo.validation.reference_numerics import LeftSide, place_of, round_weights
-from qeff_zoo.validation.reference_subjects import Answers
+from qeff_zoo.validation.reference_runs import Answers
 from qeff_zoo.validation.reference_unloaded import REST, Unloaded, put
 
 #: Of glibc's `mallopt`: number of heaps that threads have, and bytes from which on memory is returned once it is freed.
