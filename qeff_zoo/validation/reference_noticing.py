@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from qeff_zoo.tasks import AnswerKind
 from qeff_zoo.validation.faults import Fault
 from qeff_zoo.validation.parity import (
-    AnswerKind,
     Tolerance,
     allowed,
     measure_floor,
