@@ -205,8 +205,8 @@ def no_files(files: Files, missing: Sequence[str], count: int) -> CheckpointErro
         count: Number of files that the checkpoint names.
     """
     return CheckpointError(
-        f"{len(missing)} of {count} weight files are missing in {files}: {some(missing)}. Expected every shard that the "
-        "index names, and the weights of every dense layer in modules.json. Get the missing files."
+        f"{len(missing)} of {count} weight files are missing in {files}: {some(missing)}. Expected every shard that "
+        "the index names, and the weights of every dense layer in modules.json. Get the missing files."
     )
 
 

@@ -156,7 +156,7 @@ def _run_variants(
         runs |= _run_device(model, DeviceNumerics(**request["device"]), answers, choices)
     elif not numerics.rounds and _is_small(model):
         runs["double"] = _in_float64(model, answers, choices)
-    arrays = {
+    arrays: dict[str, Array] = {
         f"{variant}.{number}": array
         for variant, every in (*runs.items(), *damages.items())
         for number, array in (every.items() if isinstance(every, Mapping) else enumerate(every))
@@ -166,7 +166,7 @@ def _run_variants(
 
 
 def _is_small(model: Any) -> bool:
-    return sum(weight.numel() for weight in model.parameters()) < _SMALL
+    return bool(sum(weight.numel() for weight in model.parameters()) < _SMALL)
 
 
 def _in_float64(model: Any, answers: Answers, choices: Choices) -> list[Array]:

@@ -186,8 +186,8 @@ class Layerwise:
                 *([Pass(run=partial(_measure, losses, "rounded"))] if rounds else []),
             ]
             if numerics.int8_activations:
-                run = partial(_measure, losses, "simulated", within=simulating)
-                passes["losses"].append(Pass(run=run))
+                measure = partial(_measure, losses, "simulated", within=simulating)
+                passes["losses"].append(Pass(run=measure))
         if greedy := self._request.get("greedy"):
             run = partial(_follow, prompt=greedy["prompt"], tokens=greedy["tokens"])
             passes["greedy"] = [Pass(run=run, rounded=False)]

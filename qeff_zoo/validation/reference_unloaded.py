@@ -34,7 +34,7 @@ class Unloaded:
 
     def __init__(self, model: Any, tensors: Mapping[str, Decoded]) -> None:
         self.model, self._tensors = model, tensors
-        self._rules = get_model_conversion_mapping(model)
+        self._rules: list[Any] = [*get_model_conversion_mapping(model)]
         self._sources: dict[str, list[str]] = defaultdict(list)
         known = model.state_dict()
         unexpected = set()
