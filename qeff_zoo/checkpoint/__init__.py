@@ -189,11 +189,9 @@ class Checkpoint:
     @property
     def names_at_hand(self) -> Iterable[str]:
         """Names of the stored tensors if they are known without a download of weights; else none."""
-        if not self.files.names:
-            return ()
-        if not self.gguf and self._weight_map:
+        if self.files.names and not self.gguf and self._weight_map:
             return self._weight_map
-        here = all((self.folder / name).is_file() for name in self.weight_files)
+        here = self.files.names and all((self.folder / one).is_file() for one in self.weight_files)
         return self.stored if here else ()
 
     @property
