@@ -352,8 +352,7 @@ class Checkpoint:
         Args:
             name: Tensor name.
         """
-        encoded = self.encoded.get(name)
-        for source in encoded.sources if encoded else (name,):
+        for source in self.encoded[name].sources if name in self.encoded else (name,):
             self._reader.release(source)
 
     def close(self) -> None:

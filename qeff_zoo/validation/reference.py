@@ -156,10 +156,11 @@ def _run_variants(
         runs |= _run_device(model, DeviceNumerics(**request["device"]), answers, choices)
     elif not numerics.rounds and _is_small(model):
         runs["double"] = _in_float64(model, answers, choices)
-    arrays: dict[str, Array] = {
+    whole = {name: dict(enumerate(every)) for name, every in runs.items()}
+    arrays = {
         f"{variant}.{number}": array
-        for variant, every in (*runs.items(), *damages.items())
-        for number, array in (every.items() if isinstance(every, Mapping) else enumerate(every))
+        for variant, every in (*whole.items(), *damages.items())
+        for number, array in every.items()
     }
     arrays |= {f"{judged}.{name}": array for name, array in told.items()}
     return Found(arrays=arrays | found, noticed=noticed, greedy=continued)
