@@ -152,9 +152,10 @@ def _run_variants(
     )
     if not numerics.rounds and "device" not in runs and _is_small(model):
         runs["double"] = _in_float64(model, answers, choices)
+    together: dict[str, Any] = {**runs, **damages}
     arrays: dict[str, Array] = {
         f"{variant}.{number}": array
-        for variant, every in (*runs.items(), *damages.items())
+        for variant, every in together.items()
         for number, array in (every.items() if isinstance(every, Mapping) else enumerate(every))
     }
     arrays |= {f"{judged}.{name}": array for name, array in told.items()}
