@@ -26,6 +26,9 @@ ZooError                    the user can act on it; the command line prints it a
 └── TrustError              a manifest or an index that the trust policy refuses
 """
 
+from collections.abc import Callable
+from types import TracebackType
+
 
 class ZooError(Exception):
     """Base of every error a user can act on.
@@ -141,3 +144,27 @@ class PublishError(ZooError):
 
 class TrustError(ZooError):
     """The trust policy refuses a manifest, or an index is older than one seen before."""
+
+
+class Translating:
+    """Context that raises an error of ours in place of one of a library that raises nothing narrower than `Exception`.
+
+    Args:
+        translate: Returns our error, or None to let the library's pass.
+    """
+
+    def __init__(self, translate: Callable[[Exception], ZooError | None]) -> None:
+        self._translate = translate
+
+    def __enter__(self) -> None:
+        """Do nothing yet."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Raise what the caller can act on."""
+        if isinstance(error, Exception) and (ours := self._translate(error)):
+            raise ours from error

@@ -11,14 +11,14 @@ import warnings
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from qeff_zoo.errors import CheckpointError
+from qeff_zoo.errors import CheckpointError, Translating
 from qeff_zoo.versions import installed
 
 #: Raised when the same checkpoint comes to give another tokenizer.
 _REVISION = 1
+_LONGEST = 300  # characters of a library's message
 TOKENIZER, SETTINGS, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 #: Files of which transformers makes a tokenizer.
 _SOURCES = (
@@ -82,7 +82,7 @@ def load(folder: Path, name: str, model_id: str | None = None) -> Any:
 
     # Code of a checkpoint is never run, and mistral-common has no tokenizer that could be packaged.
     options: dict[str, Any] = {"trust_remote_code": False, "mistral_format": False}
-    with _Naming(name):
+    with _naming(name):
         if model_id:
             options["config"] = _config(folder, model_id)
         return AutoTokenizer.from_pretrained(folder, **options)
@@ -123,7 +123,7 @@ def write(folder: Path, name: str, model_id: str | None = None, *, media: bool =
             (folder / TEMPLATE).write_text(template, encoding="utf-8")
         text = json.dumps(settings, indent=2, ensure_ascii=False)
         (folder / SETTINGS).write_text(f"{text}\n", encoding="utf-8")
-        with _Naming(name):
+        with _naming(name):
             made = _serialized(tokenizer.backend_tokenizer)
             _require_same(name, tokenizer.backend_tokenizer, made)
         (folder / TOKENIZER).write_text(made, encoding="utf-8")
@@ -241,40 +241,24 @@ def _names_tokens(name: str, value: object) -> bool:
     return named or (name.endswith("_token") and not isinstance(value, bool))
 
 
-class _Naming:
-    """Names the checkpoint whose tokenizer fails: transformers and tokenizers may raise any `Exception`.
+def _naming(name: str) -> Translating:
+    """Name the checkpoint whose tokenizer fails: transformers and tokenizers may raise any `Exception`."""
 
-    Args:
-        name: Of the checkpoint.
-    """
+    def translate(error: Exception) -> CheckpointError | None:
+        if isinstance(error, CheckpointError):
+            return None
+        return CheckpointError(
+            f"transformers makes no tokenizer of the files of {name!r}: {_brief(error)} Expected files that "
+            "AutoTokenizer reads without code of the checkpoint. Get them again, install the package that the message "
+            "names, or remove them: then the package takes token ids alone."
+        )
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        """Do nothing yet."""
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Raise what the checkpoint's owner can act on."""
-        if isinstance(error, Exception) and not isinstance(error, CheckpointError):
-            raise CheckpointError(
-                f"transformers makes no tokenizer of the files of {self._name!r}: {_brief(error)} Expected files that "
-                "AutoTokenizer reads without code of the checkpoint. Get them again, install the package that the "
-                "message names, or remove them: then the package takes token ids alone."
-            ) from error
+    return Translating(translate)
 
 
 def _brief(error: BaseException) -> str:
     """Return an error's type and the beginning of its message, on one line."""
-    said = " ".join(str(error).split())
-    end = "" if said.endswith(".") else "."
-    return (
-        f"{type(error).__name__}: {said[:300]}…"
-        if len(said) > 300
-        else f"{type(error).__name__}: {said}{end}"
-    )
+    text = " ".join(str(error).split())
+    end = "" if text.endswith(".") else "."
+    shown = f"{text[:_LONGEST]}…" if len(text) > _LONGEST else f"{text}{end}"
+    return f"{type(error).__name__}: {shown}"

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import tokenizers
 
-from qeff_zoo.errors import GenerationError, PackageError
+from qeff_zoo.errors import GenerationError, PackageError, Translating
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 _CHARACTERS = 16  # of a token, at most, unless a text is unusual
@@ -64,7 +63,9 @@ class Tokenizer:
 
     def __init__(self, folder: Path) -> None:
         path = str(folder / "tokenizer.json")
-        self._understood = _Understood(path)
+        self._understood = Translating(
+            lambda error: _damaged(path, error) if type(error) is Exception else None
+        )
         with self._understood:
             self._tokenizer = tokenizers.Tokenizer.from_file(path)
         # A file keeps the settings of whoever saved it last; truncation and padding are ours to decide.
@@ -264,30 +265,6 @@ def _tidied(text: str) -> str:
     for untidy, tidy in _TIDY.items():
         text = text.replace(untidy, tidy)
     return text
-
-
-class _Understood:
-    """Says what is wrong with a tokenizer.json; `tokenizers` raises nothing narrower than `Exception`.
-
-    Args:
-        path: Of the file.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        """Do nothing yet."""
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Raise what the package's user can act on."""
-        if kind is Exception:
-            raise _damaged(self._path, error) from error
 
 
 def _damaged(path: str, error: object) -> PackageError:
