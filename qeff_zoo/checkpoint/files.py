@@ -7,6 +7,7 @@ several files.
 
 import hashlib
 import json
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -103,6 +104,12 @@ class LocalFiles:
 
     def __str__(self) -> str:
         return repr(str(self.folder))
+
+    @classmethod
+    def of_folder(cls, path: Path | None) -> "LocalFiles | None":
+        """List the files of a folder; None for no path, or one that is no folder."""
+        is_folder = path and os.path.isdir(path)  # noqa: PTH112 -- a name too long for a file is none
+        return cls.of(path) if path and is_folder else None
 
     @classmethod
     def of(cls, folder: Path) -> "LocalFiles":

@@ -16,10 +16,10 @@ def cloned(models: Models, tmp_path: Path) -> Path:
     return models.copy(models.llama, tmp_path / "cloned")
 
 
-NAMES = ("NOTICE", "LICENSE", "chat_template.jinja", "1_Pooling/config.json")
+DOCUMENTS = ("NOTICE", "LICENSE")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["chat_template.jinja", "1_Pooling/config.json"])
 @pytest.mark.parametrize("relative", [False, True])
 def test_a_link_that_leaves_the_folder_is_refused(cloned: Path, name: str, relative: bool) -> None:
     link, secret = cloned / name, cloned.parent / "secret"
@@ -29,6 +29,15 @@ def test_a_link_that_leaves_the_folder_is_refused(cloned: Path, name: str, relat
     link.symlink_to(above / "secret" if relative else secret)
     with pytest.raises(CheckpointError, match=r"is a link to .* and would be copied"):
         open_checkpoint(str(cloned))
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_document_that_is_a_link_is_left_out(cloned: Path, name: str) -> None:
+    (cloned / name).unlink(missing_ok=True)
+    (cloned / name).symlink_to(cloned.parent / "secret")
+    with pytest.warns(UserWarning, match=f"{name} is left out"):
+        checkpoint = open_checkpoint(str(cloned))
+    assert name not in checkpoint.companions
 
 
 def test_a_folder_that_is_a_link_is_refused(cloned: Path) -> None:
@@ -55,8 +64,8 @@ def test_links_within_it_and_those_of_the_hubs_cache_are_followed(
     (snapshot / "config.json").symlink_to("../../blobs/1234")
     assert open_checkpoint(str(snapshot)).config["model_type"] == "llama"
     (snapshot / "NOTICE").symlink_to("../../../../secret")
-    with pytest.raises(CheckpointError, match="is a link to"):
-        open_checkpoint(str(snapshot))
+    with pytest.warns(UserWarning, match="NOTICE is left out"):
+        assert "NOTICE" not in open_checkpoint(str(snapshot)).companions
 
 
 def test_the_folder_itself_may_be_a_link(cloned: Path, tmp_path: Path) -> None:

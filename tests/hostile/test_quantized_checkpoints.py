@@ -95,6 +95,7 @@ def changed(
      "ct-w4a16-asym", "ct-w8a8-int", "fp8-block", "gpt-oss-mxfp4", "gptq-3-g64", "gptq-4-g128-act",
      "hqq-3", "torchao-intx4"],
 )  # fmt: skip
+@pytest.mark.filterwarnings("ignore:.*all its weights are floats")  # where its types were damaged
 def test_damaged_checkpoints_are_read_or_refused(name: str, tmp_path: Path) -> None:
     chance = random.Random(name)
     raw, config = (
