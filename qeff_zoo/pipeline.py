@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from qeff_zoo import formats, manifest_entries, prepared, targets
 from qeff_zoo import plan as plans
-from qeff_zoo.checkpoint import Checkpoint, Place, companions, open_checkpoint
+from qeff_zoo.checkpoint import Checkpoint, companions, open_checkpoint
+from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.choices import Request
 from qeff_zoo.disk.sharing import share_all
 from qeff_zoo.errors import CompileError, ParityError
@@ -27,7 +28,7 @@ from qeff_zoo.source_tree import has_uncommitted_changes
 from qeff_zoo.speculators import HEADS, with_speculator
 from qeff_zoo.store import Store
 from qeff_zoo.store.copies import copy_out, existing_copy, new_folder
-from qeff_zoo.tasks import find
+from qeff_zoo.tasks import TEXT_GENERATION, find
 from qeff_zoo.weights import writing as weights
 from qeff_zoo.weights.layout import FileLayout, plan_file
 
@@ -251,7 +252,7 @@ def _predict(
             level=level or "predicted",
             progress=advance,
             opening=partial(opens, numerics),
-            exact=partial(opens, exact),
+            exact=partial(opens, exact) if plan.recipe.task == TEXT_GENERATION else None,
         )
     record.save_evidence(folder)
     return record

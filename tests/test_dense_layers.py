@@ -75,6 +75,7 @@ def by_hand(folder: Path, tokens: list[int]) -> Any:
     return (value / value.norm()).numpy()
 
 
+@pytest.mark.filterwarnings("ignore:.*Rounding weights costs")  # of random ones
 @pytest.mark.parametrize("weights", ["fp32", "int4"])
 def test_embeddings_are_those_of_all_modules(
     embedder: Path, weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

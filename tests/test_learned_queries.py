@@ -104,6 +104,10 @@ def test_a_tokenizer_may_lack_the_token_of_pictures(
     lacking = tokenizer(200)
     lacking.save(str(tmp_path / "tokenizer.json"))
     monkeypatch.setattr(session, "tokenizer", own.Tokenizer.find(tmp_path))
+    marker, mark = session._marker("<image>")  # as a session of such a package has them
+    assert mark == "<image>"
+    monkeypatch.setattr(session, "marker", marker)
+    monkeypatch.setattr(session, "_mark", mark)
     pixels = np.zeros((28, 28, 3), np.uint8)
     given = processor(lacking)(images=Image.fromarray(pixels), text="w3 w4")
     made = session.request(PROMPTS[0].removesuffix(" w5"), images=[pixels], generation_len=1)

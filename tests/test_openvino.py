@@ -62,6 +62,7 @@ def write_graph(
     return path
 
 
+@pytest.mark.filterwarnings("ignore:.*Rounding weights costs")  # of random ones
 def test_a_package_is_validated(models: Models, tmp_path: Path) -> None:
     choices = Request(target="openvino", weights="int4", ctx_len=48, prefill_seq_len=16)
     done = pipeline.build(str(models.llama), choices, store=traced(models, tmp_path))

@@ -457,7 +457,7 @@ def test_experts_have_an_order_each(tmp_path: Path, alike: bool) -> None:
 def judges_of(storage: str, numerics: Numerics, quantization: str | None) -> dict[str, Judge]:
     """Make the judges of a package, whose reference computed twice."""
     spec = {"weights": {"storage": storage}, "spec": {}, "why": {}}
-    made = {"manifest": spec, "task": TEXT_GENERATION}
+    made = {"manifest": spec, "task": TEXT_GENERATION, "target": "ort"}
     answers = np.random.default_rng(0).normal(size=(2, 8))
     variants = ("reference", "noise", *(["rounded"] if numerics.rounds_weights else []))
     about = {"class": "LlamaForCausalLM", "transformers": "5"}
@@ -466,7 +466,7 @@ def judges_of(storage: str, numerics: Numerics, quantization: str | None) -> dic
         arrays={f"{name}.0": answers for name in variants},
     )
     package: Any = SimpleNamespace(**made)
-    return validation._judges(package, reference, numerics, "tiny", device=None)
+    return validation._judges(package, reference, numerics, "tiny", device=None, twin=None)
 
 
 @pytest.mark.parametrize(

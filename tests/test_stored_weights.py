@@ -408,7 +408,8 @@ def assert_validated(package: Package) -> None:
     assert package.validated == "checkpoint"
     assert all(check["passed"] for check in checks)
     assert any(check["canary"]["failed"] for check in checks if check.get("canary"))
-    assert all("dequantized" in check["against"]["dtype"] for check in checks)
+    numbers = [check for check in checks if check["stage"] != "text"]
+    assert all("dequantized" in check["against"]["dtype"] for check in numbers)
 
 
 #: One of each family, with matrices of floats between those of integers.

@@ -7,6 +7,7 @@ Pickle is refused: reading one can run code. Needs neither torch nor transformer
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -191,8 +192,10 @@ class Checkpoint:
         """Names of the stored tensors if they are known without a download of weights; else none."""
         if self.files.names and not self.gguf and self._weight_map:
             return self._weight_map
-        here = self.files.names and all((self.folder / one).is_file() for one in self.weight_files)
-        return self.stored if here else ()
+        with suppress(CheckpointError):  # a damaged file is refused when it is read
+            if self.files.names and all((self.folder / one).is_file() for one in self.weight_files):
+                return self.stored
+        return ()
 
     @property
     def located(self) -> dict[str, Any]:
@@ -359,14 +362,6 @@ class Checkpoint:
         """Unmap the weights; a later `read` maps them again."""
         if "_reader" in self.__dict__:
             self._reader.close()
-
-
-class Place(TypedDict, total=False):
-    """What says which checkpoint is meant besides its name, see `open_checkpoint`."""
-
-    revision: str | None
-    config_from: str | None
-    gguf_file: str | None
 
 
 def open_checkpoint(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.package.manifest import unsafe_path
@@ -344,6 +344,14 @@ def some(names: Sequence[str], limit: int = 3) -> str:
     """
     rest = f" and {len(names) - limit} more" if len(names) > limit else ""
     return (", ".join(names[:limit]) or "no file") + rest
+
+
+class Place(TypedDict, total=False):
+    """What says which checkpoint is meant besides its name, see `open_checkpoint`."""
+
+    revision: str | None
+    config_from: str | None
+    gguf_file: str | None
 
 
 def require_no_revision(path: Path, revision: str | None) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Unpack
 
-from qeff_zoo.checkpoint import Place
+from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.choices import Request
 from qeff_zoo.prediction import search as searching
 from qeff_zoo.prediction.measures import Figures

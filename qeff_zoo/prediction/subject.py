@@ -18,7 +18,8 @@ import onnx_ir as ir
 
 from qeff_zoo import plan as plans
 from qeff_zoo import targets
-from qeff_zoo.checkpoint import Checkpoint, Place, companions, open_checkpoint
+from qeff_zoo.checkpoint import Checkpoint, companions, open_checkpoint
+from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.choices import Request
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.export import graphs

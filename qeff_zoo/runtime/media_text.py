@@ -206,7 +206,7 @@ class MediaTextSession(TextGenerationSession):
         if not form or not isinstance(prompt, str) or self.tokenizer is None:
             return self.encode(prompt)
         mark = self._mark or self.tokenizer.piece(self.placeholder).strip()
-        *before, text = prompt.split(mark)
+        *before, text = prompt.split(mark) if mark else [prompt]
         if not before:
             return self.encode(prompt)
         if self._encoded(mark) == [self.placeholder]:

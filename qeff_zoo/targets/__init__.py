@@ -290,6 +290,10 @@ class Accompanying(Protocol):
 class Unrounding(Protocol):
     """Target whose programs round activations, and can be opened without that rounding to be compared exactly."""
 
+    @property
+    def unrounded(self) -> str:
+        """Row of `qeff_zoo.validation.parity.TOLERANCES` for programs without that rounding."""
+
     def open_unrounded(
         self, package: "Package", role: str, *, threads: int | None = None, choices: bool = False
     ) -> "Program":

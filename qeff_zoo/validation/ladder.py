@@ -84,7 +84,7 @@ def validate(
     step = progress or (lambda steps: None)
     with Reference(threads) as process:  # it starts while the package runs
         exact = exact or unrounded(package)
-        trial = try_package(package, threads, step, exact)
+        trial = try_package(package, threads, step, exact or opening)
         shipped = try_package(package, threads, step, opening) if exact else None
         device = DeviceNumerics.of_program(package.manifest["programs"][0]) if opening else None
         reference = ask(
@@ -134,11 +134,13 @@ def ask(
         progress: Called after every step.
     """
     rounding, chosen = rounding_of(package), _chosen(trial)
-    tolerance = TOLERANCES[_row(rounding, device)]
+    twin = device if shipped else None
+    tolerance = TOLERANCES[_row(package, rounding, twin)]
     request = _request(package, checkpoint, trial, rounding, tolerance)
     if generated := (shipped or trial).greedy:
         request["greedy"] = {"prompt": generated[0], "tokens": generated[1]}
     request["device"] = device and asdict(device)
+    request["float16_weights"] = twin is not None
     request["text"] = text.request_of(package)
     request["tolerance"] = asdict(tolerance)
     request["runs"] = [run.sequence for run in trial.runs] if chosen else []
@@ -166,8 +168,9 @@ def judge(
         device: As for `ask`.
     """
     rounding = rounding_of(package)
-    judges = _judges(package, reference, rounding, level, device=device)
-    right, rounded = _judged(rounding, device), None if device else shipped
+    twin = device if shipped else None
+    judges = _judges(package, reference, rounding, level, device=device, twin=twin)
+    right, rounded = _judged(rounding, twin), None if device else shipped
     costs = measure(trial, rounded, reference, right, find(package.task).answers)
     return Record(
         level=level,
@@ -184,9 +187,9 @@ def judge(
     )
 
 
-def _judged(rounding: Numerics, device: DeviceNumerics | None) -> str:
-    """Return the variant of the reference that has the package's weights; a device's are float16 at most."""
-    return "rounded" if device or rounding.rounds_weights else "reference"
+def _judged(rounding: Numerics, twin: DeviceNumerics | None) -> str:
+    """Return the variant of the reference that has the weights of what is compared; those of a twin are float16."""
+    return "rounded" if twin or rounding.rounds_weights else "reference"
 
 
 def _request(
@@ -226,18 +229,21 @@ def _request(
     }
 
 
-def _row(rounding: Numerics, device: DeviceNumerics | None) -> str:
+def _row(package: Package, rounding: Numerics, twin: DeviceNumerics | None) -> str:
     """Return the row of the table for products as the package computes them when it is compared.
 
     Args:
+        package: As for `validate`.
         rounding: Of the package.
-        device: Whose numerics are predicted, and are left out in this comparison.
+        twin: Whose numerics are predicted, and are left out in this comparison; None if they are not.
     """
-    if device:
+    if twin:
         return "fp32"
     if rounding.activations == "float16":
         return "fp16"
-    return "parts" if rounding.int8_activations else "fp32"
+    target = targets.find(package.target)
+    rounds = rounding.int8_activations and isinstance(target, targets.Unrounding)
+    return target.unrounded if rounds else "fp32"
 
 
 def _chosen(trial: Trial) -> dict[str, Array]:
@@ -288,6 +294,7 @@ def _judges(
     level: str,
     *,
     device: DeviceNumerics | None,
+    twin: DeviceNumerics | None,
 ) -> dict[str, Judge]:
     """Make a judge for each variant that the package is compared with.
 
@@ -301,13 +308,15 @@ def _judges(
         exact += (
             " rounded as the package computes" if storage == "stored" else f" rounded to {storage}"
         )
-    elif device:
+    elif twin:
         exact += " of float16 weights"
     told = _told(package)
     # variant -> what it is, the row of the table, and variants that are as right
     held: dict[str, tuple[str, str, list[str]]] = {
-        _judged(rounding, device): (exact, _row(rounding, device), right)
+        _judged(rounding, twin): (exact, _row(package, rounding, twin), right)
     }
+    if device and device.states and not twin:
+        held = {_judged(rounding, twin): (exact, device.states, [_DEVICE])}
     if device:
         what = " + ".join(filter(None, (device.activations, device.weights, device.states)))
         # Noise takes a state to the other side of int8's roundings, which is what sets two such answers apart.

@@ -43,6 +43,8 @@ TOLERANCES: Mapping[str, Tolerance] = MappingProxyType(
         "fp32": Tolerance(factor=8, least=1e-5, most=1e-2),
         # Kernels of integers, given what they need not round: they add their blocks one by one, in float32.
         "parts": Tolerance(factor=16, least=1e-4, most=1e-2),
+        # Kernels of floats, on weights that they dequantize to float16.
+        "dequantized": Tolerance(factor=16, least=2e-3, most=2e-2),
         # In float16, sums too; transformers in float16 sums in float32.
         "fp16": Tolerance(factor=8, least=2e-3, most=0.5),
         # Two roundings lie 1.4 times as far apart as one lies from none.

@@ -124,9 +124,9 @@ def _run_variants(
     orders = by_parameter(model, weights.tensors, weights.orders) if weights else {}
     left_sides = round_weights(model, numerics.matrices, orders)
     judged = "reference"
-    if request.get("device"):
+    if request.get("float16_weights"):
         round_matrices_to_float16(model, numerics.matrices)
-    if numerics.rounds_weights or request.get("device"):
+    if numerics.rounds_weights or request.get("float16_weights"):
         judged = "rounded"
         runs["rounded"] = answers.alone(choices.note)
         found |= losses.measure("rounded", answers.predict) if losses else {}
@@ -138,7 +138,7 @@ def _run_variants(
             found |= losses.measure("simulated", answers.predict) if losses else {}
         with damaged(answers.halves):
             runs["swapped"] = answers.alone()
-    if numerics.activations == "float16" and not request.get("device"):
+    if numerics.activations == "float16" and not request.get("float16_weights"):
         runs["half"] = _in_float16(model, answers, choices)
     told = _run_told(answers, choices)
     others = [runs[name] for name in ("noise", "half") if name in runs]

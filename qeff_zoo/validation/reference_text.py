@@ -65,7 +65,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any] | None:
         request: `checkpoint`, its folder; of `text`, `model_id`, `parts`, whether messages are lists of parts, and
             `writes`, whether the model writes text, so that tokens are decoded.
     """
-    asked = request["text"]
+    asked = request.get("text")
     if asked is None:
         return None
     folder = Path(request["checkpoint"])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
-from qeff_zoo.checkpoint import Place
+from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError
 from qeff_zoo.hub import resolve, seen, trust

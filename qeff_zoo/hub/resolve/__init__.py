@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from qeff_zoo import registry
-from qeff_zoo.checkpoint import Place
+from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.checkpoint.weight_files import names_gguf
 from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.errors import (

@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from qeff_zoo.checkpoint import Place, open_checkpoint
+from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.errors import PackageError, RemoteError, ResolutionError, TrustError
 from qeff_zoo.hub import trust
 from qeff_zoo.hub.index import Entry, Notice

@@ -34,6 +34,7 @@ class OpenvinoTarget(OrtTarget):
     beside: tuple[str, ...] = ()
     within: tuple[str, ...] = ()
     fixed: bool = False
+    unrounded: str = "dequantized"
 
     def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:
         """Return both engines."""

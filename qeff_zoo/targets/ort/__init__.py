@@ -56,6 +56,7 @@ class OrtTarget:
     beside: tuple[str, ...] = get_args(Role)
     within: tuple[str, ...] = ()
     fixed: bool = False
+    unrounded: str = "parts"
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
 
     def problems(

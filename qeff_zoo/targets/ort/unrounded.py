@@ -6,19 +6,22 @@ MatMulNBits and QGemm round their left side to int8. A left side that is rounded
     x = r1 + r2 + rest      r1 = x rounded to int8 in the kernel's blocks, r2 = x - r1 rounded likewise
 
 and a product is the sum of the shipped kernel's products of the three parts. The error left is that of the rest,
-1/254**2 of the usual one. QMoE has a function between its two products, so it computes in float32 (accuracy level 1).
+1/254**2 of the usual one. QMoE has a function between its two products, so it computes in float32: by accuracy level 1,
+or, of 8 bits, for which there is no such kernel, by plain operators on dequantized weights, see `unfused_experts`.
 """
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
+from qeff_zoo.targets.ort import unfused_experts
+
 _STEPS = 127
 _PARTS = 3
 _LEAST = 1e-30  # of a block's largest magnitude: a block of zeros is divided, too
 #: Operators between QuantizeLinear and QGemm, which only move integers.
 _MOVES = {"Reshape", "Split", "Gather", "GatherND", "Unsqueeze", "Squeeze", "Transpose"}
-_FLOAT32 = 1
+_FLOAT32, _INT4 = 1, 4
 _BIAS = 5  # input of MatMulNBits
 
 
@@ -32,8 +35,11 @@ def unround(graph: ir.Graph) -> int:
     for node in list(graph):
         if node.op_type == "MatMulNBits" and "accuracy_level" in node.attributes:
             splitter.split_blocks(node)
-        elif node.op_type == "QMoE" and "accuracy_level" in node.attributes:
+        elif node.op_type == "QMoE" and node.attributes.get_int("expert_weight_bits", 0) == _INT4:
             node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", _FLOAT32)
+            splitter.count += 1
+        elif node.op_type == "QMoE":
+            unfused_experts.replace(graph, node)
             splitter.count += 1
         elif node.op_type == "QGemm":
             splitter.split_rows(node)
