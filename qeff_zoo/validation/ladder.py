@@ -242,8 +242,9 @@ def _row(package: Package, rounding: Numerics, twin: DeviceNumerics | None) -> s
     if rounding.activations == "float16":
         return "fp16"
     target = targets.find(package.target)
-    rounds = rounding.int8_activations and isinstance(target, targets.Unrounding)
-    return target.unrounded if rounds else "fp32"
+    if rounding.int8_activations and isinstance(target, targets.Unrounding):
+        return target.unrounded
+    return "fp32"
 
 
 def _chosen(trial: Trial) -> dict[str, Array]:
