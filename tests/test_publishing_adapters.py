@@ -135,7 +135,7 @@ def test_an_adapter_may_lie_in_a_folder_of_a_repository(adapter: Path, hub: Loca
     found = open_adapter("org/tiny/vision-lora")
     assert (found.repository, found.revision) == ("org/tiny/vision-lora", revision)
     assert found.digest == open_adapter(adapter).digest
-    (merged,) = open_merged([f"org/tiny/vision-lora@{revision}=0.5"], "org/tiny")
+    (merged,) = open_merged([f"org/tiny/vision-lora@{revision}=0.5"])
     assert (merged.weight, merged.source["model_id"]) == (0.5, "org/tiny/vision-lora")
     with pytest.raises(AdapterError, match=r"has no speech-lora/adapter_config\.json"):
         open_adapter("org/tiny/speech-lora")

@@ -142,6 +142,7 @@ def ask(
     request["device"] = device and asdict(device)
     request["float16_weights"] = twin is not None
     request["text"] = text.request_of(package)
+    request["drawn"] = bool((shipped or trial).drawn)
     request["tolerance"] = asdict(tolerance)
     request["runs"] = [run.sequence for run in trial.runs] if chosen else []
     sounds = {f"sound.{number}": sound for number, sound in enumerate(trial.sounds)}
@@ -374,7 +375,8 @@ def _judge(
         ]
         if stage in shipped.drawn:
             judge = next(iter(deciding.values()))
-            found.append(judge.drawn(stage, shipped.answers[stage], shipped.drawn[stage], canary))
+            swapped = Canary("two heads swapped", reference.at("swapped", keys))
+            found.append(judge.drawn(stage, shipped.answers[stage], shipped.drawn[stage], swapped))
         if not any("canary" in check for check in found):
             variant, judge = next(iter(deciding.items()))
             found.append(judge.uncaught(stage, reference.at(variant, keys), canary))
