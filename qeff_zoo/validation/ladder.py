@@ -142,7 +142,7 @@ def ask(
     request["device"] = device and asdict(device)
     request["float16_weights"] = twin is not None
     request["text"] = text.request_of(package)
-    request["drawn"] = bool((shipped or trial).drawn)
+    request["swapped"] = bool(device or (shipped or trial).drawn)
     request["tolerance"] = asdict(tolerance)
     request["runs"] = [run.sequence for run in trial.runs] if chosen else []
     sounds = {f"sound.{number}": sound for number, sound in enumerate(trial.sounds)}
@@ -362,24 +362,21 @@ def _judge(
             for fault in noticed["faults"]
             if fault["stage"] == stage
         }
-        canary = Canary(damage["words"], reference.at(damage["variant"], keys), faults)
-        found = [
-            check
-            for variant, judge in deciding.items()
-            for check in judge.judge(
-                stage,
-                reference.at(variant, keys),
-                (shipped if variant == _DEVICE else trial).answers[stage],
-                canary,
-            )
-        ]
+        slight = Canary(damage["words"], reference.at(damage["variant"], keys), faults)
+        gross = slight
+        if reference.has("swapped"):
+            gross = Canary("two heads swapped", reference.at("swapped", keys))
+        found = []
+        for variant, judge in deciding.items():
+            tried, canary = (shipped, gross) if variant == _DEVICE else (trial, slight)
+            expected = reference.at(variant, keys)
+            found += judge.judge(stage, expected, tried.answers[stage], canary)
         if stage in shipped.drawn:
             judge = next(iter(deciding.values()))
-            swapped = Canary("two heads swapped", reference.at("swapped", keys))
-            found.append(judge.drawn(stage, shipped.answers[stage], shipped.drawn[stage], swapped))
+            found.append(judge.drawn(stage, shipped.answers[stage], shipped.drawn[stage], gross))
         if not any("canary" in check for check in found):
             variant, judge = next(iter(deciding.items()))
-            found.append(judge.uncaught(stage, reference.at(variant, keys), canary))
+            found.append(judge.uncaught(stage, reference.at(variant, keys), slight))
         told = _told_choices(keys, reference)
         checks += [{**check, **told} for check in found]
     return checks

@@ -18,7 +18,7 @@ does not fit into memory, layer by layer: see `qeff_zoo.validation.reference_lay
     device_noise    the same with every sum in another order
     canary.N    wrong on purpose, from the slightest on, as far as it takes until each stage notices one: see
                 `qeff_zoo.validation.reference_damage`
-    swapped     of packages that round activations, or draw tokens themselves: two heads swapped
+    swapped     of packages that round activations, are predicted, or draw tokens: two heads swapped
 
 and for each fault of a stage (`qeff_zoo.validation.faults`) `fault.N`. `loss.VARIANT` and `divergence.VARIANT` are what
 rounding costs, see `qeff_zoo.validation.reference_losses`.
@@ -136,7 +136,7 @@ def _run_variants(
         with Arithmetic(left_sides, halved=False):
             runs["simulated"] = answers.alone()
             found |= losses.measure("simulated", answers.predict) if losses else {}
-    if numerics.int8_activations or request.get("drawn"):
+    if numerics.int8_activations or request.get("swapped"):
         with damaged(answers.halves):
             runs["swapped"] = answers.alone()
     if numerics.activations == "float16" and not request.get("float16_weights"):
