@@ -37,7 +37,7 @@ from qeff_zoo.transforms import apply
 from qeff_zoo.transforms.modules import language_model
 from qeff_zoo.transforms.recurrence import kernels_of
 from qeff_zoo.validation.parity import relative_errors
-from qeff_zoo.validation.reference_damage import HEADS, SWAPPED, damaged
+from qeff_zoo.validation.reference_damage import SWAPPED, damaged
 from qeff_zoo.validation.reference_media import of_tokens
 from qeff_zoo.weights import expressions
 
@@ -318,11 +318,10 @@ def test_damaged_heads_show(name: str) -> None:
     reads, ids = of_tokens(model), torch.from_numpy(parity.tokens())
     with torch.no_grad():
         right = reads(input_ids=ids)[0]
-        for damage in HEADS[0], SWAPPED:
-            with damaged([model], damage):
-                wrong = reads(input_ids=ids)[0]
-            least = 1e-3 if damage is SWAPPED else 1e-4
-            assert relative_errors(right[0].numpy(), wrong[0].numpy()).max() > least
+        with damaged([model], SWAPPED) as words:
+            wrong = reads(input_ids=ids)[0]
+    assert words.startswith("heads 0 and")
+    assert relative_errors(right[0].numpy(), wrong[0].numpy()).max() > 1e-3
 
 
 @pytest.mark.parametrize("name", DECODERS)
