@@ -706,6 +706,17 @@ def test_thresholds_are_bounded() -> None:
     assert not judge(floor=Floor(error=9, divergence=9)).decides
 
 
+def test_a_comparison_that_noise_exceeds_is_left_out_beside_another() -> None:
+    judges = {"rounded": judge(floor=Floor(error=9, divergence=9)), "device": judge()}
+    reference = Answers(about={"choices": {"made": 0}}, arrays={})
+    assert [*validation._deciding(judges, reference)] == ["device"]
+    alone = {"rounded": judges["rounded"]}
+    assert [*validation._deciding(alone, reference)] == ["rounded"]
+    assert [*validation._deciding({**judges, "rounded": judge()}, reference)] == [*judges]
+    chosen = Answers(about={"choices": {"made": 3}}, arrays={})
+    assert [*validation._deciding(judges, chosen)] == ["rounded"]
+
+
 def test_agreement_over_no_clear_position_is_no_check() -> None:
     found = verdicts(LOGITS, floor=Floor(error=9, divergence=1e-9))
     assert "top1_agreement" not in found

@@ -344,9 +344,15 @@ def _judges(
 
 
 def _deciding(judges: Mapping[str, Judge], reference: Answers) -> dict[str, Judge]:
-    """Leave out the comparison in a device's numerics where a model chooses experts or keys: it may choose others."""
+    """Leave out comparisons that judge nothing, but for the last.
+
+    Those in a device's numerics if a model chooses experts or keys, since it may choose others; and those whose noise
+    exceeds every tolerance.
+    """
     made = reference.about["choices"]["made"]
-    return {name: judge for name, judge in judges.items() if not (made and name == _DEVICE)}
+    *others, last = (name for name in judges if not (made and name == _DEVICE))
+    kept = [name for name in others if judges[name].decides]
+    return {name: judges[name] for name in (*kept, last)}
 
 
 def _judge(
