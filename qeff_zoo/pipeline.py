@@ -157,6 +157,8 @@ def _build(
     require_packages(plan.recipe)
     if isinstance(target, targets.Preparing):
         runs_here = all(target.runs_here(program) for program in plan.programs)
+    if checkpoint.is_at_hand:
+        _ = checkpoint.tensors  # refuses a damaged file before torch is imported
 
     from qeff_zoo.validation import ladder as validation
     from qeff_zoo.validation import trials
@@ -263,7 +265,7 @@ def _trace(
 ) -> list[graphs.BoundGraph]:
     changes = graphs.changes_of(plan, checkpoint)  # what cannot be merged is refused here
     checkpoint.fetch()
-    _ = checkpoint.tensors  # a damaged file is refused here, before torch is imported
+    _ = checkpoint.tensors  # refuses a damaged file before the graph is traced
     formats.require_finite_scales(checkpoint)
     with watch.stage("graph"):
         return [

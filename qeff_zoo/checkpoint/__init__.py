@@ -193,9 +193,16 @@ class Checkpoint:
         if self.files.names and not self.gguf and self._weight_map:
             return self._weight_map
         with suppress(CheckpointError):  # a damaged file is refused when it is read
-            if self.files.names and all((self.folder / one).is_file() for one in self.weight_files):
+            if self.is_at_hand:
                 return self.stored
         return ()
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether the weights need no download."""
+        return bool(self.files.names) and all(
+            (self.folder / one).is_file() for one in self.weight_files
+        )
 
     @property
     def located(self) -> dict[str, Any]:
