@@ -327,7 +327,7 @@ BROKEN: dict[str, tuple[Any, type[Exception], str]] = {
     "no rank": (lambda folder: _config(folder, r=None), AdapterError, "r is None"),
     "a bad pattern": (
         lambda folder: _config(folder, rank_pattern={"(": 4}),
-        *(AdapterError, r"has '\(', which is no regular expression"),
+        *(AdapterError, r"the pattern '\(', and it is no regular expression"),
     ),
     "another rank": (
         lambda folder: _config(folder, r=3),
