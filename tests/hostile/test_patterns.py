@@ -25,7 +25,14 @@ USUAL = (
     "q_proj", "layers.1.mlp.down_proj", r".*\.layers\.\d+\.(q_proj|v_proj)", r"^model\.layers\.[0-9]+\.mlp\.(?:up|down)_proj$",
     r"(.*)layers\.1?1\.(self_attn\.[kqv]_proj|mlp.*)", "down_pro", "", r"\w+", "lm_head$", "^lm_head",
 )  # fmt: skip
-NAMES = (MODULE, "model.layers.11.mlp.down_proj", "model.layers.1.mlp.down_proj", "lm_head", "", "a.")
+NAMES = (
+    MODULE,
+    "model.layers.11.mlp.down_proj",
+    "model.layers.1.mlp.down_proj",
+    "lm_head",
+    "",
+    "a.",
+)
 
 
 def adapter(folder: Path, **changes: object) -> Path:
@@ -65,7 +72,9 @@ def drawn(rng: random.Random, depth: int = 4) -> str:
     """Draw a regular expression."""
     kind = rng.random()
     if not depth or kind < 0.35:
-        return rng.choice([*"abc0.^$", r"\.", r"\d", r"\w", r"\S", r"\W", "[ab]", "[^a.]", r"[\dbc]"])
+        return rng.choice(
+            [*"abc0.^$", r"\.", r"\d", r"\w", r"\S", r"\W", "[ab]", "[^a.]", r"[\dbc]"]
+        )
     first, second = drawn(rng, depth - 1), drawn(rng, depth - 1)
     if kind < 0.5:
         return first + second
