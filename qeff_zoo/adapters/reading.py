@@ -297,13 +297,16 @@ def place_of(source: str) -> tuple[str, str]:
     return repository, f"{inner}/"
 
 
-def open_adapter(source: str | Path, revision: str | None = None) -> Adapter:
+def open_adapter(
+    source: str | Path, revision: str | None = None, *, anonymous: bool = False
+) -> Adapter:
     """Open an adapter; of the Hub, download it.
 
     Args:
         source: A folder, or a Hub `org/name`, or `org/name/folder` of one that has it beside a model. A folder that
             exists wins.
         revision: Branch, tag or commit of a Hub repository; None for its default branch.
+        anonymous: Whether the user's token stays here.
 
     Raises:
         AdapterError: It is none, or not one of LoRA.
@@ -311,7 +314,7 @@ def open_adapter(source: str | Path, revision: str | None = None) -> Adapter:
     """
     place, inner = place_of(str(source))
     named, weights = f"{inner}{CONFIG}", f"{inner}{WEIGHTS}"
-    files = files_beside(place, place, revision, lambda name: name == named)
+    files = files_beside(place, place, revision, lambda name: name == named, anonymous=anonymous)
     if files is None:
         raise AdapterError(
             f"No folder {str(source)!r}. Expected that of an adapter, or a Hub id 'org/name'. Check the path."

@@ -242,6 +242,14 @@ def _add_serve(commands: Any) -> None:
         "with --max-loras",
     )
     parser.add_argument(
+        "--allow-adapters",
+        nargs="+",
+        default=[],
+        metavar="DIR|REPO",
+        help="let clients load adapters from these folders and Hub repositories, without your token, and unload those "
+        "again (default: from none)",
+    )
+    parser.add_argument(
         "--allow-image-url",
         type=hosts,
         default=(),

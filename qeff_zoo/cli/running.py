@@ -349,6 +349,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
         shutdown_timeout=arguments.shutdown_timeout,
         prefill_from=tuple(arguments.prefill_from),
         image_hosts=arguments.allow_image_url,
+        allow_adapters=tuple(arguments.allow_adapters),
     )
 
     def announce(url: str) -> None:
