@@ -5,7 +5,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo.arguments.options import add_package, add_threads, command, hosts
+from qeff_zoo.arguments.options import add_package, add_threads, any_hosts, command, hosts, origins
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
@@ -240,6 +240,21 @@ def _add_serve(commands: Any) -> None:
         metavar="NAME=DIR",
         help="adapters (LoRA) that clients may ask for by name, as they ask for the model; of a package that was built "
         "with --max-loras",
+    )
+    parser.add_argument(
+        "--allowed-hosts",
+        type=any_hosts,
+        default=(),
+        metavar="HOST,...",
+        help="names that clients may call the server by, besides its address and localhost; * for any",
+    )
+    parser.add_argument(
+        "--allowed-origins",
+        type=origins,
+        default=(),
+        metavar="ORIGIN,...",
+        help="web pages whose browsers may ask the server, such as https://chat.example (CORS); * for any (default: "
+        "none but its own)",
     )
     parser.add_argument(
         "--allow-adapters",

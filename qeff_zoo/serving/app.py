@@ -18,6 +18,7 @@ from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.image_to_text import ImageToTextSession
 from qeff_zoo.runtime.media_text import MediaTextSession
 from qeff_zoo.serving import adapters, errors, matching, transcriptions
+from qeff_zoo.serving.browsers import AllowedHosts, AllowedOrigins, Hosts
 from qeff_zoo.serving.choices import cancelling, submit, whole
 from qeff_zoo.serving.embeddings import EmbeddingQueue, embedding_list
 from qeff_zoo.serving.errors import ApiError
@@ -105,6 +106,8 @@ def create_app(
     api_key: str | None = None,
     image_hosts: Collection[str] = (),
     adapter_sources: adapters.Sources | None = None,
+    hosts: Hosts | None = None,
+    origins: Collection[str] = (),
     max_body_bytes: int | None = None,
 ) -> ASGIApp:
     """Return the app of a model.
@@ -116,6 +119,8 @@ def create_app(
         api_key: Without it nothing below /v1 is answered; None for no key.
         image_hosts: From which pictures and videos are fetched for clients, each `HOST` or `HOST:PORT`.
         adapter_sources: Where clients may load adapters from; None for nowhere, and no endpoints for that.
+        hosts: Names that the server is called by; None for any.
+        origins: Of pages of others whose browsers may ask it.
         max_body_bytes: Of a request; None for what suits the model.
     """
     app = FastAPI(openapi_url=None, redirect_slashes=False)
@@ -152,7 +157,9 @@ def create_app(
     takes_files |= isinstance(session, MediaTextSession | ImageToTextSession)
     usual = MAX_MEDIA_BYTES if takes_files else MAX_BODY_BYTES
     limited = BodyLimit(app, usual if max_body_bytes is None else max_body_bytes)
-    guarded = limited if api_key is None else ApiKey(limited, api_key, API)
+    guarded: ASGIApp = limited if api_key is None else ApiKey(limited, api_key, API)
+    guarded = AllowedOrigins(guarded, origins)
+    guarded = guarded if hosts is None else AllowedHosts(guarded, hosts)
     return ResponseCount(Framing(guarded), metrics, PATHS)
 
 

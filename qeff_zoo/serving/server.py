@@ -29,6 +29,7 @@ from qeff_zoo.runtime import (
 from qeff_zoo.runtime.writing import WritingSession
 from qeff_zoo.serving.adapters import Sources
 from qeff_zoo.serving.app import create_app
+from qeff_zoo.serving.browsers import Hosts
 from qeff_zoo.serving.connection import MAX_HEAD_BYTES, Connection
 from qeff_zoo.serving.embeddings import EmbeddingQueue
 from qeff_zoo.serving.matching import PictureQueue
@@ -52,6 +53,9 @@ class Choices:
         image_hosts: From which pictures and videos are fetched for clients, each `HOST` or `HOST:PORT`, and at public
             addresses alone; none for no fetching.
         allow_adapters: Folders and Hub repositories that clients may load adapters from; none for no such endpoints.
+        allowed_hosts: Names that clients may call the server by, besides `localhost` and the address where it listens,
+            each `HOST` or `HOST:PORT`; `*` for any.
+        allowed_origins: Of pages of others whose browsers may ask it, each as `https://HOST`; `*` for any.
 
     Raises:
         ServingError: A value is out of its range.
@@ -65,6 +69,8 @@ class Choices:
     prefill_from: tuple[str, ...] = ()
     image_hosts: tuple[str, ...] = ()
     allow_adapters: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         Sources.of(self.allow_adapters)
@@ -180,6 +186,8 @@ def serve(
             api_key=choices.api_key,
             image_hosts=choices.image_hosts,
             adapter_sources=Sources.of(choices.allow_adapters) if choices.allow_adapters else None,
+            hosts=Hosts.of(listener.getsockname()[0], choices.allowed_hosts),
+            origins=choices.allowed_origins,
         )
         Server(app, backend.close, choices.shutdown_timeout, announce).run([listener])
 
