@@ -113,7 +113,7 @@ class _Match:
         return places
 
     def _after_one(self, item: tuple[Any, Any], places: int) -> int:
-        (op, value), name = item, item[0].name
+        value, name = item[1], item[0].name
         if name in _CHARACTERS:
             return (places & self._mask(item)) << 1
         if name in _REPEATS:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A bound on how much longer the rules of a tokenizer.json make a text, computed before any of them runs.
 
-A rule that doubles a text, forty times over, takes all memory and ends the process. In: the content of a tokenizer.json,
-of anybody. Out: for a stage, the most characters that come of one.
+A rule that doubles a text, forty times over, takes all memory and ends the process. In: the content of a tokenizer.json.
+Out: for a stage, the most characters that come of one.
 """
 
 import base64
@@ -17,9 +17,9 @@ _STAGES = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _PARTS = ("normalizers", "pretokenizers", "processors", "decoders")
 #: Rules by type -> characters that each makes of one.
 _FACTORS = {
-    **{"NFC": 4, "NFD": 4, "NFKC": 18, "NFKD": 18, "Lowercase": 3, "BertNormalizer": 6},
-    **{"ByteLevel": 4, "WordPiece": 2, "BPEDecoder": 2, "CTC": 2},
-}
+    "NFC": 4, "NFD": 4, "NFKC": 18, "NFKD": 18, "Lowercase": 3, "BertNormalizer": 6,
+    "ByteLevel": 4, "WordPiece": 2, "BPEDecoder": 2, "CTC": 2,
+}  # fmt: skip
 #: Of these a second one changes nothing, unless a rule between them wrote new characters.
 _NORMAL_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 

@@ -83,8 +83,7 @@ def load(folder: Path, name: str, model_id: str | None = None) -> Any:
 
     # Code of a checkpoint is never run, and mistral-common has no tokenizer that could be packaged.
     options: dict[str, Any] = {"trust_remote_code": False, "mistral_format": False}
-    if (folder / TOKENIZER).is_file():
-        _require_bounded(name, (folder / TOKENIZER).read_bytes())
+    require_bounded(folder, name)
     with _naming(name):
         if model_id:
             options["config"] = _config(folder, model_id)
@@ -128,7 +127,7 @@ def write(folder: Path, name: str, model_id: str | None = None, *, media: bool =
         (folder / SETTINGS).write_text(f"{text}\n", encoding="utf-8")
         with _naming(name):
             made = _serialized(tokenizer.backend_tokenizer)
-            _require_bounded(name, made)  # SentencePiece's files have rules, too
+            _refuse_excess(name, made)  # SentencePiece's files have rules, too
             _require_same(name, tokenizer.backend_tokenizer, made)
         (folder / TOKENIZER).write_text(made, encoding="utf-8")
         for merged in _MERGED:
@@ -136,8 +135,21 @@ def write(folder: Path, name: str, model_id: str | None = None, *, media: bool =
     return tokenizer
 
 
-def _require_bounded(name: str, content: str | bytes) -> None:
-    """Refuse a tokenizer that may take all memory, before it reads anything."""
+def require_bounded(folder: Path, name: str) -> None:
+    """Refuse a tokenizer.json that may take all memory, before a library reads it.
+
+    Args:
+        folder: Of the checkpoint.
+        name: Of the checkpoint, for messages.
+
+    Raises:
+        CheckpointError: It may.
+    """
+    if (folder / TOKENIZER).is_file():
+        _refuse_excess(name, (folder / TOKENIZER).read_bytes())
+
+
+def _refuse_excess(name: str, content: str | bytes) -> None:
     if wrong := excess(content):
         raise CheckpointError(
             f"Cannot use the tokenizer of {name!r}: {wrong}. Expected rules that a published tokenizer has. Correct "

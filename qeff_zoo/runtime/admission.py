@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may talk to a prefill server: connections wait in one thread, bounded in number and time, until they show the key.
+"""Who may talk to a prefill server: connections wait in one thread, few and not long, until they show the key.
 
 A connection begins with a short message of its own, its greeting, that has the version of the hand-over and the key.
 Nothing is said to a connection without the key, but that.

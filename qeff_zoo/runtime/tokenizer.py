@@ -279,8 +279,8 @@ def _explanation(path: str, error: BaseException) -> PackageError | GenerationEr
     """Return what an error of the library means: a file that is wrong, or a text that it gives up on."""
     if is_panic(type(error)):
         return GenerationError(
-            f"The tokenizer of {path!r} gives up on a text: {error}. Expected a text that its patterns match in bounded "
-            "time. Change the text, or use the package of another checkpoint."
+            f"The tokenizer of {path!r} gives up on a text: {error}. Expected a text that its patterns match in "
+            "bounded time. Change the text, or use the package of another checkpoint."
         )
     return _damaged(path, error) if type(error) is Exception else None
 

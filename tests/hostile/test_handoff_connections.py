@@ -59,8 +59,9 @@ def works(address: str, session: Any) -> bool:
 @pytest.mark.parametrize(
     "sent",
     [
-        *(b"", b"\0", b"\0" * 8, b"\xff" * 8, framed(b"{")[:-1], framed(DEEP[:4096]), framed(b'{"version": 1' + b"0" * 4000)),
-        *(framed(b"[]"), framed(b"\xff"), framed(json.dumps({"version": [1] * 99}).encode()), framed(b'{"key": {}}')),
+        *(b"", b"\0", b"\0" * 8, b"\xff" * 8, framed(b"{")[:-1], framed(DEEP[:4096]), framed(b"[]")),
+        *(framed(b'{"version": 1' + b"0" * 4000), framed(b"\xff"), framed(b'{"key": {}}')),
+        framed(json.dumps({"version": [1] * 99}).encode()),
         framed(json.dumps({"version": wire.VERSION, "key": "\ud800"}).encode()),
     ],
 )  # fmt: skip
@@ -176,11 +177,12 @@ def test_a_greeting_that_dribbles_and_a_refusal_that_is_not_read_end(tmp_path: P
     with serving(first, KEY) as address, dial(address) as slow, dial(address) as deaf:
         wire.send(deaf, greeting("public"))
         end = time.monotonic() + 20
-        with pytest.raises(ConnectionError):
-            while time.monotonic() < end:
-                slow.sendall(b"\0")
-                deaf.sendall(b"\0" * 4096)
-                time.sleep(0.05)
+        for client, piece in ((slow, b"\0"), (deaf, bytes(4096))):
+            with suppress(ConnectionError):
+                while time.monotonic() < end:
+                    client.sendall(piece)
+                    time.sleep(0.05)
+        assert time.monotonic() < end
         assert works(address, second)
 
 

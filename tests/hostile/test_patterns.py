@@ -22,8 +22,8 @@ MODULE = "model.layers.0.self_attn.q_proj"
 ENDLESS = r"(([a-z0-9_.])+)+X"
 #: Patterns that peft's users write.
 USUAL = (
-    "q_proj", "layers.1.mlp.down_proj", r".*\.layers\.\d+\.(q_proj|v_proj)", r"^model\.layers\.[0-9]+\.mlp\.(?:up|down)_proj$",
-    r"(.*)layers\.1?1\.(self_attn\.[kqv]_proj|mlp.*)", "down_pro", "", r"\w+", "lm_head$", "^lm_head",
+    "q_proj", "layers.1.mlp.down_proj", r".*\.layers\.\d+\.(q_proj|v_proj)", r"\w+", "lm_head$", "^lm_head", "",
+    r"^model\.layers\.[0-9]+\.mlp\.(?:up|down)_proj$", "down_pro", r"(.*)layers\.1?1\.(self_attn\.[kqv]_proj|mlp.*)",
 )  # fmt: skip
 NAMES = (
     MODULE,
@@ -111,7 +111,7 @@ def test_what_needs_backtracking_is_refused_by_name(
     pattern: str, reason: str, tmp_path: Path
 ) -> None:
     folder = adapter(tmp_path / "adapter", rank_pattern={pattern: 2})
-    with pytest.raises(AdapterError, match="An adapter has the pattern .* rank_pattern") as caught:
+    with pytest.raises(AdapterError, match=r"An adapter has the pattern .* rank_pattern") as caught:
         _ = open_adapter(folder).modules
     assert reason in str(caught.value)
 
@@ -120,11 +120,10 @@ def test_the_work_of_a_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(patterns, "_MOST_WORK", 20_000)
     table = Patterns([f"(((a?b?)*c?)*d?)*{number}x" for number in range(2000)])
     with pytest.raises(PatternError, match="it takes too long to match"):
-        for number in range(1000):
-            table.first(f"{'abcd' * 50}{number}")
+        _ = [table.first(f"{'abcd' * 50}{number}") for number in range(1000)]
 
 
 @pytest.mark.parametrize("value", ["2", True, 0, -1, None, [2], float("inf")])
 def test_values_of_a_table_are_numbers(value: object, tmp_path: Path) -> None:
-    with pytest.raises(AdapterError, match="rank_pattern is .* expected an object with numbers"):
+    with pytest.raises(AdapterError, match=r"rank_pattern is .* expected an object with numbers"):
         open_adapter(adapter(tmp_path / "adapter", rank_pattern={"q_proj": value}))

@@ -95,7 +95,8 @@ def test_no_form_of_a_private_address_is_public(address: str) -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["8.8.8.8", "168.63.129.15", "2606:4700::1111", "64:ff9b::8.8.8.8", "::ffff:8.8.8.8", "2002:808:808::1", "2600::5efe:8.8.8.8"],
+    ["8.8.8.8", "168.63.129.15", "2606:4700::1111", "64:ff9b::8.8.8.8", "::ffff:8.8.8.8", "2002:808:808::1",
+     "2600::5efe:8.8.8.8"],
 )  # fmt: skip
 def test_addresses_of_the_internet_are(address: str) -> None:
     assert fetching._is_public(address)

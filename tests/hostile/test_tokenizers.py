@@ -12,6 +12,7 @@ from fixtures_serving import MODEL, post
 from published_tokenizers import FORMS
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from qeff_zoo.checkpoint import processors as processors_of_checkpoints
 from qeff_zoo.checkpoint import text
 from qeff_zoo.cli import main
 from qeff_zoo.errors import CheckpointError, GenerationError, PackageError
@@ -68,6 +69,8 @@ def test_a_text_that_grows_without_end_is_refused(kind: str, tmp_path: Path) -> 
     problem = "may make more than 1,000 characters of one"
     with pytest.raises(CheckpointError, match=f"the tokenizer of 'strange': its .* {problem}"):
         text.load(folder, "strange")
+    with pytest.raises(CheckpointError, match=problem):
+        processors_of_checkpoints.load(folder)
     with pytest.raises(PackageError, match=f"Cannot read .*: its .* {problem}"):
         Reading(folder)
 
