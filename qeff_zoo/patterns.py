@@ -117,7 +117,7 @@ class _Match:
         if name in _CHARACTERS:
             return (places & self._mask(item)) << 1
         if name in _REPEATS:
-            return self._after_repeat(*value, places)
+            return self._after_repeat(value, places)
         if name == "SUBPATTERN":
             return self._after(value[3], places)
         if name == "BRANCH":
@@ -127,7 +127,8 @@ class _Match:
             return found
         return places & (1 if value.name in _BEGINNINGS else self._end)
 
-    def _after_repeat(self, least: int, most: int, body: Any, places: int) -> int:
+    def _after_repeat(self, repeat: tuple[int, int, Any], places: int) -> int:
+        least, most, body = repeat
         for _ in range(least):
             after = self._after(body, places)
             if after == places:  # so it is after any further round
@@ -145,7 +146,7 @@ class _Match:
         """Return the positions whose next character is one that an item takes."""
         if id(item) not in self._masks:
             self.work += len(self.name)
-            bits = (_takes(*item, char) << place for place, char in enumerate(self.name))
+            bits = (_takes(item, char) << place for place, char in enumerate(self.name))
             self._masks[id(item)] = sum(bits)
         return self._masks[id(item)]
 
@@ -218,16 +219,17 @@ def _beyond(tree: Any) -> str:
     return ""
 
 
-def _takes(op: Any, value: Any, char: str) -> bool:
+def _takes(item: tuple[Any, Any], char: str) -> bool:
     """Return whether an item of an expression takes a character."""
+    op, value = item
     if op.name == "IN":
         negated = value[0][0].name == "NEGATE"
-        return any(_takes(*one, char) for one in value[negated:]) != negated
+        return bool(any(_takes(one, char) for one in value[negated:]) != negated)
     if op.name == "RANGE":
         return bool(value[0] <= ord(char) <= value[1])
     if op.name == "CATEGORY":
         kind = value.name.removeprefix("CATEGORY_")
-        return _CATEGORIES[kind.removeprefix("NOT_")](char) != kind.startswith("NOT_")
+        return bool(_CATEGORIES[kind.removeprefix("NOT_")](char) != kind.startswith("NOT_"))
     if op.name == "ANY":
         return char != "\n"
-    return (ord(char) == value) != (op.name == "NOT_LITERAL")
+    return bool((ord(char) == value) != (op.name == "NOT_LITERAL"))

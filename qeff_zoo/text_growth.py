@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A bound on how much longer the rules of a tokenizer.json make a text, computed before any of them runs.
 
-A rule that doubles a text, forty times over, takes all memory and ends the process. In: the content of a tokenizer.json.
-Out: for a stage, the most characters that come of one.
+A rule that doubles a text, forty times over, takes all memory and ends the process. In: the content of a
+tokenizer.json. Out: for a stage, the most characters that come of one.
 """
 
 import base64

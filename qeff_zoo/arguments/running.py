@@ -214,33 +214,7 @@ def _add_run(commands: Any) -> None:
     add_threads(parser)
 
 
-def _add_serve(commands: Any) -> None:
-    parser = command(commands, "serve", "serve a package over OpenAI's API")
-    add_package(parser)
-    parser.add_argument(
-        "--host",
-        default="127.0.0.1",
-        help="address to listen on (default: 127.0.0.1, this machine alone)",
-    )
-    parser.add_argument(
-        "--port", type=int, default=8000, metavar="N", help="0 for any free one (default: 8000)"
-    )
-    parser.add_argument(
-        "--api-key",
-        metavar="KEY",
-        help="what clients must send (default: the variable QEFF_ZOO_API_KEY)",
-    )
-    parser.add_argument(
-        "--model-name", metavar="NAME", help="the model's name for clients (default: the package's)"
-    )
-    parser.add_argument(
-        "--lora-modules",
-        nargs="+",
-        default=[],
-        metavar="NAME=DIR",
-        help="adapters (LoRA) that clients may ask for by name, as they ask for the model; of a package that was built "
-        "with --max-loras",
-    )
+def _add_allowed(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allowed-hosts",
         type=any_hosts,
@@ -271,6 +245,36 @@ def _add_serve(commands: Any) -> None:
         metavar="HOST,...",
         help="fetch pictures and videos for clients from these hosts, at public addresses (default: from none)",
     )
+
+
+def _add_serve(commands: Any) -> None:
+    parser = command(commands, "serve", "serve a package over OpenAI's API")
+    add_package(parser)
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default: 127.0.0.1, this machine alone)",
+    )
+    parser.add_argument(
+        "--port", type=int, default=8000, metavar="N", help="0 for any free one (default: 8000)"
+    )
+    parser.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help="what clients must send (default: the variable QEFF_ZOO_API_KEY)",
+    )
+    parser.add_argument(
+        "--model-name", metavar="NAME", help="the model's name for clients (default: the package's)"
+    )
+    parser.add_argument(
+        "--lora-modules",
+        nargs="+",
+        default=[],
+        metavar="NAME=DIR",
+        help="adapters (LoRA) that clients may ask for by name, as they ask for the model; of a package that was built "
+        "with --max-loras",
+    )
+    _add_allowed(parser)
     _add_speculate(parser)
     _add_acceptance(parser)
     add_threads(parser)

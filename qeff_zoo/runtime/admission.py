@@ -97,7 +97,7 @@ class Door:
             if chosen.fileobj is self._listener:
                 self._take()
                 continue
-            visitor = self._visitors.get(chosen.fileobj)  # type: ignore[arg-type, call-overload]
+            visitor = self._visitors.get(chosen.fileobj)  # type: ignore[call-overload]
             if visitor and (client := self._attend(visitor)):
                 yield client
         now = time.monotonic()
