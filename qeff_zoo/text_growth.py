@@ -13,13 +13,17 @@ from typing import Any
 
 #: Characters that may come of one: ﷺ in NFKC has 18, NFC and GPT-2's bytes have a few.
 MOST = 1000
-_STAGES = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+#: Characters of all added tokens, which are normalized when a file is read.
+MOST_ADDED = 100_000_000
+_ASCII = "".join(map(chr, range(128)))
 _PARTS = ("normalizers", "pretokenizers", "processors", "decoders")
 #: Rules by type -> characters that each makes of one.
 _FACTORS = {
     "NFC": 4, "NFD": 4, "NFKC": 18, "NFKD": 18, "Lowercase": 3, "BertNormalizer": 6,
     "ByteLevel": 4, "WordPiece": 2, "BPEDecoder": 2, "CTC": 2,
 }  # fmt: skip
+#: Of these each character of ASCII gives one again: itself, or its small letter; for `ByteLevel`, if it is seen.
+_OF_ASCII = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "BertNormalizer", "ByteLevel")
 #: Of these a second one changes nothing, unless a rule between them wrote new characters.
 _NORMAL_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 
@@ -40,9 +44,10 @@ class _Weights:
         """Return what comes of a text."""
         return sum(self.own.get(char, self.other) for char in text)
 
-    def multiply(self, factor: float) -> None:
-        """Put a rule before, which may make any characters of each."""
-        self.other, self.own = factor * self.most, {}
+    def multiply(self, factor: float, kept: str = "") -> None:
+        """Put a rule before, which may make any characters of each, but of those that are kept one."""
+        own = {char: max(self.of(char), self.of(char.lower())) for char in kept}
+        self.other, self.own = factor * self.most, own
 
     def insert(self, text: str) -> None:
         """Put a rule before, which may write a text before each character and at the end."""
@@ -69,7 +74,14 @@ def excess(text: str | bytes) -> str:
         )  # an integer may have more digits than Python takes
     except (RecursionError, ValueError):
         return ""
-    stages = growth(content) if isinstance(content, dict) else {}
+    if not isinstance(content, dict):
+        return ""
+    stages = growth(content)
+    tokens = content.get("added_tokens")
+    read = _weights(_flat(content.get("normalizer")))
+    added = sum(read.of(str(one.get("content"))) for one in tokens or () if isinstance(one, dict))
+    if added > MOST_ADDED:
+        return f"its added tokens may have more than {MOST_ADDED:,} characters when they are normalized"
     return next(
         (
             f"its {stage} may make more than {MOST:,} characters of one"
@@ -86,10 +98,10 @@ def growth(content: Mapping[str, Any]) -> dict[str, float]:
     Args:
         content: Of its tokenizer.json.
     """
-    stages = {stage: _flat(content.get(stage)) for stage in _STAGES}
-    # A pre-tokenizer reads what the normalizer wrote.
-    stages["pre_tokenizer"] = stages.pop("normalizer") + stages["pre_tokenizer"]
-    return {stage: _of_rules(rules) for stage, rules in stages.items()}
+    names = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+    normalizer, splitter, template, decoder = (_flat(content.get(name)) for name in names)
+    stages = {"normalizer": [*normalizer, *splitter], names[2]: template, names[3]: decoder}
+    return {stage: _weights(rules).most for stage, rules in stages.items()}
 
 
 def _flat(rule: Any) -> list[Mapping[str, Any]]:
@@ -100,7 +112,7 @@ def _flat(rule: Any) -> list[Mapping[str, Any]]:
     return [rule] if parts is None else [one for part in parts for one in _flat(part)]
 
 
-def _of_rules(rules: list[Mapping[str, Any]]) -> float:
+def _weights(rules: list[Mapping[str, Any]]) -> _Weights:
     weights, is_normal = _Weights(), False
     factors = []
     for rule in rules:
@@ -110,8 +122,10 @@ def _of_rules(rules: list[Mapping[str, Any]]) -> float:
         writes = "content" in rule or "prepend" in rule or "precompiled_charsmap" in rule
         is_normal = (is_normal or kind in ("NFKC", "NFKD")) and not writes
     for rule, factor in zip(reversed(rules), reversed(factors), strict=True):
+        kind = str(rule.get("type"))
         if factor > 1:
-            weights.multiply(factor)
+            seen = _ASCII[33:127] if kind == "ByteLevel" else _ASCII
+            weights.multiply(factor, seen if kind in _OF_ASCII else "")
         elif "content" in rule:
             pattern = rule.get("pattern")
             text = pattern.get("String") if isinstance(pattern, Mapping) else pattern
@@ -127,7 +141,7 @@ def _of_rules(rules: list[Mapping[str, Any]]) -> float:
             weights.multiply(_repeats(rule))
         if weights.most > MOST:
             break
-    return weights.most
+    return weights
 
 
 def _longest(charsmap: object) -> int:

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 from fixtures_serving import MODEL, post
 from published_tokenizers import FORMS
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
 from qeff_zoo.checkpoint import processors as processors_of_checkpoints
 from qeff_zoo.checkpoint import text
@@ -19,7 +28,7 @@ from qeff_zoo.errors import CheckpointError, GenerationError, PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine
 from qeff_zoo.runtime.tokenizer import Tokenizer as Reading
-from qeff_zoo.text_growth import MOST, growth
+from qeff_zoo.text_growth import MOST, excess, growth
 
 GIVING_UP, GIVEN_UP = Regex(r"(a+)+b$"), "a" * 40
 TWICE = normalizers.Replace("a", "aa")
@@ -77,7 +86,16 @@ def test_a_text_that_grows_without_end_is_refused(kind: str, tmp_path: Path) -> 
 
 def test_so_is_a_table_of_characters_with_long_texts() -> None:
     rule = {"type": "Precompiled", "precompiled_charsmap": CHARSMAP}
-    assert growth({"normalizer": rule})["pre_tokenizer"] > MOST
+    assert growth({"normalizer": rule})["normalizer"] > MOST
+
+
+def test_so_are_added_tokens_that_grow() -> None:
+    strange = made(normalizer=normalizers.Replace("a", "b" * 900))
+    strange.add_tokens([AddedToken("a" * 1000, normalized=True)])
+    content = json.loads(strange.to_str())
+    assert excess(json.dumps(content)) == ""
+    content["added_tokens"] *= 200
+    assert excess(json.dumps(content)).startswith("its added tokens may have more than 100,000,000")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -101,7 +119,7 @@ def test_no_text_grows_more_than_the_bound_says() -> None:
             for _ in range(rng.randint(1, 4))
         ]  # fmt: skip
         tokenizer = made(normalizer=normalizers.Sequence(rules))
-        most = growth(json.loads(tokenizer.to_str()))["pre_tokenizer"]
+        most = growth(json.loads(tokenizer.to_str()))["normalizer"]
         given = "".join(rng.choices("ab ﷺÅ", k=rng.randint(1, 12)))
         found = tokenizer.normalizer.normalize_str(given)
         assert len(found) <= most * (len(given) + 1), (rules, given)
