@@ -31,7 +31,7 @@ class PatternError(ValueError):
 
     Args:
         pattern: The pattern.
-        reason: What is wrong with it.
+        reason: The fault, as a clause.
     """
 
     def __init__(self, pattern: str, reason: str) -> None:
@@ -157,7 +157,7 @@ class _Pattern:
 
     Args:
         text: The expression.
-        tree: What the parser makes of it.
+        tree: The parser's output.
         plain: Its characters, None for any; None for an expression that is more than characters.
         tail: The known characters at the end of those.
     """

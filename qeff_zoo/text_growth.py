@@ -66,7 +66,7 @@ def excess(text: str | bytes) -> str:
     """Return what is wrong with a tokenizer that may make more than `MOST` characters of one; "" if nothing is.
 
     Args:
-        text: Its tokenizer.json; one that is no JSON is left to the library that reads it.
+        text: The tokenizer.json; one that is no JSON is left to the library that reads it.
     """
     try:
         content = json.loads(
@@ -96,7 +96,7 @@ def growth(content: Mapping[str, Any]) -> dict[str, float]:
     """Return, for each stage of a tokenizer, the most characters or tokens that come of one.
 
     Args:
-        content: Of its tokenizer.json.
+        content: The tokenizer.json, parsed.
     """
     names = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
     normalizer, splitter, template, decoder = (_flat(content.get(name)) for name in names)

@@ -306,7 +306,7 @@ def open_adapter(
         source: A folder, or a Hub `org/name`, or `org/name/folder` of one that has it beside a model. A folder that
             exists wins.
         revision: Branch, tag or commit of a Hub repository; None for its default branch.
-        anonymous: Whether the user's token stays here.
+        anonymous: Whether requests go without the user's token.
 
     Raises:
         AdapterError: It is none, or not one of LoRA.

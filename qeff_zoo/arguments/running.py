@@ -220,15 +220,15 @@ def _add_allowed(parser: argparse.ArgumentParser) -> None:
         type=any_hosts,
         default=(),
         metavar="HOST,...",
-        help="names that clients may call the server by, besides its address and localhost; * for any",
+        help="names of the server for clients, besides its address and localhost; * for any",
     )
     parser.add_argument(
         "--allowed-origins",
         type=origins,
         default=(),
         metavar="ORIGIN,...",
-        help="web pages whose browsers may ask the server, such as https://chat.example (CORS); * for any (default: "
-        "none but its own)",
+        help="origins of web pages that may send requests, such as https://chat.example (CORS); * for any (default: "
+        "none)",
     )
     parser.add_argument(
         "--allow-adapters",

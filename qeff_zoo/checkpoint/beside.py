@@ -23,7 +23,7 @@ def files_beside(
         repository: Hub id that this would be.
         revision: Of the repository; None for its default branch.
         wanted: Which of its files to fetch now.
-        anonymous: Whether the user's token stays here.
+        anonymous: Whether requests go without the user's token.
 
     Returns:
         Its files; None for what is neither a folder nor like a Hub id.

@@ -143,7 +143,7 @@ def open_snapshot(
         revision: Branch, tag or commit; None for the default branch.
         wanted: Which files to fetch now.
         need_config: Of a repository without config.json, only list the files.
-        anonymous: Whether the user's token stays here: for what somebody else has asked for.
+        anonymous: Whether requests go without the user's token, as on behalf of somebody else.
 
     Raises:
         CheckpointError: No such repository, revision or permission; or offline and not in the

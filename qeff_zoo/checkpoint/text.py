@@ -139,8 +139,8 @@ def require_bounded(folder: Path, name: str) -> None:
     """Refuse a tokenizer.json that may take all memory, before a library reads it.
 
     Args:
-        folder: Of the checkpoint.
-        name: Of the checkpoint, for messages.
+        folder: The checkpoint's folder.
+        name: The checkpoint's name, for messages.
 
     Raises:
         CheckpointError: It may.

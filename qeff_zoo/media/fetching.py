@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit
 
@@ -86,7 +87,7 @@ class _Deadline:
     A timeout of a socket begins again with each byte that a server sends.
 
     Args:
-        seconds: The time that there is.
+        seconds: The time for all of it.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -135,7 +136,7 @@ def _follow(
 ) -> bytes:
     for _ in range(_MOST_REDIRECTS + 1):
         parts = _parts(url, name)
-        address = None if hosts is None else _public_address(parts, hosts, name)
+        address = None if hosts is None else _public_address(parts, hosts, name, deadline)
         if deadline.left <= 0:
             raise MediaError(
                 f"Cannot fetch {name}: its redirects took longer than {limits.seconds:g} seconds. Expected a file. "
@@ -170,7 +171,9 @@ def _parts(url: str, name: str) -> SplitResult:
     )
 
 
-def _public_address(parts: SplitResult, hosts: Collection[str], name: str) -> str:
+def _public_address(
+    parts: SplitResult, hosts: Collection[str], name: str, deadline: _Deadline
+) -> str:
     """Return the address of a host that may be asked."""
     host = str(parts.hostname)
     if parts.netloc.lower() not in hosts:
@@ -180,9 +183,7 @@ def _public_address(parts: SplitResult, hosts: Collection[str], name: str) -> st
             f"one of those. {_send_itself(name)}"
         )
     try:
-        found = socket.getaddrinfo(
-            host, parts.port or _PORTS[parts.scheme], type=socket.SOCK_STREAM
-        )
+        found = _looked_up(host, parts.port or _PORTS[parts.scheme], deadline.left)
     except OSError as error:
         raise _failed(name, error) from error
     addresses = [str(one[4][0]) for one in found]
@@ -192,6 +193,33 @@ def _public_address(parts: SplitResult, hosts: Collection[str], name: str) -> st
             f"{_send_itself(name)}"
         )
     return addresses[0]
+
+
+def _looked_up(host: str, port: int, seconds: float) -> Any:
+    """Look up a host, no longer than that; the resolver's own thread ends when it gives up by itself.
+
+    Raises:
+        OSError: There is no such host, or no answer in time.
+    """
+    answers: SimpleQueue[Any] = SimpleQueue()
+
+    def look_up() -> None:
+        try:
+            answers.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (
+            OSError,
+            UnicodeError,
+        ) as error:  # a name with a label of 64 characters is no Unicode to Python
+            answers.put(OSError(str(error)))
+
+    threading.Thread(target=look_up, daemon=True).start()
+    try:
+        found = answers.get(timeout=max(seconds, 0))
+    except Empty:
+        raise TimeoutError(f"{host!r} was not found in {seconds:.3g} seconds") from None
+    if isinstance(found, OSError):
+        raise found
+    return found
 
 
 def _send_itself(name: str) -> str:

@@ -144,7 +144,7 @@ class Adapters(Mapping[str, Loaded]):
             name: For requests to ask for.
             source: A folder that peft wrote, or a Hub `org/name`.
             revision: Branch, tag or commit of a Hub repository.
-            anonymous: Whether the user's token stays here: for what somebody else has asked for.
+            anonymous: Whether requests go without the user's token, as on behalf of somebody else.
 
         Raises:
             AdapterError: It does not fit this package, there is no free slot, or it is none.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may talk to a prefill server: connections wait in one thread, few and not long, until they show the key.
+"""Admission to a prefill server: connections wait in one thread, few and not long, until they show the key.
 
-A connection begins with a short message of its own, its greeting, that has the version of the hand-over and the key.
-Nothing is said to a connection without the key, but that.
+A connection begins with a short message, the greeting, that has the version of the hand-over and the key. A connection
+without the key gets a refusal, and no fact about the model.
 """
 
 import hmac
@@ -28,7 +28,7 @@ def greeting(key: str | None) -> dict[str, Any]:
     """Return the message that a connection begins with.
 
     Args:
-        key: Of the server; None for none.
+        key: The server's key; None for no key.
     """
     return {"version": wire.VERSION, "key": key}
 
@@ -38,10 +38,10 @@ class _Visitor:
     """A connection that is not admitted yet, or was refused.
 
     Args:
-        connection: Never waited for.
-        until: When it is given up.
-        received: Of its greeting.
-        refused: Whether all that it sends is left unread.
+        connection: A non-blocking socket.
+        until: The end of its time, by `time.monotonic`.
+        received: The bytes of its greeting so far.
+        refused: Whether further input is discarded.
     """
 
     connection: socket.socket
@@ -74,8 +74,8 @@ class Door:
     """Takes connections, and lets those in that show the key.
 
     Args:
-        listener: Listening.
-        key: None for none.
+        listener: A socket that listens.
+        key: The server's key; None for no key.
     """
 
     def __init__(self, listener: socket.socket, key: str | None) -> None:

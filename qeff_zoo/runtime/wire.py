@@ -49,8 +49,8 @@ def receive(connection: socket.socket, until: float | None = None) -> dict[str, 
     """Read the JSON of a message; its arrays are still to come.
 
     Args:
-        connection: Where it comes from.
-        until: When it must be there, by `time.monotonic`; None for the connection's own timeout, again for each piece.
+        connection: The sender's connection.
+        until: The deadline, by `time.monotonic`; None for the connection's own timeout, again for each piece.
 
     Raises:
         HandoffError: It is none.
@@ -100,8 +100,8 @@ def require_version(said: Mapping[str, Any], who: str) -> None:
     """Refuse a message of another version.
 
     Args:
-        said: Its JSON.
-        who: Whose it is.
+        said: The message's JSON.
+        who: The sender, for messages.
 
     Raises:
         HandoffError: It is another one.
@@ -117,9 +117,9 @@ def fill(connection: socket.socket, array: Array, until: float | None = None) ->
     """Read as many bytes as an array has into it.
 
     Args:
-        connection: Where they come from.
-        array: Filled.
-        until: As for `receive`.
+        connection: The sender's connection.
+        array: The array to fill.
+        until: The deadline, as for `receive`.
 
     Raises:
         EOFError: Fewer come.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapters as models of a server: which one a request asks for, and vLLM's endpoints that load and unload them.
+"""Adapters as models of a server, and vLLM's endpoints that load and unload them.
 
-The endpoints are there only for sources that the operator named. Whatever a client names beside those gets one answer,
-and no file, name or host is looked up for it.
+The endpoints exist only for sources that the operator named. Any other source gets one and the same refusal, and no
+file, name or host is looked up for it.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ def routes(prefix: str, model: str, adapters: Adapters, sources: Sources) -> API
         prefix: Of their paths.
         model: Name of the model that they are for.
         adapters: Of its session.
-        sources: Where clients may load them from.
+        sources: The folders and repositories that clients may load from.
     """
     router = APIRouter()
     #: Names that clients have chosen, of adapters that are loaded or about to be.

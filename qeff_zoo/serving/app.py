@@ -118,9 +118,9 @@ def create_app(
         fingerprint: Of the model, as `system_fingerprint`.
         api_key: Without it nothing below /v1 is answered; None for no key.
         image_hosts: From which pictures and videos are fetched for clients, each `HOST` or `HOST:PORT`.
-        adapter_sources: Where clients may load adapters from; None for nowhere, and no endpoints for that.
-        hosts: Names that the server is called by; None for any.
-        origins: Of pages of others whose browsers may ask it.
+        adapter_sources: The folders and repositories that clients may load adapters from; None for no such endpoints.
+        hosts: Names of the server in a `Host` header; None for any.
+        origins: Origins of other web pages that may send requests.
         max_body_bytes: Of a request; None for what suits the model.
     """
     app = FastAPI(openapi_url=None, redirect_slashes=False)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a browser may carry to a server from pages of others: the names it calls it by, and the origins of its pages.
+"""Checks of `Host` and `Origin`, against web pages that send requests from their visitors' browsers, and CORS.
 
-Any page may let its visitor's browser ask a server that only the visitor reaches. A page whose name is made to lead to
-that server (DNS rebinding) is known by the name, which `Host` has; any other page is known by its `Origin`.
+A page can reach a server that only its visitor reaches. A page whose own name resolves to the server's address (DNS
+rebinding) shows that name in `Host`; any other page shows its `Origin`.
 """
 
 import ipaddress
@@ -23,10 +23,10 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class Hosts:
-    """The names and addresses that a server is called by.
+    """The names and addresses of a server.
 
     Args:
-        named: Each with or without a port, as `_parted` writes them; `ANY` for any.
+        named: Names with or without a port, as `_parted` writes them; `ANY` for any.
         addresses: Whether it listens at all addresses of its machine, so that any may be one of its own.
     """
 
@@ -38,7 +38,7 @@ class Hosts:
         """Return the names of a server.
 
         Args:
-            address: Where it listens.
+            address: The address where it listens.
             named: Further names, each `HOST` or `HOST:PORT`; `ANY` for any.
         """
         written = (f"[{one}]" if one.count(":") > 1 and "]" not in one else one for one in named)
@@ -77,12 +77,12 @@ def _is_address(name: str) -> bool:
 
 
 class AllowedHosts:
-    """Lets only requests through that call the server by a name of its own.
+    """Middleware that refuses requests for another host.
 
-    A request without a name, of HTTP/1.0, is of no browser.
+    A request of HTTP/1.0 without a `Host` comes from no browser, and passes.
 
     Args:
-        app: What it guards.
+        app: The guarded app.
         hosts: The names.
     """
 
@@ -106,11 +106,11 @@ class AllowedHosts:
 
 
 class AllowedOrigins:
-    """Lets requests of browsers through from pages of the server itself, and of origins that the operator named.
+    """Middleware that refuses requests of other web pages, unless the operator named their origin; for those, CORS.
 
     Args:
-        app: What it guards, its key included: browsers ask what is allowed without one.
-        origins: Each `SCHEME://HOST` or `SCHEME://HOST:PORT`; `ANY` for any.
+        app: The guarded app, with the check of its key inside: a preflight has no key.
+        origins: Origins as `SCHEME://HOST` or `SCHEME://HOST:PORT`; `ANY` for any.
     """
 
     def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:
@@ -144,6 +144,6 @@ class AllowedOrigins:
 
 
 def _is_own(origin: str, headers: Headers) -> bool:
-    """Return whether a page is of the server that it asks, which a proxy may call by another name than browsers do."""
+    """Return whether a page comes from the server itself, whose `Host` a proxy may have changed."""
     same = origin.partition("://")[2] == headers.get("host")
     return same or headers.get("sec-fetch-site") == "same-origin"

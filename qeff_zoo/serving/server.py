@@ -53,9 +53,9 @@ class Choices:
         image_hosts: From which pictures and videos are fetched for clients, each `HOST` or `HOST:PORT`, and at public
             addresses alone; none for no fetching.
         allow_adapters: Folders and Hub repositories that clients may load adapters from; none for no such endpoints.
-        allowed_hosts: Names that clients may call the server by, besides `localhost` and the address where it listens,
-            each `HOST` or `HOST:PORT`; `*` for any.
-        allowed_origins: Of pages of others whose browsers may ask it, each as `https://HOST`; `*` for any.
+        allowed_hosts: Names of the server for clients, besides `localhost` and its address, each `HOST` or
+            `HOST:PORT`; `*` for any.
+        allowed_origins: Origins of other web pages that may send requests, each as `https://HOST`; `*` for any.
 
     Raises:
         ServingError: A value is out of its range.

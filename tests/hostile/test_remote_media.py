@@ -69,6 +69,16 @@ def test_a_slow_handshake_is_cut_off_too() -> None:
     assert time.monotonic() - begun < 8
 
 
+def test_a_slow_look_up_is_cut_off_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, gate = socket.getaddrinfo, threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: gate.wait(20) and looked(*a, **k))
+    begun = time.monotonic()
+    with pytest.raises(MediaError, match=r"'pictures\.example' was not found in 0\.\d+ seconds"):
+        fetch_media("https://pictures.example/a.png", LIMITS, hosts=["pictures.example"])
+    assert time.monotonic() - begun < 8
+    gate.set()
+
+
 def test_a_deadline_leaves_nothing_behind() -> None:
     before = threading.active_count()
     with dribbling(PLACES["header"]) as url, pytest.raises(MediaError, match="longer than allowed"):
