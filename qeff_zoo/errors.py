@@ -146,14 +146,19 @@ class TrustError(ZooError):
     """The trust policy refuses a manifest, or an index is older than one seen before."""
 
 
+def is_panic(kind: type[BaseException] | None) -> bool:
+    """Return whether an error's class is that of panics in Rust: it is no `Exception`, and cannot be imported."""
+    return kind is not None and kind.__name__ == "PanicException"
+
+
 class Translating:
     """Context that raises an error of ours in place of one of a library that raises nothing narrower than `Exception`.
 
     Args:
-        translate: Returns our error, or None to let the library's pass.
+        translate: Returns our error, or None to let the library's pass; its argument may be a panic, too.
     """
 
-    def __init__(self, translate: Callable[[Exception], ZooError | None]) -> None:
+    def __init__(self, translate: Callable[[BaseException], ZooError | None]) -> None:
         self._translate = translate
 
     def __enter__(self) -> None:
@@ -166,5 +171,7 @@ class Translating:
         trace: TracebackType | None,
     ) -> None:
         """Raise what the caller can act on."""
-        if isinstance(error, Exception) and (ours := self._translate(error)):
+        if error is None or not (isinstance(error, Exception) or is_panic(kind)):
+            return
+        if ours := self._translate(error):
             raise ours from error

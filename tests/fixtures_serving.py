@@ -188,7 +188,7 @@ def dial(url: str) -> socket.socket:
 
 
 def send(connection: socket.socket, body: str, length: int | None = None) -> None:
-    head = ["POST /v1/completions HTTP/1.1", "Host: a", "Content-Type: application/json"]
+    head = ["POST /v1/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
     head += [f"Content-Length: {length or len(body)}", "", body]
     connection.sendall("\r\n".join(head).encode())
 

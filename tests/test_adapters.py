@@ -38,6 +38,7 @@ from qeff_zoo.plan import NO_WEIGHTS, resolve
 from qeff_zoo.runtime import Engine, TextGenerationSession
 from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.runtime.speculation import Speculation
+from qeff_zoo.serving.adapters import Sources
 from qeff_zoo.weights.quantization import round_trip
 
 SLOTS, RANK = 4, 8
@@ -327,7 +328,7 @@ BROKEN: dict[str, tuple[Any, type[Exception], str]] = {
     "no rank": (lambda folder: _config(folder, r=None), AdapterError, "r is None"),
     "a bad pattern": (
         lambda folder: _config(folder, rank_pattern={"(": 4}),
-        *(AdapterError, r"has '\(', which is no regular expression"),
+        *(AdapterError, r"the pattern '\(', and it is no regular expression"),
     ),
     "another rank": (
         lambda folder: _config(folder, r=3),
@@ -488,7 +489,13 @@ def test_a_server_has_adapters_as_models(
     session: TextGenerationSession, adapters: dict[str, Path]
 ) -> None:
     """Loaded, asked for, listed and unloaded by vLLM's endpoints; the others stay as they are."""
-    with Engine(session) as engine, running(engine) as url, connect(url) as client:
+    path = str(adapters["every layer"])
+    sources = Sources.of([path, str(adapters["attention"].parent)])
+    with (
+        Engine(session) as engine,
+        running(engine, adapter_sources=sources) as url,
+        connect(url) as client,
+    ):
 
         def said(model: str) -> str:
             asked = {"prompt": [5, 6, 7, 8], "max_tokens": 8, "temperature": 0}
@@ -510,7 +517,6 @@ def test_a_server_has_adapters_as_models(
         base = said(MODEL)
         with pytest.raises(openai.NotFoundError, match="no model 'sql'; expected 'tiny', the only"):
             said("sql")
-        path = str(adapters["every layer"])
         status, text = ask("load_lora_adapter", lora_name="sql", lora_path=path)
         assert (status, text) == (200, "Success: LoRA adapter 'sql' added successfully.")
         assert said("sql") != base == said(MODEL)
@@ -520,12 +526,16 @@ def test_a_server_has_adapters_as_models(
             status, text = ask("load_lora_adapter", lora_name=name, lora_path=path)
             assert (status, "There is a model" in text) == (400, True)
         status, text = ask("load_lora_adapter", lora_name="other", lora_path="/nowhere")
-        assert (status, "No folder '/nowhere'" in text) == (400, True)
+        assert (status, "no adapter from '/nowhere'" in text) == (403, True)
         status, text = ask("unload_lora_adapter", lora_name="sql")
         assert (status, text) == (200, "Success: LoRA adapter 'sql' removed successfully.")
         assert ask("unload_lora_adapter", lora_name="sql")[0] == 404
         with pytest.raises(openai.NotFoundError):
             said("sql")
+        with running(engine) as closed:  # nobody has said where from
+            url = closed
+            for name in ("load_lora_adapter", "unload_lora_adapter"):
+                assert ask(name, lora_name="sql", lora_path=path)[0] == 404
 
 
 def test_qefficients_classes(

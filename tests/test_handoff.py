@@ -21,6 +21,7 @@ from qeff_zoo.errors import HandoffError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine, Sampling, TextGenerationSession, handoff, wire
 from qeff_zoo.runtime.adapters import Loaded
+from qeff_zoo.runtime.admission import greeting
 from qeff_zoo.runtime.handoff import Prefills, PrefillServer
 from qeff_zoo.targets.ort.session import OrtProgram
 
@@ -127,7 +128,8 @@ def broken(listener: socket.socket, terms: dict[str, str]) -> None:
     """Answer as a server that ends in the middle of the states."""
     client, _ = listener.accept()
     with client:
-        wire.receive(client)
+        for _ in ("greeting", "prompt"):
+            wire.receive(client)
         wire.send(client, {"version": handoff._VERSION, "terms": terms}, [np.zeros(5, np.float32)])
 
 
@@ -226,6 +228,7 @@ def test_a_prompt_that_cannot_be_run_is_refused_by_the_server(prompt: Any, tmp_p
                 "terms": handoff.terms_of(second),
                 "prompt": prompt,
             }
+            wire.send(client, greeting(None))
             wire.send(client, asked)
             assert "expected" in wire.receive(client)["error"]
         assert Prefills(second, [address]).run([1]).logits.size  # it goes on

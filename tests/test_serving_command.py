@@ -25,6 +25,7 @@ from fixtures_serving import (
     connect,
     dial,
     figures,
+    post,
     running,
     send,
     wait_until,
@@ -88,6 +89,8 @@ def test_the_command_serves_until_it_is_told_to_end(trained: Package, sent: int)
             pytest.raises(openai.AuthenticationError),
         ):
             complete(stranger)
+        rebound = {"Host": "evil.example", "Authorization": f"Bearer {KEY}"}
+        assert post(announced["url"], "completions", b"{}", **rebound)[0] == 421
         with connect(announced["url"]) as client:
             stream = complete(client, stream=True, max_tokens=100, extra_body={"ignore_eos": True})
             next(stream)

@@ -8,7 +8,8 @@ import hashlib
 import math
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,8 @@ from qeff_zoo.checkpoint.files import read_json
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, index_tensors
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.errors import AdapterError
+from qeff_zoo.package.manifest import shortened
+from qeff_zoo.patterns import PatternError, Patterns
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.program import Array
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 FLOATS = ("F64", "F32", "F16", "BF16")
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PICKLE = "adapter_model.bin"
+#: Fields of adapter_config.json with values by patterns of modules' names.
+_TABLES = ("rank_pattern", "alpha_pattern")
 _PREFIX = "base_model.model."
 #: Of adapter_config.json: what changes more than a product of two matrices can, whatever the rest says.
 _BEYOND = {
@@ -112,7 +117,7 @@ class Adapter:
             if kind != "lora_A.weight" or self._stacked(module):
                 continue
             other = self.tensors.get(f"{_PREFIX}{module}.lora_B.weight")
-            rank = _pattern(self.config, "rank_pattern", module, self.config.get("r"))
+            rank = self._of_table("rank_pattern", module, "r")
             shapes = [one.shape for one in (info, other) if one]
             if len(shapes) < 2 or any(len(one) != 2 for one in shapes):
                 raise self.refused(f"its module {module!r} has {shapes}", "two matrices")
@@ -195,13 +200,25 @@ class Adapter:
 
     def rank(self, module: str) -> int:
         """Return the rank of a module's matrices, as its configuration says."""
-        return int(_pattern(self.config, "rank_pattern", module, self.config["r"]))
+        return int(self._of_table("rank_pattern", module, "r"))
 
     def scaling(self, module: str) -> float:
         """Return what the product of a module's matrices is multiplied by."""
         rank = self.rank(module)
-        alpha = float(_pattern(self.config, "alpha_pattern", module, self.config["lora_alpha"]))
+        alpha = float(self._of_table("alpha_pattern", module, "lora_alpha"))
         return alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank)
+
+    @cached_property
+    def _tables(self) -> dict[str, Patterns]:
+        """The patterns of each table."""
+        with _naming_patterns():
+            return {table: Patterns(self.config.get(table) or ()) for table in _TABLES}
+
+    def _of_table(self, table: str, module: str, usual: str) -> Any:
+        """Return the value of a module in a table of patterns, else the usual one, as peft does."""
+        with _naming_patterns():
+            pattern = self._tables[table].first(module)
+        return self.config[usual] if pattern is None else self.config[table][pattern]
 
     def pair(self, module: str) -> "tuple[Array, Array]":
         """Read a module's matrices in float32: (in, rank), and (rank, out) with the scaling."""
@@ -280,13 +297,16 @@ def place_of(source: str) -> tuple[str, str]:
     return repository, f"{inner}/"
 
 
-def open_adapter(source: str | Path, revision: str | None = None) -> Adapter:
+def open_adapter(
+    source: str | Path, revision: str | None = None, *, anonymous: bool = False
+) -> Adapter:
     """Open an adapter; of the Hub, download it.
 
     Args:
         source: A folder, or a Hub `org/name`, or `org/name/folder` of one that has it beside a model. A folder that
             exists wins.
         revision: Branch, tag or commit of a Hub repository; None for its default branch.
+        anonymous: Whether requests go without the user's token.
 
     Raises:
         AdapterError: It is none, or not one of LoRA.
@@ -294,7 +314,7 @@ def open_adapter(source: str | Path, revision: str | None = None) -> Adapter:
     """
     place, inner = place_of(str(source))
     named, weights = f"{inner}{CONFIG}", f"{inner}{WEIGHTS}"
-    files = files_beside(place, place, revision, lambda name: name == named)
+    files = files_beside(place, place, revision, lambda name: name == named, anonymous=anonymous)
     if files is None:
         raise AdapterError(
             f"No folder {str(source)!r}. Expected that of an adapter, or a Hub id 'org/name'. Check the path."
@@ -326,11 +346,14 @@ def open_adapter(source: str | Path, revision: str | None = None) -> Adapter:
         raise adapter.refused(f"its peft_type is {kind!r}", "'LORA'")
     for key in ("r", "lora_alpha"):
         value = config.get(key)
-        if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+        if not _is_positive(value):
             raise adapter.refused(f"{key} is {value!r} in {CONFIG}", "a number above 0")
-    for key in ("rank_pattern", "alpha_pattern"):
-        if not isinstance(config.get(key) or {}, dict):
-            raise adapter.refused(f"{key} is {config[key]!r} in {CONFIG}", "an object")
+    for key in _TABLES:
+        table = config.get(key) or {}
+        if not isinstance(table, dict) or not all(map(_is_positive, table.values())):
+            raise adapter.refused(
+                f"{key} is {shortened(repr(table))} in {CONFIG}", "an object with numbers above 0"
+            )
     return adapter
 
 
@@ -345,15 +368,19 @@ def _parts(tensor: str) -> tuple[str, str]:
     return module, f"lora_{rest}" if mark else ""
 
 
-def _pattern(config: Mapping[str, Any], table: str, module: str, default: Any) -> Any:
-    """Look up what a table of patterns says of a module, as peft does."""
+def _is_positive(value: object) -> bool:
+    """Return whether a value is a number above 0."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+@contextmanager
+def _naming_patterns() -> Iterator[None]:
+    """Name the pattern that cannot be matched."""
     try:
-        for pattern, value in (config.get(table) or {}).items():
-            if re.match(rf"(.*\.)?({pattern})$", module):
-                return value
-    except re.error as error:
+        yield
+    except PatternError as error:
         raise AdapterError(
-            f"{table} of an adapter has {pattern!r}, which is no regular expression: {error}. Expected what peft "
-            f"wrote. Correct {CONFIG}."
+            f"An adapter has the pattern {shortened(error.pattern)!r}, and {error.reason}. Expected what peft wrote: "
+            "names of modules, and regular expressions without look-around, references and flags. Correct "
+            f"{' and '.join(_TABLES)} in {CONFIG}."
         ) from error
-    return default

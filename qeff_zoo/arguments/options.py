@@ -85,6 +85,30 @@ def hosts(text: str) -> tuple[str, ...]:
     return found
 
 
+def any_hosts(text: str) -> tuple[str, ...]:
+    """Read hosts as `hosts` does, or `*` for any.
+
+    Raises:
+        ArgumentTypeError: One is neither.
+    """
+    return ("*",) if text.strip() == "*" else hosts(text)
+
+
+def origins(text: str) -> tuple[str, ...]:
+    """Read origins of web pages separated by commas, each `SCHEME://HOST` or `SCHEME://HOST:PORT`, or `*` for any.
+
+    Raises:
+        ArgumentTypeError: One is neither, such as a URL with a path.
+    """
+    found = tuple(part.strip().lower() for part in text.split(","))
+    pattern = r"[a-z][a-z0-9+.-]*://[^/?#@*\s]+|null|\*"
+    if wrong := [one for one in found if not re.fullmatch(pattern, one)]:
+        raise argparse.ArgumentTypeError(
+            f"{wrong[0]!r} is no origin. Expected SCHEME://HOST or SCHEME://HOST:PORT, without a path. Correct it."
+        )
+    return found
+
+
 def json_text(path: str) -> JsonText:
     """Read a file that holds a JSON object.
 

@@ -5,7 +5,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo.arguments.options import add_package, add_threads, command, hosts
+from qeff_zoo.arguments.options import add_package, add_threads, any_hosts, command, hosts, origins
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
@@ -214,6 +214,39 @@ def _add_run(commands: Any) -> None:
     add_threads(parser)
 
 
+def _add_allowed(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--allowed-hosts",
+        type=any_hosts,
+        default=(),
+        metavar="HOST,...",
+        help="names of the server for clients, besides its address and localhost; * for any",
+    )
+    parser.add_argument(
+        "--allowed-origins",
+        type=origins,
+        default=(),
+        metavar="ORIGIN,...",
+        help="origins of web pages that may send requests, such as https://chat.example (CORS); * for any (default: "
+        "none)",
+    )
+    parser.add_argument(
+        "--allow-adapters",
+        nargs="+",
+        default=[],
+        metavar="DIR|REPO",
+        help="let clients load adapters from these folders and Hub repositories, without your token, and unload those "
+        "again (default: from none)",
+    )
+    parser.add_argument(
+        "--allow-image-url",
+        type=hosts,
+        default=(),
+        metavar="HOST,...",
+        help="fetch pictures and videos for clients from these hosts, at public addresses (default: from none)",
+    )
+
+
 def _add_serve(commands: Any) -> None:
     parser = command(commands, "serve", "serve a package over OpenAI's API")
     add_package(parser)
@@ -241,13 +274,7 @@ def _add_serve(commands: Any) -> None:
         help="adapters (LoRA) that clients may ask for by name, as they ask for the model; of a package that was built "
         "with --max-loras",
     )
-    parser.add_argument(
-        "--allow-image-url",
-        type=hosts,
-        default=(),
-        metavar="HOST,...",
-        help="fetch pictures and videos for clients from these hosts, at public addresses (default: from none)",
-    )
+    _add_allowed(parser)
     _add_speculate(parser)
     _add_acceptance(parser)
     add_threads(parser)

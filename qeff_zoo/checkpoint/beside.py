@@ -9,7 +9,12 @@ from qeff_zoo.checkpoint.hub_snapshot import open_snapshot
 
 
 def files_beside(
-    source: str, repository: str, revision: str | None, wanted: Callable[[str], bool]
+    source: str,
+    repository: str,
+    revision: str | None,
+    wanted: Callable[[str], bool],
+    *,
+    anonymous: bool = False,
 ) -> Files | None:
     """Open what goes with a checkpoint: a folder or, where there is none, a repository of the Hub.
 
@@ -18,6 +23,7 @@ def files_beside(
         repository: Hub id that this would be.
         revision: Of the repository; None for its default branch.
         wanted: Which of its files to fetch now.
+        anonymous: Whether requests go without the user's token.
 
     Returns:
         Its files; None for what is neither a folder nor like a Hub id.
@@ -31,4 +37,4 @@ def files_beside(
         return LocalFiles(folder, listed)
     if source.count("/") != 1 or source.startswith((".", "/", "~")):
         return None
-    return open_snapshot(repository, revision, wanted, need_config=False)
+    return open_snapshot(repository, revision, wanted, need_config=False, anonymous=anonymous)

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from qeff_zoo.checkpoint.files import Progress
 from qeff_zoo.checkpoint.hub_errors import http_error, hub_errors, is_refusal
@@ -32,6 +32,7 @@ class HubSnapshot:
         online: Whether the Hub answered.
         sizes: Bytes by file name, as the Hub tells them.
         digests: SHA-256 by file name, as the Hub tells them for the large files.
+        token: False for requests without the user's token, None for those with it.
     """
 
     model_id: str
@@ -41,6 +42,7 @@ class HubSnapshot:
     online: bool
     sizes: Mapping[str, int] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
+    token: Literal[False] | None = None
 
     def __str__(self) -> str:
         where = "on the Hub" if self.online else "in the offline cache (the Hub was not reached)"
@@ -113,6 +115,7 @@ class HubSnapshot:
                     revision=self.revision,
                     tqdm_class=_bar(count),
                     local_files_only=offline(),
+                    token=self.token,
                 )
             )
         expected = self.digests.get(name)
@@ -131,6 +134,7 @@ def open_snapshot(
     wanted: Callable[[str], bool],
     *,
     need_config: bool = True,
+    anonymous: bool = False,
 ) -> HubSnapshot:
     """Pin a revision, list its files, and fetch the wanted small ones.
 
@@ -139,6 +143,7 @@ def open_snapshot(
         revision: Branch, tag or commit; None for the default branch.
         wanted: Which files to fetch now.
         need_config: Of a repository without config.json, only list the files.
+        anonymous: Whether requests go without the user's token, as on behalf of somebody else.
 
     Raises:
         CheckpointError: No such repository, revision or permission; or offline and not in the
@@ -146,6 +151,7 @@ def open_snapshot(
     """
     from huggingface_hub import HfApi, errors, hf_hub_download
 
+    token: Literal[False] | None = False if anonymous else None
     with hub_errors(model_id, revision):
         try:
             # Asked for by branch, so that the client notes the branch's commit for offline use.
@@ -155,22 +161,24 @@ def open_snapshot(
                 revision=revision,
                 tqdm_class=_bar(),
                 local_files_only=offline(),
+                token=token,
             )
         except errors.RemoteEntryNotFoundError:
             if need_config:
-                info = HfApi().model_info(model_id, revision=revision)
+                info = HfApi(token=token).model_info(model_id, revision=revision)
                 names = frozenset(file.rfilename for file in info.siblings or ())
                 return HubSnapshot(model_id, info.sha or "", Path(), names, online=True)
-            config = _any_file(model_id, revision)
+            config = _any_file(model_id, revision, token)
         except errors.LocalEntryNotFoundError:
             if need_config:
                 raise
-            config = _any_file(model_id, revision)
+            config = _any_file(model_id, revision, token)
         folder = Path(config).parent
         if offline():
             return _cached_snapshot(model_id, folder, wanted)
         try:
-            info = HfApi().model_info(model_id, revision=folder.name, files_metadata=True)
+            api = HfApi(token=token)
+            info = api.model_info(model_id, revision=folder.name, files_metadata=True)
         except (http_error(), errors.OfflineModeIsEnabled) as error:
             if is_refusal(error):
                 raise
@@ -184,12 +192,13 @@ def open_snapshot(
             online=True,
             sizes={file.rfilename: file.size or 0 for file in files},
             digests={file.rfilename: file.lfs.sha256 for file in files if file.lfs},
+            token=token,
         )
         _fetch_companions(snapshot, wanted)
     return snapshot
 
 
-def _any_file(model_id: str, revision: str | None) -> str:
+def _any_file(model_id: str, revision: str | None, token: Literal[False] | None) -> str:
     """Return a path in the folder of a revision, which has no config.json, and note its branch's commit."""
     from huggingface_hub import snapshot_download
 
@@ -198,6 +207,7 @@ def _any_file(model_id: str, revision: str | None) -> str:
         revision=revision,
         allow_patterns=[".gitattributes", "README.md"],
         local_files_only=offline(),
+        token=token,
     )
     Path(folder).mkdir(parents=True, exist_ok=True)
     return str(Path(folder) / "config.json")
@@ -219,6 +229,7 @@ def _fetch_companions(snapshot: HubSnapshot, wanted: Callable[[str], bool]) -> N
         revision=snapshot.revision,
         allow_patterns=[name for name in sorted(snapshot.names) if wanted(name)],
         tqdm_class=silent,
+        token=snapshot.token,
     )
 
 

@@ -17,6 +17,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from qeff_zoo.checkpoint import text
 from qeff_zoo.media.image_processor import HELD
 
 #: Errors of transformers' loaders where files are absent, contradict one another, or need a package.
@@ -76,10 +77,14 @@ def load(folder: Path) -> Any:
     """Return transformers' processor of a folder, or its image processor alone; None if neither loads.
 
     What needs torchvision is left out of a processor where that is not installed.
+
+    Raises:
+        CheckpointError: The tokenizer in it may take all memory.
     """
     from transformers import AutoImageProcessor, AutoProcessor
     from transformers.processing_utils import ProcessorMixin
 
+    text.require_bounded(folder, folder.name)
     with _quietly(), _without_torchvision():
         try:
             found = AutoProcessor.from_pretrained(folder, trust_remote_code=False)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.errors import CheckpointError, Translating
+from qeff_zoo.text_growth import excess
 from qeff_zoo.versions import installed
 
 #: Raised when the same checkpoint comes to give another tokenizer.
@@ -82,6 +83,7 @@ def load(folder: Path, name: str, model_id: str | None = None) -> Any:
 
     # Code of a checkpoint is never run, and mistral-common has no tokenizer that could be packaged.
     options: dict[str, Any] = {"trust_remote_code": False, "mistral_format": False}
+    require_bounded(folder, name)
     with _naming(name):
         if model_id:
             options["config"] = _config(folder, model_id)
@@ -125,11 +127,34 @@ def write(folder: Path, name: str, model_id: str | None = None, *, media: bool =
         (folder / SETTINGS).write_text(f"{text}\n", encoding="utf-8")
         with _naming(name):
             made = _serialized(tokenizer.backend_tokenizer)
+            _refuse_excess(name, made)  # SentencePiece's files have rules, too
             _require_same(name, tokenizer.backend_tokenizer, made)
         (folder / TOKENIZER).write_text(made, encoding="utf-8")
         for merged in _MERGED:
             (folder / merged).unlink(missing_ok=True)
     return tokenizer
+
+
+def require_bounded(folder: Path, name: str) -> None:
+    """Refuse a tokenizer.json that may take all memory, before a library reads it.
+
+    Args:
+        folder: The checkpoint's folder.
+        name: The checkpoint's name, for messages.
+
+    Raises:
+        CheckpointError: It may.
+    """
+    if (folder / TOKENIZER).is_file():
+        _refuse_excess(name, (folder / TOKENIZER).read_bytes())
+
+
+def _refuse_excess(name: str, content: str | bytes) -> None:
+    if wrong := excess(content):
+        raise CheckpointError(
+            f"Cannot use the tokenizer of {name!r}: {wrong}. Expected rules that a published tokenizer has. Correct "
+            f"{TOKENIZER}, or remove it: then the package takes token ids alone."
+        )
 
 
 def _serialized(backend: Any) -> str:
@@ -244,7 +269,7 @@ def _names_tokens(name: str, value: object) -> bool:
 def _naming(name: str) -> Translating:
     """Name the checkpoint whose tokenizer fails: transformers and tokenizers may raise any `Exception`."""
 
-    def translate(error: Exception) -> CheckpointError | None:
+    def translate(error: BaseException) -> CheckpointError | None:
         if isinstance(error, CheckpointError):
             return None
         return CheckpointError(

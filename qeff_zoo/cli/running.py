@@ -349,6 +349,9 @@ def serve_command(arguments: argparse.Namespace) -> None:
         shutdown_timeout=arguments.shutdown_timeout,
         prefill_from=tuple(arguments.prefill_from),
         image_hosts=arguments.allow_image_url,
+        allow_adapters=tuple(arguments.allow_adapters),
+        allowed_hosts=(arguments.host, *arguments.allowed_hosts),
+        allowed_origins=arguments.allowed_origins,
     )
 
     def announce(url: str) -> None:

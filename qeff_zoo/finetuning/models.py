@@ -18,7 +18,7 @@ from transformers import (
     set_seed,
 )
 
-from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
+from qeff_zoo.checkpoint import Checkpoint, open_checkpoint, text
 from qeff_zoo.errors import TrainingError, UnsupportedModelError
 from qeff_zoo.finetuning.config import CLASSIFICATION, CPU, Config
 from qeff_zoo.finetuning.devices import Device
@@ -75,6 +75,7 @@ def read_tokenizer(config: Config, checkpoint: Checkpoint) -> PreTrainedTokenize
         TrainingError: There is none that knows which characters a token is of, or nothing to pad with.
     """
     folder = config.tokenizer_name or str(checkpoint.folder)
+    text.require_bounded(Path(folder), folder)
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError, KeyError) as error:

@@ -130,13 +130,21 @@ class Adapters(Mapping[str, Loaded]):
             loaded.uses.add(use)
         return loaded
 
-    def load(self, name: str, source: str | Path, *, revision: str | None = None) -> Loaded:
+    def load(
+        self,
+        name: str,
+        source: str | Path,
+        *,
+        revision: str | None = None,
+        anonymous: bool = False,
+    ) -> Loaded:
         """Load an adapter into a free slot, or over the one that has its name and is not in use.
 
         Args:
             name: For requests to ask for.
             source: A folder that peft wrote, or a Hub `org/name`.
             revision: Branch, tag or commit of a Hub repository.
+            anonymous: Whether requests go without the user's token, as on behalf of somebody else.
 
         Raises:
             AdapterError: It does not fit this package, there is no free slot, or it is none.
@@ -153,7 +161,7 @@ class Adapters(Mapping[str, Loaded]):
             )
         from qeff_zoo.adapters.reading import open_adapter
 
-        adapter = open_adapter(source, revision)
+        adapter = open_adapter(source, revision, anonymous=anonymous)
         pairs = _finite(adapter, self._places(adapter))
         with self._changing:
             before = self._loaded.get(name)

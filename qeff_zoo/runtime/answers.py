@@ -218,7 +218,11 @@ class Answer:
         else:
             over = len(self.token_ids) >= self.request.limit
             reason = "stop" if self._sampler.complete else "length" if over else None
-            piece = self._stream.push(token) if self._stream else ""
+            try:
+                piece = self._stream.push(token) if self._stream else ""
+            except GenerationError as error:
+                self.fail(error)
+                return
             self._offset += len(piece)
             text = self._stops.push(piece)
         if reason and not self._stops.found:

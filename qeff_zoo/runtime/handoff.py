@@ -4,19 +4,19 @@
 A `PrefillServer` runs prompts; the engine of another process asks it through `Prefills`, writes what it gets into a row
 and goes on from there. An answer has arrays whose sizes both know: the logits after the prompt, and every state. Two
 processes of one machine pass them by a file in shared memory. Each message says which model, which precision and which
-states it is about, and another one is refused.
+states it is about, and another one is refused. A connection begins with a greeting (`qeff_zoo.runtime.admission`).
 
 A picture is read by the server where this side has no program for that: its pixels go there, its features come back.
 They are part of the prompt from then on, so that any server can run it, and both sides lay out its positions alike.
 """
 
 import hashlib
-import hmac
 import json
 import logging
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -27,6 +27,7 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError, HandoffError, PackageError
 from qeff_zoo.runtime import wire
+from qeff_zoo.runtime.admission import PATIENCE, Door, greeting
 from qeff_zoo.runtime.answers import Handover
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.insets import Encoded, Insets
@@ -36,11 +37,12 @@ from qeff_zoo.runtime.reading import Distant, digest_of
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 from qeff_zoo.runtime.tokenizer import read_json
 
-_VERSION = 2
+_VERSION = wire.VERSION
 _CONNECT, _ANSWER = 5.0, 120.0  # seconds
 _LOGITS = "logits"
 _SHARED = Path("/dev/shm")
 _ACCEPT = 0.2  # seconds between looks at whether a server is to end
+_MOST_CLIENTS = 256  # at a time, each in a thread
 _LOG = logging.getLogger(__name__)
 #: Makes the arrays of an answer, by what the server says.
 _Room: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Array]]
@@ -93,6 +95,7 @@ class PrefillServer:
         self, session: TextGenerationSession, listener: socket.socket, *, api_key: str | None = None
     ) -> None:
         self._session, self._listener, self._key = session, listener, api_key
+        self._room = threading.BoundedSemaphore(_MOST_CLIENTS)
         self._terms = terms_of(session, reads=True)
         self._closing = threading.Event()
         self._computing = threading.Lock()
@@ -100,15 +103,24 @@ class PrefillServer:
         self._scheduler = self._lease.__enter__()
 
     def serve(self) -> None:
-        """Answer until `close`, each client in a thread of its own."""
+        """Answer until `close`, each client that has shown the key in a thread of its own."""
         self._listener.listen()
-        self._listener.settimeout(_ACCEPT)
+        door = Door(self._listener, self._key)
         try:
             while not self._closing.is_set():
-                with suppress(TimeoutError):
-                    client, _ = self._listener.accept()
-                    threading.Thread(target=self._answer, args=(client,), daemon=True).start()
+                for client in door.admitted(_ACCEPT):
+                    if self._room.acquire(blocking=False):
+                        threading.Thread(target=self._attend, args=(client,), daemon=True).start()
+                    else:
+                        door.refuse(
+                            client,
+                            HandoffError(
+                                f"The prefill server answers {_MOST_CLIENTS} clients already; expected fewer. Ask "
+                                "another one."
+                            ),
+                        )
         finally:
+            door.close()
             with self._computing:
                 self._lease.__exit__(None, None, None)
 
@@ -116,30 +128,31 @@ class PrefillServer:
         """End `serve`, from any thread, once the prompt that runs has ended."""
         self._closing.set()
 
-    def _answer(self, client: socket.socket) -> None:
-        with client, suppress(OSError):  # a client that has gone is no matter of ours
-            client.settimeout(_ANSWER)
-            try:
-                asked = wire.receive(client)
-                _check(asked, self._terms, "The client")
-                if self._key is not None and not hmac.compare_digest(
-                    str(asked.get("key")).encode(), self._key.encode()
-                ):
-                    raise HandoffError(
-                        "The client has another API key; expected that of the prefill server. Give both the same "
-                        "--api-key."
-                    )
-                groups = wire.room_for(asked.get("arrays", []))
-                for array in (one for group in groups for one in group.values()):
-                    wire.fill(client, array)
-                said, arrays = self._serve(asked, groups)
-            except GenerationError as error:
-                wire.send(client, {"version": _VERSION, "error": str(error)})
-                client.shutdown(socket.SHUT_WR)
-                while client.recv(1 << 16):  # to hang up on what is still sent would lose the error
-                    pass
-                return
-            self._pass_on(client, said, arrays, shared=asked.get("shared") is True)
+    def _attend(self, client: socket.socket) -> None:
+        try:
+            with client, suppress(EOFError, OSError):  # a client that has gone is no matter of ours
+                self._answer(client, time.monotonic() + _ANSWER)
+        finally:
+            self._room.release()
+
+    def _answer(self, client: socket.socket, until: float) -> None:
+        try:
+            asked = wire.receive(client, until)
+            _check(asked, self._terms, "The client")
+            groups = wire.room_for(asked.get("arrays", []))
+            for array in (one for group in groups for one in group.values()):
+                wire.fill(client, array, until)
+            said, arrays = self._serve(asked, groups)
+        except GenerationError as error:
+            client.settimeout(PATIENCE)
+            wire.send(client, {"version": _VERSION, "error": str(error)})
+            client.shutdown(socket.SHUT_WR)
+            end = time.monotonic() + PATIENCE
+            while client.recv(1 << 16) and time.monotonic() < end:
+                pass  # to hang up on what is still sent would lose the error
+            return
+        client.settimeout(_ANSWER)
+        self._pass_on(client, said, arrays, shared=asked.get("shared") is True)
 
     def _serve(
         self, asked: Mapping[str, Any], groups: Sequence[Mapping[str, Array]]
@@ -329,7 +342,7 @@ class Prefills:
     ) -> tuple[dict[str, Any], dict[str, Array]]:
         """Ask one server; return what it says, and its arrays, by name in their order."""
         server = f"Prefill server {address[0]}:{address[1]}"
-        told = {"version": _VERSION, "terms": self._terms, "key": self._key, **asked}
+        told = {"version": _VERSION, "terms": self._terms, **asked}
         try:
             with (
                 socket.create_connection(address, _CONNECT) as connection,
@@ -337,6 +350,7 @@ class Prefills:
             ):
                 connection.settimeout(_ANSWER)
                 here, there = (end()[0] for end in (connection.getsockname, connection.getpeername))
+                wire.send(connection, greeting(self._key))
                 wire.send(connection, {**told, "shared": here == there}, given)
                 said = wire.receive(connection)
                 if "error" in said:
@@ -410,11 +424,7 @@ def _sizes(decoder: Decoder, tokens: int) -> Iterator[tuple[str, tuple[tuple[int
 
 def _check(said: Mapping[str, Any], terms: Mapping[str, str], who: str) -> None:
     """Refuse a message about other states."""
-    if said.get("version") != _VERSION:
-        raise HandoffError(
-            f"{who} speaks version {said.get('version')!r} of the hand-over; expected {_VERSION}. Install the same "
-            "qeff-zoo on both sides."
-        )
+    wire.require_version(said, who)
     theirs = said.get("terms")
     theirs = theirs if isinstance(theirs, dict) else {}
     for what, digest in terms.items():

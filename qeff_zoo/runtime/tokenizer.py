@@ -4,13 +4,14 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
-from qeff_zoo.errors import GenerationError, PackageError, Translating
+from qeff_zoo.errors import GenerationError, PackageError, Translating, is_panic
+from qeff_zoo.text_growth import excess
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 _CHARACTERS = 16  # of a token, at most, unless a text is unusual
@@ -63,9 +64,13 @@ class Tokenizer:
 
     def __init__(self, folder: Path) -> None:
         path = str(folder / "tokenizer.json")
-        self._understood = Translating(
-            lambda error: _damaged(path, error) if type(error) is Exception else None
-        )
+        try:
+            wrong = excess((folder / "tokenizer.json").read_bytes())
+        except OSError as error:
+            raise _damaged(path, error) from error
+        if wrong:
+            raise _damaged(path, wrong)
+        self._understood = Translating(partial(_explanation, path))
         with self._understood:
             self._tokenizer = tokenizers.Tokenizer.from_file(path)
         # A file keeps the settings of whoever saved it last; truncation and padding are ours to decide.
@@ -187,7 +192,7 @@ class Tokenizer:
         """Turn token ids into text, special tokens left out unless it `shows_special`."""
         skips = not self.shows_special
         shown = [token for token in token_ids if token not in self.hidden]
-        text = str(self._tokenizer.decode(shown, skip_special_tokens=skips))
+        text = self._decoded(shown, skip_special_tokens=skips)
         return _tidied(text) if self._tidies else text
 
     def is_open(self, text: str) -> bool:
@@ -196,16 +201,19 @@ class Tokenizer:
 
     def spelled(self, token_ids: Sequence[int]) -> str:
         """Return the text of which `encode` makes these tokens, where it made them: special ones by their names."""
-        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
+        return self._decoded(token_ids)
 
     def piece(self, token_id: int) -> str:
         """Return what one token adds to a text, with a space that it begins with; a special token by its name."""
         before = self._anchor
-        texts = [
-            str(self._tokenizer.decode(tokens, skip_special_tokens=False))
-            for tokens in (before, [*before, token_id])
-        ]
+        texts = [self._decoded(tokens) for tokens in (before, [*before, token_id])]
         return texts[1].removeprefix(texts[0])
+
+    def _decoded(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        with self._understood:
+            return str(
+                self._tokenizer.decode([*token_ids], skip_special_tokens=skip_special_tokens)
+            )
 
     def name(self, token_id: int) -> str:
         """Return a token as the vocabulary has it; "" for an id that it does not have."""
@@ -265,6 +273,16 @@ def _tidied(text: str) -> str:
     for untidy, tidy in _TIDY.items():
         text = text.replace(untidy, tidy)
     return text
+
+
+def _explanation(path: str, error: BaseException) -> PackageError | GenerationError | None:
+    """Return what an error of the library means: a file that is wrong, or a text that it gives up on."""
+    if is_panic(type(error)):
+        return GenerationError(
+            f"The tokenizer of {path!r} gives up on a text: {error}. Expected a text that its patterns match in "
+            "bounded time. Change the text, or use the package of another checkpoint."
+        )
+    return _damaged(path, error) if type(error) is Exception else None
 
 
 def _damaged(path: str, error: object) -> PackageError:

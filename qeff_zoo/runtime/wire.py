@@ -7,6 +7,7 @@ Of some arrays both sides know the sizes; of others the JSON says them, under `a
 import json
 import math
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,9 +16,15 @@ import numpy as np
 from qeff_zoo.errors import HandoffError
 from qeff_zoo.runtime.program import Array
 
-_LENGTH = 8  # bytes that say how long the JSON is
+VERSION = 3
+LENGTH = 8  # bytes that say how long the JSON is
 _MOST_JSON = 8 << 20  # bytes: more tokens than any context has
 _MOST_ARRAYS = 1 << 30  # bytes: more features, or pixels, than any prompt has
+_MOST_IN_ALL, _MOST_AXES = 4096, 8  # arrays of a message, and axes of one
+_NUMBERS = frozenset(
+    {"bool", "float16", "float32", "float64"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
 
 
 def as_bytes(array: Array) -> memoryview:
@@ -25,32 +32,60 @@ def as_bytes(array: Array) -> memoryview:
     return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
+def packed(said: Mapping[str, Any]) -> bytes:
+    """Return the JSON of a message, with its length before it."""
+    text = json.dumps(said).encode()
+    return len(text).to_bytes(LENGTH, "big") + text
+
+
 def send(connection: socket.socket, said: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
     """Send a message."""
-    text = json.dumps(said).encode()
-    connection.sendall(len(text).to_bytes(_LENGTH, "big") + text)
+    connection.sendall(packed(said))
     for array in arrays:
         connection.sendall(as_bytes(array))
 
 
-def receive(connection: socket.socket) -> dict[str, Any]:
+def receive(connection: socket.socket, until: float | None = None) -> dict[str, Any]:
     """Read the JSON of a message; its arrays are still to come.
+
+    Args:
+        connection: The sender's connection.
+        until: The deadline, by `time.monotonic`; None for the connection's own timeout, again for each piece.
 
     Raises:
         HandoffError: It is none.
     """
-    length = np.empty(_LENGTH, np.uint8)
-    fill(connection, length)
-    size = int.from_bytes(length.tobytes(), "big")
-    if size > _MOST_JSON:
+    length = np.empty(LENGTH, np.uint8)
+    fill(connection, length, until)
+    text = np.empty(size_of(length.tobytes(), _MOST_JSON), np.uint8)
+    fill(connection, text, until)
+    return parsed(text.tobytes())
+
+
+def size_of(length: bytes, most: int) -> int:
+    """Return how many bytes of JSON a message begins with.
+
+    Raises:
+        HandoffError: They are too many.
+    """
+    size = int.from_bytes(length, "big")
+    if size > most:
         raise HandoffError(
-            f"A message begins with {size:,} bytes of JSON; expected at most {_MOST_JSON:,}. See what is at that port."
+            f"A message begins with {size:,} bytes of JSON; expected at most {most:,}. See what is at that port, and "
+            "use the same qeff-zoo on both sides."
         )
-    text = np.empty(size, np.uint8)
-    fill(connection, text)
+    return size
+
+
+def parsed(text: bytes) -> dict[str, Any]:
+    """Parse the JSON of a message.
+
+    Raises:
+        HandoffError: It is no object.
+    """
     try:
-        said = json.loads(text.tobytes())
-    except ValueError as error:
+        said = json.loads(text)
+    except (RecursionError, ValueError) as error:
         raise HandoffError(
             f"A message is no JSON: {error}. Expected one of a hand-over. See what is at that port."
         ) from error
@@ -61,14 +96,39 @@ def receive(connection: socket.socket) -> dict[str, Any]:
     return said
 
 
-def fill(connection: socket.socket, array: Array) -> None:
+def require_version(said: Mapping[str, Any], who: str) -> None:
+    """Refuse a message of another version.
+
+    Args:
+        said: The message's JSON.
+        who: The sender, for messages.
+
+    Raises:
+        HandoffError: It is another one.
+    """
+    if said.get("version") != VERSION:
+        raise HandoffError(
+            f"{who} speaks version {str(said.get('version'))[:12]} of the hand-over; expected {VERSION}. Install the "
+            "same qeff-zoo on both sides."
+        )
+
+
+def fill(connection: socket.socket, array: Array, until: float | None = None) -> None:
     """Read as many bytes as an array has into it.
+
+    Args:
+        connection: The sender's connection.
+        array: The array to fill.
+        until: The deadline, as for `receive`.
 
     Raises:
         EOFError: Fewer come.
+        TimeoutError: They are not there in time.
     """
     left = as_bytes(array)
     while left:
+        if until is not None:
+            connection.settimeout(max(until - time.monotonic(), 0.001))
         got = connection.recv_into(left)
         if not got:
             raise EOFError(f"{len(left):,} bytes are missing")
@@ -88,26 +148,33 @@ def room_for(told: Any) -> list[dict[str, Array]]:
     Raises:
         HandoffError: They are none, or too large.
     """
-    try:
-        sizes = [
-            {
-                str(name): (np.dtype(kind), tuple(map(int, shape)))
-                for name, (kind, shape) in one.items()
-            }
-            for one in told
-        ]
-        every = [size for one in sizes for size in one.values()]
-        numbers = all(dtype.kind in "biuf" for dtype, _ in every)
-        least = min((axis for _, shape in every for axis in shape), default=0)
-        bytes_ = sum(dtype.itemsize * math.prod(shape) for dtype, shape in every)
-    except (AttributeError, TypeError, ValueError) as error:
+    sizes = (
+        [one.items() if isinstance(one, dict) else None for one in told]
+        if isinstance(told, list)
+        else [None]
+    )
+    every = [size for one in sizes for _, size in one or ()]
+    if None in sizes or len(every) > _MOST_IN_ALL or not all(map(_is_size, every)):
         raise HandoffError(
-            f"A message says of its arrays {str(told)[:60]!r}; expected a type and a shape of each. Use the same "
-            "qeff-zoo on both sides."
-        ) from error
-    if not numbers or least < 0 or bytes_ > _MOST_ARRAYS:
-        raise HandoffError(
-            f"A message has arrays of {bytes_:,} bytes; expected numbers, and at most {_MOST_ARRAYS:,} bytes. Give "
-            "the prompt fewer or smaller pictures."
+            f"A message says of its arrays {str(told)[:60]!r}; expected a type and a shape of each, and at most "
+            f"{_MOST_IN_ALL:,}. Use the same qeff-zoo on both sides."
         )
-    return [{name: np.empty(shape, dtype) for name, (dtype, shape) in one.items()} for one in sizes]
+    # An axis of no length counts as one: numpy refuses a product that is too large beside it.
+    bytes_ = sum(
+        np.dtype(kind).itemsize * math.prod(axis or 1 for axis in shape) for kind, shape in every
+    )
+    if bytes_ > _MOST_ARRAYS:
+        raise HandoffError(
+            f"A message has arrays of {bytes_:,} bytes; expected at most {_MOST_ARRAYS:,}. Give the prompt fewer or "
+            "smaller pictures."
+        )
+    return [{name: np.empty(shape, kind) for name, (kind, shape) in one or ()} for one in sizes]
+
+
+def _is_size(size: Any) -> bool:
+    """Return whether a value is the type and the shape of an array of numbers."""
+    if not (isinstance(size, list) and len(size) == 2 and isinstance(size[1], list)):
+        return False
+    kind, shape = size
+    axes = all(type(axis) is int and 0 <= axis <= _MOST_ARRAYS for axis in shape)
+    return isinstance(kind, str) and kind in _NUMBERS and len(shape) <= _MOST_AXES and axes

@@ -1,48 +1,137 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapters as models of a server: which one a request asks for, and vLLM's endpoints that load and unload them."""
+"""Adapters as models of a server, and vLLM's endpoints that load and unload them.
+
+The endpoints exist only for sources that the operator named. Any other source gets one and the same refusal, and no
+file, name or host is looked up for it.
+"""
 
 import asyncio
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse, Response
 
-from qeff_zoo.errors import AdapterError, CheckpointError
+from qeff_zoo.errors import AdapterError, CheckpointError, ServingError
 from qeff_zoo.runtime.adapters import Adapters
-from qeff_zoo.serving.errors import ApiError
+from qeff_zoo.serving.errors import ApiError, brief
 from qeff_zoo.serving.schemas import LoadAdapter, UnloadAdapter
 
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+_INNER = re.compile(r"\w[\w.-]*", re.ASCII)
 
-def routes(prefix: str, model: str, adapters: Adapters) -> APIRouter:
+
+@dataclass(frozen=True)
+class Sources:
+    """Where clients may load adapters from.
+
+    Args:
+        folders: Absolute paths of folders that are adapters, or have some.
+        repositories: Hub ids, each `org/name`.
+    """
+
+    folders: tuple[str, ...] = ()
+    repositories: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, named: Sequence[str]) -> "Sources":
+        """Read what the operator names; a folder that exists wins over a repository.
+
+        Raises:
+            ServingError: One is neither a folder nor like a Hub id.
+        """
+        folders, repositories = [], []
+        for one in named:
+            if Path(one).expanduser().is_dir():
+                folders.append(os.path.abspath(os.path.expanduser(one)))  # noqa: PTH100, PTH111 -- lexical
+            elif _REPOSITORY.fullmatch(one) and not one.startswith("."):
+                repositories.append(one)
+            else:
+                raise ServingError(
+                    f"--allow-adapters has {one!r}, which is no folder here; expected folders of adapters, or Hub "
+                    "repositories as org/name. Correct it."
+                )
+        return cls(tuple(folders), frozenset(repositories))
+
+    def find(self, named: str) -> str | None:
+        """Return what a client may load by a name or a path; None for anything else."""
+        outer, _, inner = named.rpartition("/")
+        if named in self.repositories or (outer in self.repositories and _INNER.fullmatch(inner)):
+            return named
+        path = os.path.abspath(named)  # noqa: PTH100 -- without a look at what is there
+        for folder in self.folders:
+            # Of a folder's own links only those count that stay in it.
+            if _is_below(path, folder) and _is_below(
+                os.path.realpath(path), os.path.realpath(folder)
+            ):
+                return path
+        return None
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return Path(path).is_relative_to(folder)
+
+
+def routes(prefix: str, model: str, adapters: Adapters, sources: Sources) -> APIRouter:
     """Return the endpoints that change which adapters there are.
 
     Args:
         prefix: Of their paths.
         model: Name of the model that they are for.
         adapters: Of its session.
+        sources: The folders and repositories that clients may load from.
     """
     router = APIRouter()
+    #: Names that clients have chosen, of adapters that are loaded or about to be.
+    chosen: set[str] = set()
 
     @router.post(f"{prefix}load_lora_adapter")
     async def load(body: LoadAdapter) -> Response:
-        if body.lora_name == model or body.lora_name in adapters:
+        name, source = body.lora_name, sources.find(body.lora_path)
+        if source is None:
+            raise ApiError(
+                403,
+                f"This server loads no adapter from {brief(body.lora_path)}; expected a folder or a repository that it "
+                "was started with (--allow-adapters). Ask whoever runs it.",
+                param="lora_path",
+                code="adapter_not_allowed",
+            )
+        if name == model or name in adapters or name in chosen:
             raise ApiError(
                 400,
-                f"There is a model {body.lora_name!r} already; expected another name. Unload it first, or choose one.",
+                f"There is a model {name!r} already; expected another name. Unload it first, or choose one.",
                 param="lora_name",
                 code="invalid_value",
             )
+        chosen.add(name)
         try:
-            await asyncio.to_thread(adapters.load, body.lora_name, body.lora_path)
+            await asyncio.to_thread(adapters.load, name, source, anonymous=True)
         except (AdapterError, CheckpointError) as error:
             raise ApiError(400, str(error), param="lora_path", code="invalid_value") from error
-        return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
+        finally:
+            if name not in adapters:
+                chosen.discard(name)
+        return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
 
     @router.post(f"{prefix}unload_lora_adapter")
     async def unload(body: UnloadAdapter) -> Response:
+        name = body.lora_name
+        if name in adapters and name not in chosen:
+            raise ApiError(
+                403,
+                f"The adapter {brief(name)} was loaded by whoever runs this server; expected one that a client has "
+                "loaded. Leave it.",
+                param="lora_name",
+                code="adapter_not_allowed",
+            )
         try:
-            adapters.unload(body.lora_name)
+            adapters.unload(name)
         except AdapterError as error:
             raise ApiError(404, str(error), param="lora_name", code="model_not_found") from error
-        return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
+        chosen.discard(name)
+        return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
 
     return router

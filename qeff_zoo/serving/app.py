@@ -11,13 +11,14 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
-from qeff_zoo.errors import BusyError
+from qeff_zoo.errors import BusyError, ServingError
 from qeff_zoo.runtime import Engine
 from qeff_zoo.runtime import Request as RuntimeRequest
 from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.image_to_text import ImageToTextSession
 from qeff_zoo.runtime.media_text import MediaTextSession
 from qeff_zoo.serving import adapters, errors, matching, transcriptions
+from qeff_zoo.serving.browsers import AllowedHosts, AllowedOrigins, Hosts
 from qeff_zoo.serving.choices import cancelling, submit, whole
 from qeff_zoo.serving.embeddings import EmbeddingQueue, embedding_list
 from qeff_zoo.serving.errors import ApiError
@@ -104,6 +105,9 @@ def create_app(
     fingerprint: str,
     api_key: str | None = None,
     image_hosts: Collection[str] = (),
+    adapter_sources: adapters.Sources | None = None,
+    hosts: Hosts | None = None,
+    origins: Collection[str] = (),
     max_body_bytes: int | None = None,
 ) -> ASGIApp:
     """Return the app of a model.
@@ -114,6 +118,9 @@ def create_app(
         fingerprint: Of the model, as `system_fingerprint`.
         api_key: Without it nothing below /v1 is answered; None for no key.
         image_hosts: From which pictures and videos are fetched for clients, each `HOST` or `HOST:PORT`.
+        adapter_sources: The folders and repositories that clients may load adapters from; None for no such endpoints.
+        hosts: Names of the server in a `Host` header; None for any.
+        origins: Origins of other web pages that may send requests.
         max_body_bytes: Of a request; None for what suits the model.
     """
     app = FastAPI(openapi_url=None, redirect_slashes=False)
@@ -123,10 +130,15 @@ def create_app(
         sizes = backend.session.decoder.sizes
         longest = sizes.encoder_ctx_len or sizes.ctx_len
         taken = backend.session.adapters if backend.session.adapters.are_taken else None
+        if adapter_sources is not None and taken is None:
+            raise ServingError(
+                f"Package {str(backend.session.folder)!r} takes no adapters, and --allow-adapters is given; expected "
+                "a package that was built with --max-loras. Leave the flag out, or build the model with that."
+            )
         model = Model(name=name, fingerprint=fingerprint, max_tokens=longest, adapters=taken)
         app.include_router(_generation(backend, model, metrics, image_hosts))
-        if taken is not None:
-            app.include_router(adapters.routes(API, name, taken))
+        if taken is not None and adapter_sources is not None:
+            app.include_router(adapters.routes(API, name, taken, adapter_sources))
     elif isinstance(backend, SpeechQueue):
         model = Model(name=name, fingerprint=fingerprint, max_tokens=0)
         app.include_router(transcriptions.routes(API, backend, model.check))
@@ -145,7 +157,9 @@ def create_app(
     takes_files |= isinstance(session, MediaTextSession | ImageToTextSession)
     usual = MAX_MEDIA_BYTES if takes_files else MAX_BODY_BYTES
     limited = BodyLimit(app, usual if max_body_bytes is None else max_body_bytes)
-    guarded = limited if api_key is None else ApiKey(limited, api_key, API)
+    guarded: ASGIApp = limited if api_key is None else ApiKey(limited, api_key, API)
+    guarded = AllowedOrigins(guarded, origins)
+    guarded = guarded if hosts is None else AllowedHosts(guarded, hosts)
     return ResponseCount(Framing(guarded), metrics, PATHS)
 
 

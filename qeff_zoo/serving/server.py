@@ -27,7 +27,9 @@ from qeff_zoo.runtime import (
     TextGenerationSession,
 )
 from qeff_zoo.runtime.writing import WritingSession
+from qeff_zoo.serving.adapters import Sources
 from qeff_zoo.serving.app import create_app
+from qeff_zoo.serving.browsers import Hosts
 from qeff_zoo.serving.connection import MAX_HEAD_BYTES, Connection
 from qeff_zoo.serving.embeddings import EmbeddingQueue
 from qeff_zoo.serving.matching import PictureQueue
@@ -50,6 +52,10 @@ class Choices:
         prefill_from: Addresses of prefill servers, each `HOST:PORT`.
         image_hosts: From which pictures and videos are fetched for clients, each `HOST` or `HOST:PORT`, and at public
             addresses alone; none for no fetching.
+        allow_adapters: Folders and Hub repositories that clients may load adapters from; none for no such endpoints.
+        allowed_hosts: Names of the server for clients, besides `localhost` and its address, each `HOST` or
+            `HOST:PORT`; `*` for any.
+        allowed_origins: Origins of other web pages that may send requests, each as `https://HOST`; `*` for any.
 
     Raises:
         ServingError: A value is out of its range.
@@ -62,8 +68,12 @@ class Choices:
     shutdown_timeout: float = 20.0
     prefill_from: tuple[str, ...] = ()
     image_hosts: tuple[str, ...] = ()
+    allow_adapters: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        Sources.of(self.allow_adapters)
         for name, value, fits, expected in (
             ("api_key", self.api_key, self.api_key != "", "at least one character, or no key"),
             ("max_queue", self.max_queue, self.max_queue >= 0, "0 or more"),
@@ -175,6 +185,9 @@ def serve(
             fingerprint=choices.fingerprint,
             api_key=choices.api_key,
             image_hosts=choices.image_hosts,
+            adapter_sources=Sources.of(choices.allow_adapters) if choices.allow_adapters else None,
+            hosts=Hosts.of(listener.getsockname()[0], choices.allowed_hosts),
+            origins=choices.allowed_origins,
         )
         Server(app, backend.close, choices.shutdown_timeout, announce).run([listener])
 

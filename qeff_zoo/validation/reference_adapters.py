@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adapters merged into the reference: transformers' model with them in its weights, by code of the reference's own.
 
-Only the reference process imports this. It reads what peft saved with torch alone, and shares nothing with what
-packages are built by.
+Only the reference process imports this. It reads what peft saved with torch alone, and shares with what packages are
+built by nothing but `Patterns`, without which a stranger's pattern could run for ever.
 """
 
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,10 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming, rename_source_key
 from transformers.pytorch_utils import Conv1D
 
+from qeff_zoo.patterns import Patterns
+
 _NAME = re.compile(r"\.default(?=\.weight$|\.bias$|$)")
+_patterns = lru_cache(Patterns)
 _OF_PEFT = re.compile(r"^base_model\.model\.|(?<=\.)(?:base_layer|modules_to_save)\.")
 
 
@@ -75,10 +79,8 @@ def _find(model: Any, path: str) -> nn.Module:
 
 def _scaling(config: Mapping[str, Any], module: str) -> float:
     def of(table: str, usual: Any) -> Any:
-        for pattern, value in (config.get(table) or {}).items():
-            if re.fullmatch(rf"(?:.*\.)?(?:{pattern})", module):
-                return value
-        return usual
+        pattern = _patterns(tuple(config.get(table) or ())).first(module)
+        return usual if pattern is None else config[table][pattern]
 
     rank, alpha = of("rank_pattern", config["r"]), of("alpha_pattern", config["lora_alpha"])
     return float(alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))

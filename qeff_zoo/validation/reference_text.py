@@ -15,6 +15,7 @@ import transformers
 from transformers import TokenizersBackend
 
 from qeff_zoo.checkpoint import text
+from qeff_zoo.errors import is_panic
 
 _TEXTS = (
     *("", " ", "\n", "a", "Hello world", " Hello world", "  Hello   world  ", "Hello world\n"),
@@ -116,8 +117,8 @@ class _Unread:
         """Do nothing yet."""
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        """Return whether the error is of that kind."""
-        return kind is Exception
+        """Return whether the error is of that kind, or a pattern gave up."""
+        return kind is Exception or is_panic(kind)
 
 
 def _ids(tokenizer: Any, one: str, *, special: bool = True) -> list[int] | None:

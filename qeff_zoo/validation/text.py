@@ -105,7 +105,7 @@ def comparisons(folder: Path, answer: Mapping[str, Any]) -> list[Comparison]:
     def encode(one: str) -> list[list[int] | None]:
         try:
             return [tokenizer.encode(one), tokenizer.encode(one, special_tokens=False)]
-        except PackageError:  # there is no token for a part of it
+        except (GenerationError, PackageError):  # no token for a part of it, or a pattern gave up
             return [None, None]
 
     def cut(question: tuple[str, str | None]) -> list[list[int] | None]:
@@ -113,7 +113,7 @@ def comparisons(folder: Path, answer: Mapping[str, Any]) -> list[Comparison]:
         text = first if second is None else (first, second)
         try:
             (read,) = tokenizer.encode_all([text], answer["cut_length"])
-        except PackageError:
+        except (GenerationError, PackageError):
             return [None, None]
         return [read.ids, read.type_ids]
 

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bound on how much longer the rules of a tokenizer.json make a text, computed before any of them runs.
+
+A rule that doubles a text, forty times over, takes all memory and ends the process. In: the content of a
+tokenizer.json. Out: for a stage, the most characters that come of one.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from typing import Any
+
+#: Characters that may come of one: ﷺ in NFKC has 18, NFC and GPT-2's bytes have a few.
+MOST = 1000
+#: Characters of all added tokens, which are normalized when a file is read.
+MOST_ADDED = 100_000_000
+_ASCII = "".join(map(chr, range(128)))
+_PARTS = ("normalizers", "pretokenizers", "processors", "decoders")
+#: Rules by type -> characters that each makes of one.
+_FACTORS = {
+    "NFC": 4, "NFD": 4, "NFKC": 18, "NFKD": 18, "Lowercase": 3, "BertNormalizer": 6,
+    "ByteLevel": 4, "WordPiece": 2, "BPEDecoder": 2, "CTC": 2,
+}  # fmt: skip
+#: Of these each character of ASCII gives one again: itself, or its small letter; for `ByteLevel`, if it is seen.
+_OF_ASCII = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "BertNormalizer", "ByteLevel")
+#: Of these a second one changes nothing, unless a rule between them wrote new characters.
+_NORMAL_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
+
+
+class _Weights:
+    """Characters that come of one in the rules that follow, by character; `other` for those without an entry."""
+
+    def __init__(self) -> None:
+        self.other = 1.0
+        self.own: dict[str, float] = {}
+
+    @property
+    def most(self) -> float:
+        """The largest."""
+        return max(self.other, *self.own.values(), 1.0)
+
+    def of(self, text: str) -> float:
+        """Return what comes of a text."""
+        return sum(self.own.get(char, self.other) for char in text)
+
+    def multiply(self, factor: float, kept: str = "") -> None:
+        """Put a rule before, which may make any characters of each, but of those that are kept one."""
+        own = {char: max(self.of(char), self.of(char.lower())) for char in kept}
+        self.other, self.own = factor * self.most, own
+
+    def insert(self, text: str) -> None:
+        """Put a rule before, which may write a text before each character and at the end."""
+        more = self.of(text)
+        self.other += more
+        self.own = {char: weight + more for char, weight in self.own.items()}
+
+    def replace(self, old: str, new: str) -> None:
+        """Put a rule before, which writes one text for another; all characters of that have their share in it."""
+        share = self.of(new) / len(old)
+        for char in set(old):
+            self.own[char] = max(self.own.get(char, self.other), share)
+
+
+def excess(text: str | bytes) -> str:
+    """Return what is wrong with a tokenizer that may make more than `MOST` characters of one; "" if nothing is.
+
+    Args:
+        text: The tokenizer.json; one that is no JSON is left to the library that reads it.
+    """
+    try:
+        content = json.loads(
+            text, parse_int=float
+        )  # an integer may have more digits than Python takes
+    except (RecursionError, ValueError):
+        return ""
+    if not isinstance(content, dict):
+        return ""
+    stages = growth(content)
+    tokens = content.get("added_tokens")
+    read = _weights(_flat(content.get("normalizer")))
+    added = sum(read.of(str(one.get("content"))) for one in tokens or () if isinstance(one, dict))
+    if added > MOST_ADDED:
+        return f"its added tokens may have more than {MOST_ADDED:,} characters when they are normalized"
+    return next(
+        (
+            f"its {stage} may make more than {MOST:,} characters of one"
+            for stage, most in stages.items()
+            if most > MOST
+        ),
+        "",
+    )
+
+
+def growth(content: Mapping[str, Any]) -> dict[str, float]:
+    """Return, for each stage of a tokenizer, the most characters or tokens that come of one.
+
+    Args:
+        content: The tokenizer.json, parsed.
+    """
+    names = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+    normalizer, splitter, template, decoder = (_flat(content.get(name)) for name in names)
+    stages = {"normalizer": [*normalizer, *splitter], names[2]: template, names[3]: decoder}
+    return {stage: _weights(rules).most for stage, rules in stages.items()}
+
+
+def _flat(rule: Any) -> list[Mapping[str, Any]]:
+    """Return the single rules of a stage, in order."""
+    if not isinstance(rule, Mapping):
+        return []
+    parts = next((rule[key] for key in _PARTS if isinstance(rule.get(key), list)), None)
+    return [rule] if parts is None else [one for part in parts for one in _flat(part)]
+
+
+def _weights(rules: list[Mapping[str, Any]]) -> _Weights:
+    weights, is_normal = _Weights(), False
+    factors = []
+    for rule in rules:
+        kind = rule.get("type")
+        again = is_normal and kind in _NORMAL_FORMS
+        factors.append(1 if again else _FACTORS.get(str(kind), 1))
+        writes = "content" in rule or "prepend" in rule or "precompiled_charsmap" in rule
+        is_normal = (is_normal or kind in ("NFKC", "NFKD")) and not writes
+    for rule, factor in zip(reversed(rules), reversed(factors), strict=True):
+        kind = str(rule.get("type"))
+        if factor > 1:
+            seen = _ASCII[33:127] if kind == "ByteLevel" else _ASCII
+            weights.multiply(factor, seen if kind in _OF_ASCII else "")
+        elif "content" in rule:
+            pattern = rule.get("pattern")
+            text = pattern.get("String") if isinstance(pattern, Mapping) else pattern
+            if isinstance(text, str) and text:
+                weights.replace(text, str(rule["content"]))
+            else:  # a regular expression, which may match nothing anywhere
+                weights.insert(str(rule["content"]))
+        elif "prepend" in rule:
+            weights.insert(str(rule["prepend"]))
+        elif "precompiled_charsmap" in rule:
+            weights.multiply(_longest(rule["precompiled_charsmap"]))
+        elif isinstance(rule.get("single"), list):
+            weights.multiply(_repeats(rule))
+        if weights.most > MOST:
+            break
+    return weights
+
+
+def _longest(charsmap: object) -> int:
+    """Return the length of the longest text that SentencePiece's table of normalized characters writes."""
+    try:
+        table = base64.b64decode(str(charsmap), validate=False)
+    except (binascii.Error, ValueError):
+        return 1  # tokenizers refuses it
+    texts = table[4 + int.from_bytes(table[:4], "little") :]
+    return max(1, *(len(text.decode(errors="replace")) for text in texts.split(b"\0")))
+
+
+def _repeats(template: Mapping[str, Any]) -> int:
+    """Return how often a template writes a text."""
+    written = [
+        [part for part in pieces if isinstance(part, Mapping) and "Sequence" in part]
+        for pieces in (template.get("single"), template.get("pair"))
+        if isinstance(pieces, list)
+    ]
+    return max(1, *map(len, written))
