@@ -23,7 +23,7 @@ from qeff_zoo.package.description import human_size
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, parse
 from qeff_zoo.progress import Reporter, Silent, Stopwatch
 from qeff_zoo.store import Store
-from qeff_zoo.store.origins import Origin
+from qeff_zoo.store.origins import Origin, read_origin
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Publication:
         creates: Whether the repository is made.
         licence: Whether everyone might see it.
         listed: Whether the index says all of this already.
-        signed: Whether the index is signed.
+        signed: Whether the index is signed, for this remote.
         create_pr: Whether a pull request is opened in place of a commit.
     """
 
@@ -175,21 +175,24 @@ def plan_publication(
         remote=remote, package=package, entry=listed, files=files, licence=licence, create_pr=create_pr,
         visibility=holdings.visibility or (PUBLIC if licence.public and not private else PRIVATE),
         creates=holdings.visibility is None, listed=listed in holdings.index.entries,
-        signed=holdings.index.signature is not None,
+        signed=holdings.index.signature is not None and bool(holdings.index.remotes),
     )  # fmt: skip
 
 
 def _of_others(package: Package) -> Iterator[str]:
-    """Say whose a package of the store is, if it was not built here and is not vouched for by one who is trusted."""
-    store = Store()
-    origin = store.origin(package.build_key)
-    if package.path == store.folder(package.build_key) and not is_as_good_as_ours(package, store):
-        source = (
-            f"was pulled from {origin.url}"
-            if isinstance(origin, Origin)
-            else "is from nobody knows where"
-        )
-        yield f"It {source}, and is signed by nobody who is pinned. Build it here, or pin who signed it."
+    """Say whose a package is, if it was not built here and is not vouched for by one who is trusted."""
+    if is_as_good_as_ours(package, Store()):
+        return
+    origin = read_origin(package.path)
+    source = (
+        f"was pulled from {origin.url}"
+        if isinstance(origin, Origin)
+        else "is from nobody knows where: this store did not build it"
+    )
+    yield (
+        f"It {source}, and is signed by nobody who is pinned. Build it here, pin who signed it, or publish it as the "
+        "package of others that it is, with --of-others."
+    )
 
 
 def _as_it_is(package: Package) -> tuple[Package, Entry]:

@@ -155,7 +155,7 @@ def import_bundle(
 def _import(puller: Puller, snapshot: "BundleSnapshot", entry: Entry) -> Pulled:
     origin = origin_of(snapshot, entry)
     described = download_description(snapshot, origin)
-    require_as_indexed(described, origin, entry)
+    require_as_indexed(described.manifest, described.content, origin, entry)
     folder, mended = puller.store.folder(described.build_key), None
     if folder.is_dir():
         mended = Mender(puller.store, puller.reporter, (snapshot, origin)).mend(folder)

@@ -25,6 +25,7 @@ from qeff_zoo.hub.pull import Pulled, Puller, listed_entry
 from qeff_zoo.hub.pull.fetch import origin_of
 from qeff_zoo.hub.remotes import open_remote
 from qeff_zoo.hub.urls import unpinned
+from qeff_zoo.hub.usable import notice_of
 from qeff_zoo.package.manifest import parse, unsafe_path
 from qeff_zoo.settings import offline
 from qeff_zoo.store import Store
@@ -187,7 +188,7 @@ def _known(origin: Origin) -> tuple[str, ...]:
         snapshot = open_remote(unpinned(origin.url)).snapshot(offline=offline())
         if snapshot and (notice := snapshot.index.notices.get(origin.path)):
             return (f"It is {said(notice)}.",)
-    return ()
+    return tuple(f"It is {said(notice)}." for notice in [notice_of(origin)] if notice)
 
 
 def chosen(locked: Sequence[Locked], models: Sequence[str]) -> list[Locked]:

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 from qeff_zoo.checkpoint.hub_errors import LATER, http_error
 from qeff_zoo.errors import PublishError, RemoteError
-from qeff_zoo.hub import seen
+from qeff_zoo.hub import seen, trust
 from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Index, Sign, decode
 from qeff_zoo.hub.remotes import http
 from qeff_zoo.hub.remotes.http import (
@@ -267,9 +267,10 @@ class _Repository:
                 content = http.read_all(
                     answer.pieces, INDEX_LIMIT, f"The index of {self._remote.url!r}"
                 )
-            index = decode(content)
-            seen.refuse_older(self._remote.url, index, seen.recall(self._remote.url))
-            return index
+            found, url = Seen(content, decode(content)), self._remote.url
+            trust.check_index(url, content, found.index)
+            seen.refuse_older(url, found, seen.recall(url))
+            return found.index
 
         return retried(attempt)
 
