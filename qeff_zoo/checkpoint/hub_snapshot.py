@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.checkpoint.files import Progress
+from qeff_zoo.checkpoint.hub_access import hub_token
 from qeff_zoo.checkpoint.hub_errors import http_error, hub_errors, is_refusal
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.errors import CheckpointError, StoreError
@@ -113,6 +114,7 @@ class HubSnapshot:
                     revision=self.revision,
                     tqdm_class=_bar(count),
                     local_files_only=offline(),
+                    token=hub_token(),
                 )
             )
         expected = self.digests.get(name)
@@ -155,10 +157,11 @@ def open_snapshot(
                 revision=revision,
                 tqdm_class=_bar(),
                 local_files_only=offline(),
+                token=hub_token(),
             )
         except errors.RemoteEntryNotFoundError:
             if need_config:
-                info = HfApi().model_info(model_id, revision=revision)
+                info = HfApi(token=hub_token()).model_info(model_id, revision=revision)
                 names = frozenset(file.rfilename for file in info.siblings or ())
                 return HubSnapshot(model_id, info.sha or "", Path(), names, online=True)
             config = _any_file(model_id, revision)
@@ -170,7 +173,9 @@ def open_snapshot(
         if offline():
             return _cached_snapshot(model_id, folder, wanted)
         try:
-            info = HfApi().model_info(model_id, revision=folder.name, files_metadata=True)
+            info = HfApi(token=hub_token()).model_info(
+                model_id, revision=folder.name, files_metadata=True
+            )
         except (http_error(), errors.OfflineModeIsEnabled) as error:
             if is_refusal(error):
                 raise
@@ -198,6 +203,7 @@ def _any_file(model_id: str, revision: str | None) -> str:
         revision=revision,
         allow_patterns=[".gitattributes", "README.md"],
         local_files_only=offline(),
+        token=hub_token(),
     )
     Path(folder).mkdir(parents=True, exist_ok=True)
     return str(Path(folder) / "config.json")
@@ -219,6 +225,7 @@ def _fetch_companions(snapshot: HubSnapshot, wanted: Callable[[str], bool]) -> N
         revision=snapshot.revision,
         allow_patterns=[name for name in sorted(snapshot.names) if wanted(name)],
         tqdm_class=silent,
+        token=hub_token(),
     )
 
 

@@ -111,9 +111,9 @@ def _misplaced(url: str, index: Index, policy: Policy) -> list[str]:
         return []
     if index.remotes:
         raise TrustError(
-            f"It is signed for {', '.join(index.remotes)}: another remote's was put in place of its own, and may hide what "
-            "became known. Expected one for this URL. Tell who keeps the remote; a publisher names other URLs of it in "
-            "`served_at`."
+            f"It is signed for {', '.join(index.remotes)}: another remote's was put in place of its own, and may hide "
+            "what became known. Expected one for this URL. Tell who keeps the remote; `served_at` of its publisher names "
+            "other URLs of it."
         )
     return _unknown(policy, "is signed, but does not name its remote, as an older version wrote it")
 

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from qeff_zoo.adapters.reading import CONFIG, WEIGHTS, Adapter, open_adapter
+from qeff_zoo.checkpoint.hub_access import hub_token
 from qeff_zoo.errors import PublishError
 from qeff_zoo.hub.publish.card import CARD_NAME
 from qeff_zoo.hub.remotes import is_repository
@@ -62,7 +63,7 @@ def publish_adapter(
     text = card(adapter, model)
     if dry_run:
         return text
-    api = HfApi(library_name="qeff-zoo")
+    api = HfApi(library_name="qeff-zoo", token=hub_token())
     hub_call(
         f"make {repository!r}",
         lambda: api.create_repo(repository, private=private, exist_ok=True),

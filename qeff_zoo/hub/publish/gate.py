@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.checkpoint.hub_access import hub_token
 from qeff_zoo.disk.digests import Progress
 from qeff_zoo.errors import RemoteError, TrustError
 from qeff_zoo.hub.remotes.hub_api import hub_call
@@ -200,7 +201,9 @@ def _closed(model_id: str) -> str | None:
     from huggingface_hub import HfApi
 
     try:
-        info = hub_call(f"ask about {model_id!r}", lambda: HfApi().model_info(model_id))
+        info = hub_call(
+            f"ask about {model_id!r}", lambda: HfApi(token=hub_token()).model_info(model_id)
+        )
     except RemoteError as error:
         return f"{unknown}: {error}"
     if info.private:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.checkpoint.hub_access import hub_token
 from qeff_zoo.errors import PublishError
 from qeff_zoo.hub.index import Entry, Index
 from qeff_zoo.hub.publish.gate import Licence, licence_of, objections
@@ -249,9 +250,14 @@ def _misplaced(
             if given:
                 yield f"{option} is of Hub repositories, and this is a folder. Leave it out."
         return
-    from huggingface_hub import get_token
+    from huggingface_hub import constants, get_token
 
-    if get_token() is None:
+    if hub_token() is False:
+        yield (
+            f"{constants.ENDPOINT} is reached by plain HTTP, so that anybody on the way could read the token, which is "
+            "not sent there. Set HF_ENDPOINT to https://…."
+        )
+    elif get_token() is None:
         yield "Nobody is signed in to the Hub. Run `hf auth login` or set HF_TOKEN."
     if private and holdings.visibility == PUBLIC:
         yield (

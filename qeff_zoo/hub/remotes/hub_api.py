@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
+from qeff_zoo.checkpoint.hub_access import hub_token
 from qeff_zoo.checkpoint.hub_errors import LATER, http_error
 from qeff_zoo.errors import PublishError, RemoteError
 from qeff_zoo.hub import seen, trust
@@ -59,7 +60,7 @@ def credentials(url: str) -> Mapping[str, str]:
 
     hub, there = urlsplit(constants.ENDPOINT), urlsplit(url)
     own = (hub.scheme, hub.hostname, hub.port) == (there.scheme, there.hostname, there.port)
-    found = build_hf_headers(token=None if own else False, library_name="qeff-zoo")
+    found = build_hf_headers(token=hub_token() if own else False, library_name="qeff-zoo")
     return {name.lower(): value for name, value in found.items()}
 
 
@@ -119,7 +120,7 @@ class HubRemote:
         from huggingface_hub import HfApi, errors
 
         try:
-            return HfApi(library_name="qeff-zoo").model_info(self.repo, **what)
+            return HfApi(library_name="qeff-zoo", token=hub_token()).model_info(self.repo, **what)
         except errors.RepositoryNotFoundError as error:
             if status_of(error) in (401, 404):
                 return None
@@ -234,7 +235,7 @@ class _Repository:
     def __init__(self, remote: HubRemote, *, create_pr: bool) -> None:
         from huggingface_hub import HfApi
 
-        self._api = HfApi(library_name="qeff-zoo")
+        self._api = HfApi(library_name="qeff-zoo", token=hub_token())
         self._remote, self._create_pr = remote, create_pr
         self._where: dict[str, Any] = {"repo_id": remote.repo, "revision": remote.revision}
 

@@ -47,7 +47,7 @@ class Candidate:
         distrusted: Why the trust policy refuses it, as far as that is known before it is read; empty if it does not.
         refused: Every reason not to take it; none if it will do.
         warnings: What to know about it first.
-        notice: What became known about it since; before it is judged, what the remote that it came from said of it last.
+        notice: What became known about it since; before it is judged, what the remote that it came from said last.
     """
 
     entry: Entry

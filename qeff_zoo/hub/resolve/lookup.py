@@ -374,6 +374,7 @@ def commit_of(model: str, revision: str) -> str:
     """
     if _COMMIT.fullmatch(revision):
         return revision
+    from qeff_zoo.checkpoint.hub_access import hub_token
     from qeff_zoo.checkpoint.hub_errors import hub_errors
     from qeff_zoo.errors import CheckpointError
 
@@ -381,7 +382,8 @@ def commit_of(model: str, revision: str) -> str:
         with hub_errors(model, revision):
             from huggingface_hub import HfApi
 
-            return str(HfApi(library_name="qeff-zoo").model_info(model, revision=revision).sha)
+            api = HfApi(library_name="qeff-zoo", token=hub_token())
+            return str(api.model_info(model, revision=revision).sha)
     except CheckpointError as error:
         raise ResolutionError(
             f"Cannot tell the commit of {revision!r} of {model!r}: {error} Or give the commit, 40 hex digits."
