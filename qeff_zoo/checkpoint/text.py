@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import CheckpointError, Translating
 from qeff_zoo.versions import installed
 
@@ -197,7 +198,7 @@ def template_of(tokenizer: Any, folder: Path, *, media: bool) -> str | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return json.loads(read_text(path)) if path.is_file() else {}
 
 
 def has_backend(tokenizer: Any) -> bool:

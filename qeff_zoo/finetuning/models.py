@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
+from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import TrainingError, UnsupportedModelError
 from qeff_zoo.finetuning.config import CLASSIFICATION, CPU, Config
 from qeff_zoo.finetuning.devices import Device
@@ -218,7 +219,7 @@ def name_base(adapter: Path, checkpoint: Checkpoint) -> None:
     if checkpoint.model_id is None or not (adapter / _ADAPTER).is_file():
         return
     for path in (adapter / _ADAPTER, adapter / "README.md"):
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         for here in (json.dumps(str(checkpoint.folder))[1:-1], str(checkpoint.folder)):
             text = text.replace(here, checkpoint.model_id)
         path.write_text(text, encoding="utf-8")

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from qeff_zoo.disk.regular import open_regular
 from qeff_zoo.hub.index import Notice, package_path
 from qeff_zoo.identity import is_key
 from qeff_zoo.package.manifest import (
@@ -131,7 +132,7 @@ def name_at(folder: Path) -> str:
 
 def _manifest(folder: Path) -> Manifest | None:
     """Read what a package says of itself, whatever became of its files; None if it is not a right manifest."""
-    with suppress(OSError, ValueError), (folder / MANIFEST_NAME).open("rb") as file:
+    with suppress(OSError, ValueError), open_regular(folder / MANIFEST_NAME) as file:
         manifest: Manifest = parse(file.read(MANIFEST_LIMIT))
         return None if problems(manifest) else manifest
     return None

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError, TrustError
 from qeff_zoo.hub import trust
@@ -42,7 +43,7 @@ class Seen:
 def recall(url: str) -> Seen | None:
     """Return what a remote said last; None if nothing complete is kept."""
     try:
-        head, _, content = _file(url).read_bytes().partition(b"\n")
+        head, _, content = read_regular(_file(url)).partition(b"\n")
         facts = json.loads(head)
         if (
             facts["url"] == canonical(url)

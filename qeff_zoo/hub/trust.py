@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import TrustError
 from qeff_zoo.hub.index import SIGNED_NAME, Index, Sign, parts
@@ -112,8 +113,8 @@ def _misplaced(url: str, index: Index, policy: Policy) -> list[str]:
     if index.remotes:
         raise TrustError(
             f"It is signed for {', '.join(index.remotes)}: another remote's was put in place of its own, and may hide "
-            "what became known. Expected one for this URL. Tell who keeps the remote; `served_at` of its publisher names "
-            "other URLs of it."
+            "what became known. Expected one for this URL. Tell who keeps the remote; `served_at` names "
+            "its other URLs."
         )
     return _unknown(policy, "is signed, but does not name its remote, as an older version wrote it")
 
@@ -139,7 +140,7 @@ def read_signed(folder: Path) -> tuple[bytes, bytes | None]:
         folder: Of the package.
     """
     note = folder / SIGNATURE_NAME
-    return (folder / MANIFEST_NAME).read_bytes(), note.read_bytes() if note.is_file() else None
+    return read_regular(folder / MANIFEST_NAME), read_regular(note) if note.is_file() else None
 
 
 def _check_identities(content: bytes, signature: bytes, policy: Policy, name: str) -> list[str]:
@@ -243,7 +244,7 @@ def sign(package: Package, *, key: Path | None) -> Path:
     Raises:
         TrustError: The key cannot be used, or Sigstore not be reached.
     """
-    manifest = (package.path / MANIFEST_NAME).read_bytes()
+    manifest = read_regular(package.path / MANIFEST_NAME)
     if key is None:
         signature = sign_keyless(manifest, package.build_key)
     else:

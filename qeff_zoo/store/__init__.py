@@ -23,6 +23,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from qeff_zoo.disk.digests import DigestCache, Progress
+from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.disk.staging import publish, staged, staging_folders, sweep, write_durably
 from qeff_zoo.errors import PackageError, StoreError
 from qeff_zoo.package import Package
@@ -260,7 +261,7 @@ class Store:
             part: As for `remember_source`.
         """
         try:
-            place = Path(os.fsdecode(self._source_note(build_key, part).read_bytes()))
+            place = Path(os.fsdecode(read_regular(self._source_note(build_key, part))))
         except FileNotFoundError:
             return None
         return place if place.exists() else None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from qeff_zoo.adapters.reading import CONFIG, WEIGHTS, Adapter, open_adapter
 from qeff_zoo.checkpoint.hub_access import hub_token
+from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import PublishError
 from qeff_zoo.hub.publish.card import CARD_NAME
 from qeff_zoo.hub.remotes import is_repository
@@ -87,7 +88,7 @@ def card(adapter: Adapter, model: str) -> str:
         model: Hub id of its base.
     """
     path = adapter.folder / CARD_NAME
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    text = read_text(path, errors="replace") if path.is_file() else ""
     found = _FRONT.match(text)
     about = f"# An adapter (LoRA) of {model}\n"
     body = text[found.end() :].strip() if found else text.strip()

@@ -14,6 +14,7 @@ from typing import Any
 
 from qeff_zoo.checkpoint.hub_access import hub_token
 from qeff_zoo.disk.digests import Progress
+from qeff_zoo.disk.regular import open_regular, read_regular
 from qeff_zoo.errors import RemoteError, TrustError
 from qeff_zoo.hub.remotes.hub_api import hub_call
 from qeff_zoo.hub.trust import claimed_key
@@ -63,7 +64,7 @@ def _foreign_signature(package: Package) -> Iterator[str]:
     if not signature.is_file():
         return
     try:
-        claimed_key((package.path / MANIFEST_NAME).read_bytes(), signature.read_bytes())
+        claimed_key(read_regular(package.path / MANIFEST_NAME), read_regular(signature))
     except TrustError as error:
         yield f"{SIGNATURE_NAME} does not belong to it: {error}"
 
@@ -123,7 +124,7 @@ def leaks(path: Path) -> Iterator[tuple[int, str]]:
     Yields:
         The line, from 1 on, and what it holds: "a Hugging Face token".
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         head = file.read(_HEAD)
         if not head or b"\0" in head:
             return

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.checkpoint.hub_access import hub_token
+from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import PublishError
 from qeff_zoo.hub.index import Entry, Index
 from qeff_zoo.hub.publish.gate import Licence, licence_of, objections
@@ -199,7 +200,7 @@ def _of_others(package: Package) -> Iterator[str]:
 def _as_it_is(package: Package) -> tuple[Package, Entry]:
     """Read a package's manifest again, and describe it by the very bytes that will be published."""
     Package.open(package.path)  # refuses what is no whole package
-    content = (package.path / MANIFEST_NAME).read_bytes()
+    content = read_regular(package.path / MANIFEST_NAME)
     there = Package(package.path, parse(content))
     signed = (package.path / SIGNATURE_NAME).is_file()
     return there, Entry.of(there.manifest, content, signed=signed)
@@ -233,7 +234,7 @@ def _files(package: Package, entry: Entry, holdings: Holdings) -> Iterator[File]
     digests = {file["path"]: file["digest"] for file in package.manifest["files"]}
     digests[MANIFEST_NAME] = f"sha256:{entry.manifest}"
     if entry.signed:
-        signature = (package.path / SIGNATURE_NAME).read_bytes()
+        signature = read_regular(package.path / SIGNATURE_NAME)
         digests[SIGNATURE_NAME] = f"sha256:{hashlib.sha256(signature).hexdigest()}"
     for name, digest in digests.items():
         path, source = f"{entry.path}/{name}", package.path / name

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.disk.regular import open_regular
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError, ResolutionError, StoreError
 from qeff_zoo.hub import resolve
@@ -82,7 +83,7 @@ def read_lock(path: Path) -> list[Locked]:
         ResolutionError: It is not there, or not one.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = parse(file.read(_LIMIT))
         return _packages(content)
     except (OSError, ValueError, TypeError, AttributeError) as error:

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
+from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import PublishError, RemoteError
 from qeff_zoo.hub.index import INDEX_NAME, SERIAL_LIMIT, Index, Sign, encode
 from qeff_zoo.hub.urls import canonical, is_named
@@ -169,7 +170,7 @@ class Holdings:
         if held is None:
             return ELSEWHERE if digest in self._contents else MISSING
         if held.startswith("git:") and source.is_file():
-            digest = f"git:{_git_oid(source.read_bytes())}"
+            digest = f"git:{_git_oid(read_regular(source))}"
         return THERE if held == digest else OTHER
 
     @cached_property

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.checkpoint.files import Place
+from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import PackageError, RemoteError, ResolutionError, TrustError
 from qeff_zoo.hub import trust
 from qeff_zoo.hub.index import Entry, Notice
@@ -314,7 +315,7 @@ def _in_store(
     """
     for path in sorted((store.root / "packages").glob(f"*/{MANIFEST_NAME}")):
         try:
-            content = path.read_bytes()
+            content = read_regular(path)
             if not fits(json.loads(content)):
                 continue
             package = Package.open(path.parent)
