@@ -18,6 +18,7 @@ from qeff_zoo.checkpoint.beside import files_beside
 from qeff_zoo.checkpoint.files import read_json
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, index_tensors
 from qeff_zoo.disk.digests import sha256_file
+from qeff_zoo.disk.regular import is_here
 from qeff_zoo.errors import AdapterError
 
 if TYPE_CHECKING:
@@ -247,11 +248,7 @@ class Adapter:
         Mirrors, conversions and quantized copies of a model have other names, and the same layers.
         """
         base = self.base
-        is_id = (
-            base.count("/") == 1
-            and not base.startswith((".", "/", "~"))
-            and not Path(base).exists()
-        )
+        is_id = base.count("/") == 1 and not base.startswith((".", "/", "~")) and not is_here(base)
         if model and is_id and base.lower() != model.lower():
             warnings.warn(
                 f"The adapter {self.name!r} names {base!r} as its base, and is used with {model!r}. All its layers "
@@ -273,7 +270,7 @@ class Adapter:
 
 def place_of(source: str) -> tuple[str, str]:
     """Part what names an adapter: a folder or `org/name`, and "folder/" where it lies in one of a repository."""
-    is_path = source.startswith((".", "/", "~")) or Path(source).is_dir()
+    is_path = source.startswith((".", "/", "~")) or is_here(source)
     if is_path or source.count("/") != 2:
         return source, ""
     repository, _, inner = source.rpartition("/")

@@ -70,6 +70,10 @@ _MOST = (
     (re.compile(r"(heads?|groups|queries)$"), 10_000),
     (re.compile(r""), (1 << 63) - 1),
 )
+#: Of these every model has one at least, wherever its configuration counts them.
+_SOME = re.compile(
+    r"hidden_size|d_model|n_embd|vocab_size|(num_attention_|num_|n_)heads?|num_(key_value|kv)_heads"
+)
 _OBJECTS = ("rope_scaling", "rope_parameters", "quantization_config", "id2label", "auto_map")
 
 
@@ -304,6 +308,11 @@ def _require_possible(path: Path, config: Mapping[str, Any]) -> None:
                 inner.append((f"{where}{name}.", value))
             most = next(most for pattern, most in _MOST if pattern.search(name))
             numbers = value if isinstance(value, list) else [value]
+            if _SOME.fullmatch(name) and type(value) is int and value < 1:
+                raise CheckpointError(
+                    f"{str(path)!r} has the {where}{name} {value}. Expected 1 at least. Correct it, or get the file "
+                    "again from its source."
+                )
             if any(isinstance(one, int) and abs(one) > most for one in numbers):
                 raise CheckpointError(
                     f"{str(path)!r} has a {where}{name} of more than {most:,}. Expected what a model can have. "

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.checkpoint.config_faults import fault_of
 from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import CheckpointError, Translating
 from qeff_zoo.versions import installed
@@ -83,7 +84,7 @@ def load(folder: Path, name: str, model_id: str | None = None) -> Any:
 
     # Code of a checkpoint is never run, and mistral-common has no tokenizer that could be packaged.
     options: dict[str, Any] = {"trust_remote_code": False, "mistral_format": False}
-    with _naming(name):
+    with _naming(name, folder):
         if model_id:
             options["config"] = _config(folder, model_id)
         return AutoTokenizer.from_pretrained(folder, **options)
@@ -242,12 +243,19 @@ def _names_tokens(name: str, value: object) -> bool:
     return named or (name.endswith("_token") and not isinstance(value, bool))
 
 
-def _naming(name: str) -> Translating:
-    """Name the checkpoint whose tokenizer fails: transformers and tokenizers may raise any `Exception`."""
+def _naming(name: str, folder: Path | None = None) -> Translating:
+    """Name the checkpoint whose tokenizer fails: transformers and tokenizers may raise any `Exception`.
+
+    Args:
+        name: Of the checkpoint.
+        folder: Of its files, whose config.json AutoTokenizer reads first; None where that was read.
+    """
 
     def translate(error: Exception) -> CheckpointError | None:
         if isinstance(error, CheckpointError):
             return None
+        if folder and (fault := fault_of(folder / "config.json")):
+            return fault
         return CheckpointError(
             f"transformers makes no tokenizer of the files of {name!r}: {_brief(error)} Expected files that "
             "AutoTokenizer reads without code of the checkpoint. Get them again, install the package that the message "

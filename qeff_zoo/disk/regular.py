@@ -68,3 +68,12 @@ def is_special(path: Path) -> bool:
     except OSError:
         return False
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def is_here(reference: str) -> bool:
+    """Tell whether what a user named is a file or a folder: not where no file has such a name, or nobody may look.
+
+    Args:
+        reference: A path, a model id, or any text.
+    """
+    return os.path.exists(reference)  # noqa: PTH110 -- `Path.exists` raises

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.checkpoint.files import Place
-from qeff_zoo.disk.regular import read_regular
+from qeff_zoo.disk.regular import is_here, read_regular
 from qeff_zoo.errors import PackageError, RemoteError, ResolutionError, TrustError
 from qeff_zoo.hub import trust
 from qeff_zoo.hub.index import Entry, Notice
@@ -214,7 +214,7 @@ def _claim(reference: str, remote: str | None, key: str | None) -> _Claim:
         if claim.unanswered:
             raise claim.unanswered
         return claim
-    if Path(reference).exists():  # nobody else's folder of that name is meant
+    if is_here(reference):  # nobody else's folder of that name is meant
         return _Claim(model=Path(reference).resolve().name, folder=reference)
     implied = open_remote(f"hf://{reference}") if is_repository(reference) else None
     return _ask(configured_remotes(reference), implied, reference, key)
