@@ -13,6 +13,7 @@ locks: each process works in a folder of its own, and finishing is one rename.
     remotes/                what remotes said last
 """
 
+import errno
 import os
 import re
 import shutil
@@ -401,6 +402,8 @@ class Store:
         for entry in entries:
             try:
                 housekeeping.discard_entry(self._layout, entry)
+                if os.path.lexists(entry.path):  # what is removed at leisure meets no error
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             except OSError as error:
                 raise refused("remove", entry.path, error) from error
 
