@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 FLOATS = ("F64", "F32", "F16", "BF16")
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PICKLE = "adapter_model.bin"
+#: Far beyond any rank or alpha.
+_LARGEST = 1 << 24
 _PREFIX = "base_model.model."
 #: Of adapter_config.json: what changes more than a product of two matrices can, whatever the rest says.
 _BEYOND = {
@@ -322,13 +324,25 @@ def open_adapter(source: str | Path, revision: str | None = None) -> Adapter:
     if kind != "LORA":
         raise adapter.refused(f"its peft_type is {kind!r}", "'LORA'")
     for key in ("r", "lora_alpha"):
-        value = config.get(key)
-        if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+        if not _is_size(value := config.get(key)):
             raise adapter.refused(f"{key} is {value!r} in {CONFIG}", "a number above 0")
     for key in ("rank_pattern", "alpha_pattern"):
-        if not isinstance(config.get(key) or {}, dict):
-            raise adapter.refused(f"{key} is {config[key]!r} in {CONFIG}", "an object")
+        table = config.get(key) or {}
+        if not isinstance(table, dict) or not all(map(_is_size, table.values())):
+            raise adapter.refused(
+                f"{key} is {table!r:.100} in {CONFIG}", "an object of numbers above 0"
+            )
+    if not isinstance(config.get("target_parameters") or [], list | str):
+        raise adapter.refused(
+            f"target_parameters is {config['target_parameters']!r:.100} in {CONFIG}", "a list"
+        )
     return adapter
+
+
+def _is_size(value: object) -> bool:
+    """Tell whether a value can be a rank, or what a product is multiplied with."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 < value <= _LARGEST  # type: ignore[operator]
 
 
 def plain(module: str) -> str:
