@@ -281,11 +281,14 @@ def find_here(reference: str) -> Package | None:
     from qeff_zoo.hub.index import package_path
     from qeff_zoo.hub.naming import ambiguity, full_name, is_called
 
+    store = Store()
     entries = [
-        entry for entry in Store().entries() if (entry.kind, entry.state) == ("package", "complete")
+        entry for entry in store.entries() if (entry.kind, entry.state) == ("package", "complete")
     ]
     packages = [Package.open(entry.path) for entry in entries]
     matching = [found for found in packages if is_called(reference, found.manifest)]
+    # What others made, under whatever name, never stands in the way of what was built here.
+    matching = [one for one in matching if store.is_built_here(one.build_key)] or matching
     if len(matching) > 1:
         names = (full_name(one.name, package_path(one.manifest)) for one in matching)
         raise PackageError(ambiguity(reference, names))

@@ -12,6 +12,7 @@ ZooError                    the user can act on it; the command line prints it a
 ├── ParityError             the result disagrees with the Hugging Face reference
 ├── PackageError            a package that is damaged, foreign, or not what was asked for
 ├── StoreError              no room, no permission, or another process in the way
+├── OutOfMemoryError        less memory than a stage of the work needs
 ├── GenerationError         a request that the package cannot serve
 │   ├── BusyError           more requests than are allowed at a time
 │   ├── ContextLengthError  a prompt that the context cannot hold
@@ -86,6 +87,10 @@ class PackageError(ZooError):
 
 class StoreError(ZooError):
     """The store has no room, no permission, or is held by another process."""
+
+
+class OutOfMemoryError(ZooError):
+    """A stage of the work needs more memory than there is."""
 
 
 class GenerationError(ZooError):

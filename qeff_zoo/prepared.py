@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.disk.regular import open_regular
 from qeff_zoo.disk.staging import settle, write_durably
 from qeff_zoo.errors import PackageError
 from qeff_zoo.identity import canonical
@@ -155,7 +156,7 @@ def _content(folder: Path) -> dict[str, Any]:
     """Read what was prepared, and check all but the files."""
     path = folder / PREPARED
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = parse(file.read(MANIFEST_LIMIT))
     except (FileNotFoundError, NotADirectoryError):
         raise PackageError(
@@ -240,7 +241,7 @@ def _made(compiled: Path, top: str) -> Iterator[tuple[str, Path]]:
             raise _foreign(compiled, f"{shown!r} is a symbolic link")
         if not path.is_file():
             raise _foreign(compiled, f"{shown!r} is no regular file")
-        path.open("rb").close()
+        open_regular(path).close()
         yield shown, path
 
 
@@ -255,7 +256,7 @@ def _compiled(entry: Mapping[str, Any], note: Mapping[str, Any]) -> dict[str, An
 
 def _note(path: Path) -> dict[str, Any] | None:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             note = parse(file.read(_NOTE_LIMIT))
     except FileNotFoundError:
         return None

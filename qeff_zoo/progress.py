@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long-running work reports its progress. The library reports; who shows it, and how, is up to the caller."""
+"""How long-running work reports its progress. The library reports; who shows it, and how, is up to the caller.
 
+Work that runs out of memory says in which stage, and how much that needs.
+"""
+
+import errno
+import re
 import resource
 import time
 from collections.abc import Callable, Iterator
@@ -8,6 +13,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+from qeff_zoo.errors import OutOfMemoryError, Translating, ZooError
+
+#: How libraries say that memory ran out, and how much they asked for.
+_SHORT = re.compile(
+    r"can't allocate memory|cannot allocate memory|unable to allocate|failed to allocate memory|bad_?alloc"
+    r"|not enough memory|out of memory|failed to map segment",
+    re.IGNORECASE,
+)
+_ASKED = re.compile(
+    r"(?:allocate|size:?|of size) (?P<size>[0-9][0-9.]*)(?: (?P<unit>[KMGT]?i?B|bytes))?",
+    re.IGNORECASE,
+)
+_UNITS = {"kib": 10, "mib": 20, "gib": 30, "tib": 40}
 
 
 class Reporter(Protocol):
@@ -56,7 +75,8 @@ class Stopwatch:
         begun = time.perf_counter()
         self.reporter.begin(name, total, unit)
         try:
-            yield self.reporter.advance
+            with Translating(lambda error: out_of_memory(error, f"in the stage {name!r}")):
+                yield self.reporter.advance
         finally:
             self.reporter.end()
             self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - begun, 3)
@@ -69,3 +89,25 @@ def peak_rss_bytes() -> int:
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
     # Not on Linux, where a process begins with what the one that started it had reached.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def out_of_memory(error: Exception, where: str) -> OutOfMemoryError | None:
+    """Say that memory ran out, if that is what an error says; None if it is another, or was said already.
+
+    Args:
+        error: Of Python, the system or a library, each of which has its own.
+        where: What was being done: "in the stage 'weights'".
+    """
+    is_short = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
+    if isinstance(error, ZooError) or not (is_short or _SHORT.search(str(error))):
+        return None
+    asked = _ASKED.search(str(error))
+    more = (
+        float(asked["size"]) * 2.0 ** _UNITS.get((asked["unit"] or "").lower(), 0) if asked else 0
+    )
+    peak = peak_rss_bytes()
+    needed = f"about {(peak + more) / 1e9:.1f} GB" if more else f"more than {peak / 1e9:.1f} GB"
+    return OutOfMemoryError(
+        f"Out of memory {where}, which needs {needed}; {peak / 1e9:.1f} GB were taken. Expected that much memory to be "
+        "free for this process. Free memory, raise its limit, or use a larger machine."
+    )

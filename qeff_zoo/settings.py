@@ -4,7 +4,8 @@
 In: the settings file, `QEFF_ZOO_CONFIG` or `qeff-zoo/config.json` in the user's configuration folder, and the
 environment, which wins. Out: a `Settings`, checked. The file is one JSON object, and holds nothing else than this:
 
-    {"stores": ["hf://acme/zoo", {"url": "https://mirror.example/zoo", "read_only": true}],
+    {"stores": ["hf://acme/zoo", {"url": "https://mirror.example/zoo", "read_only": true},
+                {"url": "file:///srv/zoo", "served_at": ["https://zoo.example"]}],
      "trust": {"mode": "require", …}}
 
 `QEFF_ZOO_STORES` is a list of URLs, separated by spaces or commas, `ro+` before those that are only read.
@@ -39,11 +40,13 @@ class StoreSetting:
         url: `hf://org/repo`, `https://host/path` or `file:///path`; may hold `{org}` and `{name}`.
         read_only: Never published to from here.
         optional: Passed over where it has no index; another one is expected to have one.
+        served_at: URLs under which others read it; signed indexes that are published there name them.
     """
 
     url: str
     read_only: bool = False
     optional: bool = False
+    served_at: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -146,13 +149,23 @@ def read_settings_file() -> Mapping[str, Any]:
 def _store(entry: Any, path: str) -> StoreSetting:
     if isinstance(entry, str) and entry:
         return _named(entry)
-    if isinstance(entry, dict) and entry.keys() <= {"url", "read_only", "optional"}:
+    if isinstance(entry, dict) and entry.keys() <= {
+        "url",
+        "read_only",
+        "optional",
+        "served_at",
+    }:
         url = entry.get("url")
         marks = entry.get("read_only", False), entry.get("optional", False)
-        if isinstance(url, str) and url and all(isinstance(mark, bool) for mark in marks):
-            named = _named(url)
-            return StoreSetting(named.url, named.read_only or marks[0], named.optional or marks[1])
-    expected = 'a URL or {"url": URL, "read_only": true, "optional": true}'
+        served = entry.get("served_at", [])
+        texts = [url, *served] if isinstance(served, list) else [None]
+        if all(isinstance(text, str) and text for text in texts) and set(map(type, marks)) == {
+            bool
+        }:
+            named = _named(texts[0])
+            marks = named.read_only or marks[0], named.optional or marks[1]
+            return StoreSetting(named.url, *marks, tuple(served))
+    expected = 'a URL or {"url": URL, "read_only": true, "optional": true, "served_at": [URL]}'
     raise _refused(path, f"a store is {entry!r}", expected)
 
 

@@ -20,6 +20,7 @@ import pytest
 from local_hub import LocalHub
 
 from qeff_zoo.package import Package
+from qeff_zoo.store import Store
 
 _ENVIRONMENT = {
     "HF_HUB_DISABLE_XET": "1",
@@ -63,18 +64,32 @@ def alice(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> LocalHub:
 
 @pytest.fixture
 def make_package(tmp_path: Path, alice: LocalHub, home: Path) -> Callable[..., Package]:
-    """Give a function that makes packages of one model; each `ctx_len` is another one of the same weights."""
+    """Give a function that makes packages of one model; each `ctx_len` is another one of the same weights.
+
+    They are copies of what the store has as built here.
+    """
     alice.commit("org/tiny", {"config.json": b"{}"})
     alice.log.clear()
     folders = (tmp_path / f"package-{number}" for number in itertools.count())
 
     def made(ctx_len: int = 4096, **changes: Any) -> Package:
         shape = {**package_builder.SPEC["shape"], "ctx_len": ctx_len}
-        return package_builder.fill(
-            next(folders), **{"spec": {**package_builder.SPEC, "shape": shape}, **changes}
+        return built_here(
+            package_builder.fill(
+                next(folders), **{"spec": {**package_builder.SPEC, "shape": shape}, **changes}
+            )
         )
 
     return made
+
+
+def built_here(package: Package) -> Package:
+    """Put a copy of a package into the store, as one that was built there."""
+    store = Store()
+    with store.stage("build") as folder:
+        shutil.copytree(package.path, folder, dirs_exist_ok=True)
+        store.promote(folder, package.build_key)
+    return package
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from typing import Any
 
 from package_builder import FILES, SPEC, draft
 
-from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, decode, encode
+from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, Sign, decode, encode
 from qeff_zoo.hub.trust import index_signer
+from qeff_zoo.hub.urls import canonical
 from qeff_zoo.package import Package, write_manifest
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME
 from qeff_zoo.store.origins import Origin
@@ -80,6 +81,13 @@ def remote(*packages: Package, index: Index | None = None) -> dict[str, bytes]:
     return {**files, INDEX_NAME: encode(index or listed)}
 
 
+def signing(index: Index, key: Path | None, url: str) -> tuple[Index, Sign | None]:
+    """Give what `encode` takes for an index of a remote: signed with a key, if there is one."""
+    if key is None:
+        return index, None
+    return replace(index, remotes=(canonical(url),)), index_signer(key)
+
+
 def write_remote(
     folder: Path, *packages: Package, serial: int | None = None, key: Path | None = None
 ) -> str:
@@ -94,7 +102,7 @@ def write_remote(
     files = remote(*packages)
     index = decode(files[INDEX_NAME])
     index = index if serial is None else replace(index, serial=serial)
-    files[INDEX_NAME] = encode(index, index_signer(key) if key else None)
+    files[INDEX_NAME] = encode(*signing(index, key, folder.as_uri()))
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Model cards: what the Hub reads in front, and what people read below."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -232,3 +233,29 @@ def test_somebody_elses_card_stays_and_packages_follow_it() -> None:
     second = card(index(entry(), entry(ctx_len=8192)), WHERE, first)
     assert second.startswith(theirs)
     assert second.count("## Packages") == 1
+
+
+@pytest.mark.parametrize(
+    "mark", ["<!-- packages: written by qeff-zoo publish -->", f"<!-- /packages {'0' * 16} -->"]
+)
+@pytest.mark.parametrize(
+    "place", ["model", "license", "where", "reason", "proof", "revision", "tested", "target"]
+)
+def test_a_mark_in_a_text_is_none_of_the_card(mark: str, place: str) -> None:
+    """Whoever publishes chooses these texts; the card that is written again is the same one."""
+    changes: dict[str, Any] = {
+        "license": {"license": mark}, "proof": {"proof": mark}, "revision": {"revision": mark},
+        "tested": {"tested": {"onnxruntime": mark}}, "target": {"axes": {"target": mark, "task": mark}},
+    }  # fmt: skip
+    made = index(entry(f"org/{mark}" if place == "model" else "org/tiny", **changes.get(place, {})))
+    if place == "reason":
+        made = made.with_notice(made.entries[0].path, Notice("yanked", mark))
+    where = f"file:///srv/{mark}" if place == "where" else "hf://acme/zoo"
+    written = card(made, where)
+    assert len(re.findall(r"(?<!\\)<!-- ", written)) == 2
+    assert card(made, where, written) == written
+    theirs = f"{written}\nWritten by hand.\n"
+    assert card(made, where, card(made, where, theirs)) == card(made, where, theirs) == theirs
+    assert front(written)["library_name"] == "qeff-zoo"
+    if place == "model" and "/" not in mark:
+        assert front(written)["base_model"] == [f"org/{mark}"]

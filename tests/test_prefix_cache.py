@@ -385,7 +385,7 @@ def test_a_damaged_file_is_not_used_and_a_word_said(
         session = on_disk(packages["llama"], folder)
         assert answers(session) == first
         assert [record.getMessage() for record in caplog.records] == [
-            f"{path} is not used: it is damaged. What it had is computed again."
+            f"{path} is not used: it is damaged, or somebody else wrote it. What it had is computed again."
         ]
         assert {path.name for path in files_of(folder)} == written
 
@@ -406,7 +406,7 @@ def test_a_foreign_file_is_not_used_and_a_word_said(
         answers(on_disk(packages[name], folder))
     said = " ".join(record.getMessage() for record in caplog.records)
     assert "notes.txt is not used: it is no file of a prefix cache" in said
-    assert "it is of another package and layout" in said
+    assert "it is of another package and layout" in said  # by the same user, in the same folder
     assert answers(on_disk(packages["llama"], folder)) == first
 
 

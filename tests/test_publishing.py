@@ -140,7 +140,7 @@ def test_the_command_prints_where_it_went(
     said = capsys.readouterr()
     assert said.out == f"{alice.endpoint}/{REPO}/commit/{alice.models[REPO].branches['main']}\n"
     assert said.err.splitlines()[0].startswith("org/tiny -> hf://acme/zoo (new, public): 8 files")
-    assert main(["publish", package.build_key, f"hf://{REPO}", "--json"]) == 1  # not in the store
+    assert main(["publish", "0" * 64, f"hf://{REPO}", "--json"]) == 1  # not in the store
     assert main(["publish", str(package.path), f"hf://{REPO}", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["url"], answer["bytes_to_upload"]) == ("hf://acme/zoo", 0)

@@ -72,7 +72,7 @@ def zoo(
 @pytest.fixture
 def signed(pair: KeyPair) -> Callable[[Index], bytes]:
     """Write an index as its publisher does."""
-    return lambda index: encode(index, trust.index_signer(pair.private))
+    return lambda index: encode(replace(index, remotes=(URL,)), trust.index_signer(pair.private))
 
 
 def listed(hub: LocalHub) -> tuple[Index, Entry]:
@@ -125,7 +125,8 @@ def test_a_signature_that_comes_later(
     alice: LocalHub, package: Package, pair: KeyPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publishing = ["publish", str(package.path), REPO, "--sign-with", str(pair.private)]
-    assert cli.main([*publishing, "--private"]) == 0
+    assert cli.main([*publishing, "--private"]) == 1  # built nowhere, and signed by nobody
+    assert cli.main([*publishing, "--private", "--of-others"]) == 0
     refused(TrustError, "It is not signed")
     trust.sign(package, key=pair.private)
     assert cli.main(publishing) == 0

@@ -19,6 +19,7 @@ from qeff_zoo.checkpoint.beside import files_beside
 from qeff_zoo.checkpoint.files import read_json
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, index_tensors
 from qeff_zoo.disk.digests import sha256_file
+from qeff_zoo.disk.regular import is_here
 from qeff_zoo.errors import AdapterError
 from qeff_zoo.package.manifest import shortened
 from qeff_zoo.patterns import PatternError, Patterns
@@ -32,6 +33,8 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PICKLE = "adapter_model.bin"
 #: Fields of adapter_config.json with values by patterns of modules' names.
 _TABLES = ("rank_pattern", "alpha_pattern")
+#: Far beyond any rank or alpha.
+_LARGEST = 1 << 24
 _PREFIX = "base_model.model."
 #: Of adapter_config.json: what changes more than a product of two matrices can, whatever the rest says.
 _BEYOND = {
@@ -264,11 +267,7 @@ class Adapter:
         Mirrors, conversions and quantized copies of a model have other names, and the same layers.
         """
         base = self.base
-        is_id = (
-            base.count("/") == 1
-            and not base.startswith((".", "/", "~"))
-            and not Path(base).exists()
-        )
+        is_id = base.count("/") == 1 and not base.startswith((".", "/", "~")) and not is_here(base)
         if model and is_id and base.lower() != model.lower():
             warnings.warn(
                 f"The adapter {self.name!r} names {base!r} as its base, and is used with {model!r}. All its layers "
@@ -290,7 +289,7 @@ class Adapter:
 
 def place_of(source: str) -> tuple[str, str]:
     """Part what names an adapter: a folder or `org/name`, and "folder/" where it lies in one of a repository."""
-    is_path = source.startswith((".", "/", "~")) or Path(source).is_dir()
+    is_path = source.startswith((".", "/", "~")) or is_here(source)
     if is_path or source.count("/") != 2:
         return source, ""
     repository, _, inner = source.rpartition("/")
@@ -345,16 +344,25 @@ def open_adapter(
     if kind != "LORA":
         raise adapter.refused(f"its peft_type is {kind!r}", "'LORA'")
     for key in ("r", "lora_alpha"):
-        value = config.get(key)
-        if not _is_positive(value):
+        if not _is_size(value := config.get(key)):
             raise adapter.refused(f"{key} is {value!r} in {CONFIG}", "a number above 0")
     for key in _TABLES:
         table = config.get(key) or {}
-        if not isinstance(table, dict) or not all(map(_is_positive, table.values())):
+        if not isinstance(table, dict) or not all(map(_is_size, table.values())):
             raise adapter.refused(
                 f"{key} is {shortened(repr(table))} in {CONFIG}", "an object with numbers above 0"
             )
+    if not isinstance(config.get("target_parameters") or [], list | str):
+        raise adapter.refused(
+            f"target_parameters is {config['target_parameters']!r:.100} in {CONFIG}", "a list"
+        )
     return adapter
+
+
+def _is_size(value: object) -> bool:
+    """Tell whether a value can be a rank, or what a product is multiplied with."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 < value <= _LARGEST  # type: ignore[operator]
 
 
 def plain(module: str) -> str:
@@ -366,11 +374,6 @@ def _parts(tensor: str) -> tuple[str, str]:
     """Cut a tensor's name into the module's path and what it is there: `lora_A.weight`."""
     module, mark, rest = tensor.removeprefix(_PREFIX).partition(".lora_")
     return module, f"lora_{rest}" if mark else ""
-
-
-def _is_positive(value: object) -> bool:
-    """Return whether a value is a number above 0."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 @contextmanager

@@ -155,6 +155,11 @@ def _add_publish(commands: Any) -> None:
     parser.add_argument(
         "--create-pr", action="store_true", help="open a pull request instead of committing"
     )
+    parser.add_argument(
+        "--of-others",
+        action="store_true",
+        help="publish as it is what was not built on this machine, and whose signer is not pinned",
+    )
     parser.add_argument("--dry-run", action="store_true", help="only print what would be done")
     add_sign_with(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from qeff_zoo.disk.digests import sha256_file
+from qeff_zoo.disk.regular import open_regular
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.package.manifest import MANIFEST_LIMIT, PREPARED, parse
 
@@ -108,7 +109,10 @@ def is_foreign(graph: Path) -> bool:
     ours = any((graph.parent / name).exists() for name in (NOTE, PREPARED))
     if ours or not graph.is_file() or not graph.stat().st_size:
         return False
-    with graph.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with (
+        open_regular(graph) as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
         return any(content.find(mark) >= 0 for mark in _MARKS)
 
 
@@ -119,7 +123,7 @@ def find(folder: Path) -> Note | None:
         folder: By `QEFFAutoModelForCausalLM.export`.
     """
     try:
-        with (folder / NOTE).open("rb") as file:
+        with open_regular(folder / NOTE) as file:
             note = Note(**parse(file.read(MANIFEST_LIMIT)))
         texts = (note.key, note.graph, note.model, note.task, note.revision or "")
         if note.schema != _SCHEMA or not all(isinstance(text, str) for text in texts):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qeff_zoo.checkpoint import Checkpoint, processors, text
+from qeff_zoo.disk.regular import read_text
 from qeff_zoo.tasks import Task
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _convert_pieces(folder: Path) -> None:
     import tokenizers
     from tokenizers import decoders, models
 
-    vocab = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    vocab = json.loads(read_text(folder / "vocab.json"))
     made = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
     made.decoder = decoders.Metaspace()
     made.add_special_tokens([piece for piece in vocab if piece[:1] == "<" and piece[-1:] == ">"])

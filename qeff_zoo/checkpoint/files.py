@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, TypedDict
 
+from qeff_zoo.disk.regular import is_special, read_text
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.package.manifest import unsafe_path
 from qeff_zoo.registry import list_recipes
@@ -68,6 +69,10 @@ _MOST = (
     (re.compile(r"experts(_|$)"), 100_000),
     (re.compile(r"(heads?|groups|queries)$"), 10_000),
     (re.compile(r""), (1 << 63) - 1),
+)
+#: Of these every model has one at least, wherever its configuration counts them.
+_SOME = re.compile(
+    r"hidden_size|d_model|n_embd|vocab_size|(num_attention_|num_|n_)heads?|num_(key_value|kv)_heads"
 )
 _OBJECTS = ("rope_scaling", "rope_parameters", "quantization_config", "id2label", "auto_map")
 
@@ -124,10 +129,13 @@ class LocalFiles:
         Raises:
             CheckpointError: A file that would be copied into a package is a link to something else than such a file.
         """
-        found = [
-            path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file()
-        ]
-        names = {path.relative_to(folder).as_posix() for path in found}
+        found = [path for pattern in ("*", "*/*") for path in folder.glob(pattern)]
+        if special := [path for path in found if is_special(path)]:
+            raise CheckpointError(
+                f"{some(sorted(map(str, special)))} is neither a file nor a folder: to read it may take for ever. "
+                "Expected files alone. Remove it."
+            )
+        names = {path.relative_to(folder).as_posix() for path in found if path.is_file()}
         wanted = sorted(filter(is_wanted, names))
         for name in wanted:
             if reason := unsafe_path(name):
@@ -229,7 +237,7 @@ def read_json(path: Path) -> dict[str, Any]:
         CheckpointError: It cannot be read, or holds something else.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"Cannot read {str(path)!r} as JSON: {error}. Expected one JSON object. Get the file "
@@ -300,6 +308,11 @@ def _require_possible(path: Path, config: Mapping[str, Any]) -> None:
                 inner.append((f"{where}{name}.", value))
             most = next(most for pattern, most in _MOST if pattern.search(name))
             numbers = value if isinstance(value, list) else [value]
+            if _SOME.fullmatch(name) and type(value) is int and value < 1:
+                raise CheckpointError(
+                    f"{str(path)!r} has the {where}{name} {value}. Expected 1 at least. Correct it, or get the file "
+                    "again from its source."
+                )
             if any(isinstance(one, int) and abs(one) > most for one in numbers):
                 raise CheckpointError(
                     f"{str(path)!r} has a {where}{name} of more than {most:,}. Expected what a model can have. "
@@ -316,7 +329,7 @@ def license_of(readme: Path) -> str | None:
     Returns:
         `license` of its front matter; None without one.
     """
-    text = readme.read_text(encoding="utf-8-sig", errors="replace")
+    text = read_text(readme, encoding="utf-8-sig", errors="replace")
     front = re.match(r"\s*---[ \t]*\n(.*?)\n---[ \t]*(\n|$)", text, re.DOTALL)
     found = front and re.search(r"^license:[ \t]*[\"']?([^\s\"'#\[]+)", front[1], re.MULTILINE)
     return found[1] if found else None

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
+from qeff_zoo.disk.regular import open_regular
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 
 #: Tensor types by their number: name, values of a block, bytes of a block. Plain ones have safetensors' names.
@@ -97,7 +98,7 @@ def read_gguf(path: Path, texts: Collection[str] = ()) -> GgufHeader:
     try:
         if not path.stat().st_size:  # which cannot be mapped
             raise _damaged(path, "it is empty")
-        with path.open("rb") as file, _mapped(file.fileno()) as data:
+        with open_regular(path) as file, _mapped(file.fileno()) as data:
             return _Cursor(path, data).header(texts)
     except (OSError, ValueError) as error:
         raise CheckpointError(

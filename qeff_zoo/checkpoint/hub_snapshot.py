@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qeff_zoo.checkpoint.files import Progress
+from qeff_zoo.checkpoint.hub_access import hub_token
 from qeff_zoo.checkpoint.hub_errors import http_error, hub_errors, is_refusal
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.errors import CheckpointError, StoreError
@@ -151,7 +152,7 @@ def open_snapshot(
     """
     from huggingface_hub import HfApi, errors, hf_hub_download
 
-    token: Literal[False] | None = False if anonymous else None
+    token = False if anonymous else hub_token()
     with hub_errors(model_id, revision):
         try:
             # Asked for by branch, so that the client notes the branch's commit for offline use.

@@ -18,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 from qeff_zoo.checkpoint import text
+from qeff_zoo.disk.regular import read_text
 from qeff_zoo.media.image_processor import HELD
 
 #: Errors of transformers' loaders where files are absent, contradict one another, or need a package.
@@ -68,7 +69,7 @@ def write(source: Path, folder: Path) -> None:
 
 def _has_template(folder: Path) -> bool:
     named = folder / "tokenizer_config.json"
-    told = json.loads(named.read_text(encoding="utf-8")) if named.is_file() else {}
+    told = json.loads(read_text(named)) if named.is_file() else {}
     files = (folder / name for name in (_TEMPLATE, "chat_template.json"))
     return "chat_template" in told or any(file.is_file() for file in files)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.disk.regular import open_regular
 from qeff_zoo.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 def _header(path: Path) -> tuple[dict[str, Any], dict[str, str], int, int]:
     """Return the entries of tensors, the metadata, where the data begin, and the size of the file."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > size - 8:
@@ -310,7 +311,7 @@ class TensorReader:
 
     def _map(self, path: Path) -> mmap.mmap:
         if path not in self._maps:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 self._maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return self._maps[path]
 

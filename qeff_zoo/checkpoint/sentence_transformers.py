@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import UnsupportedModelError
 
 _MODES = {
@@ -152,7 +153,7 @@ def _read_dense(companions: Mapping[str, Path], module: Mapping[str, Any]) -> De
 
 
 def _modules(companions: Mapping[str, Path]) -> list[dict[str, Any]]:
-    listed: list[dict[str, Any]] = json.loads(companions[_LISTED].read_text(encoding="utf-8"))
+    listed: list[dict[str, Any]] = json.loads(read_text(companions[_LISTED]))
     return listed
 
 
@@ -166,4 +167,4 @@ def _config(
     """Return the name and the content of a module's config."""
     name = str(PurePosixPath(module["path"]) / "config.json")
     known = name in companions
-    return name, json.loads(companions[name].read_text(encoding="utf-8")) if known else {}
+    return name, json.loads(read_text(companions[name])) if known else {}

@@ -13,6 +13,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.checkpoint.config_faults import fault_of
+from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import CheckpointError, Translating
 from qeff_zoo.text_growth import excess
 from qeff_zoo.versions import installed
@@ -84,7 +86,7 @@ def load(folder: Path, name: str, model_id: str | None = None) -> Any:
     # Code of a checkpoint is never run, and mistral-common has no tokenizer that could be packaged.
     options: dict[str, Any] = {"trust_remote_code": False, "mistral_format": False}
     require_bounded(folder, name)
-    with _naming(name):
+    with _naming(name, folder):
         if model_id:
             options["config"] = _config(folder, model_id)
         return AutoTokenizer.from_pretrained(folder, **options)
@@ -222,7 +224,7 @@ def template_of(tokenizer: Any, folder: Path, *, media: bool) -> str | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return json.loads(read_text(path)) if path.is_file() else {}
 
 
 def has_backend(tokenizer: Any) -> bool:
@@ -266,12 +268,19 @@ def _names_tokens(name: str, value: object) -> bool:
     return named or (name.endswith("_token") and not isinstance(value, bool))
 
 
-def _naming(name: str) -> Translating:
-    """Name the checkpoint whose tokenizer fails: transformers and tokenizers may raise any `Exception`."""
+def _naming(name: str, folder: Path | None = None) -> Translating:
+    """Name the checkpoint whose tokenizer fails: transformers and tokenizers may raise any `Exception`.
+
+    Args:
+        name: Of the checkpoint.
+        folder: Of its files, whose config.json AutoTokenizer reads first; None where that was read.
+    """
 
     def translate(error: BaseException) -> CheckpointError | None:
         if isinstance(error, CheckpointError):
             return None
+        if folder and (fault := fault_of(folder / "config.json")):
+            return fault
         return CheckpointError(
             f"transformers makes no tokenizer of the files of {name!r}: {_brief(error)} Expected files that "
             "AutoTokenizer reads without code of the checkpoint. Get them again, install the package that the message "

@@ -6,6 +6,7 @@ error, 2 wrong usage; `resolve` and `pull` exit with their verdict.
 """
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -41,6 +42,7 @@ from qeff_zoo.cli.running import run_command, serve_args_command, serve_command
 from qeff_zoo.cli.signing import sign_command, trust_add_command, trust_ls_command, trust_rm_command
 from qeff_zoo.errors import ZooError
 from qeff_zoo.escapes import escaping
+from qeff_zoo.progress import out_of_memory
 from qeff_zoo.settings import go_offline
 
 #: Packages that a command may lack -> the extra that brings them.
@@ -54,6 +56,22 @@ _EXTRAS = {
         "build",
     ),
 }
+
+
+#: What a disk, or the name of a file, stands in the way with: no defect, whatever was being done.
+_OF_THE_DISK = (
+    *(
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EIO,
+        errno.ESTALE,
+    ),
+    *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EMFILE, errno.ENFILE),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,8 +93,13 @@ def guarded(command: Callable[[], int | None], argv: Sequence[str]) -> int:
     with redirect_stdout(escaping(sys.stdout)), redirect_stderr(escaping(sys.stderr)):
         try:
             return _run(command)
-        except Exception as error:  # a defect: whatever it is, it is said in a line
-            print(f"qeff-zoo: {report(error, argv)}", file=sys.stderr)
+        except Exception as error:  # a defect, or no memory: whatever it is, it is said in a line
+            where = f"in `qeff-zoo {' '.join(argv[:1])}`"
+            try:
+                said = out_of_memory(error, where) or report(error, argv)
+            except MemoryError as short:
+                said = out_of_memory(short, where)
+            print(f"qeff-zoo: {said}", file=sys.stderr)
             return 1
 
 
@@ -97,6 +120,16 @@ def _run(command: Callable[[], int | None]) -> int:
         print(
             f"qeff-zoo: This command needs {error.name!r}, which is not installed. Expected the extra {extra!r}. "
             f"Run `pip install {first}'qeff-zoo[{extra}]'`.",
+            file=sys.stderr,
+        )
+        return 1
+    except OSError as error:
+        if error.errno not in _OF_THE_DISK:
+            raise
+        at = f" {os.fsdecode(error.filename)!r}" if isinstance(error.filename, str | bytes) else ""
+        print(
+            f"qeff-zoo: Cannot use the file or folder{at or ' that is meant'}: {error.strerror}. Expected one that "
+            "this user may read, or write to, on a disk with room. Correct its name or its permissions, or free space.",
             file=sys.stderr,
         )
         return 1

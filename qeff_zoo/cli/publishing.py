@@ -27,6 +27,7 @@ def publish_command(arguments: argparse.Namespace) -> None:
         arguments.remote,
         private=arguments.private,
         create_pr=arguments.create_pr,
+        of_others=arguments.of_others,
         reporter=bars,
     )
     if arguments.dry_run:

@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 def ls_command(arguments: argparse.Namespace) -> None:
     """Print what a remote has."""
     from qeff_zoo.hub.naming import said
-    from qeff_zoo.hub.resolve.lookup import listing
+    from qeff_zoo.hub.remotes import remote_at
+    from qeff_zoo.hub.resolve.lookup import listing, snapshot_of
     from qeff_zoo.store import Store
 
-    found = listing(arguments.remote, arguments.model, Store())
+    snapshot = snapshot_of(remote_at(arguments.remote))
+    found = listing(snapshot, arguments.model, Store())
+    for warning in snapshot.index.warnings:
+        print(warning, file=sys.stderr)
     if arguments.json:
         print_json([_describe(candidate) for candidate in found])
     elif found:

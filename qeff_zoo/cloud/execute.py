@@ -6,13 +6,13 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from qeff_zoo.cli import guarded
 from qeff_zoo.cli.printing import print_json
 from qeff_zoo.cli.reading import saying_warnings
 from qeff_zoo.cloud import flags
+from qeff_zoo.disk.regular import is_here
 from qeff_zoo.errors import GenerationError
 
 #: How QEfficient calls the folder of a compiled model: cores, batch, sizes, devices, formats.
@@ -41,7 +41,7 @@ def _package(arguments: argparse.Namespace) -> str:
     """Return where the package is: of a path as QEfficient's commands make them, what `infer` built for these sizes."""
     path = str(arguments.qpc_path)
     sizes = _NAMED.search(path)
-    if sizes is None or arguments.model_name is None or Path(path).exists():
+    if sizes is None or arguments.model_name is None or is_here(path):
         return path
     from qeff_zoo.auto.functions import find_built
 

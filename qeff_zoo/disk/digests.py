@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from qeff_zoo.disk.regular import open_regular, read_regular
+
 #: Called with the number of bytes just done.
 Progress = Callable[[int], None]
 
@@ -37,7 +39,7 @@ def sha256_file(path: Path, progress: Progress | None = None) -> str:
     state = hashlib.sha256()
     buffer = bytearray(_BLOCK)
     view = memoryview(buffer)
-    with path.open("rb", buffering=0) as file:
+    with open_regular(path, buffering=0) as file:
         while count := file.readinto(buffer):
             state.update(view[:count])
             if progress:
@@ -90,7 +92,7 @@ def _identity(path: Path) -> tuple[int, ...]:
 
 def _recall(entry: Path, identity: tuple[int, ...]) -> str | None:
     try:
-        known = json.loads(entry.read_bytes())
+        known = json.loads(read_regular(entry))
         if known["identity"] == list(identity) and len(known["sha256"]) == 64:
             return str(known["sha256"])
     except (OSError, ValueError, TypeError, KeyError):

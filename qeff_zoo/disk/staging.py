@@ -20,6 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from qeff_zoo.disk.processes import Owner
+from qeff_zoo.disk.regular import read_regular
 
 _OWNER = ".owner"
 # A process of another machine or container cannot be asked whether it lives. What has not changed
@@ -84,7 +85,7 @@ def staging_folders(root: Path) -> list[Path]:
 def abandoned(folder: Path) -> bool:
     """Tell whether the owner of what is under construction is surely gone, or idle for a day elsewhere."""
     try:
-        lives = Owner(**json.loads(owner_note(folder).read_bytes())).lives()
+        lives = Owner(**json.loads(read_regular(owner_note(folder)))).lives()
     except (OSError, ValueError, TypeError):
         lives = None
     if lives is None:

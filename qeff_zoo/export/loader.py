@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from accelerate import init_empty_weights
-from huggingface_hub.errors import StrictDataclassError
 from torch.overrides import TorchFunctionMode
 from transformers import CONFIG_MAPPING
 
 from qeff_zoo import architectures, tasks, transforms
-from qeff_zoo.errors import CheckpointError, ExportError
+from qeff_zoo.checkpoint.config_faults import refusals_of
+from qeff_zoo.errors import ExportError
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.transforms import rope, towers
 from qeff_zoo.transforms.modules import language_model
@@ -66,15 +66,10 @@ def build_meta(config: Mapping[str, Any], task: str, untied: Collection[str] = (
         if key not in {"quantization_config", "auto_map"}
     }
     architectures.register(config["model_type"])
-    try:
+    with refusals_of(config):
         kind = CONFIG_MAPPING[config["model_type"]]
         # JSON has no infinity; transformers writes one in a way of its own.
         parsed = tasks.parsed_model_config(kind.from_dict(kind._decode_special_floats(raw)))
-    except (TypeError, ValueError, KeyError, AttributeError, StrictDataclassError) as error:
-        raise CheckpointError(
-            f"transformers does not accept this config of model_type {config['model_type']!r}: {error}. "
-            f"Expected the config.json that belongs to the checkpoint; correct it."
-        ) from error
     if (
         tasks.find(task).role == "encoder"
     ):  # of two halves this one alone, as most of its classes say
@@ -84,9 +79,9 @@ def build_meta(config: Mapping[str, Any], task: str, untied: Collection[str] = (
     )
     with _LargeOnMeta(), init_empty_weights(include_buffers=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = tasks.auto_class(task, parsed).from_config(
-            parsed, attn_implementation="eager", dtype=torch.float32
-        )
+        make = tasks.auto_class(task, parsed).from_config
+        with refusals_of(config):
+            model = make(parsed, attn_implementation="eager", dtype=torch.float32)
     model = model.eval()
     model.tie_weights()
     _untie(model, untied)

@@ -18,6 +18,7 @@ from transformers.utils import logging
 
 from qeff_zoo import plots
 from qeff_zoo.checkpoint import Checkpoint
+from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.disk.staging import publish, remove, staged_beside, write_durably
 from qeff_zoo.errors import PlanError, TrainingError
 from qeff_zoo.finetuning import devices, models, rows, trainers
@@ -153,7 +154,7 @@ class _Run:
         with args.main_process_first(local=False):
             if args.process_index == 0:
                 self._prepare(resume)
-        made_by = json.loads((self.scratch / _MADE_BY).read_bytes())
+        made_by = json.loads(read_regular(self.scratch / _MADE_BY))
         self.checkpoint.fetch()
         model = models.load(
             self.config, self.checkpoint, self.tokenizer, self.device, made_by["data"]["labels"]
@@ -252,7 +253,7 @@ class _Run:
             self.folder.sweep()
             self.folder.begin(made_by, as_yaml(self.config))
             return
-        step = int(json.loads((found / "trainer_state.json").read_bytes())["global_step"])
+        step = int(json.loads(read_regular(found / "trainer_state.json"))["global_step"])
         self.folder.sweep(after=step)
         self.folder.forget(after=step)
 

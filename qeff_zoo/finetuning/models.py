@@ -19,7 +19,9 @@ from transformers import (
 )
 
 from qeff_zoo.checkpoint import Checkpoint, open_checkpoint, text
-from qeff_zoo.errors import TrainingError, UnsupportedModelError
+from qeff_zoo.checkpoint.config_faults import refusals_of
+from qeff_zoo.disk.regular import read_text
+from qeff_zoo.errors import TrainingError, Translating, UnsupportedModelError
 from qeff_zoo.finetuning.config import CLASSIFICATION, CPU, Config
 from qeff_zoo.finetuning.devices import Device
 from qeff_zoo.tasks import positions_of
@@ -76,13 +78,17 @@ def read_tokenizer(config: Config, checkpoint: Checkpoint) -> PreTrainedTokenize
     """
     folder = config.tokenizer_name or str(checkpoint.folder)
     text.require_bounded(Path(folder), folder)
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError, KeyError) as error:
-        raise TrainingError(
+
+    def refusal(
+        error: BaseException,
+    ) -> TrainingError:  # transformers and tokenizers raise anything
+        return TrainingError(
             f"Cannot read a tokenizer in {folder!r}: {' '.join(str(error).split())[:200]}. Expected tokenizer.json. "
             "Give --tokenizer-name."
-        ) from error
+        )
+
+    with Translating(refusal):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
     if not tokenizer.is_fast:
         raise TrainingError(
             f"The tokenizer in {folder!r} does not say which characters a token is of. Expected one with a "
@@ -131,12 +137,13 @@ def load(
         }
     # Weights that are not trained need no more bits than the forward pass has.
     half = config.use_peft and device.kind != CPU and device.autocast
-    model: PreTrainedModel = kind.from_pretrained(
-        checkpoint.folder,
-        dtype=device.autocast if half else torch.float32,
-        use_safetensors=True,
-        **facts,
-    )
+    with refusals_of(checkpoint.config):
+        model: PreTrainedModel = kind.from_pretrained(
+            checkpoint.folder,
+            dtype=device.autocast if half else torch.float32,
+            use_safetensors=True,
+            **facts,
+        )
     model.config.pad_token_id = tokenizer.pad_token_id
     model.name_or_path = str(
         checkpoint.folder
@@ -219,7 +226,7 @@ def name_base(adapter: Path, checkpoint: Checkpoint) -> None:
     if checkpoint.model_id is None or not (adapter / _ADAPTER).is_file():
         return
     for path in (adapter / _ADAPTER, adapter / "README.md"):
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         for here in (json.dumps(str(checkpoint.folder))[1:-1], str(checkpoint.folder)):
             text = text.replace(here, checkpoint.model_id)
         path.write_text(text, encoding="utf-8")

@@ -115,7 +115,7 @@ def _load(path: Path) -> Mapping[str, Any]:
 
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise PlanError(
             [f"Cannot read {str(path)!r}: {reason}. Expected a YAML file. Correct it, or the path."]

@@ -16,6 +16,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from qeff_zoo.disk.regular import read_regular, read_text
 from qeff_zoo.disk.staging import remove, settle, write_durably
 from qeff_zoo.errors import TrainingError
 from qeff_zoo.finetuning.config import LAST
@@ -95,7 +96,7 @@ class RunFolder:
         """Return what made the run; None for a folder without one."""
         path = self.path / _RUN
         try:
-            found = json.loads(path.read_bytes())
+            found = json.loads(read_regular(path))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -217,7 +218,7 @@ class RunFolder:
         """Return the log; a line that a kill cut short is none."""
         found = []
         if self.log.is_file():
-            for line in self.log.read_text(encoding="utf-8").splitlines():
+            for line in read_text(self.log).splitlines():
                 with suppress(ValueError):
                     found.append(json.loads(line))
         return found
@@ -231,7 +232,7 @@ class RunFolder:
 def is_whole(folder: Path) -> bool:
     """Tell whether all files of a checkpoint are there, as long as they were when it was finished."""
     try:
-        sizes = json.loads((folder / _COMPLETE).read_bytes())
+        sizes = json.loads(read_regular(folder / _COMPLETE))
         return all((folder / name).stat().st_size == size for name, size in sizes.items())
     except (OSError, ValueError):
         return False

@@ -7,7 +7,7 @@ Packages are never changed; what is learnt later, that one is bad or another is 
 The file is gzipped: a line of JSON, as `index.schema.json` says, and where somebody signed it a second line, the
 signature over the first.
 
-    {"schema": "qeff-index/2", "serial": 12,
+    {"schema": "qeff-index/2", "serial": 12, "remotes": ["hf://acme/zoo"],
      "packages": [{"path": "packages/ort-int4-…/0123456789abcdef", "manifest": <SHA-256>, "axes": {…}, …}, …],
      "notices": {path: {"state": "yanked", "reason": …, "instead": path}, …}}
 """
@@ -272,13 +272,18 @@ class Index:
         serial: Raised by every change, so that an older index is known for one.
         entries: One for each package, in the order of their publication.
         notices: By a package's path.
+        remotes: Canonical URLs of the remotes whose index it is; a signed one names them, so that no other remote's
+            takes its place. Older versions wrote none.
         signature: Over the index as it was read; a changed one has none.
+        warnings: What the trust policy lets pass of it, a sentence each.
     """
 
     serial: int = 0
     entries: tuple[Entry, ...] = ()
     notices: Mapping[str, Notice] = field(default_factory=lambda: MappingProxyType({}))
+    remotes: tuple[str, ...] = ()
     signature: bytes | None = field(default=None, compare=False, repr=False)
+    warnings: tuple[str, ...] = field(default=(), compare=False)
 
     def with_entry(self, entry: Entry) -> "Index":
         """Add a package, or replace what is said of it; the same index if it says so already."""
@@ -332,6 +337,7 @@ def encode(index: Index, sign: Sign | None = None) -> bytes:
             path: {name: value for name, value in asdict(notice).items() if value is not None}
             for path, notice in index.notices.items()
         },
+        **({"remotes": list(index.remotes)} if index.remotes else {}),
     }
     text = _dump(content)
     lines = [text] if sign is None else [text, sign(text)]
@@ -380,7 +386,8 @@ def decode(content: bytes, *, known: bool = False) -> Index:
     if len({entry.path for entry in entries}) != len(entries):
         raise _malformed("it lists one path twice")
     notices = {path: Notice(**notice) for path, notice in found["notices"].items()}
-    return Index(found["serial"], entries, MappingProxyType(notices), signature)
+    remotes = tuple(found.get("remotes", ()))
+    return Index(found["serial"], entries, MappingProxyType(notices), remotes, signature)
 
 
 def _entry(package: dict[str, Any]) -> Entry:

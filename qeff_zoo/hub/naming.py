@@ -11,9 +11,18 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from qeff_zoo.disk.regular import open_regular
 from qeff_zoo.hub.index import Notice, package_path
 from qeff_zoo.identity import is_key
-from qeff_zoo.package.manifest import MANIFEST_LIMIT, MANIFEST_NAME, Manifest, parse, problems
+from qeff_zoo.package.manifest import (
+    MANIFEST_LIMIT,
+    MANIFEST_NAME,
+    Manifest,
+    base_name,
+    parse,
+    problems,
+    source_in,
+)
 
 _DIGITS = 8
 _NAMED = re.compile(r"(?:(?:packages/)?([^/·\s]+)(?:/|\s*·\s*))?(?:qz1-)?([0-9a-f]{8,64})")
@@ -81,12 +90,16 @@ def ambiguity(reference: str, names: Iterable[str]) -> str:
 def is_called(reference: str, manifest: Manifest) -> bool:
     """Tell whether a reference names a package by its model, or as `is_named` says.
 
+    What a package calls itself counts only where it was made from a checkpoint of that name.
+
     Args:
         reference: As a user gives it.
         manifest: The package's, checked.
     """
-    key = manifest["build_key"]
-    return reference == manifest["name"] or is_named(reference, package_path(manifest), key)
+    name = base_name(manifest)
+    if reference == manifest["name"] and source_in(manifest).get("model_id", name) == name:
+        return True
+    return is_named(reference, package_path(manifest), manifest["build_key"])
 
 
 def is_at(reference: str, folder: Path) -> bool:
@@ -119,7 +132,7 @@ def name_at(folder: Path) -> str:
 
 def _manifest(folder: Path) -> Manifest | None:
     """Read what a package says of itself, whatever became of its files; None if it is not a right manifest."""
-    with suppress(OSError, ValueError), (folder / MANIFEST_NAME).open("rb") as file:
+    with suppress(OSError, ValueError), open_regular(folder / MANIFEST_NAME) as file:
         manifest: Manifest = parse(file.read(MANIFEST_LIMIT))
         return None if problems(manifest) else manifest
     return None

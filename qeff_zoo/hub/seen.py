@@ -10,9 +10,10 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError, TrustError
 from qeff_zoo.hub import trust
@@ -42,7 +43,7 @@ class Seen:
 def recall(url: str) -> Seen | None:
     """Return what a remote said last; None if nothing complete is kept."""
     try:
-        head, _, content = _file(url).read_bytes().partition(b"\n")
+        head, _, content = read_regular(_file(url)).partition(b"\n")
         facts = json.loads(head)
         if (
             facts["url"] == canonical(url)
@@ -67,38 +68,46 @@ def accept(url: str, seen: Seen) -> Seen:
         TrustError: It is older than what was seen before.
     """
     before = recall(url)  # anew, since another process may have seen more meanwhile
-    refuse_older(url, seen.index, before)
+    refuse_older(url, seen, before)
     if seen != before:
         _remember(url, seen)
     return seen
 
 
-def refuse_older(url: str, index: Index, before: Seen | None) -> None:
+def refuse_older(url: str, seen: Seen, before: Seen | None) -> None:
     """Refuse an index that is older than what was seen before, or that cannot follow it.
 
     Args:
         url: The remote's.
-        index: What it gave.
+        seen: What it gave.
         before: What `recall` gave.
 
     Raises:
-        TrustError: It is older, or another one of the same serial, or no longer signed.
+        TrustError: It is older, or another one of the same serial, or no longer signed, or by somebody else.
     """
     if before is None:
         return
-    known = before.index
+    index, known = seen.index, before.index
     if index.serial < known.serial:
         why = f"one of {known.serial} was seen before: it was rolled back, which would hide what became known since"
     elif index.serial == known.serial and index != known:
         why = "another one of the same serial was seen before: somebody shows each of us something else"
-    elif known.signature and not index.signature and policy(url).mode != OFF:
-        why = "is not signed, and the one that was seen before is: somebody else wrote it"
+    elif _is_less(url, seen, before):
+        why = "is not signed as the one that was seen before is: somebody else wrote it"
     else:
         return
     raise TrustError(
         f"The index of {url!r} has serial {index.serial}, and {why}. Expected {known.serial} or more, from the same "
         f"hands. Ask who keeps the remote; if it was begun anew on purpose, remove {str(_file(url))!r}."
     )
+
+
+def _is_less(url: str, seen: Seen, before: Seen) -> bool:
+    """Tell whether less is proved of an index than of the one that was seen before."""
+    if before.index.signature is None or policy(url).mode == OFF:
+        return False
+    ranks = [trust.vouches(url, each.content, each.index) for each in (seen, before)]
+    return ranks[0] < ranks[1]
 
 
 def _remember(url: str, seen: Seen) -> None:
@@ -127,8 +136,7 @@ def offline_index(url: str) -> Seen:
         RemoteError: It was never asked before.
     """
     if seen := recall(url):
-        trust.check_index(url, seen.content, signed=seen.index.signature is not None)
-        return seen
+        return _checked(url, seen)
     raise RemoteError(
         f"{url!r} cannot be asked offline, and its index was not seen before. Expected a remote that was asked once. "
         "Run the command once with a connection."
@@ -147,9 +155,14 @@ def newest(url: str, fetch: Callable[[Seen | None], Seen | None]) -> Seen | None
     """
     before = recall(url)
     seen = fetch(before)
-    if seen:
-        trust.check_index(url, seen.content, signed=seen.index.signature is not None)
-    return accept(url, seen) if seen and seen != before else seen
+    if seen is None:
+        return None
+    seen = _checked(url, seen)
+    return accept(url, seen) if seen != before else seen
+
+
+def _checked(url: str, seen: Seen) -> Seen:
+    return replace(seen, index=trust.check_index(url, seen.content, seen.index))
 
 
 def is_first_pull(url: str) -> bool:

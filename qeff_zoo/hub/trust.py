@@ -13,12 +13,14 @@ the extra `sign` is needed, is verified when it claims a key or an identity that
 
 import base64
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import TrustError
-from qeff_zoo.hub.index import SIGNED_NAME, Sign, parts
+from qeff_zoo.hub.index import SIGNED_NAME, Index, Sign, parts
 from qeff_zoo.hub.policy import OFF, REQUIRE, Policy, policy
 from qeff_zoo.hub.signatures import (
     claims_identity,
@@ -28,6 +30,7 @@ from qeff_zoo.hub.signatures import (
     verify_with_identity,
     verify_with_key,
 )
+from qeff_zoo.hub.urls import is_named
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_LIMIT, MANIFEST_NAME, SIGNATURE_NAME, parse
 from qeff_zoo.store.origins import Origin, Provenance
@@ -75,25 +78,54 @@ def check(
     return _unknown(policy, f"is signed by a key that is not pinned, {key!r}")
 
 
-def check_index(url: str, content: bytes, *, signed: bool) -> None:
-    """Check an index against the policy for its remote: where a key is pinned, somebody must have signed it.
+def check_index(url: str, content: bytes, index: Index, required: Policy | None = None) -> Index:
+    """Check an index against the policy for its remote: where a key is pinned, its owner signed it, for this remote.
 
     Args:
         url: The remote's.
         content: The bytes of the index's file.
-        signed: Whether it has a signature.
+        index: What they say.
+        required: The policy; None for that of the settings.
+
+    Returns:
+        The index, with what the policy lets pass as its warnings.
 
     Raises:
-        TrustError: The policy refuses it; or its signature is not genuine.
+        TrustError: The policy refuses it; its signature is not genuine; or it is another remote's.
     """
-    chosen = policy(url)
-    if not signed and not (chosen.mode == REQUIRE and chosen.keys):
-        return
+    chosen = required or policy(url)
+    if chosen.mode == OFF or (index.signature is None and not chosen.keys):
+        return replace(index, warnings=())
     text, signature = parts(content)
     try:
-        check(text, signature, chosen, SIGNED_NAME)
+        warnings = check(text, signature, chosen, SIGNED_NAME)
+        if signature and chosen.pins_somebody and not warnings:
+            warnings = _misplaced(url, index, chosen)
     except TrustError as error:
         raise TrustError(f"The index of {url!r} is refused. {error}") from error
+    return replace(index, warnings=tuple(f"The index of {url}: {text}" for text in warnings))
+
+
+def _misplaced(url: str, index: Index, policy: Policy) -> list[str]:
+    """Check that an index is of the remote that it was read from: its signature is over the names of its remotes."""
+    if is_named(url, index.remotes):
+        return []
+    if index.remotes:
+        raise TrustError(
+            f"It is signed for {', '.join(index.remotes)}: another remote's was put in place of its own, and may hide "
+            "what became known. Expected one for this URL. Tell who keeps the remote; `served_at` names "
+            "its other URLs."
+        )
+    return _unknown(policy, "is signed, but does not name its remote, as an older version wrote it")
+
+
+def vouches(url: str, content: bytes, index: Index) -> int:
+    """Rank what is proved of an index: 2 if one who is pinned signed it for its remote, 1 if it is signed, else 0."""
+    try:
+        check_index(url, content, index, replace(policy(url), mode=REQUIRE))
+    except TrustError:
+        return 1 if index.signature else 0
+    return 2 if index.signature else 0
 
 
 def policy_for(origin: Provenance | None) -> Policy:
@@ -108,7 +140,7 @@ def read_signed(folder: Path) -> tuple[bytes, bytes | None]:
         folder: Of the package.
     """
     note = folder / SIGNATURE_NAME
-    return (folder / MANIFEST_NAME).read_bytes(), note.read_bytes() if note.is_file() else None
+    return read_regular(folder / MANIFEST_NAME), read_regular(note) if note.is_file() else None
 
 
 def _check_identities(content: bytes, signature: bytes, policy: Policy, name: str) -> list[str]:
@@ -212,7 +244,7 @@ def sign(package: Package, *, key: Path | None) -> Path:
     Raises:
         TrustError: The key cannot be used, or Sigstore not be reached.
     """
-    manifest = (package.path / MANIFEST_NAME).read_bytes()
+    manifest = read_regular(package.path / MANIFEST_NAME)
     if key is None:
         signature = sign_keyless(manifest, package.build_key)
     else:

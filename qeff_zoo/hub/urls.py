@@ -5,11 +5,14 @@ In: a remote's URL. Out: the one form of it that is remembered and compared.
 """
 
 import posixpath
+import re
+from collections.abc import Collection
 from urllib.parse import quote, unquote, urlsplit
 
 HUB = "hf://"
 _INSECURE = "insecure+"
 _PORTS = {"http": 80, "https": 443}
+_OF_COMMIT = re.compile(rf"({HUB}[^@]+)@[0-9a-f]{{40}}")
 
 
 def canonical(url: str) -> str:
@@ -34,3 +37,15 @@ def unpinned(url: str) -> str:
         url: Of a remote.
     """
     return canonical(url.partition("@")[0] if url.startswith(HUB) else url)
+
+
+def is_named(url: str, remotes: Collection[str]) -> bool:
+    """Tell whether a remote is one of those that an index names. A commit may be of any branch of its repository.
+
+    Args:
+        url: Of the remote.
+        remotes: Canonical URLs.
+    """
+    if commit := _OF_COMMIT.fullmatch(canonical(url)):
+        return commit[1] in map(unpinned, remotes)
+    return canonical(url) in remotes

@@ -17,7 +17,7 @@ from qeff_zoo.hub.trust import check, policy_for, read_signed
 from qeff_zoo.hub.urls import unpinned
 from qeff_zoo.package import Package
 from qeff_zoo.store import Store
-from qeff_zoo.store.origins import BuiltHere, Origin, Provenance
+from qeff_zoo.store.origins import BuiltHere, Origin, Provenance, read_origin
 
 
 def require_usable(package: Package, store: Store) -> list[str]:
@@ -34,7 +34,7 @@ def require_usable(package: Package, store: Store) -> list[str]:
         TrustError: The policy refuses it; its signature is not genuine; or it is known to be bad.
     """
     warnings = require_trusted(package, store)
-    notice = _notice(_origin(package, store))
+    notice = known_notice(package, store)
     if notice is None:
         return warnings
     if notice.state == "known_bad":
@@ -54,10 +54,14 @@ def require_trusted(package: Package, store: Store) -> list[str]:
 
 
 def is_as_good_as_ours(package: Package, store: Store) -> bool:
-    """Tell whether a package saves a build: it was built here, or is signed by one whom the policy pins."""
-    origin = _origin(package, store)
-    if isinstance(origin, BuiltHere):
+    """Tell whether a package saves a build, and is published as ours: built here, or signed by one who is pinned.
+
+    A copy in another folder was built here if the store has a package that was, of the same files but for evidence.
+    """
+    ours = store.lookup(package.build_key) if store.is_built_here(package.build_key) else None
+    if ours and _content(ours) == _content(package):
         return True
+    origin = _origin(package, store)
     chosen = policy_for(origin)
     if not chosen.pins_somebody:
         return False
@@ -69,6 +73,12 @@ def is_as_good_as_ours(package: Package, store: Store) -> bool:
     return True
 
 
+def _content(package: Package) -> dict[str, str]:
+    """Return the digests of all files that a validation does not write."""
+    files = package.manifest["files"]
+    return {file["path"]: file["digest"] for file in files if file["role"] != "evidence"}
+
+
 def _origin(package: Package, store: Store) -> Provenance | None:
     """Say where a package is from; nobody knows that of a copy outside of the store, whatever note lies there."""
     if package.path != store.folder(package.build_key):
@@ -76,9 +86,22 @@ def _origin(package: Package, store: Store) -> Provenance | None:
     return store.origin(package.build_key)
 
 
-def _notice(origin: Provenance | None) -> Notice | None:
-    """Return what the remote that a package came from said of it last."""
-    if not isinstance(origin, Origin):
-        return None
+def known_notice(package: Package, store: Store) -> Notice | None:
+    """Return what the remote that a package came from said of it last; its own note is believed against it alone.
+
+    Args:
+        package: Of the store, or of any folder.
+        store: Of this machine.
+    """
+    origin = _origin(package, store) or read_origin(package.path)
+    return notice_of(origin) if isinstance(origin, Origin) else None
+
+
+def notice_of(origin: Origin) -> Notice | None:
+    """Return what a remote said last of a package; nobody is asked.
+
+    Args:
+        origin: Where the package is from.
+    """
     known = seen.recall(unpinned(origin.url)) or seen.recall(origin.url)
     return known.index.notices.get(origin.path) if known else None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError, ZooError
 from qeff_zoo.media import image_rules as rules
 from qeff_zoo.media import patch_rules
@@ -412,7 +413,7 @@ def read_image_processor(
     for file in FILES:
         if path := files.get(file):
             try:
-                documents[file] = json.loads(path.read_text(encoding="utf-8"))
+                documents[file] = json.loads(read_text(path))
             except ValueError as error:
                 raise CheckpointError(
                     f"Cannot read {path}: it is not JSON ({error}). Expected a processor's settings. Get it again."
@@ -424,7 +425,7 @@ def read_image_processor(
         if file == FILES[-1] or "image_processor" in document
     ]
     if not found and (path := files.get(_OF_TIMM)):
-        by_timm = json.loads(path.read_text(encoding="utf-8")).get("pretrained_cfg")
+        by_timm = json.loads(read_text(path)).get("pretrained_cfg")
         if isinstance(by_timm, dict):
             found = [rules.settings_of_timm(by_timm)]
     if not found:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 from qeff_zoo.media import frame_rules
 from qeff_zoo.media.crops import frames_as_crops
@@ -396,7 +397,7 @@ def _read(folder: Path) -> tuple[Mapping[str, Any], Path] | None:
     ):
         if not (folder / file).is_file():
             continue
-        document = json.loads((folder / file).read_text(encoding="utf-8"))
+        document = json.loads(read_text(folder / file))
         if document := document.get(part) if part else document:
             return document, folder / file
     return None

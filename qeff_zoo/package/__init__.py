@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.disk.digests import Progress
+from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.disk.staging import settle, write_durably
 from qeff_zoo.errors import PackageError
 from qeff_zoo.identity import build_key, canonical, tree_digest
@@ -252,7 +253,7 @@ def _write_specializations(path: Path, specializations: list[Mapping[str, Any]])
     content = {"specializations": specializations}
     if not path.exists():
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    elif json.loads(path.read_bytes()) != content:
+    elif json.loads(read_regular(path)) != content:
         raise PackageError(
             f"{str(path)!r} disagrees with the manifest's specializations; expected the same "
             "list. Write one of them from the other."
@@ -268,7 +269,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         if info.st_size > MANIFEST_LIMIT:
             size = f"{MANIFEST_NAME} has {info.st_size} bytes, more than {MANIFEST_LIMIT}"
             raise _damaged(folder, [size])
-        manifest = parse(path.read_bytes())
+        manifest = parse(read_regular(path))
     except (FileNotFoundError, NotADirectoryError):
         if (folder / PREPARED).is_file():
             raise PackageError(

@@ -16,6 +16,7 @@ import jinja2.nodes
 import jinja2.parser
 from jinja2.ext import Extension, loopcontrols
 
+from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package.manifest import shortened
 from qeff_zoo.runtime.template_sandbox import Sandbox
@@ -67,7 +68,7 @@ class ChatTemplate:
         older = read_json(folder / "chat_template.json")  # of processors
         source = older.get("chat_template", config.get("chat_template"))
         if file.is_file():
-            source = file.read_text(encoding="utf-8")
+            source = read_text(file)
         if isinstance(source, list):  # several, by name
             source = {entry["name"]: entry["template"] for entry in source}.get("default")
         if not source:

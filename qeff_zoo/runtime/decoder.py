@@ -252,6 +252,23 @@ class Decoder:
             if name in self._written
         }
 
+    def fits(self, saved: Mapping[str, Array], length: int) -> bool:
+        """Tell whether states are those that `save` returns of so many tokens.
+
+        Args:
+            saved: States that come from elsewhere.
+            length: Tokens of the stretch.
+        """
+
+        def shape(name: str) -> tuple[int, ...]:
+            _, heads, *rest = self.states[name].shape
+            return (heads, length, *rest[1:]) if name in self._growing else (heads, *rest)
+
+        return saved.keys() == set(self._written) and all(
+            (one.dtype, one.shape) == (self.states[name].dtype, shape(name))
+            for name, one in saved.items()
+        )
+
     def restore(self, row: int, start: int, saved: Mapping[str, Array], *, latest: bool) -> None:
         """Write what `save` returned into a row.
 

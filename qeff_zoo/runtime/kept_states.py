@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """States of stretches of tokens, kept by key up to a budget of memory; also on disk, where they outlive a process.
 
-A file is a mark, the length of its JSON in 8 bytes, the JSON, the arrays, and a digest of all that. The JSON says which
-package, precision and layout the states are of, and what computed them: states of anything else are never used.
+A file is a mark, the length of its JSON in 8 bytes, the JSON, the arrays, and a digest of all that, keyed with a secret
+of the folder. The JSON says which package, precision and layout the states are of, and what computed them: states of
+anything else are never used, nor those that somebody else wrote, who cannot read the secret.
 """
 
 import hashlib
 import json
 import logging
+import os
 import re
 import secrets
 import time
@@ -20,6 +22,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package.description import human_size
 from qeff_zoo.runtime.memory import available_memory
@@ -28,7 +31,10 @@ from qeff_zoo.runtime.program import Array
 States: TypeAlias = dict[str, Array]
 
 _SPARE = 128 << 20  # bytes of memory that are left to others
-_MARK, _LENGTH, _DIGEST = b"QZSTATE1", 8, 32
+_MARK, _LENGTH, _DIGEST = b"QZSTATE2", 8, 32
+_SECRET, _SECRET_BYTES = "secret", 32
+#: Permissions that let others change what is in a folder, or read a secret.
+_CHANGES, _READS = 0o022, 0o077
 _NAME = re.compile(r"[0-9a-f]{64}\.states")
 _ABANDONED = 600.0  # seconds after which a file that is not whole is nobody's
 _LOG = logging.getLogger(__name__)
@@ -42,7 +48,7 @@ class StateFiles:
         terms: What states are of, as JSON values.
 
     Raises:
-        GenerationError: There cannot be such a folder.
+        GenerationError: There cannot be such a folder, or others may write to it.
     """
 
     def __init__(self, folder: Path, terms: Mapping[str, Any]) -> None:
@@ -50,7 +56,10 @@ class StateFiles:
         text = json.dumps(self._terms, sort_keys=True).encode()
         self._folder = folder / hashlib.sha256(text).hexdigest()[:16]
         try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for place in (folder, self._folder):
+                place.mkdir(parents=True, exist_ok=True, mode=0o700)
+                _require_ours(place, _CHANGES)
+            self._secret = _secret(folder / _SECRET)
             entries = list(self._folder.iterdir())
         except OSError as error:
             raise GenerationError(
@@ -65,7 +74,7 @@ class StateFiles:
         """Return what has a key; None, and a word about it, where the file is damaged or of something else."""
         path = self._path(key)
         try:
-            content = path.read_bytes()
+            content = read_regular(path)
             states = self._unpacked(content, key)
         except FileNotFoundError:  # another process has dropped it
             return None
@@ -126,15 +135,16 @@ class StateFiles:
         head = json.dumps({"key": key.hex(), "terms": self._terms, "states": shapes}).encode()
         parts = [_MARK, len(head).to_bytes(_LENGTH, "big"), head]
         parts += [np.ascontiguousarray(states[name]).tobytes() for name in shapes]
-        digest = hashlib.blake2b(digest_size=_DIGEST)
+        digest = hashlib.blake2b(digest_size=_DIGEST, key=self._secret)
         for part in parts:
             digest.update(part)
         return [*parts, digest.digest()]
 
     def _unpacked(self, content: bytes, key: bytes) -> States:
         whole, digest = content[:-_DIGEST], content[-_DIGEST:]
-        if hashlib.blake2b(whole, digest_size=_DIGEST).digest() != digest:
-            raise ValueError("it is damaged")
+        expected = hashlib.blake2b(whole, digest_size=_DIGEST, key=self._secret).digest()
+        if not secrets.compare_digest(expected, digest):
+            raise ValueError("it is damaged, or somebody else wrote it")
         begin = len(_MARK) + _LENGTH
         at = begin + int.from_bytes(whole[len(_MARK) : begin], "big")
         head = json.loads(whole[begin:at])
@@ -147,6 +157,41 @@ class StateFiles:
             states[name] = np.frombuffer(whole, dtype, count, at).reshape(shape)
             at += states[name].nbytes
         return states
+
+
+def _secret(path: Path) -> bytes:
+    """Return the secret of a folder, made when it is absent; one that others may read or have written is refused."""
+    with suppress(FileExistsError):
+        scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        try:
+            scratch.touch(0o600, exist_ok=False)
+            scratch.write_bytes(secrets.token_bytes(_SECRET_BYTES))
+            os.link(scratch, path)  # the first of several processes makes it, whole
+        finally:
+            scratch.unlink(missing_ok=True)
+    _require_ours(path, _READS)
+    secret = read_regular(path)
+    if len(secret) != _SECRET_BYTES:
+        raise GenerationError(
+            f"{str(path)!r} has {len(secret)} bytes; expected the {_SECRET_BYTES} of a secret. Remove it; "
+            "what was kept is computed again."
+        )
+    return secret
+
+
+def _require_ours(path: Path, forbidden: int) -> None:
+    """Refuse what another user owns, or may write to or read: states are answers to come, and prompts that were."""
+    facts = path.stat()
+    if facts.st_uid != os.geteuid():
+        found = f"it belongs to user {facts.st_uid}"
+    elif facts.st_mode & forbidden:
+        found = f"its mode is {facts.st_mode & 0o777:o}, so that others may change or read it"
+    else:
+        return
+    raise GenerationError(
+        f"Cannot keep the prefix cache in {str(path)!r}: {found}. Expected a folder of this user alone. Run `chmod -R "
+        "go-rwx` on it if nobody else has written there, or change prefix_cache_dir."
+    )
 
 
 @dataclass
@@ -215,6 +260,11 @@ class KeptStates:
         for key in reversed(keys):
             if key in self._kept:
                 self._kept.move_to_end(key)
+
+    def drop(self, key: bytes) -> None:
+        """Drop what cannot be used, and say so."""
+        _LOG.warning("States of %s have another shape or type, and are computed again.", key.hex())
+        self._drop(key)
 
     def _add(self, key: bytes, kept: _Kept) -> None:
         self._kept[key] = kept

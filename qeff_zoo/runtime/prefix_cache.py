@@ -168,6 +168,9 @@ class PrefixCache:
         first = last = done // self.block
         found = []
         while last < len(keys) and (states := self.kept.get(keys[last])) is not None:
+            if not self._decoder.fits(states, self.block):
+                self.kept.drop(keys[last])
+                break
             found.append(states)
             last += 1
         for place, states in enumerate(found, first):

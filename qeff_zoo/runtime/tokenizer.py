@@ -10,6 +10,7 @@ from typing import Any
 
 import tokenizers
 
+from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import GenerationError, PackageError, Translating, is_panic
 from qeff_zoo.text_growth import excess
 
@@ -312,7 +313,7 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_regular(path))
     except (OSError, RecursionError, ValueError) as error:
         raise _damaged(str(path), error) from error
     if not isinstance(content, dict):

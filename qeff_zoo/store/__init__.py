@@ -13,6 +13,7 @@ locks: each process works in a folder of its own, and finishing is one rename.
     remotes/                what remotes said last
 """
 
+import errno
 import os
 import re
 import shutil
@@ -23,6 +24,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from qeff_zoo.disk.digests import DigestCache, Progress
+from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.disk.staging import publish, staged, staging_folders, sweep, write_durably
 from qeff_zoo.errors import PackageError, StoreError
 from qeff_zoo.package import Package
@@ -260,7 +262,7 @@ class Store:
             part: As for `remember_source`.
         """
         try:
-            place = Path(os.fsdecode(self._source_note(build_key, part).read_bytes()))
+            place = Path(os.fsdecode(read_regular(self._source_note(build_key, part))))
         except FileNotFoundError:
             return None
         return place if place.exists() else None
@@ -400,6 +402,8 @@ class Store:
         for entry in entries:
             try:
                 housekeeping.discard_entry(self._layout, entry)
+                if os.path.lexists(entry.path):  # what is removed at leisure meets no error
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             except OSError as error:
                 raise refused("remove", entry.path, error) from error
 

@@ -15,10 +15,11 @@ from qeff_zoo.errors import PackageError, StoreError
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME
 from qeff_zoo.store import Store, refused
+from qeff_zoo.store.origins import Origin, read_origin, write_origin
 
 
 def copy_out(package: Package, destination: Path) -> Package:
-    """Copy a package to a folder of the user's, where it appears whole or not at all.
+    """Copy a package to a folder of the user's, where it appears whole or not at all; one that was pulled says whence.
 
     Args:
         package: Any complete package.
@@ -38,6 +39,8 @@ def copy_out(package: Package, destination: Path) -> Package:
             for name in (*files, *beside, MANIFEST_NAME):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(package.path / name, folder / name)
+            if isinstance(origin := read_origin(package.path), Origin):
+                write_origin(folder, origin)
             publish(folder, target, target.parent, lambda: _has_copy(target, package))
     except OSError as error:
         raise refused("copy a package to", target, error) from error

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from qeff_zoo.disk.digests import Progress, sha256_file
 from qeff_zoo.disk.processes import used_paths
+from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.disk.staging import (
     abandoned,
     discard,
@@ -265,7 +266,7 @@ def keys_of_program(layout: Layout, key: str) -> Iterator[str]:
     """Name the packages whose manifest.json has a program of that key."""
     for folder in _children(layout.packages):
         with suppress(OSError):
-            if key.encode() in (folder / MANIFEST_NAME).read_bytes():
+            if key.encode() in read_regular(folder / MANIFEST_NAME):
                 yield folder.name
 
 
@@ -274,7 +275,7 @@ def files_by_digest(layout: Layout) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for folder in _children(layout.packages):
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-            for file in parse((folder / MANIFEST_NAME).read_bytes())["files"]:
+            for file in parse(read_regular(folder / MANIFEST_NAME))["files"]:
                 if not misplaced(folder, [file]):
                     digest = file["digest"].removeprefix("sha256:")
                     found.setdefault(digest, []).append(folder / file["path"])
@@ -294,7 +295,7 @@ def write_graph_index(folder: Path) -> None:
 def graph_problems(folder: Path, progress: Progress | None = None) -> list[str]:
     """Say what is wrong with a traced graph, which is small enough to be read whole each time."""
     try:
-        index = json.loads((folder / _INDEX_NAME).read_bytes())
+        index = json.loads(read_regular(folder / _INDEX_NAME))
         return [
             f"{name!r} is not what was stored"
             for name, (size, digest) in index.items()

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.package.manifest import MANIFEST_NAME
 
@@ -53,7 +54,7 @@ def read_origin(package: Path) -> Provenance | None:
         package: Its folder in the store; a note in any other folder proves nothing.
     """
     with suppress(OSError, ValueError, TypeError):
-        note = json.loads((package / _NOTE).read_bytes())
+        note = json.loads(read_regular(package / _NOTE))
         if note == _NOTE_OF_OURS:
             return BUILT_HERE
         origin = Origin(**note)

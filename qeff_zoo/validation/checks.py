@@ -12,6 +12,7 @@ from qeff_zoo import pipeline, registry, targets
 from qeff_zoo.api import find_package
 from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
 from qeff_zoo.choices import Request
+from qeff_zoo.disk.regular import is_here
 from qeff_zoo.errors import (
     AdapterError,
     CheckpointError,
@@ -92,7 +93,7 @@ def check(
         ExportError: A recipe needs packages that cannot be imported.
     """
     watch = Stopwatch(reporter or Silent())
-    if not Path(subject).exists() and registry.file_name(subject) in registry.list_model_types():
+    if not is_here(subject) and registry.file_name(subject) in registry.list_model_types():
         if checkpoint or adapters:
             given = "--checkpoint" if checkpoint else "--adapter"
             raise PackageError(

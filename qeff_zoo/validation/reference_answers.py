@@ -3,6 +3,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -111,19 +112,31 @@ class Reference:
             asked.write(json.dumps(request).encode())
         for _ in process.stdout:
             step(1)
-        if process.wait():
+        if code := process.wait():
             log = (self._folder / "log").read_text(encoding="utf-8", errors="replace")
-            raise _no_reference(request, log)
+            raise _no_reference(request, log, code)
         with np.load(self._folder / "answer.npz", allow_pickle=False) as answer:
             found = dict(answer)
         about = json.loads(str(found.pop("about")))
         return Answers(about=about, arrays=found)
 
 
-def _no_reference(request: Mapping[str, Any], log: str) -> ParityError:
-    last = (log.strip().splitlines() or ["it was killed"])[-1]
+def _no_reference(request: Mapping[str, Any], log: str, code: int) -> ParityError:
+    """Say why the process ended.
+
+    Args:
+        request: That it was to answer.
+        log: What it wrote on stderr.
+        code: Its exit code; below 0 the signal that ended it.
+    """
+    if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        said = "its process was killed, as the kernel does where memory runs out."
+    elif code < 0:
+        said = f"its process ended with {signal.Signals(-code).name}."
+    else:
+        said = (log.strip().splitlines() or [f"its process ended with {code}."])[-1]
     return ParityError(
-        f"The reference for {request['checkpoint']!r} does not run: {last} Expected transformers "
-        "to load the checkpoint in float32 and run it. Free memory if it was killed, or build "
+        f"The reference for {request['checkpoint']!r} does not run: {said} Expected transformers to load the "
+        "checkpoint in float32, 4 bytes for each parameter, and run it. Free memory if it was killed, or build "
         "with --no-validate and validate on a larger machine."
     )

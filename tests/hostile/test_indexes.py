@@ -3,13 +3,15 @@
 
 import gzip
 import json
+import os
+import shutil
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from remote_builder import make, write_remote
+from remote_builder import make, signing, write_remote
 from signing_keys import KeyPair, make_pair
 
 from qeff_zoo import cli
@@ -19,9 +21,11 @@ from qeff_zoo.hub.index import INDEX_NAME, SERIAL_LIMIT, Index, Notice, decode, 
 from qeff_zoo.hub.publish.notice import publish_notice
 from qeff_zoo.hub.pull import pull
 from qeff_zoo.hub.remotes import open_remote
+from qeff_zoo.hub.remotes.protocol import changed
 from qeff_zoo.hub.trust import index_signer
-from qeff_zoo.hub.urls import canonical
+from qeff_zoo.hub.urls import canonical, is_named
 from qeff_zoo.package import Package
+from qeff_zoo.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +49,7 @@ def shown(zoo: Path) -> Index:
 
 
 def put(zoo: Path, index: Index, key: Path | None = None) -> None:
-    (zoo / INDEX_NAME).write_bytes(encode(index, index_signer(key) if key else None))
+    (zoo / INDEX_NAME).write_bytes(encode(*signing(index, key, zoo.as_uri())))
 
 
 def ask(zoo: Path, ending: str = "") -> Index:
@@ -134,7 +138,7 @@ def test_an_index_is_signed_where_a_key_is_pinned(zoo: Path, pair: KeyPair, tmp_
     with pytest.raises(TrustError, match="is signed by a key that is not pinned"):
         ask(zoo)
     put(zoo, index, pair.private)
-    assert ask(zoo) == index
+    assert ask(zoo).entries == index.entries
     _, _, signature = gzip.decompress((zoo / INDEX_NAME).read_bytes()).partition(b"\n")
     text = gzip.decompress(encode(replace(index, serial=9)))
     (zoo / INDEX_NAME).write_bytes(gzip.compress(text + b"\n" + signature))
@@ -159,7 +163,7 @@ def test_a_signature_is_not_taken_away(zoo: Path, pair: KeyPair) -> None:
     with pytest.raises(PublishError, match="is signed; expected a signature over the next one"):
         publish_notice(zoo.as_uri(), entry.path, "yanked", reason="typo")
     put(zoo, replace(index, serial=9))
-    with pytest.raises(TrustError, match="is not signed, and the one that was seen before is"):
+    with pytest.raises(TrustError, match="is not signed as the one that was seen before is"):
         ask(zoo)
 
 
@@ -170,6 +174,109 @@ def test_notices_of_a_signed_index_are_signed(zoo: Path, pair: KeyPair) -> None:
     yank = ["yank", zoo.as_uri(), entry.path, "--reason", "typo"]
     assert cli.main([*yank, "--sign-with", str(pair.private)]) == 0
     assert ask(zoo).notices[entry.path].reason == "typo"
+
+
+# --- signed, of another remote, or by somebody else ------------------------------------------------
+
+
+@pytest.fixture
+def bad(zoo: Path, pair: KeyPair) -> str:
+    """Publish a signed notice that a package is bad, and give its path."""
+    put(zoo, shown(zoo), pair.private)
+    (entry,) = shown(zoo).entries
+    sign = index_signer(pair.private)
+    return publish_notice(zoo.as_uri(), entry.path, "known_bad", reason="wrong", sign=sign).path
+
+
+@pytest.mark.usefixtures("trusting", "bad")
+def test_an_index_of_another_channel_is_refused(
+    zoo: Path, pair: KeyPair, package: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same key signs both, and the other one does not say that the package is bad."""
+    write_remote(zoo.with_name("nightly"), package, serial=9, key=pair.private)
+    other = (zoo.with_name("nightly") / INDEX_NAME).read_bytes()
+    (zoo / INDEX_NAME).write_bytes(other)
+    assert cli.main(["pull", zoo.as_uri()]) == 1
+    assert "nightly: another remote's was put in place of its own" in capsys.readouterr().err
+    with pytest.raises(PublishError, match="somebody put another one's there"):
+        changed(zoo.as_uri(), decode(other), decode(other), index_signer(pair.private))
+
+
+def test_a_folder_is_served_under_the_urls_that_its_publisher_names(
+    zoo: Path, pair: KeyPair, trusting: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    served = ["https://Zoo.example/zoo/"]
+    settings = {"stores": [{"url": zoo.as_uri(), "served_at": served}]}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    monkeypatch.setenv("QEFF_ZOO_CONFIG", str(tmp_path / "config.json"))
+    (entry,) = shown(zoo).entries
+    monkeypatch.setenv("QEFF_ZOO_TRUST", "warn")  # the first signature
+    publish_notice(zoo.as_uri(), entry.path, "yanked", reason="x", sign=index_signer(pair.private))
+    index = shown(zoo)
+    assert index.remotes == (zoo.as_uri(), "https://zoo.example/zoo")
+    assert is_named("https://zoo.example:443/zoo", index.remotes)
+    assert not is_named("https://zoo.example/nightly", index.remotes)
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("hf://acme/zoo@main", True),
+        (f"hf://acme/zoo@{'0' * 40}", True),  # a commit, of whatever branch
+        ("hf://acme/zoo@dev", False),
+        (f"hf://acme/other@{'0' * 40}", False),
+        ("https://acme/zoo", False),
+    ],
+)
+def test_a_branch_is_a_remote_and_a_commit_is_of_any(url: str, named: bool) -> None:
+    assert is_named(url, ("hf://acme/zoo",)) == named
+
+
+@pytest.mark.usefixtures("trusting")
+def test_an_index_of_an_older_version_names_no_remote(
+    zoo: Path, pair: KeyPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (zoo / INDEX_NAME).write_bytes(encode(shown(zoo), index_signer(pair.private)))
+    with pytest.raises(TrustError, match="does not name its remote, as an older version wrote it"):
+        ask(zoo)
+    pins = json.loads(os.environ["QEFF_ZOO_TRUST"])
+    monkeypatch.setenv("QEFF_ZOO_TRUST", json.dumps({**pins, "mode": "warn"}))
+    (warning,) = ask(zoo).warnings
+    assert "does not name its remote" in warning
+    # Whatever is published next names it.
+    publish = {"reason": "typo", "sign": index_signer(pair.private)}
+    publish_notice(zoo.as_uri(), shown(zoo).entries[0].path, "yanked", **publish)
+    assert ask(zoo).warnings == ()
+
+
+@pytest.mark.parametrize("signed_by", [None, "stranger"])
+def test_an_index_by_somebody_else_is_never_used_without_a_word(
+    zoo: Path,
+    bad: str,
+    pair: KeyPair,
+    signed_by: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings = {"mode": "warn", "keys": [str(pair.public)]}
+    monkeypatch.setenv("QEFF_ZOO_TRUST", json.dumps(settings))
+    key = make_pair(tmp_path, signed_by).private if signed_by else None
+    genuine = shown(zoo)
+    shutil.rmtree(Store().root / "remotes")  # of a user who asks for the first time
+    put(zoo, replace(genuine, serial=99, notices={}), key)
+    said = "is signed by a key that is not pinned" if signed_by else "It is not signed"
+    for argv in (["resolve", zoo.as_uri()], ["ls", zoo.as_uri()], ["pull", zoo.as_uri()]):
+        cli.main(argv)
+        out, err = capsys.readouterr()
+        assert f"The index of {zoo.as_uri()}: It" in out + err
+        assert said in out + err
+    # And after one by the key that is pinned, it is not used at all.
+    put(zoo, replace(genuine, serial=100), pair.private)
+    assert ask(zoo).notices.keys() == {bad}
+    put(zoo, replace(genuine, serial=101, notices={}), key)
+    with pytest.raises(TrustError, match="is not signed as the one that was seen before is"):
+        ask(zoo)
 
 
 # --- costs ---------------------------------------------------------------------------------------

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server may redirect, but not to where more people can change what arrives, or see the user's token."""
 
+import ast
 from pathlib import Path
 
 import pytest
 from local_hub import LocalHub
 
-from qeff_zoo.errors import RemoteError
+from qeff_zoo.checkpoint import hub_access, open_checkpoint
+from qeff_zoo.errors import PublishError, RemoteError
 from qeff_zoo.hub.index import INDEX_NAME
+from qeff_zoo.hub.publish.plan import check_destination
 from qeff_zoo.hub.remotes import hub_api, open_remote
 from qeff_zoo.hub.remotes.http import _redirected
+from qeff_zoo.hub.resolve.lookup import commit_of
 
 HERE, AWAY, SAFE = "http://localhost:8000/a", "http://mirror.example/a", "https://host.example/a"
 
@@ -68,3 +72,32 @@ def test_the_token_is_for_one_scheme_host_and_port(monkeypatch: pytest.MonkeyPat
     for other in ("http://hub.example", "https://hub.example:8443", "https://cdn.hub.example",
                   "https://hub.example@other.example", "https://hub.example.other"):  # fmt: skip
         assert "authorization" not in hub_api.credentials(f"{other}/a")
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_no_token_goes_by_plain_http_to_another_machine(
+    far: bool, alice: LocalHub, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To this machine it does; here the Hub of the tests counts as one elsewhere."""
+    alice.commit("org/tiny", {"config.json": b'{"model_type": "llama"}', "tokenizer.json": b"{}"})
+    alice.commit("acme/zoo", {"README.md": b""})
+    if far:
+        monkeypatch.setattr(hub_access, "LOOPBACK", ())
+    alice.log.clear()
+    open_checkpoint("org/tiny", need_weights=False)
+    commit_of("org/tiny", "main")
+    assert open_remote("hf://acme/zoo").snapshot() is None
+    assert len(alice.log) > 3
+    assert {request.token for request in alice.log} == ({None} if far else {"hf_alice"})
+    if far:
+        with pytest.raises(PublishError, match=r"is reached by plain HTTP.* is not sent there"):
+            check_destination("acme/zoo")
+
+
+def test_every_call_of_the_hub_decides_about_the_token() -> None:
+    called = {"HfApi", "hf_hub_download", "snapshot_download", "build_hf_headers"}
+    for path in (Path(__file__).parents[2] / "qeff_zoo").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in called:
+                given = {word.arg: ast.unparse(word.value) for word in node.keywords}
+                assert "hub_token()" in given.get("token", ""), f"{path}:{node.lineno}"

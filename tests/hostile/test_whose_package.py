@@ -2,7 +2,9 @@
 """A stranger's package is never taken for one that was built here, and is used only as the trust policy lets it."""
 
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,11 @@ from remote_builder import entry_of, make, origin_of, write_remote
 from signing_keys import KeyPair, make_pair
 
 import qeff_zoo
-from qeff_zoo import pipeline
-from qeff_zoo.api import find_usable
-from qeff_zoo.errors import PublishError, TrustError
+from qeff_zoo import cli, pipeline
+from qeff_zoo.api import find_package, find_usable
+from qeff_zoo.errors import PackageError, PublishError, RemoteError, TrustError
 from qeff_zoo.hub import trust
-from qeff_zoo.hub.index import INDEX_NAME, decode
+from qeff_zoo.hub.index import INDEX_NAME, decode, encode
 from qeff_zoo.hub.publish.notice import publish_notice
 from qeff_zoo.hub.publish.plan import plan_publication
 from qeff_zoo.hub.pull.bundle import export_bundle
@@ -94,6 +96,41 @@ def test_it_is_not_published_as_ones_own(
         plan_publication(pulled, url)
     assert "It was pulled" not in str(refused.value)
     assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize("how", ["cp -r", "pull -o", "cp -r, without the note"])
+def test_a_copy_of_it_is_not_ones_own_either(
+    pulled: Package, how: str, remote: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy, ours = tmp_path / "copy", (tmp_path / "ours").as_uri()
+    if how == "pull -o":
+        assert cli.main(["pull", remote, "-o", str(copy)]) == 11  # nobody validated it
+    else:
+        shutil.copytree(pulled.path, copy)
+    assert Package.open(copy).unlisted() == []
+    if how.endswith("note"):
+        (copy / NOTE).unlink()
+    whence = "is from nobody knows where" if how.endswith("note") else f"was pulled from {remote}"
+    assert cli.main(["publish", str(copy), ours, "--dry-run"]) == 1
+    assert f"It {whence}" in capsys.readouterr().err
+    assert cli.main(["publish", str(copy), ours, "--dry-run", "--of-others"]) == 1  # unvalidated
+    assert whence not in capsys.readouterr().err
+
+
+def test_a_copy_of_what_was_built_here_is_ones_own(
+    models: Models, home: Path, tmp_path: Path
+) -> None:
+    ours = models.build(models.llama, home)
+    shutil.copytree(ours.path, tmp_path / "copy")
+    copy = Package.open(tmp_path / "copy").with_validation([], "none")  # as `validate` writes it
+    assert is_as_good_as_ours(copy, Store())
+    overwrite(copy.path / "tokenizer.json", b"{}")
+    changed = [
+        {**file, "digest": "sha256:" + "0" * 64} if file["path"] == "tokenizer.json" else file
+        for file in copy.manifest["files"]
+    ]
+    other = replace(copy, manifest={**copy.manifest, "files": changed})
+    assert not is_as_good_as_ours(other, Store())
 
 
 def test_without_a_whole_note_it_is_nobody_s(pulled: Package, tmp_path: Path) -> None:
@@ -174,6 +211,20 @@ def test_a_package_that_calls_itself_like_a_model_is_none_of_it(home: Path, tmp_
     assert len(look_up("stranger/other", Store()).candidates) == 1
 
 
+def test_a_display_name_stands_in_nobody_s_way(home: Path) -> None:
+    """A stranger's package has the name of ours, and was made from another model; or claims ours."""
+    spec = made_from({**SOURCE, "model_id": "stranger/other"})
+    theirs = kept("file:///elsewhere", spec=spec, name="org/tiny")
+    with pytest.raises(PackageError, match="No package at 'org/tiny'"):
+        find_package("org/tiny")
+    kept("file:///elsewhere", ctx_len=8192)
+    ours = kept(None)
+    assert find_package("org/tiny").path == ours.path
+    variant = "ort-int4-pl128-cl4096-bs1"  # theirs, too
+    assert find_package(variant).path == ours.path
+    assert find_package(theirs.build_key).path == theirs.path
+
+
 def test_an_unsigned_package_never_hides_a_signed_one(
     home: Path,
     tmp_path: Path,
@@ -230,3 +281,56 @@ def test_what_became_known_is_heard_before_every_use(
         export_bundle([pulled], pulled.path.parent / "x.tar")
     trusting(pair)
     assert not is_as_good_as_ours(pulled, Store())  # though its signer is pinned
+
+
+def test_what_is_known_bad_is_pulled_no_more(
+    pulled: Package, remote: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No remote is configured, so that only what its remote was last seen to say tells."""
+    zoo = Path(remote.removeprefix("file://"))
+    entry = decode((zoo / INDEX_NAME).read_bytes()).entries[0]
+    assert cli.main(["lock", remote, "-o", str(tmp_path / "lock")]) == 0
+    assert cli.main(["pull", remote, "-o", str(tmp_path / "copy")]) == 11  # nobody validated it
+    publish_notice(remote, entry.path, "known_bad", reason="wrong answers")
+    assert open_remote(remote).snapshot()
+    (zoo / INDEX_NAME).unlink()
+    capsys.readouterr()
+    for argv, code in (
+        (["pull", "llama"], 10),  # one can be built
+        (["pull", "llama", "--key", pulled.build_key[4:20]], 20),
+        (["pull", "--locked", str(tmp_path / "lock")], 11),  # exactly that one was asked for
+        (["run", pulled.build_key, "--prompt", "the"], 1),
+        (["run", str(tmp_path / "copy"), "--prompt", "the"], 1),
+    ):
+        found = cli.main(argv)
+        said = capsys.readouterr()
+        assert "known bad: wrong answers" in said.err, argv
+        assert found in (code, 20), (argv, said.err)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"license": "mit"},
+        {"finished": "2031-01-01T00:00:00Z"},
+        {"model_type": "gpt2"},
+        {"needs": {}},
+        {"tested": {"onnxruntime": "0.1"}},
+        {"signed": True},
+        {"size": 7},
+        {"validated": "task"},
+    ],
+    ids=lambda lie: next(iter(lie)),
+)
+@pytest.mark.parametrize("here", [False, True])
+def test_what_an_index_says_of_a_package_is_what_the_package_says(
+    lie: dict[str, Any], here: bool, home: Path, tmp_path: Path
+) -> None:
+    url = write_remote(tmp_path / "zoo", make(tmp_path / "package"))
+    if here:
+        pull(url)
+    index = decode((tmp_path / "zoo" / INDEX_NAME).read_bytes())
+    lying = replace(index, serial=9, entries=(replace(index.entries[0], **lie),))
+    (tmp_path / "zoo" / INDEX_NAME).write_bytes(encode(lying))
+    with pytest.raises(RemoteError, match=f"that its {next(iter(lie))} is|Cannot read .*sigstore"):
+        pull(url)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from qeff_zoo.checkpoint.hub_access import hub_token
 from qeff_zoo.errors import PublishError
 from qeff_zoo.hub.index import Index, Notice, Sign
 from qeff_zoo.hub.publish.card import card_upload
@@ -91,7 +92,7 @@ def _prepare(remote: HubRemote, publication: Publication) -> None:
     """Make the repository if it is not there, and see that nobody sees more than was planned."""
     from huggingface_hub import HfApi
 
-    api, private = HfApi(), publication.visibility == PRIVATE
+    api, private = HfApi(token=hub_token()), publication.visibility == PRIVATE
     if publication.creates:
         hub_call(
             f"make {remote.repo!r}",

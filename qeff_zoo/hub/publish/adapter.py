@@ -10,6 +10,8 @@ import re
 from pathlib import Path
 
 from qeff_zoo.adapters.reading import CONFIG, WEIGHTS, Adapter, open_adapter
+from qeff_zoo.checkpoint.hub_access import hub_token
+from qeff_zoo.disk.regular import is_here, read_text
 from qeff_zoo.errors import PublishError
 from qeff_zoo.hub.publish.card import CARD_NAME
 from qeff_zoo.hub.remotes import is_repository
@@ -20,7 +22,7 @@ _FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
 
 def is_adapter(folder: str) -> bool:
     """Tell whether somebody means an adapter: a folder with its configuration."""
-    return (Path(folder) / CONFIG).is_file()
+    return is_here(str(Path(folder, CONFIG)))
 
 
 def publish_adapter(
@@ -53,7 +55,7 @@ def publish_adapter(
             "an adapter is found by its model. Name one, or copy the folder."
         )
     model = adapter.base
-    if not is_repository(model) or Path(model).exists():
+    if not is_repository(model) or is_here(model):
         raise PublishError(
             f"Cannot publish the adapter {folder!r}: {CONFIG} says that it is for {model!r}; expected a model of the "
             "Hub, org/name, so that others find what takes it. Train it on the model of the Hub, or name that in "
@@ -62,7 +64,7 @@ def publish_adapter(
     text = card(adapter, model)
     if dry_run:
         return text
-    api = HfApi(library_name="qeff-zoo")
+    api = HfApi(library_name="qeff-zoo", token=hub_token())
     hub_call(
         f"make {repository!r}",
         lambda: api.create_repo(repository, private=private, exist_ok=True),
@@ -86,7 +88,7 @@ def card(adapter: Adapter, model: str) -> str:
         model: Hub id of its base.
     """
     path = adapter.folder / CARD_NAME
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    text = read_text(path, errors="replace") if path.is_file() else ""
     found = _FRONT.match(text)
     about = f"# An adapter (LoRA) of {model}\n"
     body = text[found.end() :].strip() if found else text.strip()

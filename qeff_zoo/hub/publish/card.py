@@ -10,6 +10,8 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
 
 from qeff_zoo.hub.index import Entry, Index
 from qeff_zoo.hub.publish.gate import KNOWN
@@ -23,7 +25,10 @@ _LIMIT = 1 << 20
 _BEGIN = "<!-- packages: written by qeff-zoo publish -->"
 #: It ends with a digest of what was written around it, which shows whether somebody else wrote there.
 _END = "<!-- /packages {} -->"
-_SECTION = re.compile(rf"{re.escape(_BEGIN)}.*?{_END.format('([0-9a-f]{16})')}", re.DOTALL)
+#: A mark in a text of others is escaped, and is none.
+_SECTION = re.compile(
+    rf"(?<!\\){re.escape(_BEGIN)}.*?(?<!\\){_END.format('([0-9a-f]{16})')}", re.DOTALL
+)
 _NOT_OURS = "0" * 16
 #: What each level of validation says.
 _LEVELS = {
@@ -88,7 +93,10 @@ def _around(index: Index) -> tuple[str, str]:
 
 
 def _front_matter(index: Index) -> str:
-    """Write what the Hub reads. Every value is written as JSON, which is YAML that cannot be misread."""
+    """Write what the Hub reads. Every value is written as JSON, which is YAML that cannot be misread.
+
+    No value holds a mark of ours: `<` is escaped, as wherever else a text is not written by `_plain`.
+    """
     entries = index.entries
     bases = [model for model in index.models if model.count("/") == 1]
     tasks = {str(entry.axes.get("task")) for entry in entries}
@@ -101,7 +109,7 @@ def _front_matter(index: Index) -> str:
         "pipeline_tag": (find(tag).tag if tag in NAMES else "") or tag,
         "tags": sorted({"qeff-zoo", *(str(entry.axes["target"]) for entry in entries)}),
     }
-    lines = [f"{name}: {json.dumps(value)}" for name, value in facts.items() if value]
+    lines = [f"{name}: {_literal(value)}" for name, value in facts.items() if value]
     return "\n".join(["---", *lines, "---", ""])
 
 
@@ -166,16 +174,21 @@ def _legend(index: Index) -> str:
 
 
 def _commands(index: Index, where: str) -> str:
-    model = index.models[0] if len(index.models) == 1 else "MODEL"
+    model = index.models[0] if len(index.models) == 1 and "<" not in index.models[0] else "MODEL"
     name = shlex.quote(model)
+    where = where.replace("<", quote("<"))
     tasks = {str(entry.axes.get("task")) for entry in index.entries}
     given = example(tasks.pop() if len(tasks) == 1 else "")
     extras = "run" if given.startswith("--prompt") else "run,media"
     return (
         f"```console\n$ pip install 'qeff-zoo[{extras}]'\n$ export QEFF_ZOO_STORES={shlex.quote(where)}\n"
         f'$ qeff-zoo resolve {name}\n$ qeff-zoo run "$(qeff-zoo pull {name})" {given}\n```\n\n'
-        f"```python\nimport qeff_zoo\n\nsession = qeff_zoo.load({json.dumps(model)})\n```"
+        f"```python\nimport qeff_zoo\n\nsession = qeff_zoo.load({_literal(model)})\n```"
     )
+
+
+def _literal(value: Any) -> str:
+    return json.dumps(value).replace("<", "\\u003c")
 
 
 def _plain(text: str) -> str:

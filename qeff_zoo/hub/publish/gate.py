@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.checkpoint.hub_access import hub_token
 from qeff_zoo.disk.digests import Progress
+from qeff_zoo.disk.regular import open_regular, read_regular
 from qeff_zoo.errors import RemoteError, TrustError
 from qeff_zoo.hub.remotes.hub_api import hub_call
 from qeff_zoo.hub.trust import claimed_key
@@ -62,7 +64,7 @@ def _foreign_signature(package: Package) -> Iterator[str]:
     if not signature.is_file():
         return
     try:
-        claimed_key((package.path / MANIFEST_NAME).read_bytes(), signature.read_bytes())
+        claimed_key(read_regular(package.path / MANIFEST_NAME), read_regular(signature))
     except TrustError as error:
         yield f"{SIGNATURE_NAME} does not belong to it: {error}"
 
@@ -122,7 +124,7 @@ def leaks(path: Path) -> Iterator[tuple[int, str]]:
     Yields:
         The line, from 1 on, and what it holds: "a Hugging Face token".
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         head = file.read(_HEAD)
         if not head or b"\0" in head:
             return
@@ -200,7 +202,9 @@ def _closed(model_id: str) -> str | None:
     from huggingface_hub import HfApi
 
     try:
-        info = hub_call(f"ask about {model_id!r}", lambda: HfApi().model_info(model_id))
+        info = hub_call(
+            f"ask about {model_id!r}", lambda: HfApi(token=hub_token()).model_info(model_id)
+        )
     except RemoteError as error:
         return f"{unknown}: {error}"
     if info.private:

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.checkpoint.hub_access import hub_token
+from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import PublishError
 from qeff_zoo.hub.index import Entry, Index
 from qeff_zoo.hub.publish.gate import Licence, licence_of, objections
@@ -23,7 +25,7 @@ from qeff_zoo.package.description import human_size
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, parse
 from qeff_zoo.progress import Reporter, Silent, Stopwatch
 from qeff_zoo.store import Store
-from qeff_zoo.store.origins import Origin
+from qeff_zoo.store.origins import Origin, read_origin
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Publication:
         creates: Whether the repository is made.
         licence: Whether everyone might see it.
         listed: Whether the index says all of this already.
-        signed: Whether the index is signed.
+        signed: Whether the index is signed, for this remote.
         create_pr: Whether a pull request is opened in place of a commit.
     """
 
@@ -175,27 +177,30 @@ def plan_publication(
         remote=remote, package=package, entry=listed, files=files, licence=licence, create_pr=create_pr,
         visibility=holdings.visibility or (PUBLIC if licence.public and not private else PRIVATE),
         creates=holdings.visibility is None, listed=listed in holdings.index.entries,
-        signed=holdings.index.signature is not None,
+        signed=holdings.index.signature is not None and bool(holdings.index.remotes),
     )  # fmt: skip
 
 
 def _of_others(package: Package) -> Iterator[str]:
-    """Say whose a package of the store is, if it was not built here and is not vouched for by one who is trusted."""
-    store = Store()
-    origin = store.origin(package.build_key)
-    if package.path == store.folder(package.build_key) and not is_as_good_as_ours(package, store):
-        source = (
-            f"was pulled from {origin.url}"
-            if isinstance(origin, Origin)
-            else "is from nobody knows where"
-        )
-        yield f"It {source}, and is signed by nobody who is pinned. Build it here, or pin who signed it."
+    """Say whose a package is, if it was not built here and is not vouched for by one who is trusted."""
+    if is_as_good_as_ours(package, Store()):
+        return
+    origin = read_origin(package.path)
+    source = (
+        f"was pulled from {origin.url}"
+        if isinstance(origin, Origin)
+        else "is from nobody knows where: this store did not build it"
+    )
+    yield (
+        f"It {source}, and is signed by nobody who is pinned. Build it here, pin who signed it, or publish it as the "
+        "package of others that it is, with --of-others."
+    )
 
 
 def _as_it_is(package: Package) -> tuple[Package, Entry]:
     """Read a package's manifest again, and describe it by the very bytes that will be published."""
     Package.open(package.path)  # refuses what is no whole package
-    content = (package.path / MANIFEST_NAME).read_bytes()
+    content = read_regular(package.path / MANIFEST_NAME)
     there = Package(package.path, parse(content))
     signed = (package.path / SIGNATURE_NAME).is_file()
     return there, Entry.of(there.manifest, content, signed=signed)
@@ -229,7 +234,7 @@ def _files(package: Package, entry: Entry, holdings: Holdings) -> Iterator[File]
     digests = {file["path"]: file["digest"] for file in package.manifest["files"]}
     digests[MANIFEST_NAME] = f"sha256:{entry.manifest}"
     if entry.signed:
-        signature = (package.path / SIGNATURE_NAME).read_bytes()
+        signature = read_regular(package.path / SIGNATURE_NAME)
         digests[SIGNATURE_NAME] = f"sha256:{hashlib.sha256(signature).hexdigest()}"
     for name, digest in digests.items():
         path, source = f"{entry.path}/{name}", package.path / name
@@ -246,9 +251,14 @@ def _misplaced(
             if given:
                 yield f"{option} is of Hub repositories, and this is a folder. Leave it out."
         return
-    from huggingface_hub import get_token
+    from huggingface_hub import constants, get_token
 
-    if get_token() is None:
+    if hub_token() is False:
+        yield (
+            f"{constants.ENDPOINT} is reached by plain HTTP, so that anybody on the way could read the token, which is "
+            "not sent there. Set HF_ENDPOINT to https://…."
+        )
+    elif get_token() is None:
         yield "Nobody is signed in to the Hub. Run `hf auth login` or set HF_TOKEN."
     if private and holdings.visibility == PUBLIC:
         yield (

@@ -88,12 +88,15 @@ class Puller:
             StoreError: There is no room for it.
         """
         if held := self.held(origin, snapshot):
+            if entry is not None:
+                content, _ = trust.read_signed(held.package.path)
+                require_as_indexed(held.package.manifest, content, origin, entry)
             return held
         described = download_description(snapshot, origin)
         received = len(described.content) + len(described.signature or b"")
         package = None
         if entry is not None:
-            require_as_indexed(described, origin, entry)
+            require_as_indexed(described.manifest, described.content, origin, entry)
             package = self._built_here(described.manifest)
         hit = package is not None
         if package is None:
@@ -107,7 +110,7 @@ class Puller:
             hit=hit,
             bytes_transferred=received,
             source=f"{origin.url}/{origin.path}",
-            warnings=(*described.warnings, *_said_once(origin)),
+            warnings=(*described.warnings, *snapshot.index.warnings, *_said_once(origin)),
         )
 
     def held(self, origin: Origin, snapshot: Snapshot | None = None) -> Pulled | None:
@@ -125,6 +128,7 @@ class Puller:
         if signature is None and snapshot is not None:
             fetched = download_signature(snapshot, origin)
         warnings = trust.check(content, signature or fetched, trust.policy_for(origin))
+        warnings += snapshot.index.warnings if snapshot else ()
         if fetched:
             write_durably(package.path / SIGNATURE_NAME, fetched)
         return Pulled(

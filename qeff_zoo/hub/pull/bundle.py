@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from qeff_zoo.disk.digests import Progress
+from qeff_zoo.disk.regular import only_regular, open_regular, read_regular
 from qeff_zoo.disk.staging import staged_beside
 from qeff_zoo.errors import PackageError, RemoteError, StoreError
 from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Entry, Index, decode, encode
@@ -80,13 +81,13 @@ def export_bundle(
 def _write(tar: tarfile.TarFile, packages: Sequence[Package], advance: Progress) -> None:
     index = Index()
     for package in packages:
-        content = (package.path / MANIFEST_NAME).read_bytes()
+        content = read_regular(package.path / MANIFEST_NAME)
         signature = package.path / SIGNATURE_NAME
         entry = Entry.of(package.manifest, content, signed=signature.is_file())
         index = index.with_entry(entry)
         _add(tar, f"{entry.path}/{MANIFEST_NAME}", content)
         if entry.signed:
-            _add(tar, f"{entry.path}/{SIGNATURE_NAME}", signature.read_bytes())
+            _add(tar, f"{entry.path}/{SIGNATURE_NAME}", read_regular(signature))
         for file in package.manifest["files"]:
             with _Checked(package, file, advance) as source:
                 tar.addfile(_member(f"{entry.path}/{file['path']}", file["size"]), source)
@@ -108,7 +109,7 @@ class _Checked(io.FileIO):
     """A package's file that is hashed while it is read, and must have been right when it is closed."""
 
     def __init__(self, package: Package, file: Mapping[str, Any], advance: Progress) -> None:
-        super().__init__(package.path / file["path"])
+        super().__init__(package.path / file["path"], opener=only_regular)
         self._package, self._file, self._advance = package, file, advance
         self._state = hashlib.sha256()
 
@@ -155,7 +156,7 @@ def import_bundle(
 def _import(puller: Puller, snapshot: "BundleSnapshot", entry: Entry) -> Pulled:
     origin = origin_of(snapshot, entry)
     described = download_description(snapshot, origin)
-    require_as_indexed(described, origin, entry)
+    require_as_indexed(described.manifest, described.content, origin, entry)
     folder, mended = puller.store.folder(described.build_key), None
     if folder.is_dir():
         mended = Mender(puller.store, puller.reporter, (snapshot, origin)).mend(folder)
@@ -202,7 +203,7 @@ class BundleSnapshot:
         """Read a file in pieces, from a byte on, up to another."""
         start, size = self._place(path)
         with self._reading():
-            file = self.path.open("rb")
+            file = open_regular(self.path)
         with file:
             file.seek(start + offset)
             yield self._pieces(file, (size if end is None else min(size, end)) - offset)
@@ -236,7 +237,10 @@ def open_bundle(path: Path) -> BundleSnapshot:
         RemoteError: It is not a bundle, or holds what no bundle may.
     """
     try:
-        with _Headers(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        with (
+            _Headers(path, opener=only_regular) as file,
+            tarfile.open(fileobj=file, mode="r:") as tar,
+        ):
             members = _members(tar, path)
     except (OSError, tarfile.TarError, ValueError) as error:
         raise _refused(path, str(error), "an uncompressed tar") from error

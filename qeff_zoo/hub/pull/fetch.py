@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 
@@ -121,12 +121,24 @@ def download_signature(snapshot: Snapshot, origin: Origin) -> bytes | None:
     return snapshot.read(f"{origin.path}/{SIGNATURE_NAME}", limit=trust.SIGNATURE_LIMIT)
 
 
-def require_as_indexed(described: Description, origin: Origin, entry: Entry) -> None:
-    """Refuse a package that is not what its remote's index says, by which it was chosen."""
-    found = Entry.of(described.manifest, described.content, signed=entry.signed)
+def require_as_indexed(manifest: Manifest, content: bytes, origin: Origin, entry: Entry) -> None:
+    """Refuse a package that is not what its remote's index says, by which it was chosen.
+
+    Args:
+        manifest: The package's, checked.
+        content: Its bytes.
+        origin: Where the package is, or was.
+        entry: What the index says.
+
+    Raises:
+        RemoteError: It says something else of anything but the wording of names and proofs, which versions differ in.
+    """
+    found = Entry.of(
+        manifest, content, signed=entry.signed
+    )  # a signature that is missing is missed when it is read
+    names = {each.name for each in fields(Entry)} - {"path", "axes", "proof"}
     pairs = {
-        name: (getattr(found, name), getattr(entry, name))
-        for name in ("key16", "model", "revision", "size", "validated")
+        name: (getattr(found, name), getattr(entry, name)) for name in ("key16", *sorted(names))
     }
     # An index that was written by an older or newer version may know fewer axes, or more.
     shared = found.axes.keys() & entry.axes.keys()

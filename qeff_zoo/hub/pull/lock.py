@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.disk.regular import open_regular
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError, ResolutionError, StoreError
 from qeff_zoo.hub import resolve
@@ -25,6 +26,7 @@ from qeff_zoo.hub.pull import Pulled, Puller, listed_entry
 from qeff_zoo.hub.pull.fetch import origin_of
 from qeff_zoo.hub.remotes import open_remote
 from qeff_zoo.hub.urls import unpinned
+from qeff_zoo.hub.usable import notice_of
 from qeff_zoo.package.manifest import parse, unsafe_path
 from qeff_zoo.settings import offline
 from qeff_zoo.store import Store
@@ -81,7 +83,7 @@ def read_lock(path: Path) -> list[Locked]:
         ResolutionError: It is not there, or not one.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = parse(file.read(_LIMIT))
         return _packages(content)
     except (OSError, ValueError, TypeError, AttributeError) as error:
@@ -187,7 +189,7 @@ def _known(origin: Origin) -> tuple[str, ...]:
         snapshot = open_remote(unpinned(origin.url)).snapshot(offline=offline())
         if snapshot and (notice := snapshot.index.notices.get(origin.path)):
             return (f"It is {said(notice)}.",)
-    return ()
+    return tuple(f"It is {said(notice)}." for notice in [notice_of(origin)] if notice)
 
 
 def chosen(locked: Sequence[Locked], models: Sequence[str]) -> list[Locked]:

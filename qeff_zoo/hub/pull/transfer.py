@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from qeff_zoo.disk.digests import Progress
+from qeff_zoo.disk.regular import open_regular
 from qeff_zoo.errors import RemoteError
 from qeff_zoo.hub.pull.ranges import Ranges, in_ranges, plain_beginning
 from qeff_zoo.hub.remotes.http import RangesIgnored, pause_after, pauses
@@ -130,7 +131,7 @@ class Transfer:
         state, count = hashlib.sha256(), 0
         if not plain_beginning(target, file.size):
             target.touch()
-        with target.open("rb") as there:
+        with open_regular(target) as there:
             while block := there.read(_BLOCK):
                 state.update(block)
                 count += len(block)

@@ -14,9 +14,10 @@ reads files as they are there.
 import re
 from urllib.parse import quote, unquote, urlsplit
 
+from qeff_zoo.checkpoint.hub_access import is_open
 from qeff_zoo.errors import PublishError, RemoteError
 from qeff_zoo.hub.remotes.folder import FolderRemote
-from qeff_zoo.hub.remotes.http import LOOPBACK, WebRemote
+from qeff_zoo.hub.remotes.http import WebRemote
 from qeff_zoo.hub.remotes.hub_api import HubRemote
 from qeff_zoo.hub.remotes.protocol import Remote
 from qeff_zoo.hub.urls import HUB
@@ -55,7 +56,7 @@ def open_remote(url: str, *, read_only: bool = False) -> Remote:
         raise _no_remote(url, "it has a user, a query or a fragment")
     if parts.scheme == "file" and host in (None, "", "localhost") and parts.path.startswith("/"):
         return FolderRemote(url, unquote(parts.path), read_only=read_only)
-    if parts.scheme == "http" and host not in LOOPBACK and not url.startswith(_INSECURE):
+    if is_open(url):
         raise _no_remote(
             url,
             "anybody on the way may change what arrives by http; say insecure+http://… to do so",

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from qeff_zoo.disk.digests import sha256_file
+from qeff_zoo.disk.regular import open_regular, read_regular
 from qeff_zoo.disk.staging import settle, staged, staging_folders, sweep, sync, write_durably
 from qeff_zoo.errors import PublishError, RemoteError
 from qeff_zoo.hub import seen
@@ -56,7 +57,7 @@ class FolderSnapshot:
     ) -> Iterator[Iterator[bytes]]:
         require_safe(path, self.url)
         with _reading(self.url, path):
-            file = (self.folder / path).open("rb")
+            file = open_regular(self.folder / path)
         with file:
             file.seek(offset)
             yield self._pieces(file, path, sys.maxsize if end is None else end - offset)
@@ -227,7 +228,7 @@ def _place_package(source: Path, target: Path) -> None:
 def _is_there(target: Path, content: Path | bytes) -> bool:
     try:
         if isinstance(content, bytes):
-            return target.stat().st_size == len(content) and target.read_bytes() == content
+            return target.stat().st_size == len(content) and read_regular(target) == content
         same_size = target.stat().st_size == content.stat().st_size
         return same_size and sha256_file(target) == sha256_file(content)
     except FileNotFoundError:

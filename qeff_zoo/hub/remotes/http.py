@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Any, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
+from qeff_zoo.checkpoint.hub_access import LOOPBACK, is_open
 from qeff_zoo.checkpoint.hub_errors import LATER, http_error
 from qeff_zoo.errors import RemoteError
 from qeff_zoo.hub import seen
@@ -28,8 +29,6 @@ from qeff_zoo.settings import offline as is_offline
 NOT_MODIFIED, NOT_FOUND = 304, 404
 #: The Hub's way to say that a file or a repository is not there; for a private one with 401, so as not to tell.
 ABSENT = ("EntryNotFound", "RepoNotFound")
-#: Hosts that are this machine: what goes there by plain HTTP passes nobody.
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MOST_REDIRECTS = 5
 _LONGEST_URL = 8192
@@ -270,9 +269,8 @@ def _redirected(url: str, location: str) -> str:
     readable = target.isascii() and target.isprintable() and len(target) <= _LONGEST_URL
     if not location or not readable or after.scheme not in ("http", "https") or not after.hostname:
         raise _odd(url, f"it leads to {location[:200]!r}")
-    open_before = before.scheme == "http" and before.hostname not in LOOPBACK
     kept_here = before.scheme == "http" and after.hostname in LOOPBACK
-    if after.scheme == "http" and not (open_before or kept_here):
+    if after.scheme == "http" and not (is_open(url) or kept_here):
         raise RemoteError(
             f"Cannot read {url!r}: it leads to {location!r}, and anybody on the way may change what arrives by http. "
             "Expected a redirect to https. Take another remote, or correct the server; HF_ENDPOINT may name it."

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
+from qeff_zoo.checkpoint.hub_access import hub_token
 from qeff_zoo.checkpoint.hub_errors import LATER, http_error
 from qeff_zoo.errors import PublishError, RemoteError
-from qeff_zoo.hub import seen
+from qeff_zoo.hub import seen, trust
 from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Index, Sign, decode
 from qeff_zoo.hub.remotes import http
 from qeff_zoo.hub.remotes.http import (
@@ -59,7 +60,7 @@ def credentials(url: str) -> Mapping[str, str]:
 
     hub, there = urlsplit(constants.ENDPOINT), urlsplit(url)
     own = (hub.scheme, hub.hostname, hub.port) == (there.scheme, there.hostname, there.port)
-    found = build_hf_headers(token=None if own else False, library_name="qeff-zoo")
+    found = build_hf_headers(token=hub_token() if own else False, library_name="qeff-zoo")
     return {name.lower(): value for name, value in found.items()}
 
 
@@ -119,7 +120,7 @@ class HubRemote:
         from huggingface_hub import HfApi, errors
 
         try:
-            return HfApi(library_name="qeff-zoo").model_info(self.repo, **what)
+            return HfApi(library_name="qeff-zoo", token=hub_token()).model_info(self.repo, **what)
         except errors.RepositoryNotFoundError as error:
             if status_of(error) in (401, 404):
                 return None
@@ -234,7 +235,7 @@ class _Repository:
     def __init__(self, remote: HubRemote, *, create_pr: bool) -> None:
         from huggingface_hub import HfApi
 
-        self._api = HfApi(library_name="qeff-zoo")
+        self._api = HfApi(library_name="qeff-zoo", token=hub_token())
         self._remote, self._create_pr = remote, create_pr
         self._where: dict[str, Any] = {"repo_id": remote.repo, "revision": remote.revision}
 
@@ -267,9 +268,10 @@ class _Repository:
                 content = http.read_all(
                     answer.pieces, INDEX_LIMIT, f"The index of {self._remote.url!r}"
                 )
-            index = decode(content)
-            seen.refuse_older(self._remote.url, index, seen.recall(self._remote.url))
-            return index
+            found, url = Seen(content, decode(content)), self._remote.url
+            trust.check_index(url, content, found.index)
+            seen.refuse_older(url, found, seen.recall(url))
+            return found.index
 
         return retried(attempt)
 

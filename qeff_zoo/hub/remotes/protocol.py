@@ -9,9 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
+from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import PublishError, RemoteError
 from qeff_zoo.hub.index import INDEX_NAME, SERIAL_LIMIT, Index, Sign, encode
+from qeff_zoo.hub.urls import canonical, is_named
 from qeff_zoo.package.manifest import unsafe_path
+from qeff_zoo.settings import settings
 
 #: What is put into a remote: a file, its bytes, or how they follow from the index that is committed with it.
 Content: TypeAlias = Path | bytes | Callable[[Index], bytes]
@@ -167,7 +170,7 @@ class Holdings:
         if held is None:
             return ELSEWHERE if digest in self._contents else MISSING
         if held.startswith("git:") and source.is_file():
-            digest = f"git:{_git_oid(source.read_bytes())}"
+            digest = f"git:{_git_oid(read_regular(source))}"
         return THERE if held == digest else OTHER
 
     @cached_property
@@ -211,7 +214,8 @@ def changed(url: str, before: Index, after: Index, sign: Sign | None) -> tuple[I
     Raises:
         PublishError: The present one is signed, and the next one would not be; or it cannot be written.
     """
-    if after == before and (before.signature or sign is None):
+    remotes = before.remotes if sign is None else _remotes(url, before)
+    if after == before and (sign is None or (before.signature and before.remotes == remotes)):
         return before, None
     if before.signature and sign is None:
         raise PublishError(
@@ -224,5 +228,22 @@ def changed(url: str, before: Index, after: Index, sign: Sign | None) -> tuple[I
             f"remove {INDEX_NAME} there, publish the packages again, and tell who uses them to remove what they "
             "remember of it."
         )
-    after = replace(after, serial=before.serial + 1)
+    after = replace(after, serial=before.serial + 1, remotes=remotes)
     return after, encode(after, sign)
+
+
+def _remotes(url: str, before: Index) -> tuple[str, ...]:
+    """Return the remotes that a signed index is for: the one that it goes to, and those that serve the same files.
+
+    Raises:
+        PublishError: The present one is another remote's.
+    """
+    if before.remotes and not is_named(url, before.remotes):
+        raise PublishError(
+            f"The index of {url!r} is signed for {', '.join(before.remotes)}; expected one for this remote: somebody "
+            "put another one's there. Put the right one back, or remove it and publish the packages again."
+        )
+    ours = canonical(url)
+    stores = [each for each in settings().stores if each.served_at and canonical(each.url) == ours]
+    served = [place for each in stores for place in each.served_at]
+    return tuple(dict.fromkeys([ours, *map(canonical, (*before.remotes, *served))]))

@@ -15,6 +15,7 @@ from qeff_zoo import registry
 from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.checkpoint.weight_files import names_gguf
 from qeff_zoo.choices import CHOICES, Request
+from qeff_zoo.disk.regular import is_here
 from qeff_zoo.errors import (
     AdapterError,
     CheckpointError,
@@ -166,7 +167,7 @@ def resolve(
 
 def _adapter_of(reference: str, store: Store) -> OfAdapter | None:
     """Read what an adapter asks for; the Hub is asked for one only where it has no packages of that name."""
-    if not Path(reference).exists() and lookup.look_up(reference, store).candidates:
+    if not is_here(reference) and lookup.look_up(reference, store).candidates:
         return None
     return of_adapter(reference)
 

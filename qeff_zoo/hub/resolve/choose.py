@@ -47,7 +47,7 @@ class Candidate:
         distrusted: Why the trust policy refuses it, as far as that is known before it is read; empty if it does not.
         refused: Every reason not to take it; none if it will do.
         warnings: What to know about it first.
-        notice: What became known about it since.
+        notice: What became known about it since; before it is judged, what the remote that it came from said last.
     """
 
     entry: Entry
@@ -151,10 +151,10 @@ class _Judge:
         kind = f"{entry.axes} {entry.needs} {entry.tested}"
         if (verdict := self._verdicts.get(kind)) is None:
             verdict = self._verdicts[kind] = self._verdict(entry)
-        refused, warnings = self._of_entry(entry)
+        notice = self._notices.get(entry.path) or candidate.notice
+        refused, warnings = self._of_entry(entry, notice)
         if candidate.distrusted:
             refused.append(Refusal(_TRUST, candidate.distrusted))
-        notice = self._notices.get(entry.path)
         judged = replace(
             candidate,
             refused=(*refused, *verdict.refused),
@@ -188,7 +188,7 @@ class _Judge:
             ],
         )
 
-    def _of_entry(self, entry: Entry) -> tuple[list[Refusal], list[str]]:
+    def _of_entry(self, entry: Entry, notice: Notice | None) -> tuple[list[Refusal], list[str]]:
         refused, warnings = [], []
         wanted = self._wanted
         pinned = wanted.key is not None and is_named(wanted.key, entry.path)
@@ -197,7 +197,7 @@ class _Judge:
         if wanted.revision and not (entry.revision or "").startswith(wanted.revision):
             reason = f"revision is {entry.revision or 'not known'}, asked for {wanted.revision}"
             refused.append(Refusal(_REVISION, reason))
-        if notice := self._notices.get(entry.path):
+        if notice:
             text = said(notice)
             if notice.state == "known_bad" or (notice.state == "yanked" and not pinned):
                 refused.append(Refusal(_NOTICE, text))

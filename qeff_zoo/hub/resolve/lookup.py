@@ -13,6 +13,7 @@ from pathlib import Path
 
 from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.checkpoint.files import Place
+from qeff_zoo.disk.regular import is_here, read_regular
 from qeff_zoo.errors import PackageError, RemoteError, ResolutionError, TrustError
 from qeff_zoo.hub import trust
 from qeff_zoo.hub.index import Entry, Notice
@@ -29,7 +30,7 @@ from qeff_zoo.hub.remotes.hub_api import HubRemote
 from qeff_zoo.hub.remotes.protocol import Remote, Snapshot
 from qeff_zoo.hub.resolve.choose import Candidate
 from qeff_zoo.hub.urls import unpinned
-from qeff_zoo.hub.usable import require_trusted
+from qeff_zoo.hub.usable import known_notice, require_trusted
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, VALIDATED, Manifest, source_in
 from qeff_zoo.settings import offline
@@ -144,20 +145,17 @@ def look_up(
     )
 
 
-def listing(remote: str, model: str | None, store: Store) -> list[Candidate]:
+def listing(snapshot: Snapshot, model: str | None, store: Store) -> list[Candidate]:
     """List what a remote has, judged by nothing: by model, and then as it was published.
 
     Args:
-        remote: URL or `org/repo`.
+        snapshot: Of the remote.
         model: The only model of interest; None for all.
         store: Of this machine; a candidate is `here` if the store has a package of that path, wherever it is from.
 
     Raises:
-        RemoteError: The remote does not answer, or has no index.
         ResolutionError: It has packages, and none of the model.
-        TrustError: It has an older index than it had.
     """
-    snapshot = snapshot_of(remote_at(remote))
     index = snapshot.index
     here = {one.entry.path: one.here for one in _in_store(store, lambda _: True, None)}
     if model and index.entries and model not in index.models:
@@ -209,14 +207,14 @@ def _claim(reference: str, remote: str | None, key: str | None) -> _Claim:
             )
         snapshot = snapshot_of(remote_at(remote))
         entries = snapshot.index.of_model(reference)
-        notes = () if entries else (_has(snapshot),)
+        notes = (*snapshot.index.warnings, *(() if entries else (_has(snapshot),)))
         return _Claim(model=reference, entries=entries, snapshot=snapshot, notes=notes)
     if is_url(reference):
         claim = _ask([], open_remote(reference), reference, key)
         if claim.unanswered:
             raise claim.unanswered
         return claim
-    if Path(reference).exists():  # nobody else's folder of that name is meant
+    if is_here(reference):  # nobody else's folder of that name is meant
         return _Claim(model=Path(reference).resolve().name, folder=reference)
     implied = open_remote(f"hf://{reference}") if is_repository(reference) else None
     return _ask(configured_remotes(reference), implied, reference, key)
@@ -235,6 +233,7 @@ def _ask(
             return _Claim(model=reference, notes=(*notes, str(error)), unanswered=error)
         if snapshot is None and not is_optional(remote.url):
             return _Claim(model=reference, notes=tuple(notes), unanswered=_without_index(remote))
+        notes += snapshot.index.warnings if snapshot else ()
         if snapshot and (entries := snapshot.index.of_model(reference)):
             return _Claim(model=reference, entries=entries, snapshot=snapshot, notes=tuple(notes))
         notes.append(f"{remote.url} has {'no package of it' if snapshot else 'no index'}.")
@@ -248,6 +247,7 @@ def _ask(
         return _Claim(model=reference, notes=(*notes, str(error)), unanswered=unanswered)
     if snapshot is None:
         return _Claim(model=reference, notes=tuple(notes), silent=named)
+    notes += snapshot.index.warnings
     model = _only_model(snapshot, reference, key)
     entries = snapshot.index.of_model(model)
     return _Claim(model=model, entries=entries, snapshot=snapshot, notes=tuple(notes))
@@ -315,7 +315,7 @@ def _in_store(
     """
     for path in sorted((store.root / "packages").glob(f"*/{MANIFEST_NAME}")):
         try:
-            content = path.read_bytes()
+            content = read_regular(path)
             if not fits(json.loads(content)):
                 continue
             package = Package.open(path.parent)
@@ -326,7 +326,12 @@ def _in_store(
             continue
         signed = (path.parent / SIGNATURE_NAME).exists()
         entry = Entry.of(package.manifest, content, signed=signed)
-        yield Candidate(entry=entry, here=package.path, distrusted=_distrust(package, store))
+        yield Candidate(
+            entry=entry,
+            here=package.path,
+            distrusted=_distrust(package, store),
+            notice=known_notice(package, store),
+        )
 
 
 def _is_from(origin: Origin | None, remote: str) -> bool:
@@ -370,6 +375,7 @@ def commit_of(model: str, revision: str) -> str:
     """
     if _COMMIT.fullmatch(revision):
         return revision
+    from qeff_zoo.checkpoint.hub_access import hub_token
     from qeff_zoo.checkpoint.hub_errors import hub_errors
     from qeff_zoo.errors import CheckpointError
 
@@ -377,7 +383,8 @@ def commit_of(model: str, revision: str) -> str:
         with hub_errors(model, revision):
             from huggingface_hub import HfApi
 
-            return str(HfApi(library_name="qeff-zoo").model_info(model, revision=revision).sha)
+            api = HfApi(library_name="qeff-zoo", token=hub_token())
+            return str(api.model_info(model, revision=revision).sha)
     except CheckpointError as error:
         raise ResolutionError(
             f"Cannot tell the commit of {revision!r} of {model!r}: {error} Or give the commit, 40 hex digits."

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.disk.regular import is_here
 from qeff_zoo.errors import AdapterError, CheckpointError, ResolutionError
 from qeff_zoo.hub.remotes import is_repository
 from qeff_zoo.settings import offline
@@ -38,15 +39,15 @@ def of_adapter(reference: str) -> OfAdapter | None:
     """
     from qeff_zoo.adapters.reading import CONFIG, MERGEABLE, open_adapter
 
-    folder = Path(reference)
-    if folder.exists() and not (folder / CONFIG).is_file():
+    here = is_here(reference)
+    if here and not Path(reference, CONFIG).is_file():
         return None
-    if not folder.exists() and (offline() or not is_repository(reference)):
+    if not here and (offline() or not is_repository(reference)):
         return None
     try:
         adapter = open_adapter(reference)
     except (AdapterError, CheckpointError):
-        if folder.exists():
+        if here:
             raise
         return None  # of the Hub: something else, or nothing
     adapter.require(MERGEABLE)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.numerics import Numerics
 from qeff_zoo.states import State
 from qeff_zoo.targets.ort import processor
@@ -93,7 +94,7 @@ def _tokens(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in ("config.json", "generation_config.json"):
         path = folder / name
-        values = json.loads(path.read_bytes()) if path.is_file() else {}
+        values = json.loads(read_regular(path)) if path.is_file() else {}
         found |= {
             key: values[key]
             for key in ("bos_token_id", "eos_token_id", "pad_token_id")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.disk.digests import sha256_file
+from qeff_zoo.disk.regular import open_regular, read_text
 from qeff_zoo.disk.staging import settle, staged_beside
 from qeff_zoo.errors import CompileError
 from qeff_zoo.package.manifest import MANIFEST_LIMIT, parse
@@ -148,7 +149,7 @@ def _specializations(model: Any, graph: Path, sizes: Mapping[str, int]) -> list[
 def _is_there(folder: Path, content: Mapping[str, str]) -> bool:
     """Tell whether a folder has just this; refuse one that has anything else."""
     try:
-        if (folder / SUMS).read_text(encoding="utf-8") == content[SUMS]:
+        if read_text(folder / SUMS) == content[SUMS]:
             return True
         taken = True
     except (OSError, ValueError):
@@ -164,7 +165,7 @@ def _is_there(folder: Path, content: Mapping[str, str]) -> bool:
 def _check(folder: Path, sums: str) -> None:
     """Refuse a QPC that was not made of what lies beside it."""
     try:
-        with (folder / _QPC / NOTE).open("rb") as file:
+        with open_regular(folder / _QPC / NOTE) as file:
             of = parse(file.read(MANIFEST_LIMIT))["sums"]
     except (OSError, ValueError, KeyError, TypeError):
         of = None

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wrong with a config.json that transformers does not take: one error, with the field.
+
+In: a configuration, and what transformers raised of it. Out: a `CheckpointError`. transformers validates types of
+fields when it parses them, and their values, such as the name of an activation, only where a module is made of them.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo.checkpoint.files import read_json
+from qeff_zoo.errors import CheckpointError, Translating, ZooError
+from qeff_zoo.progress import out_of_memory
+
+_SHOWN = 3  # fields, in a message
+_LONGEST = 300  # characters of what transformers says
+#: Objects that the configuration of any model may have.
+_OBJECTS = ("rope_scaling", "rope_parameters", "id2label", "label2id", "task_specific_params")
+
+
+def refusals_of(config: Mapping[str, Any]) -> Translating:
+    """Return a context in which what transformers raises is an error about a configuration.
+
+    Args:
+        config: Raw config.json, of which transformers makes an object or a model.
+    """
+
+    def translate(error: Exception) -> ZooError | None:
+        passing = isinstance(error, ZooError | ImportError | OSError) or out_of_memory(error, "")
+        return None if passing else _refusal(config, error)
+
+    return Translating(translate)
+
+
+def fault_of(path: Path) -> CheckpointError | None:
+    """Find why transformers does not parse a config.json; None if it does, or does not know its type.
+
+    Args:
+        path: The file.
+    """
+    if not path.is_file():
+        return None
+    from transformers import CONFIG_MAPPING
+
+    config = read_json(path)
+    try:
+        if (kind := config.get("model_type")) in CONFIG_MAPPING:
+            CONFIG_MAPPING[kind].from_dict({**config})
+    except Exception as error:  # the library raises nothing narrower
+        return _refusal(config, error)
+    return None
+
+
+def _refusal(config: Mapping[str, Any], error: Exception) -> CheckpointError:
+    said = " ".join(str(error).split())[:_LONGEST].rstrip(".")
+    fields = list(_suspects(config, error))
+    named = ", ".join(f"{name} is {value!r:.60}" for name, value in fields[:_SHOWN])
+    return CheckpointError(
+        f"transformers does not accept this config of model_type {config.get('model_type')!r}: "
+        f"{type(error).__name__}: {said}{f' ({named})' if named else ''}. Expected the config.json that belongs to the "
+        "checkpoint; correct it."
+    )
+
+
+def _suspects(config: Mapping[str, Any], error: Exception) -> Iterator[tuple[str, Any]]:
+    """Return the fields that an error is about: those with the value that it names, else those that no model has."""
+    fields = [*_fields(config)]
+    if named := [each for each in fields if type(each[1]) is str and repr(each[1]) in str(error)]:
+        yield from named
+        return
+    if any(name.rpartition(".")[2] in str(error) for name, _ in fields if len(name) > 3):
+        return  # the message names it
+    for name, value in fields:
+        in_rope = name.startswith(("rope_scaling.", "rope_parameters.")) and "type" not in name
+        is_odd = value < 1 if type(value) is int else type(value) is str and in_rope
+        if is_odd and not name.endswith("_id"):
+            yield name, value
+    if isinstance(error, AttributeError):
+        objects = ((name, value) for name, value in config.items() if isinstance(value, dict))
+        yield from ((name, value) for name, value in objects if name not in _OBJECTS)
+
+
+def _fields(part: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in part.items():
+        if isinstance(value, dict):
+            yield from _fields(value, f"{where}{name}.")
+        else:
+            yield f"{where}{name}", value
