@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures_serving import wait_until
 from test_handoff import serving, two_of
 
 from qeff_zoo.errors import HandoffError
@@ -165,7 +166,7 @@ def test_who_waits_takes_no_thread_and_no_turn(sent: bytes, tmp_path: Path) -> N
     with serving(first, KEY) as address:
         before = threading.active_count()
         with idle(address, 3 * admission.MOST_WAITING, sent) as clients:
-            assert threading.active_count() == before
+            assert threading.active_count() <= before
             begun = time.monotonic()
             assert works(address, second)
             assert all(map(ended, clients))
@@ -190,10 +191,10 @@ def test_clients_with_the_key_are_bounded_in_number_and_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handoff, "_MOST_CLIENTS", 2)
-    monkeypatch.setattr(handoff, "_ANSWER", 2.0)
+    monkeypatch.setattr(handoff, "_ANSWER", 4.0)
     first, second = two_of("toy", tmp_path / "package")
     with serving(first, KEY) as address, idle(address, 2, wire.packed(greeting(KEY))) as clients:
-        time.sleep(0.3)
+        wait_until(lambda: sum("(_attend)" in one.name for one in threading.enumerate()) == 2)
         with pytest.raises(HandoffError, match="answers 2 clients already"):
             works(address, second)
         assert all(map(ended, clients))
