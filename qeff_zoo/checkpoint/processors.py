@@ -28,6 +28,8 @@ _LEAF = "torchvision.transforms.v2.functional"
 _TEMPLATE = "chat_template.jinja"
 #: Attributes of a processor with the text that stands for an image in a prompt; the first that there is.
 _MARKERS = "image_placeholder_token", "image_token"
+#: Attributes of a processor with its feature extractor.
+_EXTRACTORS = "feature_extractor", "audio_processor"
 #: Arguments of a call that are no settings of an image processor.
 _OF_CALL = {"return_tensors", "data_format", "input_data_format", "device", "disable_grouping"}
 
@@ -58,7 +60,10 @@ def write(source: Path, folder: Path) -> None:
         folder: The package.
     """
     processor = load(source)
-    if settings := held(processor):
+    settings = held(processor)
+    if of_sounds := _settings_of_sounds(processor, source):
+        settings["feature_extractor"] = of_sounds
+    if settings:
         (folder / HELD).write_text(json.dumps(settings, sort_keys=True), encoding="utf-8")
     template = getattr(processor, "chat_template", None)
     if isinstance(template, str) and not _has_template(folder):
@@ -73,11 +78,11 @@ def _has_template(folder: Path) -> bool:
 
 
 def load(folder: Path) -> Any:
-    """Return transformers' processor of a folder, or its image processor alone; None if neither loads.
+    """Return transformers' processor of a folder, or its image processor or feature extractor alone; None if none loads.
 
     What needs torchvision is left out of a processor where that is not installed.
     """
-    from transformers import AutoImageProcessor, AutoProcessor
+    from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
     from transformers.processing_utils import ProcessorMixin
 
     with _quietly(), _without_torchvision():
@@ -87,10 +92,39 @@ def load(folder: Path) -> Any:
             found = None
         if isinstance(found, ProcessorMixin):
             return found
-        try:
-            return AutoImageProcessor.from_pretrained(folder, trust_remote_code=False)
-        except _UNLOADABLE:
-            return None
+        for part in (AutoImageProcessor, AutoFeatureExtractor):
+            with suppress(*_UNLOADABLE):
+                return part.from_pretrained(folder, trust_remote_code=False)
+    return None
+
+
+def extractor_of(processor: Any) -> Any:
+    """Return the feature extractor of a processor, or the processor itself if it is one; None if it has none."""
+    from transformers import SequenceFeatureExtractor
+
+    parts = (getattr(processor, name, None) for name in _EXTRACTORS)
+    found = next((part for part in parts if part is not None), processor)
+    return found if isinstance(found, SequenceFeatureExtractor) else None
+
+
+def _settings_of_sounds(processor: Any, folder: Path) -> dict[str, Any]:
+    """Return the settings of a processor's feature extractor: those of the files, and the defaults of its class."""
+    extractor = extractor_of(processor)
+    if extractor is None:
+        return {}
+    settings: dict[str, Any] = {}
+    with suppress(*_UNLOADABLE):
+        settings, _ = type(extractor).get_feature_extractor_dict(folder)
+    settings |= {name: one for name, one in vars(extractor).items() if name[0] != "_"}
+    plain = {name: _plain(one) for name, one in settings.items() if _is_plain(one)}
+    return {**plain, "feature_extractor_type": type(extractor).__name__}
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a setting has a form in JSON; filters and windows, which are computed, have none."""
+    if getattr(value, "ndim", 0):
+        return False
+    return value is None or isinstance(value, str | int | float | list | tuple | dict)
 
 
 def held(processor: Any) -> dict[str, Any]:
