@@ -21,6 +21,7 @@ import torch
 from PIL import Image
 from test_media_recipes import session_of
 from transformers import BatchFeature
+from transformers.models.smolvlm import processing_smolvlm
 
 from qeff_zoo.checkpoint import processors
 from qeff_zoo.errors import ParityError
@@ -135,6 +136,11 @@ def opened(name: str) -> Opened:
     return Opened(facts, theirs, subject, session)
 
 
+#: SmolVLM's processor does not load without a package that writes times of videos as words.
+processing_smolvlm.num2words = processing_smolvlm.num2words or str
+#: The same model as of another type, whose prompts are compared: images that are large take seconds.
+TWIN = {"got_ocr2": "pp_chart2table", "smolvlm": "idefics3"}
+
 #: Of numpy, where transformers gives it a tensor.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")
 NAMES = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in published.names()]
@@ -143,6 +149,8 @@ NAMES = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in pub
 @pytest.mark.parametrize("name", NAMES)
 def test_prompts_and_images_are_those_of_the_published_processor(name: str) -> None:
     """The last logits of one prompt, too, which another image changes."""
+    if name in TWIN and not parity.EVERY:
+        pytest.skip(f"as of {TWIN[name]}")
     one = opened(name)
     prompts = one.facts["prompts"][: 1 if one.facts.get("large") else None]
     for number, prompt in enumerate(prompts):
@@ -196,7 +204,7 @@ def test_arrays_of_images_are_those_of_the_published_processor(name: str, tmp_pa
     options = processors.options_of(theirs)
     for folder in folders:
         ours = load_image_processor(folder)
-        for size in AWKWARD:
+        for size in AWKWARD[: 1 if name in TWIN else None]:
             found = difference(ours, theirs.image_processor, image(size), options)
             assert found is None, (folder, size)
 
