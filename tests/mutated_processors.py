@@ -6,6 +6,7 @@ As a script it draws so many, or some of them, and prints what differs: `python 
 
 import json
 import random
+import resource
 import sys
 import tempfile
 from collections import Counter
@@ -98,6 +99,7 @@ def _loaded(facts: Mapping[str, Any], folder: Path) -> Any:
 
 
 if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))  # some sizes make transformers ask for more
     *before, last = map(int, sys.argv[1:])
     counts = Counter[str]()
     for seed in range(*before, last):

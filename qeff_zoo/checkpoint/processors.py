@@ -28,6 +28,8 @@ _LEAF = "torchvision.transforms.v2.functional"
 _TEMPLATE = "chat_template.jinja"
 #: Attributes of a processor with the text that stands for an image in a prompt; the first that there is.
 _MARKERS = "image_placeholder_token", "image_token"
+#: A prompt to a processor that is asked what it puts before one.
+_PROBE = "A prompt."
 #: Attributes of a processor with its feature extractor.
 _EXTRACTORS = "feature_extractor", "audio_processor"
 #: Arguments of a call that are no settings of an image processor.
@@ -39,16 +41,16 @@ class _CalledError(Exception):
 
 
 class _Recorder:
-    """Stand-in for an image processor that records the keyword arguments of its call."""
+    """Stand-in for a part of a processor that records the texts and the keyword arguments of its call."""
 
     def __init__(self, held: Any) -> None:
-        self.held, self.options = held, dict[str, Any]()
+        self.held, self.options, self.texts = held, dict[str, Any](), list[Any]()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.held, name)
 
-    def __call__(self, *_: Any, **options: Any) -> Any:
-        self.options = options
+    def __call__(self, texts: Any = (), *_: Any, **options: Any) -> Any:
+        self.texts, self.options = list(texts or options.get("text", ())), options
         raise _CalledError
 
 
@@ -135,7 +137,8 @@ def held(processor: Any) -> dict[str, Any]:
 
     Returns:
         `image_processor`, settings of a call by name; of a processor of text, too, `image_token`, the text that stands
-        for an image in a prompt, and `add_special_tokens`, whether a prompt gets the tokenizer's special tokens.
+        for an image in a prompt, `opening`, the text that it puts before every prompt, and `add_special_tokens`,
+        whether a prompt gets the tokenizer's special tokens.
     """
     found: dict[str, Any] = {}
     images = getattr(processor, "image_processor", processor)
@@ -154,7 +157,19 @@ def held(processor: Any) -> dict[str, Any]:
     if getattr(processor, "tokenizer", None) is not None:
         texts = _merged(processor).get("text_kwargs", {})
         found["add_special_tokens"] = bool(texts.get("add_special_tokens", True))
+        if opening := _opening_of(processor):
+            found["opening"] = opening
     return found
+
+
+def _opening_of(processor: Any) -> str:
+    """Return the text that a processor puts before every prompt; nothing of one that changes a prompt otherwise."""
+    recorder = _Recorder(processor.tokenizer)
+    with mock.patch.object(processor, "tokenizer", recorder), _quietly():
+        with suppress(_CalledError, *_UNLOADABLE):  # those of images alone take no text by itself
+            processor(text=[_PROBE])
+    text = "".join(map(str, recorder.texts))
+    return text.removesuffix(_PROBE) if text.endswith(_PROBE) else ""
 
 
 def _merged(processor: Any) -> dict[str, Any]:

@@ -119,7 +119,7 @@ class MediaTextSession(TextGenerationSession):
         self._special = special_tokens(folder)
         names = (self._special.get(name) for name in told.get("opening", ()))
         #: What every prompt begins with.
-        self._opening = next(filter(None, names), "")
+        self._opening = self._held.get("opening") or next(filter(None, names), "")
 
     def _marker(self, named: str) -> tuple[int, str]:
         """Return the token of a marker, and its text if that is no token.
