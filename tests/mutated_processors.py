@@ -99,7 +99,9 @@ def _loaded(facts: Mapping[str, Any], folder: Path) -> Any:
 
 
 if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))  # some sizes make transformers ask for more
+    resource.setrlimit(
+        resource.RLIMIT_AS, (6 << 30, 6 << 30)
+    )  # some sizes make transformers ask for more
     *before, last = map(int, sys.argv[1:])
     counts = Counter[str]()
     for seed in range(*before, last):

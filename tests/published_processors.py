@@ -142,7 +142,9 @@ def _scaled(
 
     made = {name: one(name, value) for name, value in config.items()}
     if any(name.endswith(_OF_HEADS) for name in made):
-        made |= dict.fromkeys(("initializer_range", "init_std"), 0.2)  # so that media show in logits
+        made |= dict.fromkeys(
+            ("initializer_range", "init_std"), 0.2
+        )  # so that media show in logits
     for name in ("rope_scaling", "rope_parameters"):
         if sections := (made.get(name) or {}).get("mrope_section"):
             turned = made.get("partial_rotary_factor", 1)

@@ -27,7 +27,7 @@ from qeff_zoo.checkpoint import processors
 from qeff_zoo.errors import ParityError
 from qeff_zoo.media.image_processor import HELD, load_image_processor
 from qeff_zoo.recipe import Tiny
-from qeff_zoo.registry import recipe_for
+from qeff_zoo.registry import list_recipes, recipe_for
 from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.validation.image_arrays import compare, difference
 
@@ -221,6 +221,56 @@ def saved(facts: Mapping[str, Any], folder: Path) -> tuple[Any, list[Path]]:
     for one in folders:
         processors.write(one, one)
     return theirs, folders
+
+
+#: Types without published facts, by the reason.
+LACKING = {
+    "as of a type with facts, of the same processor": {
+        *(
+            "cosmos3_omni",
+            "deepseek_vl_hybrid",
+            "exaone4_5",
+            "glm46v",
+            "glm4v_moe",
+            "glm_ocr",
+            "glmga",
+        ),
+        *("llava_next_video", "qwen3_5", "qwen3_5_moe", "qwen3_vl_moe", "video_llava"),
+    },
+    "reads images and sounds; each is compared by the recipe's tiny model": {
+        *(
+            "gemma3n",
+            "gemma4",
+            "gemma4_unified",
+            "phi4_multimodal",
+            "qwen2_5_omni",
+            "qwen3_omni_moe",
+        ),
+    },
+    "no public copy of its files was found": {
+        *(
+            "blip-2",
+            "cohere2_vision",
+            "cohere_compass",
+            "cosmos3_edge",
+            "ernie4_5_vl_moe",
+            "fast_vlm",
+            "fuyu",
+        ),
+        *("granite4_vision", "granite_docling", "hyperclovax_vision_v2", "kimi_k25", "minicpmv4_6"),
+        *("minimax_m3_vl", "mllama", "molmo2", "perception_lm", "step3p7"),
+    },
+}
+SPEECH = {"automatic-speech-recognition", "speech-seq2seq", "audio-text-to-text"}
+
+
+def test_every_type_has_published_facts_with_a_source_or_a_reason() -> None:
+    """A new recipe that reads images or sounds brings facts, or its name stands above."""
+    facts = [published.read(name) for name in (*published.names(), *published.names("sounds"))]
+    assert all(len(one["source"]) > 40 for one in facts)
+    known = {one["config"]["model_type"] for one in facts}
+    read = {one.model_type for one in list_recipes() if one.media or one.task in SPEECH}
+    assert read - known == set.union(*LACKING.values())
 
 
 def test_a_package_whose_arrays_differ_is_refused(tmp_path: Path) -> None:

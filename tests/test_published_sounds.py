@@ -110,9 +110,7 @@ def written(of: parity.Subject) -> tuple[float, float]:
     return np.abs(got - wanted[:, seq2seq.ENDS]).max(), np.abs(wanted - wide).max()
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in FACTS if parity.EVERY or name.endswith(SHAPED)]
-)
+@pytest.mark.parametrize("name", [name for name in FACTS if parity.EVERY or name.endswith(SHAPED)])
 def test_logits_are_those_of_the_published_model(name: str) -> None:
     of = subject(name)
     kinds = {"automatic-speech-recognition": labelled, "speech-seq2seq": written}
