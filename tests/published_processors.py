@@ -24,7 +24,8 @@ _FEATURES = {"input_dim", "feature_projection_input_dim"}
 _PER_LAYER = {"layer_types", "mlp_layer_types"}
 #: Which of two layers those are that a config names.
 _CHOSEN: dict[str, Any] = {
-    "deepstack_visual_indexes": [0, 1], "fullatt_block_indexes": [1], "global_attn_indexes": [1], "sliding_window_pattern": 2,
+    "deepstack_visual_indexes": [0, 1], "fullatt_block_indexes": [1], "global_attn_indexes": [1],
+    "sliding_window_pattern": 2,
 }  # fmt: skip
 _LISTS = {"downsample_channels", "conv_dim"}
 _EXPERTS = {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"}

@@ -24,7 +24,7 @@ from qeff_zoo.errors import ParityError
 from qeff_zoo.media.features import load_features
 from qeff_zoo.media.image_processor import HELD
 from qeff_zoo.recipe import Tiny
-from qeff_zoo.registry import list_recipes, recipe_for
+from qeff_zoo.registry import recipe_for
 from qeff_zoo.runtime import labels_of_frames
 from qeff_zoo.validation import sound_arrays
 from qeff_zoo.validation.sample_sounds import voice

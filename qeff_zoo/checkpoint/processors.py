@@ -80,7 +80,7 @@ def _has_template(folder: Path) -> bool:
 
 
 def load(folder: Path) -> Any:
-    """Return transformers' processor of a folder, or its image processor or feature extractor alone; None if none loads.
+    """Return transformers' processor of a folder, or its image processor or feature extractor alone, or None.
 
     What needs torchvision is left out of a processor where that is not installed.
     """
@@ -165,9 +165,10 @@ def held(processor: Any) -> dict[str, Any]:
 def _opening_of(processor: Any) -> str:
     """Return the text that a processor puts before every prompt; nothing of one that changes a prompt otherwise."""
     recorder = _Recorder(processor.tokenizer)
-    with mock.patch.object(processor, "tokenizer", recorder), _quietly():
-        with suppress(_CalledError, *_UNLOADABLE):  # those of images alone take no text by itself
-            processor(text=[_PROBE])
+    # Some take no text without an image.
+    refused = suppress(_CalledError, *_UNLOADABLE)
+    with mock.patch.object(processor, "tokenizer", recorder), _quietly(), refused:
+        processor(text=[_PROBE])
     text = "".join(map(str, recorder.texts))
     return text.removesuffix(_PROBE) if text.endswith(_PROBE) else ""
 

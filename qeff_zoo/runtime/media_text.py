@@ -179,7 +179,8 @@ class MediaTextSession(TextGenerationSession):
         text = self._rendered(messages)
         begin = self._special.get("bos_token")
         begun = bool(begin and text.startswith(begin))
-        return self._encode(text, special_tokens=bool(self._held) and not begun)
+        processed = bool(self._held.keys() - {"feature_extractor"})
+        return self._encode(text, special_tokens=processed and not begun)
 
     def _rendered(self, messages: Sequence[Message]) -> str:
         return self._opened(super()._rendered(messages))

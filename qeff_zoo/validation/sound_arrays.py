@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a package computes the same features of sounds as transformers' feature extractor, on a few awkward sounds."""
+"""Whether a package computes the features of sounds that transformers' feature extractor does, on two awkward ones."""
 
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,8 @@ def compare(package: Path, source: Path) -> dict[str, str]:
     for samples in AWKWARD:
         if found := difference(ours, theirs, voice(samples, ours.rate, samples)):
             raise ParityError(
-                f"A sound of {samples:,} samples becomes other features than by transformers' {name}: {found}. Expected "
-                f"the same. Compare the settings in {HELD} with those of the checkpoint."
+                f"A sound of {samples:,} samples becomes other features than by transformers' {name}: {found}. "
+                f"Expected the same. Compare the settings in {HELD} with those of the checkpoint."
             )
     return {"sounds": f"{len(AWKWARD)} sounds as transformers' {name} computes their features"}
 
