@@ -130,6 +130,15 @@ def test_a_package_whose_features_differ_is_refused(tmp_path: Path) -> None:
         sound_arrays.compare(folder, folder)
 
 
+def test_features_of_short_windows_are_compared(tmp_path: Path) -> None:
+    """Windows of less than a second, beyond which transformers cuts a sound."""
+    folder = saved("sounds/whisper", tmp_path)
+    named = folder / "preprocessor_config.json"
+    named.write_text(json.dumps(json.loads(named.read_text()) | {"chunk_length": 1}))
+    processors.write(folder, folder)
+    assert sound_arrays.compare(folder, folder)["sounds"].startswith("2 sounds")
+
+
 def test_an_extractor_without_a_name_is_that_of_the_model(tmp_path: Path) -> None:
     """As old files of Speech to Text have none; they were taken for plain samples."""
     folder = saved("sounds/speech_to_text", tmp_path)

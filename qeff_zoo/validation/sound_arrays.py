@@ -58,6 +58,7 @@ def difference(ours: Features, theirs: Any, sound: Array) -> str | None:
         theirs: Feature extractor of transformers.
         sound: Samples.
     """
+    sound = sound[: ours.most or None]
     made = theirs([sound], sampling_rate=ours.rate, return_tensors="pt", return_attention_mask=True)
     right, found = np.asarray(made[ours.name][0]), ours.compute(sound)
     if right.shape[-1:] != found.shape[-1:] and right.ndim > 1:
