@@ -94,7 +94,8 @@ def load(folder: Path) -> Any:
             found = None
         if isinstance(found, ProcessorMixin):
             return found
-        for part in (AutoImageProcessor, AutoFeatureExtractor):
+        parts: tuple[Any, ...] = (AutoImageProcessor, AutoFeatureExtractor)
+        for part in parts:
             with suppress(*_UNLOADABLE):
                 return part.from_pretrained(folder, trust_remote_code=False)
     return None

@@ -17,6 +17,8 @@ from qeff_zoo.validation.sample_sounds import voice
 AWKWARD = 16_161, 5_003
 #: Distance of features in parts of their spread: transforms in float32 and in float64 are a tenth of it apart.
 TOLERANCE = 1e-3
+#: Errors of settings that contradict one another.
+_IMPOSSIBLE = ArithmeticError, LookupError, RuntimeError, TypeError, ValueError
 
 
 def compare(package: Path, source: Path) -> dict[str, str]:
@@ -40,6 +42,8 @@ def compare(package: Path, source: Path) -> dict[str, str]:
     except PackageError as error:
         return {"sounds": f"not compared: {error}"}
     theirs = processors.extractor_of(processors.load(source))
+    if theirs is None:
+        return {"sounds": "not compared: transformers loads no feature extractor of the checkpoint"}
     name = type(theirs).__name__
     for samples in AWKWARD:
         if found := difference(ours, theirs, voice(samples, ours.rate, samples)):
@@ -59,12 +63,17 @@ def difference(ours: Features, theirs: Any, sound: Array) -> str | None:
         sound: Samples.
     """
     sound = sound[: ours.most or None]
-    made = theirs([sound], sampling_rate=ours.rate, return_tensors="pt", return_attention_mask=True)
-    right, found = np.asarray(made[ours.name][0]), ours.compute(sound)
-    if right.shape[-1:] != found.shape[-1:] and right.ndim > 1:
-        right = right.T  # some have bins first
-    if len(right) * ours.step == ours.most:  # what silence fills up
-        found = ours.compute(np.pad(sound, (0, ours.most - len(sound))))
+    try:
+        made = theirs(
+            [sound], sampling_rate=ours.rate, return_tensors="pt", return_attention_mask=True
+        )
+        right, found = np.asarray(made[ours.name][0]), ours.compute(sound)
+        if right.shape[-1:] != found.shape[-1:] and right.ndim > 1:
+            right = right.T  # some have bins first
+        if len(right) * ours.step == ours.most:  # what silence fills up
+            found = ours.compute(np.pad(sound, (0, ours.most - len(sound))))
+    except _IMPOSSIBLE as error:
+        return f"they cannot be computed ({type(error).__name__}: {error})"
     masks = [np.asarray(one[0]) for name, one in made.items() if "mask" in name and one.ndim == 2]
     count = min([len(found), *(int(mask.sum()) for mask in masks if len(mask) == len(right))])
     if found.shape[1:] != right.shape[1:] or count > len(right):
