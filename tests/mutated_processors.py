@@ -71,7 +71,9 @@ def outcome(seed: int) -> tuple[str, str]:
         options = processors.options_of(theirs)
         options.pop("return_tensors", None)
         try:
-            theirs.image_processor([shown], **options)
+            made = theirs.image_processor([shown], **options)
+            if any(np.isnan(one).any() for one in map(np.asarray, made.values())):
+                return "theirs", f"{what}: no numbers"
         except Exception as error:
             return "theirs", f"{what}: {error}"
         try:

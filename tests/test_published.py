@@ -213,6 +213,17 @@ def test_arrays_of_images_are_those_of_the_published_processor(name: str, tmp_pa
             assert found is None, (folder, size)
 
 
+@pytest.mark.parametrize("name", ["janus", "deepseek_vl"])
+def test_images_that_are_not_padded_stay_as_long_and_wide(name: str, tmp_path: Path) -> None:
+    facts = published.read(name)
+    facts["preprocessor_config"]["do_pad"] = False
+    theirs, folders = saved(facts, tmp_path)
+    options = processors.options_of(theirs)
+    for folder in folders:
+        ours = load_image_processor(folder)
+        assert difference(ours, theirs.image_processor, image(SIZES[0]), options) is None
+
+
 def saved(facts: Mapping[str, Any], folder: Path) -> tuple[Any, list[Path]]:
     """Write a published processor's files; return it, and its folders."""
     (folder / "config.json").write_text(json.dumps(published.scaled(facts)))
