@@ -63,7 +63,8 @@ def outcome(seed: int) -> tuple[str, str]:
         size, mode = draw.choice(SIZES), draw.choice(MODES)
         what = f"{name}: {field} = {value!r}, {size} {mode}, seed {seed}"
         theirs = _loaded({**facts, "preprocessor_config": settings}, folder)
-        if getattr(theirs, "image_processor", None) is None:
+        images = getattr(theirs, "image_processor", theirs)
+        if images is None:
             return "theirs", what
         (folder / HELD).write_text(json.dumps(processors.held(theirs)))
         pixels = np.random.default_rng(seed).integers(0, 256, (*size, 4), np.uint8)
@@ -71,7 +72,7 @@ def outcome(seed: int) -> tuple[str, str]:
         options = processors.options_of(theirs)
         options.pop("return_tensors", None)
         try:
-            made = theirs.image_processor([shown], **options)
+            made = images([shown], **options)
             if any(np.isnan(one).any() for one in map(np.asarray, made.values())):
                 return "theirs", f"{what}: no numbers"
         except Exception as error:
@@ -81,7 +82,7 @@ def outcome(seed: int) -> tuple[str, str]:
             ours([shown])
         except ZooError as error:
             return "refused", f"{what}: {error}"
-        found = difference(ours, theirs.image_processor, shown, options)
+        found = difference(ours, images, shown, options)
         return ("differs", f"{what}: {found}") if found else ("same", what)
 
 
