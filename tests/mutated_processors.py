@@ -6,6 +6,7 @@ As a script it draws so many, or some of them, and prints what differs: `python 
 
 import json
 import random
+import resource
 import sys
 import tempfile
 from collections import Counter
@@ -62,7 +63,8 @@ def outcome(seed: int) -> tuple[str, str]:
         size, mode = draw.choice(SIZES), draw.choice(MODES)
         what = f"{name}: {field} = {value!r}, {size} {mode}, seed {seed}"
         theirs = _loaded({**facts, "preprocessor_config": settings}, folder)
-        if getattr(theirs, "image_processor", None) is None:
+        images = getattr(theirs, "image_processor", theirs)
+        if images is None:
             return "theirs", what
         (folder / HELD).write_text(json.dumps(processors.held(theirs)))
         pixels = np.random.default_rng(seed).integers(0, 256, (*size, 4), np.uint8)
@@ -70,7 +72,9 @@ def outcome(seed: int) -> tuple[str, str]:
         options = processors.options_of(theirs)
         options.pop("return_tensors", None)
         try:
-            theirs.image_processor([shown], **options)
+            made = images([shown], **options)
+            if any(np.isnan(one).any() for one in map(np.asarray, made.values())):
+                return "theirs", f"{what}: no numbers"
         except Exception as error:
             return "theirs", f"{what}: {error}"
         try:
@@ -78,7 +82,7 @@ def outcome(seed: int) -> tuple[str, str]:
             ours([shown])
         except ZooError as error:
             return "refused", f"{what}: {error}"
-        found = difference(ours, theirs.image_processor, shown, options)
+        found = difference(ours, images, shown, options)
         return ("differs", f"{what}: {found}") if found else ("same", what)
 
 
@@ -98,6 +102,9 @@ def _loaded(facts: Mapping[str, Any], folder: Path) -> Any:
 
 
 if __name__ == "__main__":
+    resource.setrlimit(
+        resource.RLIMIT_AS, (6 << 30, 6 << 30)
+    )  # some sizes make transformers ask for more
     *before, last = map(int, sys.argv[1:])
     counts = Counter[str]()
     for seed in range(*before, last):

@@ -217,6 +217,8 @@ def hugging_face(config: Mapping[str, Any], task: str, seed: int = 0) -> Any:
         for name, buffer in model.named_buffers():  # a router's correction, which starts at 0
             if name in stored and buffer.dim() == 1 and buffer.is_floating_point():
                 buffer += 0.3 * torch.randn_like(buffer)
+                if name.endswith("running_var"):
+                    buffer.abs_()
     return model.requires_grad_(False)
 
 

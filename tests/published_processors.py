@@ -17,13 +17,22 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 PUBLISHED = Path(__file__).parent / "published"
 FILES = "preprocessor_config", "processor_config", "tokenizer_config", "generation_config"
 _HEADS, _HEAD_DIM = 4, 16
-_LAYERS = {"num_hidden_layers", "depth", "num_layers", "resampler_depth"}
+_OF_HEADS = "attention_heads", "num_heads", "_n_heads"
+_LAYERS = ("num_hidden_layers", "depth", "num_layers", "encoder_layers", "decoder_layers")
+#: Numbers of features that a sound has, which are no widths.
+_FEATURES = {"input_dim", "feature_projection_input_dim"}
 _PER_LAYER = {"layer_types", "mlp_layer_types"}
-_LISTS = {"downsample_channels"}
+#: Which of two layers those are that a config names.
+_CHOSEN: dict[str, Any] = {
+    "deepstack_visual_indexes": [0, 1], "fullatt_block_indexes": [1], "global_attn_indexes": [1],
+    "sliding_window_pattern": 2,
+}  # fmt: skip
+_LISTS = {"downsample_channels", "conv_dim"}
 _EXPERTS = {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"}
 #: What the smallest width becomes, and endings of the names of widths.
 _LEAST = 64
 _WIDTHS = (
+    "d_model",
     "hidden_size",
     "intermediate_size",
     "_dim",
@@ -32,12 +41,18 @@ _WIDTHS = (
     "mlp_dim",
     "_channels",
 )
+#: Settings of windows of 30 seconds, and how many positions those have in an encoder; they become 2 seconds.
+_WINDOWS = {"chunk_length", "n_samples", "nb_max_frames"}
+_POSITIONS, _SHORTER = 1500, 15
 _BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
-def names() -> list[str]:
-    """Return the names of all files of facts."""
-    return sorted(path.stem for path in PUBLISHED.glob("*.json"))
+def names(kind: str = "") -> list[str]:
+    """Return the names of all files of facts: of images, or of "sounds"."""
+    return sorted(
+        path.relative_to(PUBLISHED).with_suffix("").as_posix()
+        for path in (PUBLISHED / kind).glob("*.json")
+    )
 
 
 def read(name: str) -> dict[str, Any]:
@@ -48,6 +63,8 @@ def read(name: str) -> dict[str, Any]:
 
 def ids(facts: Mapping[str, Any]) -> dict[str, int]:
     """Return the ids of special tokens in a vocabulary of bytes, in the order of the published ones."""
+    if "vocab" in facts:
+        return dict(facts["vocab"])
     ordered = sorted(facts["tokens"], key=facts["tokens"].get)
     return {token: len(_BYTES) + place for place, token in enumerate(ordered)}
 
@@ -59,7 +76,7 @@ def scaled(facts: Mapping[str, Any]) -> dict[str, Any]:
     """
     new = ids(facts)
     moved = {old: new[token] for token, old in facts["tokens"].items()}
-    vocabulary = len(_BYTES) + len(new)
+    vocabulary = len(new) if "vocab" in facts else len(_BYTES) + len(new)
     return _scaled(facts["config"], _small({*_widths(facts["config"])}), moved, vocabulary)
 
 
@@ -75,7 +92,7 @@ def _small(widths: Collection[int]) -> dict[int, int]:
 
 
 def _is_width(name: str, value: Any) -> bool:
-    ends = name.endswith(_WIDTHS) and "head_dim" not in name
+    ends = name.endswith(_WIDTHS) and "head_dim" not in name and name not in _FEATURES
     return ends and isinstance(value, int) and value >= 64
 
 
@@ -89,8 +106,6 @@ def _widths(config: Mapping[str, Any]) -> list[int]:
 def _scaled(
     config: Mapping[str, Any], small: Mapping[int, int], moved: Mapping[int, int], vocabulary: int
 ) -> dict[str, Any]:
-    heads = config.get("num_attention_heads") or config.get("num_heads")
-
     def token(value: Any) -> Any:
         if isinstance(value, list):
             return [token(one) for one in value]
@@ -99,13 +114,20 @@ def _scaled(
     def one(name: str, value: Any) -> Any:
         if isinstance(value, Mapping):
             return _scaled(value, small, moved, vocabulary)
-        if name in _LAYERS:
+        if name.endswith(_LAYERS):
             return min(value, 2)
+        if name.startswith("max_") and value == _POSITIONS:
+            return value // _SHORTER
         if name in _PER_LAYER and isinstance(value, list):
-            return value[:2]
-        if name.endswith(("attention_heads", "num_heads", "_n_heads")):
+            return [*dict.fromkeys(value), *value][:2]  # two kinds, if there are
+        if name in _CHOSEN:
+            return _CHOSEN[name]
+        if name == "vision_feature_layers":  # of three states
+            return [min(max(layer, -3), 2) for layer in value]
+        if name.endswith(_OF_HEADS):
             return _HEADS
-        if name == "num_key_value_heads":
+        if name.endswith("num_key_value_heads"):
+            heads = config.get(name.replace("key_value", "attention"))
             return _HEADS if value == heads else min(value, 2)
         if "head_dim" in name:
             return _HEAD_DIM
@@ -120,8 +142,10 @@ def _scaled(
         return small[value] if _is_width(name, value) else value
 
     made = {name: one(name, value) for name, value in config.items()}
-    if "num_attention_heads" in made or "num_heads" in made:
-        made["initializer_range"] = 0.2  # so that what an image says is not lost
+    if any(name.endswith(_OF_HEADS) for name in made):
+        made |= dict.fromkeys(
+            ("initializer_range", "init_std"), 0.2
+        )  # so that media show in logits
     for name in ("rope_scaling", "rope_parameters"):
         if sections := (made.get(name) or {}).get("mrope_section"):
             turned = made.get("partial_rotary_factor", 1)
@@ -152,12 +176,16 @@ def tokenizer(facts: Mapping[str, Any]) -> tokenizers.Tokenizer:
 
 def write(facts: Mapping[str, Any], folder: Path) -> None:
     """Write all files of a published checkpoint but its config and weights."""
-    tokenizer(facts).save(str(folder / "tokenizer.json"))
+    if "vocab" in facts:
+        (folder / "vocab.json").write_text(json.dumps(facts["vocab"]), encoding="utf-8")
+    else:
+        tokenizer(facts).save(str(folder / "tokenizer.json"))
     for name in FILES:
         if facts.get(name) is not None:
             told = dict(facts[name])
-            if name == "tokenizer_config":
+            if name == "tokenizer_config" and "vocab" not in facts:
                 told["tokenizer_class"] = "PreTrainedTokenizerFast"
+            told |= {one: told[one] // _SHORTER for one in _WINDOWS & told.keys()}
             (folder / f"{name}.json").write_text(json.dumps(told), encoding="utf-8")
     if template := facts.get("chat_template"):
         (folder / "chat_template.jinja").write_text(template, encoding="utf-8")

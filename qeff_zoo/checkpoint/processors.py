@@ -30,6 +30,10 @@ _LEAF = "torchvision.transforms.v2.functional"
 _TEMPLATE = "chat_template.jinja"
 #: Attributes of a processor with the text that stands for an image in a prompt; the first that there is.
 _MARKERS = "image_placeholder_token", "image_token"
+#: A prompt to a processor that is asked what it puts before one.
+_PROBE = "A prompt."
+#: Attributes of a processor with its feature extractor.
+_EXTRACTORS = "feature_extractor", "audio_processor"
 #: Arguments of a call that are no settings of an image processor.
 _OF_CALL = {"return_tensors", "data_format", "input_data_format", "device", "disable_grouping"}
 
@@ -39,16 +43,16 @@ class _CalledError(Exception):
 
 
 class _Recorder:
-    """Stand-in for an image processor that records the keyword arguments of its call."""
+    """Stand-in for a part of a processor that records the texts and the keyword arguments of its call."""
 
     def __init__(self, held: Any) -> None:
-        self.held, self.options = held, dict[str, Any]()
+        self.held, self.options, self.texts = held, dict[str, Any](), list[Any]()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.held, name)
 
-    def __call__(self, *_: Any, **options: Any) -> Any:
-        self.options = options
+    def __call__(self, texts: Any = (), *_: Any, **options: Any) -> Any:
+        self.texts, self.options = list(texts or options.get("text", ())), options
         raise _CalledError
 
 
@@ -60,7 +64,10 @@ def write(source: Path, folder: Path) -> None:
         folder: The package.
     """
     processor = load(source)
-    if settings := held(processor):
+    settings = held(processor)
+    if of_sounds := _settings_of_sounds(processor, source):
+        settings["feature_extractor"] = of_sounds
+    if settings:
         (folder / HELD).write_text(json.dumps(settings, sort_keys=True), encoding="utf-8")
     template = getattr(processor, "chat_template", None)
     if isinstance(template, str) and not _has_template(folder):
@@ -75,14 +82,14 @@ def _has_template(folder: Path) -> bool:
 
 
 def load(folder: Path) -> Any:
-    """Return transformers' processor of a folder, or its image processor alone; None if neither loads.
+    """Return transformers' processor of a folder, or its image processor or feature extractor alone, or None.
 
     What needs torchvision is left out of a processor where that is not installed.
 
     Raises:
         CheckpointError: The tokenizer in it may take all memory.
     """
-    from transformers import AutoImageProcessor, AutoProcessor
+    from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
     from transformers.processing_utils import ProcessorMixin
 
     text.require_bounded(folder, folder.name)
@@ -93,10 +100,40 @@ def load(folder: Path) -> Any:
             found = None
         if isinstance(found, ProcessorMixin):
             return found
-        try:
-            return AutoImageProcessor.from_pretrained(folder, trust_remote_code=False)
-        except _UNLOADABLE:
-            return None
+        parts: tuple[Any, ...] = (AutoImageProcessor, AutoFeatureExtractor)
+        for part in parts:
+            with suppress(*_UNLOADABLE):
+                return part.from_pretrained(folder, trust_remote_code=False)
+    return None
+
+
+def extractor_of(processor: Any) -> Any:
+    """Return the feature extractor of a processor, or the processor itself if it is one; None if it has none."""
+    from transformers import SequenceFeatureExtractor
+
+    parts = (getattr(processor, name, None) for name in _EXTRACTORS)
+    found = next((part for part in parts if part is not None), processor)
+    return found if isinstance(found, SequenceFeatureExtractor) else None
+
+
+def _settings_of_sounds(processor: Any, folder: Path) -> dict[str, Any]:
+    """Return the settings of a processor's feature extractor: those of the files, and the defaults of its class."""
+    extractor = extractor_of(processor)
+    if extractor is None:
+        return {}
+    settings: dict[str, Any] = {}
+    with suppress(*_UNLOADABLE):
+        settings, _ = type(extractor).get_feature_extractor_dict(folder)
+    settings |= {name: one for name, one in vars(extractor).items() if name[0] != "_"}
+    plain = {name: _plain(one) for name, one in settings.items() if _is_plain(one)}
+    return {**plain, "feature_extractor_type": type(extractor).__name__}
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a setting has a form in JSON; filters and windows, which are computed, have none."""
+    if getattr(value, "ndim", 0):
+        return False
+    return value is None or isinstance(value, str | int | float | list | tuple | dict)
 
 
 def held(processor: Any) -> dict[str, Any]:
@@ -107,7 +144,8 @@ def held(processor: Any) -> dict[str, Any]:
 
     Returns:
         `image_processor`, settings of a call by name; of a processor of text, too, `image_token`, the text that stands
-        for an image in a prompt, and `add_special_tokens`, whether a prompt gets the tokenizer's special tokens.
+        for an image in a prompt, `opening`, the text that it puts before every prompt, and `add_special_tokens`,
+        whether a prompt gets the tokenizer's special tokens.
     """
     found: dict[str, Any] = {}
     images = getattr(processor, "image_processor", processor)
@@ -126,7 +164,20 @@ def held(processor: Any) -> dict[str, Any]:
     if getattr(processor, "tokenizer", None) is not None:
         texts = _merged(processor).get("text_kwargs", {})
         found["add_special_tokens"] = bool(texts.get("add_special_tokens", True))
+        if opening := _opening_of(processor):
+            found["opening"] = opening
     return found
+
+
+def _opening_of(processor: Any) -> str:
+    """Return the text that a processor puts before every prompt; nothing of one that changes a prompt otherwise."""
+    recorder = _Recorder(processor.tokenizer)
+    # Some take no text without an image.
+    refused = suppress(_CalledError, *_UNLOADABLE)
+    with mock.patch.object(processor, "tokenizer", recorder), _quietly(), refused:
+        processor(text=[_PROBE])
+    text = "".join(map(str, recorder.texts))
+    return text.removesuffix(_PROBE) if text.endswith(_PROBE) else ""
 
 
 def _merged(processor: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from qeff_zoo.errors import PackageError
 from qeff_zoo.media import dither, pieces
+from qeff_zoo.media.image_processor import HELD
 from qeff_zoo.media.spectra import frames_of, htk_filters, kaldi_filters, power, slaney_filters
 from qeff_zoo.runtime.tokenizer import read_json
 
@@ -71,12 +72,15 @@ def load_features(folder: Path) -> Features:
     """Return what the files of a package say.
 
     Args:
-        folder: With preprocessor_config.json, or processor_config.json that has its content as `feature_extractor` or
+        folder: With processor_settings.json that has `feature_extractor`, as builds write it; or with
+            preprocessor_config.json, or processor_config.json that has its content as `feature_extractor` or
             `audio_processor`.
 
     Raises:
         PackageError: They are damaged, or of an extractor that is not known here.
     """
+    if held := read_json(folder / HELD).get("feature_extractor"):
+        return find(held)
     settings = read_json(folder / "preprocessor_config.json")
     whole = read_json(folder / "processor_config.json")
     part = whole.get("feature_extractor") or whole.get("audio_processor", {})
@@ -272,7 +276,7 @@ def _granite_logs(settings: Mapping[str, Any], bins: int) -> Callable[..., Array
 
 def _granite(settings: Mapping[str, Any]) -> Features:
     """Granite Speech's log-mel features, two frames side by side."""
-    bins = int(settings.get("feature_size") or settings.get("n_mels", 80))
+    bins = int(settings.get("n_mels", 80))  # `feature_size` does not count
     rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", _HOP))
     size, logs_of = int(settings.get("n_fft", _SIZE)), _granite_logs(settings, bins)
 

@@ -60,6 +60,7 @@ _CROPPED = {
 }  # fmt: skip
 _PADDED = {
     **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 384, "width": 384}, "min_size": 14,
+    "do_pad": True,
 }  # fmt: skip
 _PAGE = {
     **_PLAIN,

@@ -170,6 +170,8 @@ def _in_square(image: Pixels, settings: Settings) -> Pixels:
         scale = settings["size"]["height"] / max(image.shape[:2])
         height, width = (max(round(side * scale), settings["min_size"]) for side in image.shape[:2])
         image = resize(image, height, width, settings["resample"])
+    if not settings["do_pad"]:
+        return image
     return pad_to_square(image, [int(value * 255) for value in settings["image_mean"]])
 
 

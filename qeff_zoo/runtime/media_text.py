@@ -119,7 +119,7 @@ class MediaTextSession(TextGenerationSession):
         self._special = special_tokens(folder)
         names = (self._special.get(name) for name in told.get("opening", ()))
         #: What every prompt begins with.
-        self._opening = next(filter(None, names), "")
+        self._opening = self._held.get("opening") or next(filter(None, names), "")
 
     def _marker(self, named: str) -> tuple[int, str]:
         """Return the token of a marker, and its text if that is no token.
@@ -179,7 +179,8 @@ class MediaTextSession(TextGenerationSession):
         text = self._rendered(messages)
         begin = self._special.get("bos_token")
         begun = bool(begin and text.startswith(begin))
-        return self._encode(text, special_tokens=bool(self._held) and not begun)
+        processed = bool(self._held.keys() - {"feature_extractor"})
+        return self._encode(text, special_tokens=processed and not begun)
 
     def _rendered(self, messages: Sequence[Message]) -> str:
         return self._opened(super()._rendered(messages))

@@ -29,7 +29,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import adapter_axis, adapters_in, source_in
 from qeff_zoo.runtime.sessions import Opening
 from qeff_zoo.tasks import find
-from qeff_zoo.validation import image_arrays, text
+from qeff_zoo.validation import image_arrays, sound_arrays, text
 from qeff_zoo.validation.costs import as_shipped, measure
 from qeff_zoo.validation.parity import (
     TOLERANCES,
@@ -94,8 +94,8 @@ def validate(
     source = (
         checkpoint if isinstance(checkpoint, Path) else checkpoint.companions["config.json"].parent
     )
-    images = image_arrays.compare(package.path, source)
-    return replace(record, reported={**record.reported, **images})
+    arrays = image_arrays.compare(package.path, source) | sound_arrays.compare(package.path, source)
+    return replace(record, reported={**record.reported, **arrays})
 
 
 def rounding_of(package: Package) -> Numerics:

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a package computes the features of sounds that transformers' feature extractor does, on two awkward ones."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.checkpoint import processors
+from qeff_zoo.errors import PackageError, ParityError
+from qeff_zoo.media.features import Array, Features, find
+from qeff_zoo.media.image_processor import HELD
+from qeff_zoo.runtime.tokenizer import read_json
+from qeff_zoo.validation.sample_sounds import voice
+
+#: Samples of sounds: beyond whole frames, and so few that most is filled up.
+AWKWARD = 16_161, 5_003
+#: Distance of features in parts of their spread: transforms in float32 and in float64 are a tenth of it apart.
+TOLERANCE = 1e-3
+#: Errors of settings that contradict one another.
+_IMPOSSIBLE = ArithmeticError, LookupError, RuntimeError, TypeError, ValueError
+
+
+def compare(package: Path, source: Path) -> dict[str, str]:
+    """Compare a package's features with those of transformers' feature extractor.
+
+    Args:
+        package: With the settings that a build wrote; nothing is compared without those of a feature extractor.
+        source: Folder of the checkpoint's small files.
+
+    Returns:
+        `sounds`, in words, for a record.
+
+    Raises:
+        ParityError: A feature differs.
+    """
+    settings = read_json(package / HELD).get("feature_extractor")
+    if not settings:
+        return {}
+    try:
+        ours = find(settings)
+    except PackageError as error:
+        return {"sounds": f"not compared: {error}"}
+    theirs = processors.extractor_of(processors.load(source))
+    if theirs is None:
+        return {"sounds": "not compared: transformers loads no feature extractor of the checkpoint"}
+    name = type(theirs).__name__
+    for samples in AWKWARD:
+        if found := difference(ours, theirs, voice(samples, ours.rate, samples)):
+            raise ParityError(
+                f"A sound of {samples:,} samples becomes other features than by transformers' {name}: {found}. "
+                f"Expected the same. Compare the settings in {HELD} with those of the checkpoint."
+            )
+    return {"sounds": f"{len(AWKWARD)} sounds as transformers' {name} computes their features"}
+
+
+def difference(ours: Features, theirs: Any, sound: Array) -> str | None:
+    """Return in words what differs between the features of a sound; None for nothing.
+
+    Args:
+        ours: A package's.
+        theirs: Feature extractor of transformers.
+        sound: Samples.
+    """
+    sound = sound[: ours.most or None]
+    try:
+        made = theirs(
+            [sound], sampling_rate=ours.rate, return_tensors="pt", return_attention_mask=True
+        )
+        right, found = np.asarray(made[ours.name][0]), ours.compute(sound)
+        if right.shape[-1:] != found.shape[-1:] and right.ndim > 1:
+            right = right.T  # some have bins first
+        if len(right) * ours.step == ours.most:  # what silence fills up
+            found = ours.compute(np.pad(sound, (0, ours.most - len(sound))))
+    except _IMPOSSIBLE as error:
+        return f"they cannot be computed ({type(error).__name__}: {error})"
+    masks = [np.asarray(one[0]) for name, one in made.items() if "mask" in name and one.ndim == 2]
+    count = min([len(found), *(int(mask.sum()) for mask in masks if len(mask) == len(right))])
+    if found.shape[1:] != right.shape[1:] or count > len(right):
+        return f"{ours.name} has the shape {found.shape}, not {right.shape}"
+    largest = float(np.abs(found[:count] - right[:count]).max())
+    if largest > TOLERANCE * max(1.0, float(np.ptp(right[:count]))):
+        return f"{ours.name} differs by up to {largest:.3g}"
+    return None
