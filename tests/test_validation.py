@@ -264,6 +264,8 @@ def test_a_record_says_in_sentences_what_it_proves(validated: Callable[[str], Re
     assert "perplexity x " in weights
     wrong = [{**check, "passed": False} for check in record.checks]
     assert proof.sentences(wrong, {})[0].startswith("Does not compute Hugging Face's model")
+    equal = [{**check, "followed": {"near": 1, "equal": 2}} for check in record.checks[:1]]
+    assert any("Keeps 2 times another expert or key" in one for one in proof.sentences(equal, {}))
 
 
 def test_greedy_answers_are_reported(validated: Callable[[str], Record]) -> None:
