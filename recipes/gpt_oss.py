@@ -19,8 +19,6 @@ RECIPE = replace(
     architectures=("GptOssForCausalLM", "GptOssForSequenceClassification"),
     special="Attention sinks; sliding and full layers in turn; biased experts with a clamped gate of their own.",
     transforms=(*MIXTRAL.transforms, window_cache()),
-    # GPTQModel halves gate_up_proj, AutoRound takes its rows by turns, under the same names and the same method.
-    quant_exceptions=("gptq",),
     tiny=(
         Tiny(
             config={

@@ -83,7 +83,8 @@ def stored(folder: Path) -> dict[str, Array]:
     config = json.loads((folder / "config.json").read_text())
     kind = config["model_type"]
     architecture = layouts()[kind].architecture
-    names = gguf.get_tensor_name_map(_arch(architecture), layers_of(config))
+    layers = max(layers_of(config), config.get("num_decoder_layers") or 0)
+    names = gguf.get_tensor_name_map(_arch(architecture), layers)
     heads = config.get("num_attention_heads") or config.get("n_head")
     key_heads = _key_heads(config)
     made: dict[str, Array] = {}
@@ -242,7 +243,8 @@ def write(
         writer.add_head_count(heads)
         writer.add_head_count_kv(_key_heads(config))
     writer.add_block_count(layers_of(config))
-    writer.add_embedding_length(config.get("hidden_size") or config["n_embd"])
+    width = next(config[key] for key in ("hidden_size", "n_embd", "d_model") if key in config)
+    writer.add_embedding_length(width)
     if tokens:
         writer.add_context_length(config["max_position_embeddings"])
         writer.add_feed_forward_length(config["intermediate_size"])

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo import identity
+from qeff_zoo import formats, identity
 from qeff_zoo.checkpoint import Checkpoint
 from qeff_zoo.checkpoint.sentence_transformers import dense_bindings
 from qeff_zoo.errors import CheckpointError
@@ -106,7 +106,8 @@ def obtain(
     if apart:
         program = replace(program, variant={**program.variant, "untied": apart})
     structure = identity.digest(
-        {name: list(info.shape) for name, info in checkpoint.logical.items()}, "qz-structure-1"
+        {name: list(info.shape) for name, info in checkpoint.logical.items()},
+        "qz-structure-halved-1" if _halved(checkpoint) else "qz-structure-1",
     )
     key = plan.graph_key(program, structure)
     folder = store.graph(key)
@@ -131,6 +132,10 @@ def obtain(
         cached=cached,
         encoded=checkpoint.encoded,
     )
+
+
+def _halved(checkpoint: Checkpoint) -> bool:
+    return formats.halves_experts(checkpoint.quantization or {})
 
 
 def _joined(vision: BoundGraph, language: BoundGraph) -> BoundGraph:
@@ -189,7 +194,9 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
 
     def bind(needed: Iterable[str]) -> bindings.Binding:
         linear = checkpoint.encoded.keys()
-        bound = bindings.bind(meta, checkpoint.logical, needed, linear, untied)
+        bound = bindings.bind(
+            meta, checkpoint.logical, needed, linear, untied, halved=_halved(checkpoint)
+        )
         return kv_heads.repeat(bound, meta, wide) if wide else bound
 
     bind(())  # shapes that disagree show before the trace

@@ -77,6 +77,19 @@ def floats_of(config: Mapping[str, Any]) -> str:
     return str(floats(config)) if floats else ""
 
 
+def halves_experts(config: Mapping[str, Any]) -> bool:
+    """Whether an expert's `gate_proj` and `up_proj` are the halves of a matrix in which the model alternates them.
+
+    GPTQModel cuts every matrix in two, others take the rows of each; the names are the same.
+
+    Args:
+        config: `quantization_config`; empty if there is none.
+    """
+    meta = config.get("meta")
+    written_by = meta.get("quantizer") if isinstance(meta, Mapping) else None
+    return "gptqmodel" in str(written_by)
+
+
 def _module(method: str) -> ModuleType:
     return importlib.import_module(f"{__name__}.{METHODS[method]}")
 

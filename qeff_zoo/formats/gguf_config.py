@@ -60,7 +60,7 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
     _require_numbers(name, architecture, said, entry)
     config: dict[str, Any] = {
         "model_type": kind,
-        "architectures": entry["architectures"],
+        "architectures": _made(entry["architectures"], header.tensors),
         **{key: _made(value, header.tensors) for key, value in entry.get("set", {}).items()},
     }
     if entry.get("tied", True):
@@ -74,7 +74,7 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
     if entry.get("rope", True):
         config["rope_parameters"] = _rope(name, said, entry, header.tensors, size)
     if size and entry.get("head_dim", True):
-        config["head_dim"] = size
+        config[entry.get("head_dim", "head_dim")] = size
     ignored = set(entry.get("ignored", ()))
     for key, ours in keys.items():
         if key in said and key not in ignored:
@@ -113,14 +113,15 @@ def _entry(
     """Find which model of an architecture a file has."""
     layouts, models = gguf_names.layouts(), _known()["models"]
     for kind, entry in models.items():
-        if layouts[kind].architecture == architecture and _fits(
-            entry.get("when", {}), said, tensors
-        ):
+        known = (layouts[kind].architecture, layouts[kind].also)
+        if architecture in known and _fits(entry.get("when", {}), said, tensors):
             return kind, entry
-    known = sorted({layouts[kind].architecture for kind in models})
+    architectures = {
+        one for kind in models for one in (layouts[kind].architecture, layouts[kind].also) if one
+    }
     raise UnsupportedModelError(
         f"{name!r} is GGUF of architecture {architecture!r}, which is unknown. Expected one of "
-        f"{some(known, len(known))}. Use the safetensors checkpoint."
+        f"{some(sorted(architectures), len(architectures))}. Use the safetensors checkpoint."
     )
 
 
@@ -162,12 +163,15 @@ def _refused(name: str, architecture: str, why: str) -> UnsupportedModelError:
 
 
 def _made(value: Any, tensors: Mapping[str, TensorInfo]) -> Any:
-    """Return a value of an entry: itself, or whether the file has, or lacks, a tensor, or how many rows one has."""
+    """Return a value of an entry: itself, or what follows of the file's having a tensor, or how many rows one has."""
     if not isinstance(value, dict):
         return value
     if "rows" in value:
         return tensors[value["rows"]].shape[0] if value["rows"] in tensors else 0
-    return value["has"] in tensors if "has" in value else value["lacks"] not in tensors
+    if "has" in value:
+        found = value["has"] in tensors
+        return value["then"] if found and "then" in value else value.get("else", found)
+    return value["lacks"] not in tensors
 
 
 def _head_size(name: str, architecture: str, said: _Said, keys: Mapping[str, str]) -> int:

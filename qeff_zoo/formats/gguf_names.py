@@ -96,18 +96,23 @@ class Layout:
         architecture: `general.architecture`.
         names: GGUF's names without layer and `.weight` -> the float model's; "{}" is an expert's number. One with
             `.weight` or `.bias` is for that alone, and its other name is whole.
-        layers: What "blk" is called.
+        layers: What "blk" is called; of two stacks of layers, what "blk" of each is called, by what it begins with.
+            Names of theirs begin so, too.
         moves: What is not only called otherwise, by name as above.
         joined: Names of the float model -> two of GGUF, by name as above, and what they are joined by.
         plus_one: Norms are stored plus one.
+        gated: Names that differ where MLPs have gates.
+        also: Another `general.architecture`, of the model's encoder alone.
     """
 
     architecture: str
     names: Mapping[str, str]
-    layers: str = "model.layers"
+    layers: str | Mapping[str, str] = "model.layers"
     moves: Mapping[str, Move] = field(default_factory=dict)
     joined: Mapping[str, tuple[str, str, Join]] = field(default_factory=dict)
     plus_one: bool = False
+    gated: Mapping[str, str] = field(default_factory=dict)
+    also: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,9 +172,9 @@ def _layout(
 
 
 #: How configurations call their number of layers.
-_LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _MOST_EXPERTS = 10_000
-_BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
+_BLOCK = re.compile(r"((?:enc\.|dec\.)?)blk\.(\d+)\.(.+)")
 
 
 def architecture_of(name: str, metadata: Mapping[str, Any]) -> str:
@@ -217,7 +222,7 @@ def layout_of(name: str, model_type: str, metadata: Mapping[str, Any]) -> Layout
             f"{', '.join(sorted(layouts()))}, of which the arrangement in GGUF is known. Use the safetensors "
             "checkpoint."
         )
-    if architecture != layout.architecture:
+    if architecture not in (layout.architecture, layout.also):
         raise CheckpointError(
             f"{name!r} is GGUF of architecture {architecture!r}, but its configuration has model_type {model_type!r}, "
             f"which is {layout.architecture!r}. Expected the configuration of the model that it was made from. Name "
@@ -247,7 +252,11 @@ def places_of(
     layout = layout_of(name, str(config["model_type"]), metadata)
     _require_rope(name, config, tensors)
     heads = _heads(name, layout.architecture, metadata)
+    names = layout.names
+    if any(".ffn_gate." in one for one in tensors):
+        names = {**names, **layout.gated}
     layers = next((config[key] for key in _LAYERS if key in config), 0)
+    counts = {"dec.": config.get("num_decoder_layers") or layers}
     halves = {half: (place, *both) for place, both in layout.joined.items() for half in both[:2]}
     values: dict[str, Expression] = {}
     experts: dict[str, tuple[str, int]] = {}
@@ -257,9 +266,12 @@ def places_of(
         if info.name in _ROPE:
             continue
         block = _BLOCK.fullmatch(info.name)
-        leaf, prefix = (block[2], f"{layout.layers}.{block[1]}.") if block else (info.name, "")
-        place = _name(leaf, layout.names)
-        inside = block is None or int(block[1]) < layers
+        leaf, prefix, inside = info.name, "", True
+        if block:
+            stack_, number, leaf = block.groups()
+            leaf, inside = stack_ + leaf, int(number) < counts.get(stack_, layers)
+            prefix = f"{_stack_of(layout, stack_)}.{number}."
+        place = _name(leaf, names)
         if leaf in halves and inside:
             place, *both, join = halves[leaf]
             stem = info.name.removesuffix(leaf)
@@ -290,6 +302,13 @@ def places_of(
             "checkpoint."
         )
     return Places(values=values, experts=experts, changes=changes)
+
+
+def _stack_of(layout: Layout, begins: str) -> str | None:
+    """Return what "blk" is called in a stack of layers; None if the model has no such stack."""
+    if isinstance(layout.layers, str):
+        return None if begins else layout.layers
+    return layout.layers.get(begins)
 
 
 def _name(leaf: str, names: Mapping[str, str]) -> str | None:

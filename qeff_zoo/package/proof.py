@@ -22,7 +22,7 @@ def sentences(validation: Sequence[Mapping[str, Any]], costs: Mapping[str, Any])
         >>> sentences(manifest["validation"], manifest.get("costs", {}))  # doctest: +SKIP
         ["Computes Hugging Face's model (float32): largest error 8e-06 of the answers' spread at 52 positions …"]
     """
-    return [*_agreements(validation), *_costs(costs)]
+    return [*_agreements(validation), *_equal_choices(validation), *_costs(costs)]
 
 
 def summary(validation: Sequence[Mapping[str, Any]], costs: Mapping[str, Any]) -> str | None:
@@ -73,6 +73,18 @@ def _noticed(checks: Sequence[Mapping[str, Any]]) -> str:
                 errors.setdefault(words, []).append(_size(one["value"]))
     listed = [f"{words} ({_number(min(values))})" for words, values in errors.items()]
     return f"; would have noticed {', '.join(listed)}" if listed else ""
+
+
+def _equal_choices(validation: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield how often the package kept one of several experts, or keys, that have the same score."""
+    counts = {
+        check["stage"]: check["followed"]["equal"] for check in validation if "followed" in check
+    }
+    if count := sum(counts.values()):
+        yield (
+            f"Keeps {count} times another expert or key with exactly the same score. transformers decides these by the "
+            "length of its cache, so that its cached decode may differ from its own answer to the whole text."
+        )
 
 
 def _costs(costs: Mapping[str, Any]) -> Iterator[str]:

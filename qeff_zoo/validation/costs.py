@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.tasks import AnswerKind
-from qeff_zoo.validation.parity import Array, Check, Judge, cosine_distances, divergences
+from qeff_zoo.validation.parity import Array, Check, Judge, cosine_distances, divergences, shortened
 from qeff_zoo.validation.reference_answers import Answers
 from qeff_zoo.validation.trials import Trial
 
 #: Times that a package's rounding may cost what its simulation does, at a typical position, and the least number of
 #: positions that decide: of 4,000 right samples of 16 none had more than 1.82 times.
 TIMES, ENOUGH = 2.0, 16
+_DIGITS = 4  # of a cost, which no sample says to more
 _ANY = -1  # run of the package: of no run of it
 _FREE = {"kl_divergence": 1e-5, "cosine_distance": 1e-6}
 
@@ -60,8 +61,8 @@ class Cost:
         """Return JSON: the mean, its standard error, and what it does to perplexity."""
         entry = {
             "metric": self.metric,
-            "mean": _number(self.mean),
-            "error": _number(_error(self.values)),
+            "mean": shortened(self.mean, _DIGITS),
+            "error": shortened(_error(self.values), _DIGITS),
             "positions": len(self.values),
         }
         if self.losses is None:
@@ -70,9 +71,9 @@ class Cost:
         ratio = float(np.exp(more.mean()))
         return {
             **entry,
-            "perplexity": _number(float(np.exp(self.losses[1].mean(dtype=np.float64)))),
-            "perplexity_ratio": _number(ratio),
-            "perplexity_ratio_error": _number(ratio * _error(more)),
+            "perplexity": shortened(float(np.exp(self.losses[1].mean(dtype=np.float64))), _DIGITS),
+            "perplexity_ratio": shortened(ratio, _DIGITS),
+            "perplexity_ratio_error": shortened(ratio * _error(more), _DIGITS),
         }
 
 
@@ -102,7 +103,7 @@ class Costs:
         if self.activations and self.expected:
             entry["activations"] = {
                 **self.activations.as_dict(),
-                "expected": _number(self.expected.mean),
+                "expected": shortened(self.expected.mean, _DIGITS),
             }
         return entry
 
@@ -169,7 +170,3 @@ def of_losses(arrays: Mapping[str, Array], variant: str) -> Cost | None:
 def _error(values: Array) -> float:
     """Return the standard error of a mean."""
     return float(values.std(dtype=np.float64) / len(values) ** 0.5)
-
-
-def _number(value: float) -> float | None:
-    return float(f"{value:.4g}") if np.isfinite(value) else None

@@ -185,9 +185,7 @@ class Judge:
         measured = bounds.factor**2 * self.floor.divergence
         return _bounded(measured, bounds.least**2, bounds.most**2)
 
-    def judge(
-        self, stage: str, expected: Array, got: Array, canary: Canary, exact: Array | None = None
-    ) -> list[Check]:
+    def judge(self, stage: str, expected: Array, got: Array, canary: Canary) -> list[Check]:
         """Return the checks of one stage; each knows whether it passed.
 
         The most likely tokens are not compared where noise decides at every position which they are: that they agree
@@ -198,7 +196,6 @@ class Judge:
             expected: The reference's answers.
             got: The package's.
             canary: The damaged reference.
-            exact: The unrounded reference's, whose most likely token is as right as a rounded one's.
         """
         both = got, canary.answers
         errors = [self.error(expected, other) for other in both]
@@ -220,9 +217,8 @@ class Judge:
         if not clear.any():
             checks[0]["note"] = "every position is too close to call, so no token is compared"
             return checks
-        right = [one.argmax(axis=1) for one in (expected, exact) if one is not None]
         agreed = "top1_agreement", ">=", Threshold(1.0, "exact")
-        shares = [_agreement(right, other, clear) for other in both]
+        shares = [_agreement(expected, other, clear) for other in both]
         check = self._check(stage, *agreed, shares, told, positions=int(clear.sum()))
         note = f"{int((~clear).sum())} of {len(clear)} positions are too close to call"
         return [*checks, {**check, "note": note}]
@@ -248,7 +244,7 @@ class Judge:
     @staticmethod
     def _fault(words: str, error: float, check: Check) -> dict[str, Any]:
         """Return what a fault would have measured, and whether the check would have failed."""
-        value = _number(error)
+        value = shortened(error)
         noticed = not holds(value, check["op"], check["threshold"])
         return {"fault": words, "value": value, "noticed": noticed}
 
@@ -281,16 +277,16 @@ class Judge:
             "level": self.level,
             "stage": stage,
             "metric": metric,
-            "value": _number(value),
+            "value": shortened(value),
             "op": op,
-            "threshold": _number(threshold.value),
+            "threshold": shortened(threshold.value),
             "threshold_from": threshold.decided_by,
             "positions": positions,
             "against": dict(self.against),
         }
         check["passed"] = holds(check["value"], op, check["threshold"])
-        if not holds(_number(canary), op, check["threshold"]):
-            check["canary"] = {"mutation": mutation, "value": _number(canary), "failed": True}
+        if not holds(shortened(canary), op, check["threshold"]):
+            check["canary"] = {"mutation": mutation, "value": shortened(canary), "failed": True}
         return check
 
     def as_shipped(self, times: tuple[float, float], most: float, *, positions: int) -> Check:
@@ -319,9 +315,9 @@ class Judge:
             "level": self.level,
             "stage": stage,
             "metric": "canary_relative_error",
-            "value": _number(error),
+            "value": shortened(error),
             "op": ">=",
-            "threshold": _number(max(2 * self.allowed_error.value, 2 * error)),
+            "threshold": shortened(max(2 * self.allowed_error.value, 2 * error)),
             "threshold_from": self.allowed_error.decided_by,
             "positions": len(expected),
             "passed": False,
@@ -347,14 +343,14 @@ def _bounded(value: float, least: float, most: float) -> Threshold:
     return Threshold(most, "most") if value > most else Threshold(value, "noise-floor")
 
 
-def _agreement(right: Sequence[Array], got: Array, clear: Array) -> float:
-    """Return how often the most likely token or label is one that is right, of the rows that are clear."""
-    return float(np.any([tokens == got.argmax(axis=1) for tokens in right], axis=0)[clear].mean())
+def _agreement(expected: Array, got: Array, clear: Array) -> float:
+    """Return how often the most likely token or label is the expected one, of the rows that are clear."""
+    return float((expected.argmax(axis=1) == got.argmax(axis=1))[clear].mean())
 
 
-def _number(value: float) -> float | None:
-    """Return a number with as many digits as mean something; None for what is not one."""
-    return float(f"{value:.6g}") if math.isfinite(value) else None
+def shortened(value: float, digits: int = 6) -> float | None:
+    """Return a number with as many digits as mean something; None for what is not finite."""
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
 
 def _log_softmax(logits: Array) -> Array:

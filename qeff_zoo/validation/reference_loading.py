@@ -110,7 +110,11 @@ def _open(
     return (
         auto,
         config,
-        lambda model: arranged(weights.tensors, model) if weights else _gguf_tensors(gguf, model),
+        lambda model: (
+            arranged(weights.tensors, model, halved=weights.halved)
+            if weights
+            else _gguf_tensors(gguf, model)
+        ),
     )
 
 

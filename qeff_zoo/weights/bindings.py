@@ -61,6 +61,8 @@ def bind(
     needed: Iterable[str] | None = None,
     linear: Collection[str] = (),
     untied: Collection[str] = (),
+    *,
+    halved: bool = False,
 ) -> Binding:
     """Find what every parameter and persistent buffer is made of.
 
@@ -70,13 +72,14 @@ def bind(
         needed: State_dict names that must be found; None for all.
         linear: Tensors that are matrices of linear layers whatever the model has there: quantizers replace `Conv1D`.
         untied: See `qeff_zoo.export.loader.build_meta`.
+        halved: See `qeff_zoo.formats.halves_experts`.
 
     Raises:
         CheckpointError: Tensors are missing or of another shape; lists all of them.
         UnsupportedModelError: A conversion does more than move values.
     """
     places = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    expressions, unused, problems = _converted(model, tensors, places)
+    expressions, unused, problems = _converted(model, tensors, places, halved=halved)
     _turn(model, expressions, linear)
     doubled = _tie(model.all_tied_weights_keys, expressions, untied)
     optional = {name for name, _ in model.named_buffers()}
@@ -147,7 +150,7 @@ def broken_ties(binding: Binding, source: TensorSource) -> list[str]:
 
 
 def _converted(
-    model: Any, tensors: Tensors, places: Mapping[str, tuple[int, ...]]
+    model: Any, tensors: Tensors, places: Mapping[str, tuple[int, ...]], *, halved: bool
 ) -> tuple[dict[str, Expression], tuple[str, ...], list[str]]:
     """Rename and convert as transformers does; gives expressions, unused tensors and problems."""
     from transformers.conversion_mapping import get_model_conversion_mapping
@@ -179,7 +182,7 @@ def _converted(
         except (RuntimeError, ValueError, IndexError, AttributeError) as error:
             problems.append(f"Cannot convert {members[0][1]!r} to {place!r}: {error}")
     unbound = {place: shape for place, shape in places.items() if place not in expressions}
-    joined = taken_apart.joined(model, unbound, unused, tensors)
+    joined = taken_apart.joined(model, unbound, unused, tensors, halved=halved)
     used = {source for made in joined.values() for source in sources_of(made)}
     return (
         expressions | joined,

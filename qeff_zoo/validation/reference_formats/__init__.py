@@ -49,10 +49,12 @@ class Weights:
     Args:
         tensors: By the names of the float checkpoint; each is decoded when transformers reads it.
         orders: Of weights whose columns were sorted to be quantized: the column at each place, (columns,) int64.
+        halved: Whether experts' gates and ups are halves of matrices in which the model may alternate them.
     """
 
     tensors: Mapping[str, Decoded]
     orders: Mapping[str, Tensor] = field(default_factory=dict)
+    halved: bool = False
 
 
 def open_weights(folder: Path, config: Mapping[str, Any]) -> Weights:
@@ -76,7 +78,12 @@ def open_weights(folder: Path, config: Mapping[str, Any]) -> Weights:
         for name in files
         if name not in parts and name.rpartition(".")[2] not in _BESIDE
     }
-    return Weights(tensors=rest | decoded, orders=_orders(files, decoded))
+    written_by = (config.get("meta") or {}).get("quantizer", "")  # GPTQModel cuts matrices in two
+    return Weights(
+        tensors=rest | decoded,
+        orders=_orders(files, decoded),
+        halved="gptqmodel" in str(written_by),
+    )
 
 
 def plain_tensors(folder: Path) -> dict[str, Decoded]:

@@ -14,11 +14,24 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightRenaming, rename_source_key
 from transformers.pytorch_utils import Conv1D
 
 from qeff_zoo.validation.reference_formats.files import Decoded, plain
 
-_EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(gate_proj|up_proj|down_proj)\.(weight|bias)")
+#: An expert's layer: by today's tools, by GPTQModel until version 6, and by Defuser of experts of one matrix.
+_EXPERTS = (
+    re.compile(r"(?P<path>.*\.experts)\.(?P<at>\d+)\.(?P<layer>\w+)_proj\.(?P<kind>weight|bias)"),
+    re.compile(
+        r"(?P<path>.*\.experts)\.(?P<layer>gate_up|down)(_projs)?\.(?P<at>\d+)\.(?P<kind>weight|bias)"
+    ),
+    re.compile(r"(?P<path>.*)\.(?P<at>\d+)\.(?P<layer>linear)\.(?P<kind>weight)"),
+)
+#: What a parameter of stacked experts is made of.
+_OF_STACKS = {"gate": "gate_up_proj", "up": "gate_up_proj", "gate_up": "gate_up_proj"} | {
+    "down": "down_proj",
+    "linear": "weight",
+}
 _HALF = re.compile(r"(.*)\.(gate_proj|up_proj)\.(weight|bias)")
 
 
@@ -38,35 +51,39 @@ class Arranged:
         return self.arrange(*(part[...] for part in self.parts)).contiguous()
 
 
-def arranged(tensors: Mapping[str, Decoded], model: Any) -> dict[str, Any]:
+def arranged(tensors: Mapping[str, Decoded], model: Any, *, halved: bool = False) -> dict[str, Any]:
     """Return the tensors of a quantized checkpoint by names, and in forms, that a model loads.
 
     Args:
         tensors: Decoded, by name.
         model: transformers' own.
+        halved: Whether the quantizer took experts' gates and ups as halves, although the model alternates them.
     """
-    modules, prefix = dict(model.named_modules()), f"{model.base_model_prefix}."
+    modules, prefix = dict(model.named_modules()), model.base_model_prefix
+    mapping, places = get_model_conversion_mapping(model), model.state_dict()
+    renamings = [one for one in mapping if isinstance(one, WeightRenaming)]
     converted = [
         re.compile(pattern.replace(".*.", r"\.\d+\."))
-        for one in get_model_conversion_mapping(model)
+        for one in mapping
         for pattern in (one.source_patterns if getattr(one, "operations", None) else ())
     ]
 
     def module(path: str) -> Any:
-        spelled = (path, prefix + path, path.removeprefix(prefix))
+        spelled = (path, f"{prefix}.{path}", path.removeprefix(f"{prefix}."))
         return next((modules[one] for one in spelled if one in modules), None)
 
     found: dict[str, Any] = {}
-    experts: dict[tuple[str, str, str], dict[int, Decoded]] = defaultdict(dict)
+    experts: dict[tuple[str, str], dict[tuple[int, str], Decoded]] = defaultdict(dict)
     halves: dict[tuple[str, str], dict[str, Decoded]] = defaultdict(dict)
     for name, one in tensors.items():
         path, _, kind = name.rpartition(".")
-        expert = _EXPERT.fullmatch(name.replace(".experts.experts.", ".experts."))
         half = _HALF.fullmatch(name)
+        expert = _expert(rename_source_key(name, renamings, [], prefix, places)[0])
         if any(pattern.search(name) for pattern in converted):
             found[name] = one
-        elif expert and hasattr(module(expert[1]), "down_proj"):
-            experts[expert[1], expert[3], expert[4]][int(expert[2])] = one
+        elif expert and hasattr(module(expert["path"]), _OF_STACKS[expert["layer"]]):
+            parameter = _OF_STACKS[expert["layer"]] + ("_bias" if expert["kind"] == "bias" else "")
+            experts[expert["path"], parameter][int(expert["at"]), expert["layer"]] = one
         elif half and module(path) is None and hasattr(module(half[1]), "gate_up_proj"):
             halves[half[1], half[3]][half[2]] = one
         elif kind == "weight" and isinstance(module(path), Conv1D) and one.decode is not plain:
@@ -74,21 +91,27 @@ def arranged(tensors: Mapping[str, Decoded], model: Any) -> dict[str, Any]:
         else:
             found[name] = one
     for (path, kind), two in halves.items():
-        parts = [two["gate_proj"], two["up_proj"]]
-        found[f"{path}.gate_up_proj.{kind}"] = Arranged(parts, lambda *both: torch.cat(both))
-    for path, kind in {(path, kind) for path, _, kind in experts}:
-        end = "_bias" if kind == "bias" else ""
-        owner, down = module(path), experts[path, "down_proj", kind]
-        turned = owner.is_transposed and kind == "weight"
-        found[f"{path}.down_proj{end}"] = Arranged(
-            [down[at] for at in sorted(down)], _stack(turned=turned)
-        )
-        gate, up = experts[path, "gate_proj", kind], experts[path, "up_proj", kind]
-        parts = [part for at in sorted(gate) for part in (gate[at], up[at])]
-        found[f"{path}.gate_up_proj{end}"] = Arranged(
-            parts, _stack(turned=turned, pairs=True, mixed=not owner.is_concatenated)
+        both = [two["gate_proj"], two["up_proj"]]
+        found[f"{path}.gate_up_proj.{kind}"] = Arranged(both, lambda *parts: torch.cat(parts))
+    for (path, parameter), parts in experts.items():
+        owner = module(path)
+        found[f"{path}.{parameter}"] = Arranged(
+            [parts[at] for at in sorted(parts)],  # of each expert, gate before up
+            _stack(
+                turned=getattr(owner, "is_transposed", False) and not parameter.endswith("_bias"),
+                pairs=any(layer == "gate" for _, layer in parts),
+                mixed=not (halved or getattr(owner, "is_concatenated", True)),
+            ),
         )
     return found
+
+
+def _expert(name: str) -> dict[str, str] | None:
+    """Return the parts of the name of a tensor of an expert; None of others."""
+    name = name.replace(".experts.experts.", ".experts.")
+    matches = (pattern.fullmatch(name) for pattern in _EXPERTS)
+    found = next((one.groupdict() for one in matches if one), None)
+    return found if found and found["layer"] in _OF_STACKS else None
 
 
 def _stack(*, turned: bool, pairs: bool = False, mixed: bool = False) -> Callable[..., Tensor]:

@@ -28,7 +28,7 @@ _DONE: Mapping[str, str] = MappingProxyType(
         "transposes": " gpt2",  # core names no recipe
         "transposes experts": "gpt-oss",
         "": "bert cohere2 command-r deepseek2 ernie4_5 exaone4 glm4 hunyuan-dense lfm2 mamba minimax-m2 nomic-bert "
-        "olmo2 olmoe phi3 qwen2 qwen2moe qwen3 qwen3moe seed_oss stablelm starcoder starcoder2",
+        "olmo2 olmoe phi3 qwen2 qwen2moe qwen3 qwen3moe seed_oss stablelm starcoder starcoder2 t5 t5encoder",
     }
 )
 #: Said by the configuration too.
@@ -74,7 +74,8 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
             f"The reference cannot undo what was done to {architecture!r}; it knows {', '.join(done)}."
         )
     kind = next(one for one, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
-    place_of = partial(_place, gguf.get_tensor_name_map(kind, config.num_hidden_layers), tensors)
+    layers = max(config.num_hidden_layers, getattr(config, "num_decoder_layers", None) or 0)
+    place_of = partial(_place, gguf.get_tensor_name_map(kind, layers), tensors)
     found = {}
     for name in names:
         parts = {"value": place_of(name)}
