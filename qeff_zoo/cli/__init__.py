@@ -96,9 +96,9 @@ def guarded(command: Callable[[], int | None], argv: Sequence[str]) -> int:
         except Exception as error:  # a defect, or no memory: whatever it is, it is said in a line
             where = f"in `qeff-zoo {' '.join(argv[:1])}`"
             try:
-                said = out_of_memory(error, where) or report(error, argv)
+                said = str(out_of_memory(error, where) or report(error, argv))
             except MemoryError as short:
-                said = out_of_memory(short, where)
+                said = str(out_of_memory(short, where))
             print(f"qeff-zoo: {said}", file=sys.stderr)
             return 1
 
