@@ -20,6 +20,7 @@ from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, inde
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.disk.regular import is_here
 from qeff_zoo.errors import AdapterError
+from qeff_zoo.package.manifest import shortened
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.program import Array
@@ -266,7 +267,7 @@ class Adapter:
     ) -> AdapterError:
         """Return the error that refuses it."""
         return AdapterError(
-            f"Cannot use the adapter {self.name!r}: {what}; expected {expected}. {then}"
+            f"Cannot use the adapter {self.name!r}: {shortened(what)}; expected {expected}. {then}"
         )
 
 

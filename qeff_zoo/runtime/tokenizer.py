@@ -12,6 +12,7 @@ import tokenizers
 
 from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import GenerationError, PackageError, Translating
+from qeff_zoo.package.manifest import shortened
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 _CHARACTERS = 16  # of a token, at most, unless a text is unusual
@@ -270,7 +271,8 @@ def _tidied(text: str) -> str:
 
 def _damaged(path: str, error: object) -> PackageError:
     return PackageError(
-        f"Cannot read {path!r}: {error}. Expected it as the package was built with it. Build or pull the package again."
+        f"Cannot read {path!r}: {shortened(str(error))}. Expected it as the package was built with it. Build or pull "
+        "the package again."
     )
 
 
