@@ -158,11 +158,10 @@ def _store(entry: Any, path: str) -> StoreSetting:
         url = entry.get("url")
         marks = entry.get("read_only", False), entry.get("optional", False)
         served = entry.get("served_at", [])
-        texts = [url, *served] if isinstance(served, list) else [None]
-        if all(isinstance(text, str) and text for text in texts) and set(map(type, marks)) == {
-            bool
-        }:
-            named = _named(texts[0])
+        texts = served if isinstance(served, list) else [None]
+        is_right = all(isinstance(text, str) and text for text in (url, *texts))
+        if isinstance(url, str) and is_right and all(isinstance(mark, bool) for mark in marks):
+            named = _named(url)
             marks = named.read_only or marks[0], named.optional or marks[1]
             return StoreSetting(named.url, *marks, tuple(served))
     expected = 'a URL or {"url": URL, "read_only": true, "optional": true, "served_at": [URL]}'

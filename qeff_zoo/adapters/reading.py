@@ -283,7 +283,7 @@ class Adapter:
     ) -> AdapterError:
         """Return the error that refuses it."""
         return AdapterError(
-            f"Cannot use the adapter {self.name!r}: {what}; expected {expected}. {then}"
+            f"Cannot use the adapter {self.name!r}: {shortened(what)}; expected {expected}. {then}"
         )
 
 

@@ -45,10 +45,11 @@ def fault_of(path: Path) -> CheckpointError | None:
 
     config = read_json(path)
     try:
-        if (kind := config.get("model_type")) in CONFIG_MAPPING:
-            CONFIG_MAPPING[kind].from_dict({**config})
-    except Exception as error:  # the library raises nothing narrower
-        return _refusal(config, error)
+        with refusals_of(config):
+            if (kind := str(config.get("model_type"))) in CONFIG_MAPPING:
+                CONFIG_MAPPING[kind].from_dict({**config})
+    except CheckpointError as error:
+        return error
     return None
 
 

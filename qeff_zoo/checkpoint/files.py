@@ -264,18 +264,18 @@ def read_config(path: Path) -> dict[str, Any]:
     model_type, architectures = config.get("model_type"), config.get("architectures") or []
     if not isinstance(model_type, str) or not model_type:
         raise CheckpointError(
-            f"{str(path)!r} has the model_type {model_type!r}. Expected the name of an "
+            f"{str(path)!r} has the model_type {model_type!r:.200}. Expected the name of an "
             "architecture, such as 'llama'. Add the model_type that transformers knows it by."
         )
     if not isinstance(architectures, list) or not all(isinstance(a, str) for a in architectures):
         raise CheckpointError(
-            f"{str(path)!r} has the architectures {architectures!r}. Expected a list of class "
+            f"{str(path)!r} has the architectures {architectures!r:.200}. Expected a list of class "
             "names, such as ['LlamaForCausalLM']. Correct it."
         )
     for name in _OBJECTS:
         if not isinstance(config.get(name), dict | None):
             raise CheckpointError(
-                f"{str(path)!r} has the {name} {config[name]!r}. Expected an object, or null. Correct it."
+                f"{str(path)!r} has the {name} {config[name]!r:.200}. Expected an object, or null. Correct it."
             )
     _require_possible(path, config)
     return config

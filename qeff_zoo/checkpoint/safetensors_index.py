@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.disk.regular import open_regular
 from qeff_zoo.errors import CheckpointError
+from qeff_zoo.package.manifest import shortened
 
 if TYPE_CHECKING:
     import numpy as np
@@ -129,7 +130,7 @@ def _header(path: Path) -> tuple[dict[str, Any], dict[str, str], int, int]:
 
 def _damaged(path: Path, what: str) -> CheckpointError:
     return CheckpointError(
-        f"{str(path)!r} is not a whole safetensors file: {what}. Expected a header that describes "
+        f"{str(path)!r} is not a whole safetensors file: {shortened(what)}. Expected a header that describes "
         "every byte. Get the file again from its source."
     )
 

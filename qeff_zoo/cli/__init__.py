@@ -96,9 +96,9 @@ def guarded(command: Callable[[], int | None], argv: Sequence[str]) -> int:
         except Exception as error:  # a defect, or no memory: whatever it is, it is said in a line
             where = f"in `qeff-zoo {' '.join(argv[:1])}`"
             try:
-                said = out_of_memory(error, where) or report(error, argv)
+                said = str(out_of_memory(error, where) or report(error, argv))
             except MemoryError as short:
-                said = out_of_memory(short, where)
+                said = str(out_of_memory(short, where))
             print(f"qeff-zoo: {said}", file=sys.stderr)
             return 1
 
@@ -123,6 +123,12 @@ def _run(command: Callable[[], int | None]) -> int:
             file=sys.stderr,
         )
         return 1
+    except KeyboardInterrupt:
+        print("qeff-zoo: interrupted; nothing half-made counts as done.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has left; nobody misses the rest of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except OSError as error:
         if error.errno not in _OF_THE_DISK:
             raise
@@ -132,12 +138,6 @@ def _run(command: Callable[[], int | None]) -> int:
             "this user may read, or write to, on a disk with room. Correct its name or its permissions, or free space.",
             file=sys.stderr,
         )
-        return 1
-    except KeyboardInterrupt:
-        print("qeff-zoo: interrupted; nothing half-made counts as done.", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of our output has left; nobody misses the rest of it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return code
 

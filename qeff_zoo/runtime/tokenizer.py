@@ -12,6 +12,7 @@ import tokenizers
 
 from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import GenerationError, PackageError, Translating, is_panic
+from qeff_zoo.package.manifest import shortened
 from qeff_zoo.text_growth import excess
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
@@ -288,7 +289,8 @@ def _explanation(path: str, error: BaseException) -> PackageError | GenerationEr
 
 def _damaged(path: str, error: object) -> PackageError:
     return PackageError(
-        f"Cannot read {path!r}: {error}. Expected it as the package was built with it. Build or pull the package again."
+        f"Cannot read {path!r}: {shortened(str(error))}. Expected it as the package was built with it. Build or pull "
+        "the package again."
     )
 
 
