@@ -91,7 +91,7 @@ def peak_rss_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def out_of_memory(error: Exception, where: str) -> OutOfMemoryError | None:
+def out_of_memory(error: BaseException, where: str) -> OutOfMemoryError | None:
     """Say that memory ran out, if that is what an error says; None if it is another, or was said already.
 
     Args:

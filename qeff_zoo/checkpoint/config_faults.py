@@ -26,7 +26,7 @@ def refusals_of(config: Mapping[str, Any]) -> Translating:
         config: Raw config.json, of which transformers makes an object or a model.
     """
 
-    def translate(error: Exception) -> ZooError | None:
+    def translate(error: BaseException) -> ZooError | None:
         passing = isinstance(error, ZooError | ImportError | OSError) or out_of_memory(error, "")
         return None if passing else _refusal(config, error)
 
@@ -53,7 +53,7 @@ def fault_of(path: Path) -> CheckpointError | None:
     return None
 
 
-def _refusal(config: Mapping[str, Any], error: Exception) -> CheckpointError:
+def _refusal(config: Mapping[str, Any], error: BaseException) -> CheckpointError:
     said = " ".join(str(error).split())[:_LONGEST].rstrip(".")
     fields = list(_suspects(config, error))
     named = ", ".join(f"{name} is {value!r:.60}" for name, value in fields[:_SHOWN])
@@ -64,7 +64,7 @@ def _refusal(config: Mapping[str, Any], error: Exception) -> CheckpointError:
     )
 
 
-def _suspects(config: Mapping[str, Any], error: Exception) -> Iterator[tuple[str, Any]]:
+def _suspects(config: Mapping[str, Any], error: BaseException) -> Iterator[tuple[str, Any]]:
     """Return the fields that an error is about: those with the value that it names, else those that no model has."""
     fields = [*_fields(config)]
     if named := [each for each in fields if type(each[1]) is str and repr(each[1]) in str(error)]:
