@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from qeff_zoo.errors import PackageError
 from qeff_zoo.media import dither, pieces
 from qeff_zoo.media.spectra import frames_of, htk_filters, kaldi_filters, power, slaney_filters
+from qeff_zoo.media.steps import Steps, finished
 from qeff_zoo.runtime.tokenizer import read_json
 
 Array: TypeAlias = NDArray[Any]
@@ -48,6 +49,7 @@ class Features:
         least: Samples that the first input takes.
         most: Samples that a recording is filled up to, or cut to, unless it is told otherwise; 0 for as many as it has.
         cut: Samples of a recording -> pieces, each of which is a sound by itself.
+        in_steps: The same as `compute`, in steps; None if that takes one.
     """
 
     name: str
@@ -57,6 +59,13 @@ class Features:
     least: int = 1
     most: int = 0
     cut: Callable[[Array], list[Array]] = field(default=lambda samples: [samples], repr=False)
+    in_steps: Callable[[Array], Steps[Array]] | None = field(default=None, repr=False)
+
+    def computing(self, samples: Array) -> Steps[Array]:
+        """Compute the inputs of a sound; a long one takes several steps."""
+        if self.in_steps is None:
+            return self.compute(samples)
+        return (yield from self.in_steps(samples))
 
     def count(self, samples: int) -> int:
         """Return how many inputs become of so many samples."""
@@ -209,23 +218,44 @@ def _whisper(settings: Mapping[str, Any]) -> Features:
     window = np.hanning(size + 1)[:-1].astype(np.float32)
     filters = slaney_filters(bins, size, rate).astype(np.float32)
 
-    def compute(samples: Array) -> Array:
-        count = len(samples) // hop
-        around = np.pad(np.asarray(samples, np.float32), size // 2, mode="reflect")
-        frames = frames_of(around, size, hop)
+    def computing(samples: Array) -> Steps[Array]:
+        count, whole = len(samples) // hop, np.asarray(samples, np.float32)
         logs = np.empty((count, bins), np.float32)
         for start in range(0, count, _BLOCK):  # hours of spectra do not fit into memory
             stop = min(start + _BLOCK, count)
-            spectra = np.fft.rfft(frames[start:stop] * window, axis=1)
+            around = _reflected(whole, start * hop - size // 2, (stop - 1) * hop - size // 2 + size)
+            spectra = np.fft.rfft(frames_of(around, size, hop) * window, axis=1)
             powers = (spectra.real**2 + spectra.imag**2).astype(np.float32, copy=False)
             logs[start:stop] = np.log10(np.maximum(powers @ filters, 1e-10))
-        scaled: Array = (np.maximum(logs, logs.max() - 8) + 4) / 4
-        return scaled
+            yield
+        np.maximum(logs, logs.max() - 8, out=logs)
+        logs += 4
+        logs /= 4
+        return logs
 
     most = rate * int(settings.get("chunk_length", 30))
     return Features(
-        name="input_features", rate=rate, compute=compute, step=hop, least=hop, most=most
+        name="input_features",
+        rate=rate,
+        compute=lambda samples: finished(computing(samples)),
+        step=hop,
+        least=hop,
+        most=most,
+        in_steps=computing,
     )
+
+
+def _reflected(samples: Array, start: int, stop: int) -> Array:
+    """Return samples from one position to another, which beyond both ends are those before the end."""
+    before, behind = max(0, -start), max(0, stop - len(samples))
+    if not before and not behind:
+        return samples[start:stop]
+    reach = max(before, behind) + 1  # samples that are reflected
+    first = max(0, min(start, len(samples) - reach))
+    last = min(len(samples), max(stop, reach))
+    around = np.pad(samples[first:last], (before, behind), mode="reflect")
+    at = start - first + before
+    return around[at : at + stop - start]
 
 
 def _qwen3(settings: Mapping[str, Any]) -> Features:
@@ -236,7 +266,7 @@ def _qwen3(settings: Mapping[str, Any]) -> Features:
     def compute(samples: Array) -> Array:
         return whisper.compute(np.pad(samples, (0, max(0, least - len(samples)))))
 
-    return replace(whisper, compute=compute)
+    return replace(whisper, compute=compute, in_steps=None)
 
 
 def _granite_logs(settings: Mapping[str, Any], bins: int) -> Callable[..., Array]:
