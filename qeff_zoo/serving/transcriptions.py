@@ -182,9 +182,15 @@ class SpeechQueue:
                         job.tell(segment)
                     if recording.ended:
                         del self._jobs[recording]
-                        job.tell(session.transcription(recording))
+                        found = session.transcription(recording)
+                        if not self._jobs:
+                            break  # the session is free when the last client has its answer
+                        job.tell(found)
                     if self._closing:
                         raise shutting_down()  # noqa: TRY301
+                else:
+                    return
+            job.tell(found)
         except Exception as error:  # whatever it is, it is for who waits
             self._fail(error)
 
