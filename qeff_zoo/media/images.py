@@ -268,14 +268,14 @@ def _content(source: "str | os.PathLike[str] | bytes", name: str, limits: ImageL
 
 def _check_size(size: tuple[int, int], name: str, limits: ImageLimits) -> None:
     width, height = size
-    if width * height > limits.pixels:
-        raise MediaError(
-            _too_large(name, f"{width} x {height} = {width * height:,} pixels", limits)
-        )
     if max(width, height) > limits.side:
         raise MediaError(
             f"Cannot read {name}: it is {width} pixels wide and {height} high. Expected at most {limits.side:,} on a "
             "side. Crop it."
+        )
+    if width * height > limits.pixels:
+        raise MediaError(
+            _too_large(name, f"{width} x {height} = {width * height:,} pixels", limits)
         )
     if not width * height:
         raise MediaError(
