@@ -119,9 +119,7 @@ def test_what_a_header_promises_is_refused(
 
 
 def test_a_header_that_promises_more_than_there_is_takes_no_memory(client: openai.OpenAI) -> None:
-    with pytest.raises(
-        openai.BadRequestError, match="has 48,000,000 samples, and ends after 16,000"
-    ):
+    with pytest.raises(openai.BadRequestError, match="The recording cannot be read"):
         ask(client, claiming(3000, 1, RATE))
 
 
@@ -173,13 +171,15 @@ def test_a_failure_ends_the_recording_of_its_window_alone(
 def test_the_end_of_a_server_is_told_to_recordings_that_wait(
     session: Session, queue: SpeechQueue, clients: ThreadPoolExecutor
 ) -> None:
-    with running(queue, queue.close) as url, connect(url) as opened:  # type: ignore[arg-type]
+    with running(queue, queue.close) as url:  # type: ignore[arg-type]
+        opened = connect(url)
         asked = [clients.submit(ask, opened, flac(np.full(5 * RATE, 0.5))) for _ in range(2)]
         wait_until(lambda: session.heard.begun == 1 and len(queue._waiting) == 1)
         clients.submit(lambda: (wait_until(lambda: queue._closing), session.heard.permit(1)))
-    for one in asked:
-        with pytest.raises(openai.InternalServerError, match="shutting down"):
-            one.result(TIMEOUT)
+    with opened:
+        for one in asked:
+            with pytest.raises(openai.InternalServerError, match="shutting down"):
+                one.result(TIMEOUT)
     assert session.heard.begun == 1
 
 
