@@ -20,7 +20,7 @@ from qeff_zoo.media.steps import Steps, finished
 
 _T = TypeVar("_T")
 _FETCHES = 16  # at a time; they wait for other servers
-_SMALL = 1 << 25  # bytes; what takes no more does not wait for the memory of what takes more
+_SMALL = 1 << 25  # bytes; what takes no more does not wait for what takes more
 _SHARE = 8  # the memory of small work is this part of all
 
 
@@ -80,10 +80,8 @@ class MediaPool:
     """
 
     def __init__(self, most: int) -> None:
-        # Most CPUs are left to the model.
-        self._decoding = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 4), "qeff-zoo media")
         self._fetching = ThreadPoolExecutor(_FETCHES, "qeff-zoo fetches")
-        self._small, self._large = _Memory(most // _SHARE), _Memory(most - most // _SHARE)
+        self._small, self._large = _Lane(most // _SHARE), _Lane(most - most // _SHARE)
 
     async def prepare(self, preparation: Preparation[_T]) -> _T:
         """Prepare a request. To cancel this ends it before its next step."""
@@ -102,11 +100,16 @@ class MediaPool:
         if step.fetches:
             return await self._run(self._fetching, step.work)
         async with self.room(step.nbytes):
-            return await self.run(step.work)
+            return await self.run(step.work, step.nbytes)
 
-    async def run(self, work: Callable[[], Any] | Steps[Any]) -> Any:
-        """Do a step for which there is room."""
-        return await self._run(self._decoding, work)
+    async def run(self, work: Callable[[], Any] | Steps[Any], nbytes: int = 0) -> Any:
+        """Do a step for which there is room.
+
+        Args:
+            work: As of `Step`.
+            nbytes: Memory that it takes.
+        """
+        return await self._run(self._lane(nbytes).threads, work)
 
     async def _run(self, pool: Executor, work: Callable[[], Any] | Steps[Any]) -> Any:
         if callable(work):
@@ -126,26 +129,31 @@ class MediaPool:
         Returns:
             A function that gives back all but so many bytes before the end.
         """
-        memory = self._small if nbytes <= _SMALL else self._large
-        held = await memory.take(nbytes)
+        lane = self._lane(nbytes)
+        held = await lane.take(nbytes)
 
         def keep(fewer: int) -> None:
             nonlocal held
-            memory.give(max(0, held - fewer))
+            lane.give(max(0, held - fewer))
             held = min(held, fewer)
-            if memory is self._large:
-                self._decoding.submit(_return_memory)
+            if lane is self._large:
+                lane.threads.submit(_return_memory)
 
         try:
             yield keep
         finally:
             keep(0)
 
+    def _lane(self, nbytes: int) -> "_Lane":
+        return self._small if nbytes <= _SMALL else self._large
 
-class _Memory:
-    """A number of bytes, given to who waits in the order in which they came; for the thread of the event loop."""
+
+class _Lane:
+    """Threads, and a number of bytes that is given in the order of requests; for the thread of the event loop."""
 
     def __init__(self, most: int) -> None:
+        # Most CPUs are left to the model.
+        self.threads = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 4), "qeff-zoo media")
         self._most = self._free = most
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 

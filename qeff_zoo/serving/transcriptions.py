@@ -129,9 +129,10 @@ class SpeechQueue:
                 raise shutting_down()
             rate, limits, job = self.session.rate, self._bounds.sounds, _Job(tell)
             opened = await self._pool.run(partial(open_sound, sound, rate, limits=limits))
-            async with self._pool.room(bytes_of_sound(opened, rate)) as keep:
+            nbytes = bytes_of_sound(opened, rate)
+            async with self._pool.room(nbytes) as keep:
                 try:
-                    recording = await self._pool.run(self.session.begin(opened, **choices))
+                    recording = await self._pool.run(self.session.begin(opened, **choices), nbytes)
                     keep(recording.nbytes)
                     self._submit(recording, job)
                     while True:
