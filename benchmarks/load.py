@@ -34,6 +34,7 @@ _CHECKPOINT = Path(__file__).parents[1] / "examples" / "tiny-vlm"
 _QUESTIONS = ("What is this?", "Which colour?", "How many are there?", "Where is it?")
 _TOKENS = 8
 _PEACE = 0.25  # of the time, before the attack
+_PATIENCE = 3.0  # seconds until a hostile client hangs up
 _REST = 2.0  # seconds after the attack until memory is read again
 _SIDE = 4096  # of the images that are small files and large in memory
 
@@ -47,7 +48,7 @@ def main() -> None:
     arguments = parser.parse_args()
     path = arguments.package
     if path is None:
-        sizes = {"ctx_len": 256, "prefill_seq_len": 64, "full_batch_size": 4}
+        sizes: dict[str, Any] = {"ctx_len": 256, "prefill_seq_len": 64, "full_batch_size": 4}
         path = qeff_zoo.build(str(_CHECKPOINT), validate=False, **sizes).path
     found = measure(path, arguments.seconds, arguments.clients)
     print(json.dumps({"machine": machine(("qeff-zoo", "onnxruntime")), **found}, indent=1))
@@ -61,8 +62,8 @@ def measure(package: Path, seconds: float, clients: int) -> dict[str, Any]:
         seconds: How long it is attacked.
         clients: How many there are; half of them attack.
     """
-    command = [sys.executable, "-m", "qeff_zoo", "serve", package, "--port", "0", "--threads", "1"]
-    command += ["--model-name", _MODEL]
+    command = [sys.executable, "-m", "qeff_zoo", "serve", str(package), "--model-name", _MODEL]
+    command += ["--port", "0", "--threads", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout
@@ -93,9 +94,10 @@ async def _measure(url: str, pid: int, seconds: float, clients: int) -> dict[str
     async def hostile(number: int) -> None:
         chance = random.Random(number)
         while time.monotonic() < end:
-            name = chance.choice([*ATTACKS])
-            with suppress(OSError, asyncio.IncompleteReadError):
-                attacks[f"{name}: {await ATTACKS[name](client)}"] += 1
+            name, ended = chance.choice([*ATTACKS]), "left"
+            with suppress(OSError, asyncio.IncompleteReadError, asyncio.TimeoutError):
+                ended = await asyncio.wait_for(ATTACKS[name](client), _PATIENCE)
+            attacks[f"{name}: {ended}"] += 1
 
     async def watch() -> None:
         while time.monotonic() < end:
