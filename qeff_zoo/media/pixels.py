@@ -28,7 +28,7 @@ def resize(
     """
     from PIL import Image
 
-    _check_room(image, height, width)
+    check_room(image, height, width)
     if is_blank(image):
         return blank(height, width)
     return np.asarray(
@@ -38,7 +38,12 @@ def resize(
     )
 
 
-def _check_room(image: Pixels, height: int, width: int) -> None:
+def check_room(image: Pixels, height: int, width: int) -> None:
+    """Refuse what a picture would become.
+
+    Raises:
+        MediaError: It would have no pixels, or too many.
+    """
     if min(height, width) < 1 or height * width > LIMITS.pixels:
         raise MediaError(
             f"Cannot resize a picture of {image.shape[1]} x {image.shape[0]} pixels to {width} x {height}. Expected "
@@ -119,7 +124,7 @@ def pad_to_square(image: Pixels, color: Sequence[int]) -> Pixels:
     """
     height, width = image.shape[:2]
     side = max(height, width)
-    _check_room(image, side, side)
+    check_room(image, side, side)
     if is_blank(image):
         return blank(side, side)
     square = np.empty((side, side, 3), image.dtype)

@@ -154,7 +154,9 @@ class Vision(Reader):
         return Encoded(digest=digest, features=self._run(told), grid=grid, times=times, span=span)
 
     def _shape(self, output: Tensor, told: Mapping[str, Array]) -> tuple[int, ...]:
-        """As of `Reader`; a tower makes a row of each square of patches that it merges."""
+        """As of `Reader`; a tower makes a row of each square of patches that it merges, others one of each patch."""
+        if self._told.get("towerless"):
+            return len(told[PIXELS]), 1
         if self.tower is not None and PIXELS in told and len(output.shape) == 2:
             return len(told[PIXELS]) // self.tower.merge**2, 1
         return super()._shape(output, told)
