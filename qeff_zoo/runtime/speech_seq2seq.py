@@ -20,7 +20,6 @@ from qeff_zoo.media.sound import (
     OpenedSound,
     Sound,
     SoundLimits,
-    decoding,
     open_sound,
 )
 from qeff_zoo.media.steps import Steps, finished
@@ -31,6 +30,7 @@ from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sampling import likeliest
 from qeff_zoo.runtime.sources import Sources
 from qeff_zoo.runtime.speech_choices import SpeechChoices
+from qeff_zoo.runtime.speech_openings import begun, recording_of
 from qeff_zoo.runtime.speech_results import Segment, Transcription
 from qeff_zoo.runtime.speech_tokens import TICK, SpeechTokens
 from qeff_zoo.runtime.speech_turns import InOrder, Turns
@@ -40,7 +40,6 @@ from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
 from qeff_zoo.tasks import SPEECH_SEQ2SEQ
 
 _USUAL = SpeechChoices()
-_LEAST = 0.1  # seconds of a sound of any length
 _MEDIAN = 7  # frames, unless config.json says otherwise
 _TOKENS = "input_ids"
 _NOTHING: Mapping[int, int] = {}
@@ -189,7 +188,7 @@ class SpeechSeq2SeqSession:
         alone = isinstance(sounds, str | os.PathLike | bytes | np.ndarray)
         given: Any = [sounds] if alone else sounds
         opened = (open_sound(one, self.rate, given_rate=rate, limits=limits) for one in given)
-        recordings = (finished(self._recording(one, chosen, prompt)) for one in opened)
+        recordings = (finished(recording_of(self, one, chosen, prompt)) for one in opened)
         return self._all(recordings, listen)
 
     def begin(self, sound: OpenedSound, **choices: Any) -> Steps[Recording]:
@@ -204,7 +203,7 @@ class SpeechSeq2SeqSession:
             GenerationError: The model does not do what is asked.
         """
         chosen = SpeechChoices(**choices)
-        return (yield from self._recording(sound, chosen, self._prepared(chosen)))
+        return (yield from recording_of(self, sound, chosen, self._prepared(chosen)))
 
     def write_down(
         self,
@@ -233,7 +232,7 @@ class SpeechSeq2SeqSession:
                 f"Features have shape {wrong[0]}; expected {expected if self.input_shape else '(samples,)'}. Compute "
                 "them with the checkpoint's own feature extractor."
             )
-        return self._all((self._begun([one], chosen, prompt) for one in features), listen)
+        return self._all((begun(self, [one], chosen, prompt) for one in features), listen)
 
     def _all(
         self, recordings: Iterable[Recording], listen: Callable[[int, Segment], None] | None
@@ -266,7 +265,7 @@ class SpeechSeq2SeqSession:
         opened = open_sound(
             sound, self.rate, given_rate=known.get("rate"), limits=known.get("limits", LIMITS)
         )
-        recording = finished(self._recording(opened, chosen, prompt))
+        recording = finished(recording_of(self, opened, chosen, prompt))
         with closing(self.windows(InOrder([recording]))) as windows:
             for _, segments in windows:
                 yield from segments
@@ -320,62 +319,6 @@ class SpeechSeq2SeqSession:
         if language is None or (not self.tokens.languages and code_of(language) == "en"):
             return None
         return self.tokens.language_token(language)
-
-    def _recording(
-        self, sound: OpenedSound, choices: SpeechChoices, prompt: Sequence[int]
-    ) -> Steps[Recording]:
-        # A window has its silence; a click is too short for a frame of the encoder.
-        any_length = self.sources.any_length
-        least = int(_LEAST * self.rate) if any_length else self.frames * self.features.step
-        samples = yield from decoding(sound, self.rate)
-        length = len(samples)
-        if length < least:
-            samples = np.pad(samples, (0, least - length))
-        parts = []
-        for part in self.features.cut(samples):
-            parts.append((yield from self.features.computing(part)))
-            yield
-        return self._begun(parts, choices, prompt, length / self.rate)
-
-    def _begun(
-        self,
-        parts: Sequence[Array],
-        choices: SpeechChoices,
-        prompt: Sequence[int],
-        seconds: float | None = None,
-    ) -> Recording:
-        """Return a recording of which the features are known, of each piece; by default as long as they are."""
-        assert self.tokenizer is not None
-        found = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        longest = max(map(len, parts))
-        if self.sources.any_length and longest > self.frames:
-            raise GenerationError(
-                f"The recording has {longest * self.features.step / self.rate:,.1f} seconds; expected at most "
-                f"{self.seconds:,.1f}, the largest of the package's seq_lens. Cut it, or build the package with a "
-                "larger --seq-lens."
-            )
-        recording = Recording(
-            found,
-            seconds=len(found) * self.features.step / self.rate if seconds is None else seconds,
-            frames=len(found) if self.sources.any_length else self.frames,
-            choices=choices,
-            tokens=self.tokens,
-            prompt=prompt,
-            decode=self.tokenizer.decode,
-            step=self.features.step / self.rate,
-            ends=np.cumsum([*map(len, parts)]).tolist() if len(parts) > 1 else (),
-        )
-        recording.language = self.told(choices.language)
-        if recording.tells_times:
-            self.tokens.beginning(
-                recording.language, choices.task, times=True, target=choices.target_language
-            )
-        elif not self.sources.any_length and len(recording) > self.frames:
-            raise GenerationError(
-                f"The recording has {recording.seconds:,.0f} seconds; expected at most {self.seconds:,.0f} where no "
-                "times are told, by which a longer one is cut. Leave timestamps out, or cut it."
-            )
-        return recording
 
     # --- how it is done --------------------------------------------------------------------------
 

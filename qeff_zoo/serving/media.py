@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
+from qeff_zoo.errors import ZooError
 from qeff_zoo.media.steps import Steps, finished
+from qeff_zoo.serving.errors import ApiError
 
 _T = TypeVar("_T")
 _FETCHES = 16  # at a time; they wait for other servers
@@ -53,7 +55,7 @@ def at_once(preparation: Preparation[_T]) -> _T:
             return prepared
         try:
             given = step.work() if callable(step.work) else finished(step.work)
-        except Exception as error:
+        except (ZooError, ApiError) as error:
             given = error
 
 
@@ -93,7 +95,7 @@ class MediaPool:
                 return prepared
             try:
                 given = await self._do(step)
-            except Exception as error:
+            except (ZooError, ApiError) as error:
                 given = error
 
     async def _do(self, step: Step) -> Any:

@@ -7,7 +7,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -78,7 +78,7 @@ class SpeechQueue:
         self.session, self._requests = session, Waiting(max_waiting)
         self._bounds, self._pool = bounds, MediaPool(bounds.decoded_bytes)
         self._worker = ThreadPoolExecutor(1, "qeff-zoo speech")
-        self._closing, self._lock = False, threading.Lock()
+        self._closing, self._lock = False, threading.RLock()
         #: Recordings whose next window waits, in the order in which their last one ended.
         self._waiting: deque[Any] = deque()
         self._jobs: dict[Any, _Job] = {}
@@ -153,7 +153,7 @@ class SpeechQueue:
                 raise shutting_down()
             self._jobs[recording] = job
             self._waiting.append(recording)
-            self._worker.submit(self._transcribe)
+            self._begin()
 
     def take(self) -> Any:
         """As of `Turns`, for the worker's thread; of clients that have left, nothing."""
@@ -175,27 +175,33 @@ class SpeechQueue:
     def _transcribe(self) -> None:
         """Transcribe what waits, in the worker's thread."""
         session: Any = self.session
-        try:
-            with closing(session.windows(self)) as windows:
-                for recording, segments in windows:
-                    job = self._jobs[recording]
-                    for segment in segments:
-                        job.tell(segment)
-                    if recording.ended:
-                        del self._jobs[recording]
-                        found = session.transcription(recording)
-                        if not self._jobs:
-                            break  # the session is free when the last client has its answer
-                        job.tell(found)
-                    if self._closing:
-                        raise shutting_down()  # noqa: TRY301
-                else:
-                    return
-            job.tell(found)
-        except Exception as error:  # whatever it is, it is for who waits
-            self._fail(error)
+        with closing(session.windows(self)) as windows:
+            for recording, segments in windows:
+                job = self._jobs[recording]
+                for segment in segments:
+                    job.tell(segment)
+                if recording.ended:
+                    del self._jobs[recording]
+                    found = session.transcription(recording)
+                    if not self._jobs:
+                        break  # the session is free when the last client has its answer
+                    job.tell(found)
+                if self._closing:
+                    raise shutting_down()
+            else:
+                return
+        job.tell(found)
 
-    def _fail(self, error: Exception) -> None:
+    def _begin(self) -> None:
+        """Let the worker transcribe what waits, and hand on whatever goes wrong to those who wait."""
+
+        def ended(work: Future[None]) -> None:
+            if not work.cancelled() and (error := work.exception()):
+                self._fail(error)
+
+        self._worker.submit(self._transcribe).add_done_callback(ended)
+
+    def _fail(self, error: BaseException) -> None:
         """End the recordings whose windows were being transcribed; at the end of the server, all."""
         with self._lock:
             failed = [one for one, job in self._jobs.items() if job.runs or self._closing]
@@ -203,7 +209,7 @@ class SpeechQueue:
             jobs = [self._jobs.pop(one) for one in failed]
             self._waiting = deque(one for one in self._waiting if one in self._jobs)
             if self._waiting:
-                self._worker.submit(self._transcribe)
+                self._begin()
         for job in jobs:
             job.tell(error)
 
