@@ -47,6 +47,14 @@ def encoder_package(models: Models, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="session")
+def seeing(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Package:
+    """Give a package of the trained vision-language model, with four slots; an image takes 36 tokens of 256."""
+    home = tmp_path_factory.mktemp("seeing")
+    checkpoint = EXAMPLE.parent / "tiny-vlm"
+    return models.build(checkpoint, home, ctx_len=256, prefill_seq_len=64, full_batch_size=4)
+
+
+@pytest.fixture(scope="session")
 def alone(trained: Package) -> "TextGenerationSession":
     """Give a session of the same package that serves nobody else."""
     return qeff_zoo.load(trained, threads=1, prefix_cache_bytes=0)  # type: ignore[return-value]

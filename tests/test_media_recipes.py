@@ -29,6 +29,7 @@ from qeff_zoo.choices import Request
 from qeff_zoo.errors import CheckpointError, GenerationError, MediaError
 from qeff_zoo.media.image_bounds import bounded
 from qeff_zoo.media.image_processor import image_processor
+from qeff_zoo.media.images import blank
 from qeff_zoo.recipe import PatchShape, Shape
 from qeff_zoo.registry import list_recipes, recipe_for
 from qeff_zoo.runtime import open_session
@@ -133,11 +134,15 @@ class Eager:
         more = [given[name] for name in self._given]
         with torch.no_grad():
             if not self.states:
-                found = self._tracing.module(more)
-                return {
+                made = self._tracing.module(more)
+                found = {
                     name: one.numpy()
-                    for name, one in zip(self._tracing.output_names, found, strict=True)
+                    for name, one in zip(self._tracing.output_names, made, strict=True)
                 }
+                self.outputs = {  # as a manifest says them
+                    name: Tensor(dtype=one.dtype, shape=one.shape) for name, one in found.items()
+                }
+                return found
             past = [torch.from_numpy(self._memory[state.name][list(rows)]) for state in self.states]
             logits, *present = self._tracing.module(
                 given["input_ids"], given["position_ids"], past, more=more
@@ -419,7 +424,13 @@ def check(session: MediaTextSession, subject: parity.Subject) -> None:
     shown = shown_to(session)
     names = ("image_start_token_id", "image_end_token_id")
     begun, ended = ([session.config[name]] if name in session.config else [] for name in names)
-    runs = [[*begun, *session.run_begun(one), *ended] for one in session.look(shown)]
+    encoded = session.look(shown)
+    if isinstance(session.reader, Vision) and not session.told.get("pooled"):  # which alone knows
+        for one, read in zip(shown, encoded, strict=True):
+            counted = session.reader.measure(one) if read.kind == "pictures" else read
+            assert counted is not None
+            assert (counted.rows, counted.grid) == (read.rows, read.grid)
+    runs = [[*begun, *session.run_begun(one), *ended] for one in encoded]
     last = [token for run in runs[2:] for token in (*run, 12)]
     rows = [[3, *runs[0], 4, 5, *runs[1], 6, 7, 8, 9], [10, 11, *last, 13, 14]]
     seen = [shown[:2], shown[2:]]
@@ -622,6 +633,11 @@ def test_pictures_are_prepared_bit_for_bit(name: str, size: tuple[int, int]) -> 
     for key, array in ours.items():
         if key in theirs:
             np.testing.assert_array_equal(array, np.asarray(theirs[key]), err_msg=key)
+    # A server counts tokens by the header of a file.
+    made = image_processor({"image_processor_type": name, **SETTINGS[name]}).arrays([blank(*size)])
+    assert {key: one.shape for key, one in made.items()} == {
+        key: one.shape for key, one in ours.items()
+    }
 
 
 #: Patches that a program takes, and the settings of transformers' processor that make no more of a picture.

@@ -174,7 +174,7 @@ def test_pictures_are_fetched_from_the_hosts_of_the_flag(
     def told(*given: Any) -> Any:
         raise ApiError(400, f"hosts {given[-1]}")
 
-    monkeypatch.setattr(app, "chat_requests", told)
+    monkeypatch.setattr(app, "prepare_chat", told)
     with (
         running(engine, image_hosts=asked[0].image_hosts) as url,
         connect(url) as client,

@@ -5,7 +5,9 @@ import copy
 import json
 import re
 import runpy
+import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
@@ -1003,6 +1005,36 @@ def wave() -> bytes:
     file = BytesIO()
     soundfile.write(file, voice(18_000, RATE, 3), RATE, format="WAV")
     return file.getvalue()
+
+
+def test_a_short_recording_is_transcribed_between_windows_of_a_long_one(
+    client: openai.OpenAI,
+    session: SpeechSeq2SeqSession,
+    wave: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And each says what it does alone."""
+    file = BytesIO()
+    soundfile.write(file, voice(12 * RATE, RATE, 4), RATE, format="FLAC")
+    alone = ask(client, wave).text
+    ends = list[int]()
+    end = Recording.end
+
+    def note(self: Any, *given: Any) -> Any:
+        ends.append(len(self))
+        return end(self, *given)
+
+    monkeypatch.setattr(Recording, "end", note)
+    with ThreadPoolExecutor() as clients:
+        long = clients.submit(ask, client, file.getvalue())
+        while not ends:
+            time.sleep(0.001)
+        assert ask(client, wave).text == alone
+        assert not long.done()
+        long.result()
+    longest = max(ends)
+    (first, *_) = (place for place, length in enumerate(ends) if length < longest)
+    assert ends[first:].count(longest) > 4  # most of the long one came later
 
 
 def ask(client: openai.OpenAI, wave: bytes, **choices: Any) -> Any:

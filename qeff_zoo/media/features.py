@@ -18,7 +18,18 @@ from numpy.typing import NDArray
 from qeff_zoo.errors import PackageError
 from qeff_zoo.media import dither, pieces
 from qeff_zoo.media.image_processor import HELD
-from qeff_zoo.media.spectra import frames_of, htk_filters, kaldi_filters, power, slaney_filters
+from qeff_zoo.media.spectra import (
+    HOP,
+    SIZE,
+    WIDTH,
+    frames_of,
+    htk_filters,
+    kaldi_filters,
+    kaldi_logs,
+    reflected,
+    slaney_filters,
+)
+from qeff_zoo.media.steps import Steps, finished
 from qeff_zoo.runtime.tokenizer import read_json
 
 Array: TypeAlias = NDArray[Any]
@@ -33,8 +44,6 @@ _GEMMA3N = {
     "fft_overdrive": True, "mel_floor": 1e-5,
 }  # fmt: skip
 _WHOLE = 128
-#: Of Kaldi: samples of a frame, from one to the next, and of its spectrum; and the least energy.
-_WIDTH, _HOP, _SIZE, _FLOOR = 400, 160, 512, 1.192092955078125e-07
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +58,7 @@ class Features:
         least: Samples that the first input takes.
         most: Samples that a recording is filled up to, or cut to, unless it is told otherwise; 0 for as many as it has.
         cut: Samples of a recording -> pieces, each of which is a sound by itself.
+        in_steps: The same as `compute`, in steps; None if that takes one.
     """
 
     name: str
@@ -58,6 +68,13 @@ class Features:
     least: int = 1
     most: int = 0
     cut: Callable[[Array], list[Array]] = field(default=lambda samples: [samples], repr=False)
+    in_steps: Callable[[Array], Steps[Array]] | None = field(default=None, repr=False)
+
+    def computing(self, samples: Array) -> Steps[Array]:
+        """Compute the inputs of a sound; a long one takes several steps."""
+        if self.in_steps is None:
+            return self.compute(samples)
+        return (yield from self.in_steps(samples))
 
     def count(self, samples: int) -> int:
         """Return how many inputs become of so many samples."""
@@ -139,29 +156,9 @@ def _samples(settings: Mapping[str, Any]) -> Features:
 # --- spectra -----------------------------------------------------------------------------------
 
 
-def _kaldi_logs(settings: Mapping[str, Any]) -> Callable[[Array], Array]:
-    """Return what computes Kaldi's log-mel features, (frames, bins), no bin of which is normalized yet."""
-    bins, rate = int(settings.get("num_mel_bins", 80)), int(settings.get("sampling_rate", _RATE))
-    window = np.hanning(_WIDTH) ** 0.85  # Povey's
-    filters = kaldi_filters(bins, _SIZE, rate, 20.0, rate // 2)
-
-    def compute(samples: Array) -> Array:
-        # As 16-bit integers, which is what Kaldi reads.
-        whole = np.asarray(samples, np.float32) * (2**15)
-        frames = frames_of(whole.astype(np.float64), _WIDTH, _HOP)
-        frames = frames - frames.mean(axis=1, keepdims=True)
-        frames[:, 1:] -= 0.97 * frames[:, :-1]
-        frames[:, 0] *= 1 - 0.97
-        mel = np.maximum(_FLOOR, (filters.T @ power(frames, window, _SIZE).T).T)
-        logs: Array = np.log(mel).astype(np.float32)
-        return logs
-
-    return compute
-
-
 def _kaldi(settings: Mapping[str, Any]) -> Features:
     """Kaldi's features, each bin with mean 0 and variance 1, several frames side by side."""
-    stride, logs_of = int(settings.get("stride", 2)), _kaldi_logs(settings)
+    stride, logs_of = int(settings.get("stride", 2)), kaldi_logs(settings)
 
     def compute(samples: Array) -> Array:
         logs = logs_of(samples)
@@ -174,14 +171,14 @@ def _kaldi(settings: Mapping[str, Any]) -> Features:
         name="input_features",
         rate=int(settings.get("sampling_rate", _RATE)),
         compute=compute,
-        step=_HOP * stride,
-        least=_WIDTH + _HOP * (stride - 1),
+        step=HOP * stride,
+        least=WIDTH + HOP * (stride - 1),
     )
 
 
 def _utterance(settings: Mapping[str, Any]) -> Features:
     """Kaldi's features; of a whole recording, each bin has mean 0 and a standard deviation of 1."""
-    logs_of = _kaldi_logs(settings)
+    logs_of = kaldi_logs(settings)
     normalizes = bool(settings.get("do_ceptral_normalize", True))
     centres, scales = (
         normalizes and bool(settings.get(name, True))
@@ -201,8 +198,8 @@ def _utterance(settings: Mapping[str, Any]) -> Features:
         name="input_features",
         rate=int(settings.get("sampling_rate", _RATE)),
         compute=compute,
-        step=_HOP,
-        least=_WIDTH,
+        step=HOP,
+        least=WIDTH,
     )
 
 
@@ -213,22 +210,30 @@ def _whisper(settings: Mapping[str, Any]) -> Features:
     window = np.hanning(size + 1)[:-1].astype(np.float32)
     filters = slaney_filters(bins, size, rate).astype(np.float32)
 
-    def compute(samples: Array) -> Array:
-        count = len(samples) // hop
-        around = np.pad(np.asarray(samples, np.float32), size // 2, mode="reflect")
-        frames = frames_of(around, size, hop)
+    def computing(samples: Array) -> Steps[Array]:
+        count, whole = len(samples) // hop, np.asarray(samples, np.float32)
         logs = np.empty((count, bins), np.float32)
         for start in range(0, count, _BLOCK):  # hours of spectra do not fit into memory
             stop = min(start + _BLOCK, count)
-            spectra = np.fft.rfft(frames[start:stop] * window, axis=1)
+            around = reflected(whole, start * hop - size // 2, (stop - 1) * hop - size // 2 + size)
+            spectra = np.fft.rfft(frames_of(around, size, hop) * window, axis=1)
             powers = (spectra.real**2 + spectra.imag**2).astype(np.float32, copy=False)
             logs[start:stop] = np.log10(np.maximum(powers @ filters, 1e-10))
-        scaled: Array = (np.maximum(logs, logs.max() - 8) + 4) / 4
-        return scaled
+            yield
+        np.maximum(logs, logs.max() - 8, out=logs)
+        logs += 4
+        logs /= 4
+        return logs
 
     most = rate * int(settings.get("chunk_length", 30))
     return Features(
-        name="input_features", rate=rate, compute=compute, step=hop, least=hop, most=most
+        name="input_features",
+        rate=rate,
+        compute=lambda samples: finished(computing(samples)),
+        step=hop,
+        least=hop,
+        most=most,
+        in_steps=computing,
     )
 
 
@@ -240,7 +245,7 @@ def _qwen3(settings: Mapping[str, Any]) -> Features:
     def compute(samples: Array) -> Array:
         return whisper.compute(np.pad(samples, (0, max(0, least - len(samples)))))
 
-    return replace(whisper, compute=compute)
+    return replace(whisper, compute=compute, in_steps=None)
 
 
 def _granite_logs(settings: Mapping[str, Any], bins: int) -> Callable[..., Array]:
@@ -253,9 +258,9 @@ def _granite_logs(settings: Mapping[str, Any], bins: int) -> Callable[..., Array
     Returns:
         Samples, and how many frames of them are wanted, by default all -> (frames, bins).
     """
-    rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", _HOP))
+    rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", HOP))
     loudest = float(settings.get("logmel_floor_db", 8.0))
-    size, width = int(settings.get("n_fft", _SIZE)), int(settings.get("win_length", _WIDTH))
+    size, width = int(settings.get("n_fft", SIZE)), int(settings.get("win_length", WIDTH))
     window = np.zeros(size, np.float32)
     window[(size - width) // 2 :][:width] = np.hanning(width + 1)[:-1]
     filters = htk_filters(bins, size, rate).astype(np.float32)
@@ -277,8 +282,8 @@ def _granite_logs(settings: Mapping[str, Any], bins: int) -> Callable[..., Array
 def _granite(settings: Mapping[str, Any]) -> Features:
     """Granite Speech's log-mel features, two frames side by side."""
     bins = int(settings.get("n_mels", 80))  # `feature_size` does not count
-    rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", _HOP))
-    size, logs_of = int(settings.get("n_fft", _SIZE)), _granite_logs(settings, bins)
+    rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", HOP))
+    size, logs_of = int(settings.get("n_fft", SIZE)), _granite_logs(settings, bins)
 
     def compute(samples: Array) -> Array:
         logs = logs_of(samples)
@@ -297,7 +302,7 @@ def _granite5(settings: Mapping[str, Any]) -> Features:
         int(settings.get("num_mel_bins", 80)),
         int(settings.get("delta_win_length", 3)) // 2,
     )
-    rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", _HOP))
+    rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", HOP))
     logs_of, distances = _granite_logs(settings, bins), np.arange(1, reach + 1)
     slope = np.float32(2 * np.square(distances).sum())
 
@@ -315,9 +320,9 @@ def _granite5(settings: Mapping[str, Any]) -> Features:
 
 def _nemo(settings: Mapping[str, Any]) -> Features:
     """NeMo's log-mel features, each bin with mean 0 and a standard deviation of 1 over the whole recording."""
-    bins, size = int(settings.get("feature_size", 80)), int(settings.get("n_fft", _SIZE))
-    rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", _HOP))
-    width, emphasis = int(settings.get("win_length", _WIDTH)), settings.get("preemphasis", 0.97)
+    bins, size = int(settings.get("feature_size", 80)), int(settings.get("n_fft", SIZE))
+    rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", HOP))
+    width, emphasis = int(settings.get("win_length", WIDTH)), settings.get("preemphasis", 0.97)
     window = np.zeros(size, np.float32)
     window[(size - width) // 2 :][:width] = np.hanning(width)
     filters = slaney_filters(bins, size, rate).astype(np.float32)
@@ -361,9 +366,9 @@ def _cohere(settings: Mapping[str, Any]) -> Features:
 
 def _lasr(settings: Mapping[str, Any]) -> Features:
     """LASR's log-mel features, which nothing normalizes."""
-    bins, size = int(settings.get("feature_size", 128)), int(settings.get("n_fft", _SIZE))
-    rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", _HOP))
-    width = int(settings.get("win_length", _WIDTH))
+    bins, size = int(settings.get("feature_size", 128)), int(settings.get("n_fft", SIZE))
+    rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", HOP))
+    width = int(settings.get("win_length", WIDTH))
     window, filters = np.hanning(width), kaldi_filters(bins, size, rate, 125.0, 7500.0)
 
     def compute(samples: Array) -> Array:
@@ -380,9 +385,9 @@ def _lasr(settings: Mapping[str, Any]) -> Features:
 
 def _phi4(settings: Mapping[str, Any]) -> Features:
     """Phi-4 multimodal's log-mel features, of frames that are each emphasized by themselves."""
-    bins, size = int(settings.get("feature_size", 80)), int(settings.get("n_fft", _SIZE))
-    rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", _HOP))
-    width, emphasis = int(settings.get("win_length", _WIDTH)), settings.get("preemphasis", 0.97)
+    bins, size = int(settings.get("feature_size", 80)), int(settings.get("n_fft", SIZE))
+    rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", HOP))
+    width, emphasis = int(settings.get("win_length", WIDTH)), settings.get("preemphasis", 0.97)
     limits = (settings.get("mel_min_frequency", 0), settings.get("mel_max_frequency", 7690))
     window = np.hamming(width)
     filters = kaldi_filters(bins, size, rate, *limits).astype(np.float32)

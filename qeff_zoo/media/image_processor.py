@@ -25,7 +25,7 @@ from qeff_zoo.media.canvases import (
     whole_and_padded_tiles,
 )
 from qeff_zoo.media.crops import whole_and_overlapping_crops
-from qeff_zoo.media.images import LIMITS, ImageLimits, Picture, read_image
+from qeff_zoo.media.images import LIMITS, ImageLimits, Picture, Pixels, read_image
 from qeff_zoo.media.masked import corner_of_square, wholes_or_parts
 from qeff_zoo.media.pages import page, page_without_margin
 from qeff_zoo.media.slices import parts_and_whole, whole_and_slices
@@ -351,8 +351,15 @@ class ImageProcessor:
             raise MediaError(
                 "Cannot process no pictures: the list is empty. Expected at least one. Give a path or a Pillow image."
             )
+        return self.arrays([read_image(picture, limits) for picture in pictures])
+
+    def arrays(self, images: Sequence[Pixels]) -> dict[str, Any]:
+        """Make arrays of images that have been read; of `blank` ones their shapes alone count.
+
+        Raises:
+            MediaError: The shape of one does not suit the model.
+        """
         rule, _ = PROCESSORS[self.name]
-        images = [read_image(picture, limits) for picture in pictures]
         try:
             return rule(images, self.settings)
         except ZooError:

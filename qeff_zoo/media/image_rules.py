@@ -16,6 +16,7 @@ from qeff_zoo.media.images import Pixels
 from qeff_zoo.media.pixels import (
     Settings,
     cropped_as_asked,
+    joined,
     numbers,
     pad_to_square,
     padded,
@@ -41,7 +42,7 @@ def stacked(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
             f"Cannot put {len(arrays)} pictures into one array: they have the shapes {sorted(shapes)}. This processor "
             "neither crops nor pads them to one size. Give pictures of one size, or one at a time."
         )
-    return np.stack(arrays)
+    return joined([array[None] for array in arrays])
 
 
 def _finished(image: Pixels, settings: Settings) -> NDArray[Any]:

@@ -43,18 +43,22 @@ class ImageLimits:
 
     Attributes:
         pixels: Height times width.
+        side: Height or width.
         file_bytes: Bytes of the encoded picture.
         seconds: To fetch it in, where it is one of a web server.
         frames: That a video has.
     """
 
     pixels: int = 80_000_000
+    side: int = 65_535
     file_bytes: int = 100_000_000
     seconds: float = 30.0
     frames: int = 16_384
 
 
 LIMITS = ImageLimits()
+_SIDEWAYS = range(5, 9)  # orientations of EXIF whose width is the file's height
+_STRIP = 1 << 20  # pixels that are converted at a time
 
 
 def read_image(source: Picture, limits: ImageLimits = LIMITS) -> Pixels:
@@ -81,19 +85,49 @@ def read_image(source: Picture, limits: ImageLimits = LIMITS) -> Pixels:
     if isinstance(source, Image.Image):
         _check_size(source.size, name, limits)
         return _pixels(source, name)
-    image = _opened(_content(source, name, limits), name, limits)
-    _check_size(image.size, name, limits)
-    return _pixels(image, name, opaque=True)
+    return _pixels(open_image(source, limits), name, opaque=True)
 
 
-def _opened(content: bytes, name: str, limits: ImageLimits) -> "Image.Image":
-    """Read a file's header."""
+def size_of(source: Picture, limits: ImageLimits = LIMITS) -> tuple[int, int]:
+    """Return the width and height of an image, of a file from its header alone.
+
+    Args:
+        source: As for `read_image`.
+        limits: Largest size.
+
+    Raises:
+        MediaError: It is no image, or too large.
+    """
+    if isinstance(source, np.ndarray):
+        return source.shape[1], source.shape[0]
+    if isinstance(source, str | bytes | os.PathLike):
+        return _turned(open_image(source, limits))
+    size: tuple[int, int] = source.size
+    return size
+
+
+def blank(height: int, width: int) -> Pixels:
+    """Return an image without contents, which takes no memory: processors compute shapes of it."""
+    return np.broadcast_to(np.uint8(0), (height, width, 3))
+
+
+def is_blank(array: NDArray[Any]) -> bool:
+    """Return whether an array has a shape alone, as `blank` and what is made of it."""
+    return not any(array.strides)
+
+
+def open_image(
+    source: "str | os.PathLike[str] | bytes", limits: ImageLimits = LIMITS
+) -> "Image.Image":
+    """Read the header of an image's file; arguments and errors are those of `read_image`."""
     from PIL import Image, UnidentifiedImageError
 
+    name = _name(source)
+    content = _content(source, name, limits)
     try:
         with warnings.catch_warnings():  # of a size that is checked here
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            return Image.open(BytesIO(content), formats=FORMATS)
+            image = Image.open(BytesIO(content), formats=FORMATS)
     except Image.DecompressionBombError as error:
         raise MediaError(_too_large(name, "more pixels than Pillow opens", limits)) from error
     except _DAMAGED as error:
@@ -103,6 +137,22 @@ def _opened(content: bytes, name: str, limits: ImageLimits) -> "Image.Image":
             f"Cannot read {name}: {problem}. Expected one of {', '.join(FORMATS)}. Open it in another program to see "
             "whether it is whole."
         ) from error
+    _check_size(image.size, name, limits)
+    return image
+
+
+def _turned(image: "Image.Image") -> tuple[int, int]:
+    """Return the width and height that an image has when it is turned as its header says."""
+    from PIL import ExifTags, Image
+
+    width, height = image.size
+    try:
+        # Not the format's own method, which may decode all of the image to look behind it.
+        tag = Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1)
+    except _DAMAGED:
+        tag = 1
+    sideways = tag in _SIDEWAYS and image.format != "TIFF"  # where Pillow turns it
+    return (height, width) if sideways else (width, height)
 
 
 def _pixels(image: "Image.Image", name: str, *, opaque: bool = False) -> Pixels:
@@ -115,7 +165,11 @@ def _pixels(image: "Image.Image", name: str, *, opaque: bool = False) -> Pixels:
             "knows. Expected 8 or 16 bits. Convert it to 8 bits."
         )
     try:
-        return _colors(ImageOps.exif_transpose(image), opaque=opaque)
+        if opaque:
+            ImageOps.exif_transpose(image, in_place=True)
+        else:  # it is the caller's
+            image = ImageOps.exif_transpose(image)
+        return _colors(image, opaque=opaque)
     except _DAMAGED as error:
         raise MediaError(
             f"Cannot read {name}: its contents are damaged or cut short ({_reason(error)}). Expected a whole "
@@ -124,6 +178,17 @@ def _pixels(image: "Image.Image", name: str, *, opaque: bool = False) -> Pixels:
 
 
 def _colors(image: "Image.Image", *, opaque: bool) -> Pixels:
+    """Convert strip by strip, so that a large image is in memory twice and not five times."""
+    width, height = image.size
+    found = np.empty((height, width, 3), np.uint8)
+    lines = max(1, _STRIP // width)
+    for top in range(0, height, lines):
+        strip = image.crop((0, top, width, min(top + lines, height)))
+        found[top : top + lines] = _strip(strip, opaque=opaque)
+    return found
+
+
+def _strip(image: "Image.Image", *, opaque: bool) -> Pixels:
     from PIL import Image
 
     if opaque and not image.mode.startswith("I;16"):
@@ -203,6 +268,11 @@ def _content(source: "str | os.PathLike[str] | bytes", name: str, limits: ImageL
 
 def _check_size(size: tuple[int, int], name: str, limits: ImageLimits) -> None:
     width, height = size
+    if max(width, height) > limits.side:
+        raise MediaError(
+            f"Cannot read {name}: it is {width} pixels wide and {height} high. Expected at most {limits.side:,} on a "
+            "side. Crop it."
+        )
     if width * height > limits.pixels:
         raise MediaError(
             _too_large(name, f"{width} x {height} = {width * height:,} pixels", limits)

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qeff_zoo.errors import MediaError
-from qeff_zoo.media.images import LIMITS, Pixels
+from qeff_zoo.media.images import LIMITS, Pixels, blank, is_blank
 
 Array = NDArray[Any]
 
 _CUBIC = -0.75  # how sharp, as PyTorch has it
 _SOFTER = -0.5  # the same with antialiasing
 _MOST_BITS = 22
+_SLAB = 1 << 20  # values that are resized at a time
 
 
 def resize_bytes(image: Pixels, height: int, width: int, *, cubic: bool = False) -> Pixels:
@@ -28,11 +29,17 @@ def resize_bytes(image: Pixels, height: int, width: int, *, cubic: bool = False)
         width: New.
         cubic: Bicubically, else bilinearly.
     """
+    if is_blank(image):
+        return blank(height, width)
     for axis, new in ((1, width), (0, height)):
         old = image.shape[axis]
         if new != old:
-            lines = np.moveaxis(image, axis, 0).reshape(old, -1).astype(np.int32)
-            made = _weighed(lines, *_whole_weights(old, new, cubic=cubic))
+            lines = np.moveaxis(image, axis, 0).reshape(old, -1)
+            made = np.empty((new, lines.shape[1]), np.uint8)
+            weights, some = _whole_weights(old, new, cubic=cubic), max(1, _SLAB // old)
+            for start in range(0, lines.shape[1], some):  # whole numbers take four times the memory
+                slab = lines[:, start : start + some].astype(np.int32)
+                made[:, start : start + some] = _weighed(slab, *weights)
             shape = (new, *(size for place, size in enumerate(image.shape) if place != axis))
             image = np.moveaxis(made.reshape(shape), 0, axis)
     return np.ascontiguousarray(image)

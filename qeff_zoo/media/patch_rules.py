@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from qeff_zoo.errors import CheckpointError, MediaError
 from qeff_zoo.media.image_rules import Arrays
 from qeff_zoo.media.images import Pixels
-from qeff_zoo.media.pixels import Settings, numbers, resize
+from qeff_zoo.media.pixels import Settings, joined, numbers, resize
 
 
 def smart_size(image: Pixels, factor: int, fewest: int, most: int) -> tuple[int, int]:
@@ -108,7 +108,7 @@ def grid_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
         made, grid = patches_of_frames(array[None], settings)
         rows.append(made)
         grids.append(grid)
-    return {"pixel_values": np.concatenate(rows), "image_grid_thw": np.array(grids, np.int64)}
+    return {"pixel_values": joined(rows), "image_grid_thw": np.array(grids, np.int64)}
 
 
 def grid_of_told_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
@@ -127,8 +127,7 @@ def patches_of_frames(
     patch, merge, deep = (
         settings[name] for name in ("patch_size", "merge_size", "temporal_patch_size")
     )
-    filling = np.repeat(frames[-1:], -len(frames) % deep, axis=0)
-    frames = np.concatenate([frames, filling])
+    frames = joined([frames, *[frames[-1:]] * (-len(frames) % deep)])
     steps, high, wide = len(frames) // deep, frames.shape[2] // patch, frames.shape[3] // patch
     blocks = frames.reshape(
         steps, deep, 3, high // merge, merge, patch, wide // merge, merge, patch
@@ -159,7 +158,7 @@ def lines_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
         blocks = array.reshape(3, high, patch, wide_, patch).transpose(1, 3, 0, 2, 4)
         rows.append(blocks.reshape(high * wide_, 3, patch, patch))
         grids.append([1, high, wide_])
-    return {"pixel_values": np.concatenate(rows), "image_grid_thw": np.array(grids, np.int64)}
+    return {"pixel_values": joined(rows), "image_grid_thw": np.array(grids, np.int64)}
 
 
 def _at_least(image: Pixels, factor: int) -> tuple[int, int]:
@@ -235,4 +234,4 @@ def patches_of_whole_lines(images: Sequence[Pixels], settings: Settings) -> Arra
         values = numbers(image, settings).reshape(3, tall, high, broad, wide)
         patches.append(values.transpose(1, 3, 2, 4, 0).reshape(tall * broad, -1))
         grids.append([tall, broad])
-    return {"pixel_values": np.concatenate(patches), "grids": np.array(grids)}
+    return {"pixel_values": joined(patches), "grids": np.array(grids)}

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qeff_zoo.errors import MediaError
-from qeff_zoo.media.images import LIMITS, Pixels
+from qeff_zoo.media.images import LIMITS, Pixels, blank, is_blank
 
 Settings = Mapping[str, Any]
 
@@ -28,16 +28,27 @@ def resize(
     """
     from PIL import Image
 
-    if min(height, width) < 1 or height * width > LIMITS.pixels:
-        raise MediaError(
-            f"Cannot resize a picture of {image.shape[1]} x {image.shape[0]} pixels to {width} x {height}. Expected "
-            f"between 1 and {LIMITS.pixels:,} pixels. Crop it: it is too narrow for this model."
-        )
+    check_room(image, height, width)
+    if is_blank(image):
+        return blank(height, width)
     return np.asarray(
         Image.fromarray(np.ascontiguousarray(image)).resize(
             (width, height), Image.Resampling(resample), reducing_gap=reducing_gap
         )
     )
+
+
+def check_room(image: Pixels, height: int, width: int) -> None:
+    """Refuse what a picture would become.
+
+    Raises:
+        MediaError: It would have no pixels, or too many.
+    """
+    if min(height, width) < 1 or height * width > LIMITS.pixels:
+        raise MediaError(
+            f"Cannot resize a picture of {image.shape[1]} x {image.shape[0]} pixels to {width} x {height}. Expected "
+            f"between 1 and {LIMITS.pixels:,} pixels. Crop it: it is too narrow for this model."
+        )
 
 
 def resize_across(image: Pixels, height: int, width: int, resample: int) -> Pixels:
@@ -106,9 +117,16 @@ def cropped_as_asked(image: Pixels, settings: Settings) -> Pixels:
 
 
 def pad_to_square(image: Pixels, color: Sequence[int]) -> Pixels:
-    """Put the picture in the middle of a square of a color."""
+    """Put the picture in the middle of a square of a color.
+
+    Raises:
+        MediaError: The square would have too many pixels: the picture is too narrow.
+    """
     height, width = image.shape[:2]
     side = max(height, width)
+    check_room(image, side, side)
+    if is_blank(image):
+        return blank(side, side)
     square = np.empty((side, side, 3), image.dtype)
     square[:] = color
     top, left = (side - height) // 2, (side - width) // 2
@@ -136,10 +154,20 @@ def numbers(image: Pixels, settings: Settings, *, at_once: bool = False) -> NDAr
         if at_once:
             mean, std = (one * np.float32(1 / settings["rescale_factor"]) for one in (mean, std))
         table = (table - mean.reshape(-1, 1)) / std.reshape(-1, 1)
+    if is_blank(image):
+        return np.broadcast_to(np.float32(0), (3, *image.shape[:2]))
     out = np.empty((3, *image.shape[:2]), np.float32)
     for color in range(3):
         np.take(table[color], image[:, :, color], out=out[color], mode="clip")  # unbuffered
     return out
+
+
+def joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Concatenate arrays along their first axis; those of blank images stay without memory."""
+    if all(map(is_blank, arrays)):
+        shape = (sum(map(len, arrays)), *arrays[0].shape[1:])
+        return np.broadcast_to(arrays[0].dtype.type(0), shape)
+    return np.concatenate(arrays)
 
 
 def padded(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:

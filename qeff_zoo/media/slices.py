@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from qeff_zoo.media.image_rules import Arrays, cut
 from qeff_zoo.media.images import Pixels
 from qeff_zoo.media.interpolation import resize_bytes
-from qeff_zoo.media.pixels import numbers, resize, resize_across
+from qeff_zoo.media.pixels import check_room, numbers, resize, resize_across
 
 _THIN = 32  # pixels of a side, below which Step 3.7 puts a long picture into a square
 
@@ -128,6 +128,7 @@ def parts_and_whole(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Ar
     for image in images:
         height, width = image.shape[:2]
         if min(height, width) < _THIN and max(height, width) > 4 * min(height, width):
+            check_room(image, *(max(height, width),) * 2)
             square = np.zeros((max(height, width),) * 2 + (3,), np.uint8)
             square[:height, :width] = image
             image = square

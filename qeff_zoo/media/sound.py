@@ -5,11 +5,12 @@ WAV files are read here; others by `soundfile`, and other rates are changed by `
 Several channels become their mean.
 """
 
-import math
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias, Union
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qeff_zoo.errors import MediaError
+from qeff_zoo.media.steps import Steps, finished
 
 Samples: TypeAlias = NDArray[np.float32]  # (samples,), -1 to 1
 Sound: TypeAlias = Union[str, "os.PathLike[str]", bytes, NDArray[Any]]
@@ -27,6 +29,8 @@ _UNKNOWN_SIZE = (0, 0xFFFFFFFF)  # of a file that was written to a pipe
 _RATES = range(1000, 768_001)  # a second
 _CHANNELS = 64
 _LOUDEST = 256.0  # samples above it are not of -1 to 1, and what is heard of them would be wrong
+_BLOCK = 1 << 21  # samples in all channels that are decoded at a time
+_SPARE = 64  # samples that resampling may add
 _INSTALL = "pip install 'qeff-zoo[media]'"
 
 
@@ -36,14 +40,55 @@ class SoundLimits:
 
     Attributes:
         seconds: Of sound.
+        values: Samples in all channels.
         file_bytes: Bytes of the encoded recording.
     """
 
     seconds: float = 4 * 3600.0
+    values: int = 4_000_000_000
     file_bytes: int = 4_000_000_000
 
 
 LIMITS = SoundLimits()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedSound:
+    """A recording whose header has been read.
+
+    Attributes:
+        name: Subject of an error's sentence.
+        samples: Of each channel.
+        channels: Number of channels.
+        rate: Samples a second.
+        blocks: Returns its samples block by block, (samples, channels).
+    """
+
+    name: str
+    samples: int
+    channels: int
+    rate: int
+    blocks: Callable[[], Iterator[NDArray[np.float32]]]
+
+    @property
+    def seconds(self) -> float:
+        """Length."""
+        return self.samples / self.rate
+
+
+def open_sound(
+    source: Sound, rate: int, *, given_rate: int | None = None, limits: SoundLimits = LIMITS
+) -> OpenedSound:
+    """Read the header of a recording; arguments and errors are those of `read_sound`."""
+    if isinstance(source, np.ndarray):
+        found = _open_array(source, rate if given_rate is None else given_rate)
+    else:
+        data, name = _bytes_of(source, limits)
+        is_wav = data[:4] in (b"RIFF", b"RF64") and data[8:12] == b"WAVE"
+        wave = _open_wav(data, name) if is_wav else None
+        found = wave or _open_by_soundfile(data, name)
+    _check(found, limits)
+    return found
 
 
 def read_sound(
@@ -64,27 +109,64 @@ def read_sound(
     Raises:
         MediaError: It is no recording, empty, damaged or too long, or what would read it is not installed.
     """
-    if isinstance(source, np.ndarray):
-        found = _from_array(source)
-        has, name = rate if given_rate is None else given_rate, "The array"
-        _check(name, found.shape[0], found.shape[1], has, limits)
-    else:
-        data, name = _bytes_of(source, limits)
-        is_wav = data[:4] in (b"RIFF", b"RF64") and data[8:12] == b"WAVE"
-        wave = _read_wav(data, name, limits) if is_wav else None
-        found, has = wave or _read_by_soundfile(data, name, limits)
-    loudest = max(abs(float(found.min())), abs(float(found.max())))
-    if not math.isfinite(loudest):
-        raise MediaError(
-            f"{name} has samples that are no numbers; expected finite ones. Record or convert it again."
-        )
+    return finished(decoding(open_sound(source, rate, given_rate=given_rate, limits=limits), rate))
+
+
+def decoding(opened: OpenedSound, rate: int) -> Steps[Samples]:
+    """Decode a recording block by block, to one channel at one rate; other work may come between.
+
+    Args:
+        opened: The recording.
+        rate: Samples a second of what is returned.
+
+    Returns:
+        float32, (samples,).
+
+    Raises:
+        MediaError: As `read_sound`.
+    """
+    resample = _resampler(opened, rate)
+    # Not touched, and so no memory, before samples are there: a header may promise more than the file has.
+    mono = np.empty(int(opened.samples * rate / opened.rate) + _SPARE, np.float32)
+    loudest, read, made = 0.0, 0, 0
+    for block in opened.blocks():
+        loudest = max(loudest, -float(block.min()), float(block.max()))
+        if not np.isfinite((block.min(), block.max())).all():
+            raise MediaError(
+                f"{opened.name} has samples that are no numbers; expected finite ones. Record or convert it again."
+            )
+        read += len(block)
+        one = block[:, 0] if opened.channels == 1 else block.mean(axis=1)
+        part = resample(np.ascontiguousarray(one, np.float32), read == opened.samples)
+        mono[made : made + len(part)] = part
+        made += len(part)
+        yield
     if loudest > _LOUDEST:
         raise MediaError(
-            f"{name} has samples of up to {loudest:,.0f}; expected floats from -1 to 1. Divide them by what is loudest "
-            "in their scale, as 32,768 of 16 bits, or give integers of such a type."
+            f"{opened.name} has samples of up to {loudest:,.0f}; expected floats from -1 to 1. Divide them by what is "
+            "loudest in their scale, as 32,768 of 16 bits, or give integers of such a type."
         )
-    mono: Samples = found[:, 0] if found.shape[1] == 1 else found.mean(axis=1)
-    return _resampled(np.ascontiguousarray(mono, np.float32), has, rate, name)
+    if not made:
+        raise MediaError(
+            f"{opened.name} has {opened.samples} samples at {opened.rate:,} a second, which is none at {rate:,}; "
+            "expected at least one. Record it again."
+        )
+    return mono[:made]
+
+
+def _resampler(opened: OpenedSound, rate: int) -> Callable[[Samples, bool], Samples]:
+    """Return a function that takes the next samples, and whether they are the last, and returns them at a rate."""
+    if opened.rate == rate:
+        return lambda samples, _: samples
+    try:
+        import soxr
+    except ImportError as error:
+        raise MediaError(
+            f"{opened.name} has {opened.rate:,} samples a second, the model takes {rate:,}, and soxr, which converts, "
+            f"is missing. Expected the extra `media`. Run `{_INSTALL}`, or convert the recording."
+        ) from error
+    stream = soxr.ResampleStream(opened.rate, rate, 1, dtype="float32", quality="HQ")
+    return lambda samples, last: stream.resample_chunk(samples, last=last)
 
 
 def _bytes_of(source: Any, limits: SoundLimits) -> tuple[bytes, str]:
@@ -120,7 +202,7 @@ def _bytes_of(source: Any, limits: SoundLimits) -> tuple[bytes, str]:
         ) from error
 
 
-def _from_array(source: NDArray[Any]) -> NDArray[np.float32]:
+def _open_array(source: NDArray[Any], rate: int) -> OpenedSound:
     if source.ndim not in (1, 2) or source.dtype.kind not in "fiu":
         raise MediaError(
             f"The array has shape {source.shape} and type {source.dtype}; expected (samples,) or (samples, channels) "
@@ -131,20 +213,40 @@ def _from_array(source: NDArray[Any]) -> NDArray[np.float32]:
             "The array has integers of 64 bits, whose range no recording fills; expected those of 8 to 32 bits, or "
             "floats from -1 to 1. Convert it to the type of its samples, as int16."
         )
-    floats: NDArray[np.float32]
-    if source.dtype.kind == "f":
+    columns = source if source.ndim == 2 else source[:, None]
+    samples, channels = columns.shape
+
+    def blocks() -> Iterator[NDArray[np.float32]]:
+        for start, stop in _spans(samples, channels):
+            yield _floats(columns[start:stop])
+
+    return OpenedSound(
+        name="The array", samples=samples, channels=channels, rate=rate, blocks=blocks
+    )
+
+
+def _floats(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Return samples as floats from -1 to 1."""
+    if values.dtype.kind == "f":
         with np.errstate(over="ignore"):  # infinity is refused
-            floats = source.astype(np.float32)
-    elif source.dtype.kind == "u":
-        middle = (int(np.iinfo(source.dtype).max) + 1) // 2
-        floats = ((source.astype(np.float64) - middle) / middle).astype(np.float32)
-    else:
-        floats = (source / -float(np.iinfo(source.dtype).min)).astype(np.float32)
-    return floats if floats.ndim == 2 else floats[:, None]
+            return values.astype(np.float32)
+    if values.dtype.kind == "u":
+        middle = (int(np.iinfo(values.dtype).max) + 1) // 2
+        return ((values.astype(np.float64) - middle) / middle).astype(np.float32)
+    whole: NDArray[np.float32] = (values / -float(np.iinfo(values.dtype).min)).astype(np.float32)
+    return whole
 
 
-def _check(name: str, samples: int, channels: int, rate: int, limits: SoundLimits) -> None:
+def _spans(samples: int, channels: int) -> Iterator[tuple[int, int]]:
+    """Yield where blocks begin and end."""
+    length = max(1, _BLOCK // channels)
+    for start in range(0, samples, length):
+        yield start, min(start + length, samples)
+
+
+def _check(sound: OpenedSound, limits: SoundLimits) -> None:
     """Refuse what is empty, too long, or says what cannot be."""
+    name, samples, channels, rate = sound.name, sound.samples, sound.channels, sound.rate
     if rate not in _RATES:
         shown = f"{rate:,}" if isinstance(rate, int) else repr(rate)
         raise MediaError(
@@ -157,19 +259,22 @@ def _check(name: str, samples: int, channels: int, rate: int, limits: SoundLimit
         )
     if samples == 0:
         raise MediaError(f"{name} has 0 samples, expected at least 1. Record it again.")
-    if samples / rate > limits.seconds:
+    if sound.seconds > limits.seconds:
         raise MediaError(
-            f"{name} has {samples / rate:,.0f} seconds of sound, expected at most {limits.seconds:,.0f}. Cut it."
+            f"{name} has {sound.seconds:,.0f} seconds of sound, expected at most {limits.seconds:,.0f}. Cut it."
+        )
+    if samples * channels > limits.values:
+        raise MediaError(
+            f"{name} has {samples:,} samples in each of {channels} channels, expected at most {limits.values:,} in "
+            "all. Cut it, or convert it to one channel."
         )
 
 
 # --- WAV ---------------------------------------------------------------------------------------
 
 
-def _read_wav(
-    data: bytes, name: str, limits: SoundLimits
-) -> tuple[NDArray[np.float32], int] | None:
-    """Read samples of integers or floats, (samples, channels); None of another coding."""
+def _open_wav(data: bytes, name: str) -> OpenedSound | None:
+    """Open a file of integers or floats; None of another coding."""
     form: tuple[int, ...] | None = None
     for kind, start, size in _chunks(data):
         whole = start + size <= len(data)
@@ -189,20 +294,34 @@ def _read_wav(
             return None
         there = len(data) - start
         if size in _UNKNOWN_SIZE:
-            size = there - there % frame
+            size = there - there % frame if frame else 0
         if size > there:
             raise MediaError(
                 f"{name} says that it has {size:,} bytes of sound, and ends after {there:,}: it was cut off. "
                 "Expected all of it. Copy it again."
             )
         samples = size // frame if frame else 0
-        _check(name, samples, channels, rate, limits)
-        raw = memoryview(data)[start : start + samples * frame]
-        return _numbers(raw, coding, width).reshape(samples, channels), rate
+        sound = memoryview(data)[start : start + samples * frame]
+        return OpenedSound(
+            name=name,
+            samples=samples,
+            channels=channels,
+            rate=rate,
+            blocks=partial(_wav_blocks, sound, coding, width, channels),
+        )
     raise MediaError(
         f"{name} is a WAV file without {'sound' if form else 'a format'}: it was cut off or damaged. Expected both. "
         "Copy it again."
     )
+
+
+def _wav_blocks(
+    sound: memoryview, coding: int, width: int, channels: int
+) -> Iterator[NDArray[np.float32]]:
+    frame = width * channels
+    for start, stop in _spans(len(sound) // frame, channels):
+        values = _numbers(sound[start * frame : stop * frame], coding, width)
+        yield values.reshape(-1, channels)
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -231,9 +350,7 @@ def _numbers(raw: memoryview, coding: int, width: int) -> NDArray[Any]:
 # --- everything else ---------------------------------------------------------------------------
 
 
-def _read_by_soundfile(
-    data: bytes, name: str, limits: SoundLimits
-) -> tuple[NDArray[np.float32], int]:
+def _open_by_soundfile(data: bytes, name: str) -> OpenedSound:
     try:
         import soundfile
     except ImportError as error:
@@ -241,38 +358,42 @@ def _read_by_soundfile(
             f"{name} is no WAV file of plain samples, and soundfile, which reads others, is not installed. Expected "
             f"the extra `media`. Run `{_INSTALL}`, or convert the recording to WAV."
         ) from error
+
+    def read(opened: Any, count: int) -> NDArray[np.float32]:
+        found: NDArray[np.float32] = opened.read(count, dtype="float32", always_2d=True)
+        return found
+
+    def blocks() -> Iterator[NDArray[np.float32]]:
+        with _whole(name), soundfile.SoundFile(BytesIO(data)) as opened:
+            promised = opened.frames
+            for start, stop in _spans(promised, opened.channels):
+                block = read(opened, stop - start)
+                if len(block) < stop - start:
+                    raise MediaError(
+                        f"{name} says that it has {promised:,} samples, and ends after {start + len(block):,}. "
+                        "Expected all of it. Copy it again."
+                    )
+                yield block
+
+    with _whole(name), soundfile.SoundFile(BytesIO(data)) as opened:
+        return OpenedSound(
+            name=name,
+            samples=opened.frames,
+            channels=opened.channels,
+            rate=int(opened.samplerate),
+            blocks=blocks,
+        )
+
+
+@contextmanager
+def _whole(name: str) -> Iterator[None]:
+    """Turn errors of libsndfile into errors of the recording."""
+    import soundfile
+
     try:
-        with soundfile.SoundFile(BytesIO(data)) as opened:
-            _check(name, opened.frames, opened.channels, opened.samplerate, limits)
-            found = opened.read(dtype="float32", always_2d=True)
-            promised, rate = opened.frames, int(opened.samplerate)
+        yield
     except soundfile.LibsndfileError as error:
         raise MediaError(
             f"{name} cannot be read: {error.error_string} Expected WAV, FLAC, Ogg, MP3 or another format of "
             "libsndfile, whole. Convert it to WAV."
         ) from error
-    if len(found) < promised:
-        raise MediaError(
-            f"{name} says that it has {promised:,} samples, and ends after {len(found):,}. Expected all of it. Copy it "
-            "again."
-        )
-    return found, rate
-
-
-def _resampled(samples: Samples, has: int, rate: int, name: str) -> Samples:
-    if has == rate:
-        return samples
-    try:
-        import soxr
-    except ImportError as error:
-        raise MediaError(
-            f"{name} has {has:,} samples a second, the model takes {rate:,}, and soxr, which converts, is missing. "
-            f"Expected the extra `media`. Run `{_INSTALL}`, or convert the recording."
-        ) from error
-    found: Samples = soxr.resample(samples, has, rate, quality="HQ")
-    if not len(found):
-        raise MediaError(
-            f"{name} has {len(samples)} samples at {has:,} a second, which is none at {rate:,}; expected at least one. "
-            "Record it again."
-        )
-    return found

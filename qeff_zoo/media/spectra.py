@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frames of samples, their power spectra, and mel filters over those, as feature extractors make them."""
 
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -9,6 +10,9 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
 
+#: Of Kaldi: samples of a frame, from one to the next, and of its spectrum.
+WIDTH, HOP, SIZE = 400, 160, 512
+_FLOOR = 1.192092955078125e-07  # the least energy
 _HIGHEST = 8000.0  # hertz, of Whisper's filters
 
 
@@ -69,3 +73,36 @@ def _triangles(edges: Array, places: Array) -> Array:
     falling, rising = -slopes[:, :-2] / widths[:-1], slopes[:, 2:] / widths[1:]
     filters: Array = np.maximum(0, np.minimum(falling, rising))
     return filters
+
+
+def reflected(samples: Array, start: int, stop: int) -> Array:
+    """Return samples from one position to another, which beyond both ends are those before the end."""
+    before, behind = max(0, -start), max(0, stop - len(samples))
+    if not before and not behind:
+        return samples[start:stop]
+    reach = max(before, behind) + 1  # samples that are reflected
+    first = max(0, min(start, len(samples) - reach))
+    last = min(len(samples), max(stop, reach))
+    around = np.pad(samples[first:last], (before, behind), mode="reflect")
+    at = start - first + before
+    return around[at : at + stop - start]
+
+
+def kaldi_logs(settings: Mapping[str, Any]) -> Callable[[Array], Array]:
+    """Return what computes Kaldi's log-mel features, (frames, bins), no bin of which is normalized yet."""
+    bins, rate = int(settings.get("num_mel_bins", 80)), int(settings.get("sampling_rate", 16_000))
+    window = np.hanning(WIDTH) ** 0.85  # Povey's
+    filters = kaldi_filters(bins, SIZE, rate, 20.0, rate // 2)
+
+    def compute(samples: Array) -> Array:
+        # As 16-bit integers, which is what Kaldi reads.
+        whole = np.asarray(samples, np.float32) * (2**15)
+        frames = frames_of(whole.astype(np.float64), WIDTH, HOP)
+        frames = frames - frames.mean(axis=1, keepdims=True)
+        frames[:, 1:] -= 0.97 * frames[:, :-1]
+        frames[:, 0] *= 1 - 0.97
+        mel = np.maximum(_FLOOR, (filters.T @ power(frames, window, SIZE).T).T)
+        logs: Array = np.log(mel).astype(np.float32)
+        return logs
+
+    return compute

@@ -5,7 +5,6 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias, Union
 
@@ -13,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qeff_zoo.errors import MediaError
-from qeff_zoo.media.images import FORMATS, LIMITS, ImageLimits, Picture, Pixels, read_image
+from qeff_zoo.media.images import (
+    LIMITS,
+    ImageLimits,
+    Picture,
+    Pixels,
+    open_image,
+    read_image,
+    size_of,
+)
 
 Video: TypeAlias = Union[str, "os.PathLike[str]", bytes, Sequence[Picture], NDArray[Any]]
 
@@ -69,10 +76,40 @@ def read_video(source: Video, limits: ImageLimits = LIMITS) -> Frames:
     return Frames(pictures, fps, name)
 
 
+def pixels_of(source: bytes | Sequence[Picture], limits: ImageLimits = LIMITS) -> int:
+    """Return how many pixels all frames of a video have, by its headers alone.
+
+    Args:
+        source: The bytes of an animation, or a list of pictures.
+        limits: As of `read_video`.
+
+    Raises:
+        MediaError: It is no video, has too many frames, or too many pixels.
+    """
+    name = _title(source)
+    image, pictures = None, list[Picture]()
+    if isinstance(source, bytes):
+        image = open_image(source, limits)
+    else:
+        pictures = list(source)
+    count = getattr(image, "n_frames", 1) if image else len(pictures)
+    if count > limits.frames:
+        raise MediaError(_too_many(name, count, limits))
+    sizes = [image.size] * count if image else [size_of(one, limits) for one in pictures]
+    pixels = sum(width * height for width, height in sizes)
+    if pixels > limits.pixels:
+        raise MediaError(_too_large(name, count, limits))
+    return pixels
+
+
+def _title(source: Any) -> str:
+    return f"a video of {len(source):,} bytes" if isinstance(source, bytes) else "a video"
+
+
 def _frames(source: Video, limits: ImageLimits) -> tuple[str, Sequence[Any], float | None]:
     """Return what a video is called, its frames, and how many a second takes, where it says."""
     if isinstance(source, bytes):
-        name = f"a video of {len(source):,} bytes"
+        name = _title(source)
         return name, *_animation(source, name, limits)
     if isinstance(source, str | os.PathLike):
         path, name = Path(source), f"the video {os.fspath(source)!r}"
@@ -107,15 +144,13 @@ def _animation(
     source: Path | bytes, name: str, limits: ImageLimits
 ) -> tuple[list[Any], float | None]:
     """Return the frames of a file, and how many a second takes, where it says."""
-    first = read_image(source, limits)  # refuses all that is no picture
-    from PIL import Image, ImageSequence
+    from PIL import ImageSequence
 
-    content = source if isinstance(source, bytes) else source.read_bytes()
-    with Image.open(BytesIO(content), formats=FORMATS) as image:
+    with open_image(source, limits) as image:
         count = getattr(image, "n_frames", 1)
         if count > limits.frames:
             raise MediaError(_too_many(name, count, limits))
-        if count * first.shape[0] * first.shape[1] > limits.pixels:
+        if count * image.size[0] * image.size[1] > limits.pixels:
             raise MediaError(_too_large(name, count, limits))
         frames, milliseconds = [], 0.0
         try:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from qeff_zoo.media.steps import Steps
 from qeff_zoo.runtime.answers import Request
 from qeff_zoo.runtime.hearing import BESIDE, Hearing, SoundPreparer, hearing_of
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
@@ -84,9 +85,15 @@ class AnyToAnySession(ImageTextToTextSession):
         """What reads pictures, and what reads sounds."""
         return (self.reader, self.hearing)
 
-    def prepare_sound(self, given: Any) -> Prepared:
+    def prepare_sound(self, given: Any) -> Any:
         """Make the arrays of a sound that the encoder takes, as `SoundPreparer` does."""
         return self._prepare_sound(given, self.folder)
+
+    def encoding(self, argument: str, given: Sequence[Any]) -> list[Steps[Encoded]]:
+        """As of `MediaTextSession`."""
+        if argument == "sounds":
+            return [self._prepare_sound.encoding(one, self.folder) for one in given]
+        return super().encoding(argument, given)
 
     def request(
         self,
@@ -125,22 +132,27 @@ class AnyToAnySession(ImageTextToTextSession):
         both = [next(left[token]) for token in tokens if token in left]
         return super().request_of(tokens, both, **choices)
 
-    def look(self, prepared: Sequence[Prepared]) -> list[Encoded]:
+    def look(self, prepared: Sequence[Prepared | Encoded]) -> list[Encoded]:
         """Return what the pictures and sounds of a prompt are to the language model."""
-        beside = any(self.hearing.name not in one for one in prepared)
+        beside = not all(map(self._is_sound, prepared))
         return [
-            self._listen(one, beside=beside) if self.hearing.name in one else self.reader.look(one)
+            self._listen(one, beside=beside)
+            if self._is_sound(one)
+            else super(AnyToAnySession, self).look([one])[0]
             for one in prepared
         ]
 
-    def _listen(self, prepared: Prepared, *, beside: bool) -> Encoded:
+    def _is_sound(self, one: Prepared | Encoded) -> bool:
+        return one.kind == "sounds" if isinstance(one, Encoded) else self.hearing.name in one
+
+    def _listen(self, prepared: Prepared | Encoded, *, beside: bool) -> Encoded:
         """Return a sound's rows as the language model takes those of pictures; nothing is added to its states.
 
         Args:
-            prepared: The sound.
+            prepared: The sound, or what the encoder made of it.
             beside: Whether the prompt has pictures, too, where some models read a sound otherwise.
         """
-        heard = self.hearing.look(prepared)
+        heard = prepared if isinstance(prepared, Encoded) else self.hearing.look(prepared)
         digest, rows = heard.digest, heard.features[_ROWS]
         if beside and (other := f"{BESIDE}{_ROWS}") in heard.features:
             rows = heard.features[other]

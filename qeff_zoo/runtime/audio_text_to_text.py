@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.media.steps import Steps
 from qeff_zoo.runtime.chat_template import Message
 from qeff_zoo.runtime.hearing import Hearing, SoundPreparer, hearing_of
-from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSession, Prepared
+from qeff_zoo.runtime.insets import Encoded
+from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSession
 from qeff_zoo.runtime.prefix_cache import PrefixChoices
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.tokenizer import read_json
@@ -65,6 +67,10 @@ class AudioTextToTextSession(MediaTextSession):
             ]
         return super()._rendered(messages)
 
-    def prepare(self, given: Any) -> Prepared:
+    def encoding(self, argument: str, given: Sequence[Any]) -> list[Steps[Encoded]]:
+        """As of `MediaTextSession`."""
+        return [self._prepare.encoding(one, self.folder) for one in given]
+
+    def prepare(self, given: Any) -> Any:
         """Make the arrays of a sound that the encoder takes, as `SoundPreparer` does."""
         return self._prepare(given, self.folder)

@@ -9,8 +9,9 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media.features import load_features
-from qeff_zoo.media.sound import read_sound
+from qeff_zoo.media.sound import decoding, open_sound
 from qeff_zoo.media.sound_processor import SoundProcessor
+from qeff_zoo.media.steps import Steps, finished
 from qeff_zoo.runtime.insets import Encoded
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.reading import Reader
@@ -191,20 +192,32 @@ class SoundPreparer:
         self._reader, self._told = reader, told
         self._processor: SoundProcessor | None = None
 
-    def __call__(self, given: Any, folder: Path) -> Mapping[str, Array]:
+    def __call__(self, given: Any, folder: Path) -> Any:
         """Make the arrays of a sound.
 
         Args:
-            given: A path, the bytes of a file, an array of samples at the model's rate, or what a processor prepared.
+            given: A path, the bytes of a file, an array of samples at the model's rate, or what a processor prepared;
+                what has been encoded stays so.
             folder: The package.
 
         Raises:
             MediaError: It cannot be read, or is too long.
             PackageError: The package does not say how sounds are prepared.
         """
-        if isinstance(given, Mapping):
+        return finished(self.steps(given, folder))
+
+    def encoding(self, given: Any, folder: Path) -> Steps[Encoded]:
+        """Prepare a sound and encode it, in steps."""
+        prepared = yield from self.steps(given, folder)
+        yield
+        return self._reader.look(prepared)
+
+    def steps(self, given: Any, folder: Path) -> Steps[Any]:
+        """As a call, in steps."""
+        if isinstance(given, Mapping | Encoded):
             return given
         if self._processor is None:
             features = load_features(folder)
             self._processor = SoundProcessor(features, self._reader.shape, self._told)
-        return self._processor(read_sound(given, self._processor.rate))
+        rate = self._processor.rate
+        return self._processor((yield from decoding(open_sound(given, rate), rate)))

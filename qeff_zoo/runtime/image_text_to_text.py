@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.media.image_processor import ImageProcessor
+from qeff_zoo.media.images import blank
+from qeff_zoo.media.steps import Steps
 from qeff_zoo.runtime.answers import Request
 from qeff_zoo.runtime.chat_template import ChatTemplate, Message
 from qeff_zoo.runtime.insets import Encoded
@@ -101,7 +104,7 @@ class ImageTextToTextSession(MediaTextSession):
         one = isinstance(self.reader, AsPrepared)
         return 1 if one else self.decoder.sizes.max_num_images
 
-    def prepare(self, given: Any, *, uncut: bool = False) -> Prepared:
+    def prepare(self, given: Any, *, uncut: bool = False) -> Any:
         """Make the arrays of a picture that the vision program takes.
 
         Args:
@@ -112,25 +115,55 @@ class ImageTextToTextSession(MediaTextSession):
             MediaError: It cannot be read.
             CheckpointError: The package does not say how pictures are prepared.
         """
+        if isinstance(given, Mapping | Encoded):
+            return given
+        made: Prepared = self._process(uncut=uncut)([given])
+        return made
+
+    def prepare_all(self, given: Sequence[Any]) -> list[Any]:
+        """As `prepare`; some models see several pictures of a prompt otherwise than one."""
+        return [self.prepare(one, uncut=self._is_uncut(len(given))) for one in given]
+
+    def encoding(self, argument: str, given: Sequence[Any]) -> list[Steps[Encoded]]:
+        """As of `MediaTextSession`."""
+        return [self._encoding(one, uncut=self._is_uncut(len(given))) for one in given]
+
+    def _encoding(self, given: Any, *, uncut: bool) -> Steps[Encoded]:
+        prepared = self.prepare(given, uncut=uncut)
+        yield
+        return self.reader.look(prepared)
+
+    def tokens_of(self, sizes: Sequence[tuple[int, int]]) -> list[int]:
+        """Return how many tokens each image of a prompt takes at least, before any is decoded.
+
+        Args:
+            sizes: Width and height of each image.
+
+        Raises:
+            MediaError: The model takes no image of such a size.
+        """
+        process = self._process(uncut=self._is_uncut(len(sizes)))
+        known = dict[tuple[int, int], int]()
+        for width, height in dict.fromkeys(sizes):
+            encoded = self.reader.measure(process.arrays([blank(height, width)]))
+            known[width, height] = len(self.run_of(encoded)) if encoded else 1
+        return [known[one] for one in sizes]
+
+    def _is_uncut(self, count: int) -> bool:
+        return count > 1 and self.told.get("tiled_alone", False)
+
+    def _process(self, *, uncut: bool) -> ImageProcessor:
         from qeff_zoo.media.image_bounds import bounded
         from qeff_zoo.media.image_processor import load_image_processor
 
-        if isinstance(given, Mapping):
-            return given
         if self._processor is None:
-            self._processor = load_image_processor(self.folder)
-            if most := self._most_patches():
-                self._processor = bounded(self._processor, most)
-        process = self._processor
+            processor = load_image_processor(self.folder)
+            most = self._most_patches()
+            self._processor = bounded(processor, most) if most else processor
+        found: ImageProcessor = self._processor
         if uncut:
-            process = replace(process, settings={**process.settings, "image_grid_pinpoints": ()})
-        made: Prepared = process([given])
-        return made
-
-    def prepare_all(self, given: Sequence[Any]) -> list[Prepared]:
-        """As `prepare`; some models see several pictures of a prompt otherwise than one."""
-        uncut = len(given) > 1 and self.told.get("tiled_alone", False)
-        return [self.prepare(one, uncut=uncut) for one in given]
+            return replace(found, settings={**found.settings, "image_grid_pinpoints": ()})
+        return found
 
     def prepare_video(self, given: Any) -> Prepared:
         """Make the arrays of a video that the vision program takes.

@@ -13,6 +13,7 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media.image_processor import HELD
+from qeff_zoo.media.steps import Steps
 from qeff_zoo.runtime.answers import Request, require_no_choices
 from qeff_zoo.runtime.chat_template import Message, special_tokens
 from qeff_zoo.runtime.insets import Encoded, Insets, arrange
@@ -220,9 +221,21 @@ class MediaTextSession(TextGenerationSession):
         assert self.tokenizer is not None
         return self.tokenizer.encode(text, special_tokens=False) if text else []
 
-    def look(self, prepared: Sequence[Prepared]) -> list[Encoded]:
+    def encoding(self, argument: str, given: Sequence[Any]) -> list[Steps[Encoded]]:
+        """Return the work on each image or recording of a prompt.
+
+        Args:
+            argument: Name of the argument of `request`, which takes the results as well.
+            given: Files.
+
+        Raises:
+            MediaError: In a step: one cannot be read.
+        """
+        raise NotImplementedError
+
+    def look(self, prepared: Sequence[Prepared | Encoded]) -> list[Encoded]:
         """Return what the pictures or sounds of a prompt are to the language model."""
-        return [self.reader.look(one) for one in prepared]
+        return [one if isinstance(one, Encoded) else self.reader.look(one) for one in prepared]
 
     def request_of(
         self, tokens: Sequence[int], prepared: Sequence[Prepared], **choices: Any

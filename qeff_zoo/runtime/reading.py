@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program that reads pictures or sounds: one in, as a processor prepares it, its rows of features out, each once."""
 
+import copy
 import hashlib
 import threading
 import time
@@ -14,7 +15,11 @@ import numpy as np
 from qeff_zoo.errors import HandoffError, MediaError
 from qeff_zoo.runtime.insets import Encoded, Kind
 from qeff_zoo.runtime.layouts import LAYOUTS
-from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.program import Array, Program, Tensor
+
+
+class _UncountableError(Exception):
+    """A program alone knows how many rows it makes."""
 
 
 class Reader:
@@ -47,6 +52,7 @@ class Reader:
         #: How many it was asked for, and of those, how many the program has read.
         self.asked = self.read = 0
         self._in_use = threading.Lock()
+        self._counts = False
         self._known: OrderedDict[bytes, Encoded] = OrderedDict()
 
     @property
@@ -75,6 +81,23 @@ class Reader:
             self.read += 1
             self._keep(encoded)
         return replace(encoded, seconds=time.perf_counter() - begun)
+
+    def measure(self, prepared: Mapping[str, Any]) -> Encoded | None:
+        """Return an image as `look` does, but for the values of its features; nothing is computed.
+
+        Args:
+            prepared: Arrays as of `look`, of which the shapes count.
+
+        Returns:
+            None if only the program knows how many rows it makes.
+        """
+        counting = copy.copy(self)
+        counting._counts = True
+        try:
+            arrays = {name: np.asarray(one) for name, one in prepared.items()}
+            return counting._encode(b"", arrays)
+        except _UncountableError:
+            return None
 
     def forget(self) -> None:
         """Drop all that was read."""
@@ -113,7 +136,22 @@ class Reader:
                 size not in (None, found) for size, found in zip(fixed, array.shape, strict=True)
             ):
                 raise _not_prepared(self.kind, f"and {name} is {array.shape}; expected {shape}")
-        return dict(program.run(known))
+        if self._counts:
+            return {
+                name: np.zeros(self._shape(one, known)) for name, one in program.outputs.items()
+            }
+        contiguous = {name: np.ascontiguousarray(array) for name, array in known.items()}
+        return dict(program.run(contiguous))
+
+    def _shape(self, output: Tensor, told: Mapping[str, Array]) -> tuple[int, ...]:
+        """Return the shape of an output, whose rows alone count: (rows, 1).
+
+        Raises:
+            _UncountableError: The program chooses the number of rows.
+        """
+        if not all(isinstance(size, int) for size in output.shape[:-1]):
+            raise _UncountableError
+        return (*output.shape[:-1], 1)
 
     def _keep(self, encoded: Encoded) -> None:
         if encoded.nbytes > self._budget:
@@ -142,6 +180,8 @@ class Distant(Reader):
     )
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
+        if self._counts:
+            raise _UncountableError
         if self.ask is None:
             raise HandoffError(
                 "The package decodes alone (--decode-only) and reads no picture itself; expected a prefill server that "

@@ -4,19 +4,25 @@
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media import features
-from qeff_zoo.media.sound import LIMITS, Sound, SoundLimits, read_sound
+from qeff_zoo.media.sound import (
+    LIMITS,
+    OpenedSound,
+    Sound,
+    SoundLimits,
+    open_sound,
+)
+from qeff_zoo.media.steps import Steps, finished
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.languages import code_of
 from qeff_zoo.runtime.metrics import Timings
@@ -24,27 +30,25 @@ from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sampling import likeliest
 from qeff_zoo.runtime.sources import Sources
 from qeff_zoo.runtime.speech_choices import SpeechChoices
+from qeff_zoo.runtime.speech_openings import begun, recording_of
 from qeff_zoo.runtime.speech_results import Segment, Transcription
 from qeff_zoo.runtime.speech_tokens import TICK, SpeechTokens
+from qeff_zoo.runtime.speech_turns import InOrder, Turns
 from qeff_zoo.runtime.speech_windows import Recording, Window
 from qeff_zoo.runtime.speech_words import UNSPACED, times_of
 from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
 from qeff_zoo.tasks import SPEECH_SEQ2SEQ
 
 _USUAL = SpeechChoices()
-_LEAST = 0.1  # seconds of a sound of any length
 _MEDIAN = 7  # frames, unless config.json says otherwise
 _TOKENS = "input_ids"
 _NOTHING: Mapping[int, int] = {}
-#: Its number, and the recording.
-_Waiting: TypeAlias = tuple[int, Recording]
 
 
 @dataclass
 class _Row:
     """A window on its way: what the decoder has, and what it is given next."""
 
-    number: int
     recording: Recording
     window: Window
 
@@ -183,8 +187,23 @@ class SpeechSeq2SeqSession:
         prompt = self._prepared(chosen)
         alone = isinstance(sounds, str | os.PathLike | bytes | np.ndarray)
         given: Any = [sounds] if alone else sounds
-        read = (read_sound(one, self.rate, given_rate=rate, limits=limits) for one in given)
-        return self._all((self._recording(samples, chosen, prompt) for samples in read), listen)
+        opened = (open_sound(one, self.rate, given_rate=rate, limits=limits) for one in given)
+        recordings = (finished(recording_of(self, one, chosen, prompt)) for one in opened)
+        return self._all(recordings, listen)
+
+    def begin(self, sound: OpenedSound, **choices: Any) -> Steps[Recording]:
+        """Decode a recording and compute its features, in steps; any thread may do this at any time.
+
+        Args:
+            sound: The recording.
+            **choices: Fields of `SpeechChoices`.
+
+        Raises:
+            MediaError: It is damaged.
+            GenerationError: The model does not do what is asked.
+        """
+        chosen = SpeechChoices(**choices)
+        return (yield from recording_of(self, sound, chosen, self._prepared(chosen)))
 
     def write_down(
         self,
@@ -213,19 +232,21 @@ class SpeechSeq2SeqSession:
                 f"Features have shape {wrong[0]}; expected {expected if self.input_shape else '(samples,)'}. Compute "
                 "them with the checkpoint's own feature extractor."
             )
-        return self._all((self._begun([one], chosen, prompt) for one in features), listen)
+        return self._all((begun(self, [one], chosen, prompt) for one in features), listen)
 
     def _all(
         self, recordings: Iterable[Recording], listen: Callable[[int, Segment], None] | None
     ) -> list[Transcription]:
         found: dict[int, Transcription] = {}
-        with self._exclusively():
-            for one, segments in self._steps(recordings):
+        turns = InOrder(recordings)
+        with closing(self.windows(turns)) as windows:
+            for recording, segments in windows:
+                number = turns.number(recording)
                 if listen:
                     for segment in segments:
-                        listen(one.number, segment)
-                if one.recording.ended:
-                    found[one.number] = self._transcription(one.recording)
+                        listen(number, segment)
+                if recording.ended:
+                    found[number] = self.transcription(recording)
         return [found[number] for number in sorted(found)]
 
     def stream(
@@ -241,12 +262,12 @@ class SpeechSeq2SeqSession:
         known = {name: more.pop(name) for name in ("rate", "limits") if name in more}
         chosen = replace(choices, **more)
         prompt = self._prepared(chosen)
-        samples = read_sound(
+        opened = open_sound(
             sound, self.rate, given_rate=known.get("rate"), limits=known.get("limits", LIMITS)
         )
-        recording = self._recording(samples, chosen, prompt)
-        with self._exclusively():
-            for _, segments in self._steps([recording]):
+        recording = finished(recording_of(self, opened, chosen, prompt))
+        with closing(self.windows(InOrder([recording]))) as windows:
+            for _, segments in windows:
                 yield from segments
 
     @cached_property
@@ -299,101 +320,58 @@ class SpeechSeq2SeqSession:
             return None
         return self.tokens.language_token(language)
 
-    def _recording(
-        self, samples: Array, choices: SpeechChoices, prompt: Sequence[int]
-    ) -> Recording:
-        # A window has its silence; a click is too short for a frame of the encoder.
-        any_length = self.sources.any_length
-        least = int(_LEAST * self.rate) if any_length else self.frames * self.features.step
-        padded = np.pad(samples, (0, max(0, least - len(samples))))
-        parts = [self.features.compute(part) for part in self.features.cut(padded)]
-        return self._begun(parts, choices, prompt, len(samples) / self.rate)
-
-    def _begun(
-        self,
-        parts: Sequence[Array],
-        choices: SpeechChoices,
-        prompt: Sequence[int],
-        seconds: float | None = None,
-    ) -> Recording:
-        """Return a recording of which the features are known, of each piece; by default as long as they are."""
-        assert self.tokenizer is not None
-        found, longest = np.concatenate(parts), max(map(len, parts))
-        if self.sources.any_length and longest > self.frames:
-            raise GenerationError(
-                f"The recording has {longest * self.features.step / self.rate:,.1f} seconds; expected at most "
-                f"{self.seconds:,.1f}, the largest of the package's seq_lens. Cut it, or build the package with a "
-                "larger --seq-lens."
-            )
-        recording = Recording(
-            found,
-            seconds=len(found) * self.features.step / self.rate if seconds is None else seconds,
-            frames=len(found) if self.sources.any_length else self.frames,
-            choices=choices,
-            tokens=self.tokens,
-            prompt=prompt,
-            decode=self.tokenizer.decode,
-            step=self.features.step / self.rate,
-            ends=np.cumsum([*map(len, parts)]).tolist() if len(parts) > 1 else (),
-        )
-        recording.language = self.told(choices.language)
-        if recording.tells_times:
-            self.tokens.beginning(
-                recording.language, choices.task, times=True, target=choices.target_language
-            )
-        elif not self.sources.any_length and len(recording) > self.frames:
-            raise GenerationError(
-                f"The recording has {recording.seconds:,.0f} seconds; expected at most {self.seconds:,.0f} where no "
-                "times are told, by which a longer one is cut. Leave timestamps out, or cut it."
-            )
-        return recording
-
     # --- how it is done --------------------------------------------------------------------------
 
-    def _steps(self, recordings: Iterable[Recording]) -> Iterator[tuple[_Row, list[Segment]]]:
-        """Write down recordings, as many at a time as the decoder has rows; yield each window that has ended."""
-        waiting = enumerate(recordings)
-        begun: deque[_Waiting] = deque()  # those whose next window is to be read; they come first
+    def windows(
+        self, turns: Turns[Recording]
+    ) -> Generator[tuple[Recording, list[Segment]], None, None]:
+        """Transcribe recordings window by window, as many at a time as the decoder has rows.
+
+        Args:
+            turns: Chooses the recordings whose next windows are transcribed.
+
+        Yields:
+            The recording and the segments of each window that has ended.
+
+        Raises:
+            GenerationError: Another thread is using the session.
+        """
         rows: dict[int, _Row] = {}
         self.timings = timings = Timings()
-        while True:
-            fresh: dict[int, _Waiting] = {}
-            for row in (row for row in range(self.decoder.sizes.rows) if row not in rows):
-                following = begun.popleft() if begun else next(waiting, None)
-                if following is not None:
-                    fresh[row] = following
-            if fresh:
-                rows |= self._begin(fresh)
-            if not rows:
-                return
-            begun_at = time.perf_counter()
-            ended = self._decode(rows)
-            timings.decode_seconds += time.perf_counter() - begun_at
-            timings.decode_tokens += len(rows)
-            timings.first = timings.first or time.perf_counter()
-            for row in ended:
-                if rows[row].recording.again(rows[row].window):
-                    continue  # from its newest token before the answer, whose states are still there
-                one = rows.pop(row)
-                yield one, one.recording.end(one.window, self._times(row, one))
-                if not one.recording.ended:
-                    begun.append((one.number, one.recording))
+        with self._exclusively():
+            while True:
+                fresh: dict[int, Recording] = {}
+                for row in (row for row in range(self.decoder.sizes.rows) if row not in rows):
+                    if (following := turns.take()) is not None:
+                        fresh[row] = following
+                if fresh:
+                    rows |= self._begin(fresh)
+                if not rows:
+                    return
+                begun_at = time.perf_counter()
+                ended = self._decode(rows)
+                timings.decode_seconds += time.perf_counter() - begun_at
+                timings.decode_tokens += len(rows)
+                timings.first = timings.first or time.perf_counter()
+                for row in ended:
+                    if rows[row].recording.again(rows[row].window):
+                        continue  # from its newest token before the answer, whose states are still there
+                    one = rows.pop(row)
+                    yield one.recording, one.recording.end(one.window, self._times(row, one))
+                    if not one.recording.ended:
+                        turns.put(one.recording)
 
-    def _begin(self, fresh: Mapping[int, _Waiting]) -> dict[int, _Row]:
+    def _begin(self, fresh: Mapping[int, Recording]) -> dict[int, _Row]:
         """Read the next window of recordings, and run what it is begun with."""
-        self.listen({row: recording.input() for row, (_, recording) in fresh.items()})
-        unknown = {row: one[1] for row, one in fresh.items() if one[1].needs_language}
+        self.listen({row: recording.input() for row, recording in fresh.items()})
+        unknown = {row: one for row, one in fresh.items() if one.needs_language}
         if unknown:
             logits = self._prefill(dict.fromkeys(unknown, (self.tokens.start,)))
             for row, recording in unknown.items():
                 recording.language = self.tokens.detected(logits[row])
         rows = {
-            row: _Row(
-                number=number,
-                recording=recording,
-                window=recording.begin(self.decoder.sizes.ctx_len),
-            )
-            for row, (number, recording) in fresh.items()
+            row: _Row(recording=recording, window=recording.begin(self.decoder.sizes.ctx_len))
+            for row, recording in fresh.items()
         }
         self._prefill_windows({row: one.window for row, one in rows.items()})
         return rows
@@ -467,7 +445,8 @@ class SpeechSeq2SeqSession:
     def _piece(self, row: int, tokens: Sequence[int], start: int) -> Piece:
         return Piece(tokens, start, source=self.sources.lengths[row])
 
-    def _transcription(self, recording: Recording) -> Transcription:
+    def transcription(self, recording: Recording) -> Transcription:
+        """Return what was said in a recording that has ended."""
         assert self.tokenizer is not None
         language, text = (
             self.tokens.code_of(recording.language),

@@ -108,6 +108,11 @@ class Recording:
         return len(self._features)
 
     @property
+    def nbytes(self) -> int:
+        """Memory of its features."""
+        return self._features.nbytes
+
+    @property
     def in_pieces(self) -> bool:
         """Whether it was cut before anything was heard."""
         return bool(self._ends)

@@ -7,9 +7,9 @@ length on either side that its neighbours answer for, as Hugging Face's pipeline
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,21 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media import features
-from qeff_zoo.media.sound import LIMITS, Samples, Sound, SoundLimits, read_sound
+from qeff_zoo.media.sound import (
+    LIMITS,
+    OpenedSound,
+    Samples,
+    Sound,
+    SoundLimits,
+    decoding,
+    open_sound,
+)
+from qeff_zoo.media.steps import Steps, finished
 from qeff_zoo.runtime import labels_of_frames
 from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sizes import EncoderSizes
-from qeff_zoo.runtime.speech_results import TimedText, Transcription, joined
+from qeff_zoo.runtime.speech_results import Segment, TimedText, Transcription, joined
+from qeff_zoo.runtime.speech_turns import InOrder, Turns
 from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.tasks import SPEECH_RECOGNITION
 
@@ -33,10 +43,29 @@ _INPUTS = ("input_values", "input_features")
 class _Window:
     """A part of a recording, and the frames of it that its neighbours answer for."""
 
-    number: int
     samples: Samples
     left: int
     right: int
+
+
+class LabelledRecording:
+    """A recording whose frames are being labelled.
+
+    Args:
+        windows: Its windows, in their order.
+        seconds: How long it is.
+        nbytes: Memory of its samples.
+    """
+
+    def __init__(self, windows: Iterable[_Window], seconds: float, nbytes: int) -> None:
+        self.seconds, self.nbytes = seconds, nbytes
+        #: Windows that have not been read, and labels of the frames that have.
+        self.windows, self.labels = deque(windows), list[int]()
+
+    @property
+    def ended(self) -> bool:
+        """Whether all of it has been read."""
+        return not self.windows
 
 
 class LabelledSpeechSession:
@@ -130,36 +159,69 @@ class LabelledSpeechSession:
             MediaError: One cannot be read.
             GenerationError: The package has no vocabulary.
         """
+        self._check_labels()
+        alone = isinstance(sounds, str | os.PathLike | bytes | np.ndarray)
+        given: Any = [sounds] if alone else sounds
+        opened = (open_sound(one, self.rate, given_rate=rate, limits=limits) for one in given)
+        recordings = [finished(self.begin(one)) for one in opened]
+        for _ in self.windows(InOrder(recordings)):
+            pass
+        return [self.transcription(one) for one in recordings]
+
+    def _check_labels(self) -> None:
         if self.labels is None:
             raise GenerationError(
                 f"Package {str(self.folder)!r} has no vocabulary, neither vocab.json nor tokenizer.json; expected one. "
                 "Build it from a checkpoint with its tokenizer."
             )
-        alone = isinstance(sounds, str | os.PathLike | bytes | np.ndarray)
-        given: Any = [sounds] if alone else sounds
-        read = [read_sound(one, self.rate, given_rate=rate, limits=limits) for one in given]
-        labels: list[list[int]] = [[] for _ in read]
-        windows = (
-            part for number, samples in enumerate(read) for part in self._windows(number, samples)
-        )
-        while together := list(islice(windows, self.sizes.batch_size)):
-            answers = self.run([self.features.compute(one.samples) for one in together])
-            for window, logits in zip(together, answers, strict=True):
-                found = logits.argmax(-1)
-                stop = self._frames(window.samples) - window.right if window.right else None
-                kept = found[window.left : stop]
-                labels[window.number] += kept.tolist()
-        return [
-            self._transcription(one, len(samples) / self.rate)
-            for one, samples in zip(labels, read, strict=True)
-        ]
 
-    def _windows(self, number: int, samples: Samples) -> Iterator[_Window]:
+    def begin(self, sound: OpenedSound) -> Steps[LabelledRecording]:
+        """Decode a recording, in steps; any thread may do this at any time.
+
+        Raises:
+            MediaError: It is damaged.
+            GenerationError: The package has no vocabulary.
+        """
+        self._check_labels()
+        samples = yield from decoding(sound, self.rate)
+        return LabelledRecording(self._windows(samples), len(samples) / self.rate, samples.nbytes)
+
+    def windows(
+        self, turns: Turns[LabelledRecording]
+    ) -> Generator[tuple[LabelledRecording, list[Segment]], None, None]:
+        """Label recordings, one call at a time.
+
+        Args:
+            turns: Chooses the recording whose next windows are read.
+
+        Yields:
+            The recording of each call, and its segments when all of it has been read.
+        """
+        while True:
+            taken = list[LabelledRecording]()
+            together = list[tuple[LabelledRecording, _Window]]()
+            while len(together) < self.sizes.batch_size and (one := turns.take()) is not None:
+                taken.append(one)
+                while one.windows and len(together) < self.sizes.batch_size:
+                    together.append((one, one.windows.popleft()))
+            if not taken:
+                return
+            inputs = [self.features.compute(window.samples) for _, window in together]
+            answers = self.run(inputs) if inputs else []
+            for (one, window), logits in zip(together, answers, strict=True):
+                stop = self._frames(window.samples) - window.right if window.right else None
+                one.labels += logits.argmax(-1)[window.left : stop].tolist()
+            for one in taken:
+                yield one, [*self.transcription(one).segments] if one.ended else []
+                if not one.ended:
+                    turns.put(one)
+
+    def _windows(self, samples: Samples) -> Iterator[_Window]:
         """Cut a recording; what is too short for a single input has no window, and no word."""
         longest = self.features.samples(self.frames)
         if len(samples) <= longest:
             if self.features.count(len(samples)) > 0:
-                yield _Window(number, samples, 0, 0)
+                yield _Window(samples, 0, 0)
             return
         width = longest // self.step
         overlap = width // _OVERLAP
@@ -167,22 +229,26 @@ class LabelledSpeechSession:
             part = samples[start : start + width * self.step]
             is_last = start + width * self.step >= len(samples)
             if self.features.count(len(part)) > 0 and self._frames(part) > overlap * (start > 0):
-                yield _Window(number, part, overlap if start else 0, 0 if is_last else overlap)
+                yield _Window(part, overlap if start else 0, 0 if is_last else overlap)
             if is_last:
                 return
 
     def _frames(self, samples: Samples) -> int:
         return round(len(samples) / self.step)
 
-    def _transcription(self, labels: Sequence[int], seconds: float) -> Transcription:
+    def transcription(self, recording: LabelledRecording) -> Transcription:
+        """Return what was said in a recording that has been read."""
         assert self.labels is not None
-        text, places = self.labels.read(labels)
+        text, places = self.labels.read(recording.labels)
         frame = self.step / self.rate
         words = [
             TimedText(text=one.text, start=one.start * frame, end=one.end * frame) for one in places
         ]
         return Transcription(
-            text=text, words=tuple(words), segments=tuple(joined(words)), seconds=seconds
+            text=text,
+            words=tuple(words),
+            segments=tuple(joined(words)),
+            seconds=recording.seconds,
         )
 
 

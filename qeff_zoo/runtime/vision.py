@@ -11,7 +11,7 @@ from qeff_zoo.errors import MediaError
 from qeff_zoo.runtime.geometry import Tower
 from qeff_zoo.runtime.insets import Encoded, Pictured, Viewed
 from qeff_zoo.runtime.layouts import OF_VIDEO
-from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.program import Array, Program, Tensor
 from qeff_zoo.runtime.reading import Reader
 
 #: What a processor says of a picture that was cut into patches: time, height and width in patches.
@@ -120,7 +120,7 @@ class Vision(Reader):
             return self._view(digest, prepared)
         if name := self._told.get("pooled"):
             return self._look_at_crops(digest, name, prepared)
-        pixels = np.ascontiguousarray(prepared[self._pixels], np.float32)
+        pixels = np.asarray(prepared[self._pixels], np.float32)
         if self._tiles is not None:
             return self._look_at_two_sizes(digest, pixels, self._tiles, prepared)
         if self._told.get("towerless"):
@@ -152,6 +152,14 @@ class Vision(Reader):
         if times is not None and self._told.get("lasting"):
             span = max(*grid[1:], int(times[-1]) + 1)
         return Encoded(digest=digest, features=self._run(told), grid=grid, times=times, span=span)
+
+    def _shape(self, output: Tensor, told: Mapping[str, Array]) -> tuple[int, ...]:
+        """As of `Reader`; a tower makes a row of each square of patches that it merges, others one of each patch."""
+        if self._told.get("towerless"):
+            return len(told[PIXELS]), 1
+        if self.tower is not None and PIXELS in told and len(output.shape) == 2:
+            return len(told[PIXELS]) // self.tower.merge**2, 1
+        return super()._shape(output, told)
 
     def _check_merge(self, found: Array | None, tower: Tower) -> None:
         if found is not None and (found != tower.merge).any():

@@ -3,9 +3,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from functools import partial
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
@@ -23,10 +22,12 @@ from qeff_zoo.serving.choices import cancelling, submit, whole
 from qeff_zoo.serving.embeddings import EmbeddingQueue, embedding_list
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.matching import PictureQueue
+from qeff_zoo.serving.media import MediaPool, Preparation
 from qeff_zoo.serving.metrics import CONTENT_TYPE, Metrics
 from qeff_zoo.serving.middleware import ApiKey, BodyLimit, Framing, ResponseCount
 from qeff_zoo.serving.objects import Reply
-from qeff_zoo.serving.prompts import blaming, chat_requests, completion_requests
+from qeff_zoo.serving.price import Bounds
+from qeff_zoo.serving.prompts import blaming, prepare_chat, prepare_completion
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, listed
 from qeff_zoo.serving.streaming import EventStream, events, unless_gone
 from qeff_zoo.serving.transcriptions import SpeechQueue
@@ -168,13 +169,13 @@ def _generation(
 ) -> APIRouter:
     """Return the endpoints of text generation."""
     router = APIRouter()
-    session = engine.session
+    session, bounds = engine.session, Bounds(choices=engine.share)
+    pool = MediaPool(bounds.decoded_bytes)
 
     async def answer(
         request: Request,
         body: ChatRequest | CompletionRequest,
-        choices: int,
-        prepare: Callable[[], list[RuntimeRequest]],
+        preparation: Preparation[list[RuntimeRequest]],
         reply: Reply,
     ) -> Response:
         if body.stream_options and not body.stream:
@@ -184,14 +185,7 @@ def _generation(
                 param="stream_options",
                 code="invalid_value",
             )
-        if choices > engine.share:
-            raise ApiError(
-                400,
-                f"The request has {choices:,} choices; expected at most {engine.share:,}. Ask for fewer.",
-                param="n",
-                code="invalid_value",
-            )
-        handles = submit(engine, await asyncio.to_thread(prepare))
+        handles = submit(engine, await unless_gone(request, pool.prepare(preparation)))
         if body.stream:
             usage = bool(body.stream_options and body.stream_options.include_usage)
             chunks = events(reply, handles, metrics, n=body.n, include_usage=usage)
@@ -204,16 +198,16 @@ def _generation(
     async def chat(request: Request, body: ChatRequest) -> Response:
         adapter = model.check(body.model)
         reply = Reply("chat", body.model, model.fingerprint, session.tokenizer, body.logprobs)
-        prepare = partial(chat_requests, session, body, adapter, image_hosts)
-        return await answer(request, body, body.n, prepare, reply)
+        preparation = prepare_chat(session, body, adapter, bounds, image_hosts)
+        return await answer(request, body, preparation, reply)
 
     @router.post(f"{API}completions")
     async def completions(request: Request, body: CompletionRequest) -> Response:
         adapter = model.check(body.model)
         shown = body.logprobs is not None
         reply = Reply("completion", body.model, model.fingerprint, session.tokenizer, shown)
-        prepare = partial(completion_requests, session, body, adapter)
-        return await answer(request, body, len(listed(body.prompt)) * body.n, prepare, reply)
+        preparation = prepare_completion(session, body, adapter, bounds)
+        return await answer(request, body, preparation, reply)
 
     return router
 

@@ -7,15 +7,19 @@ A picture comes as vLLM has it: in `messages`, as a part of a user's message.
 import asyncio
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
 from qeff_zoo.errors import BusyError
+from qeff_zoo.media.images import size_of
 from qeff_zoo.runtime import ImageEmbeddingSession, Stats, ZeroShotSession
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Encoded
 from qeff_zoo.serving.embeddings import embedding_list
 from qeff_zoo.serving.errors import ApiError, shutting_down
+from qeff_zoo.serving.media import MediaPool, Preparation, Step
+from qeff_zoo.serving.price import BOUNDS, BYTES_OF_PIXEL
 from qeff_zoo.serving.prompts import blaming, read_media
 from qeff_zoo.serving.schemas import PictureEmbeddingRequest, listed
 from qeff_zoo.serving.streaming import unless_gone
@@ -33,30 +37,35 @@ class PictureQueue:
     def __init__(self, session: ImageEmbeddingSession, *, max_waiting: int) -> None:
         self.session, self._requests = session, Waiting(max_waiting)
         self._worker = ThreadPoolExecutor(1, "qeff-zoo pictures")
+        #: Decodes the pictures.
+        self.pool = MediaPool(BOUNDS.decoded_bytes)
         self._tokens = self._pictures = 0
 
-    async def embed(self, pictures: list[bytes], texts: list[Encoded]) -> Array:
-        """Return an embedding of each picture, or of each text.
+    async def embed(
+        self, preparation: Preparation[tuple[Array | None, list[Encoded]]]
+    ) -> tuple[list[Encoded], Array]:
+        """Return the texts of a request, and an embedding of each text, or of each picture.
 
         Raises:
             BusyError: Too many requests wait already.
             GenerationError: One cannot be embedded.
-            ApiError: The server ends.
+            ApiError: The server ends, or the request is refused.
         """
         with self._requests.one():
+            pictures, texts = await self.pool.prepare(preparation)
             try:
                 running = asyncio.get_running_loop().run_in_executor(
                     self._worker, self._embed, pictures, texts
                 )
             except RuntimeError as error:
                 raise shutting_down() from error
-            return await running
+            return texts, await running
 
-    def _embed(self, pictures: list[bytes], texts: list[Encoded]) -> Array:
+    def _embed(self, pictures: Array | None, texts: list[Encoded]) -> Array:
         self._tokens += sum(len(text.ids) for text in texts)
-        self._pictures += len(pictures)
-        if pictures:
-            return self.session.embed(pictures)
+        if pictures is not None:
+            self._pictures += len(pictures)
+            return self.session.run(pictures)
         assert isinstance(self.session, ZeroShotSession)
         return self.session.embed_texts([text.ids for text in texts])
 
@@ -95,13 +104,13 @@ def routes(
     @router.post(f"{api}embeddings")
     async def embeddings(request: Request, body: PictureEmbeddingRequest) -> Response:
         check(body.model)
-        pictures, texts = await asyncio.to_thread(_read, queue.session, body, hosts)
         try:
             with blaming("messages" if body.messages else "input"):
-                found = await unless_gone(request, queue.embed(pictures, texts))
+                preparation = _read(queue.session, body, hosts)
+                texts, found = await unless_gone(request, queue.embed(preparation))
         except BusyError as error:
             raise ApiError(429, str(error), code="queue_full") from error
-        counted = texts or [Encoded.of_ids([])] * len(pictures)
+        counted = texts or [Encoded.of_ids([])] * len(found)
         content = await asyncio.to_thread(embedding_list, body, counted, found)
         return Response(content, media_type="application/json")
 
@@ -110,8 +119,8 @@ def routes(
 
 def _read(
     session: ImageEmbeddingSession, body: PictureEmbeddingRequest, hosts: Collection[str]
-) -> tuple[list[bytes], list[Encoded]]:
-    """Return the picture of a request, or its texts as tokens."""
+) -> Preparation[tuple[Array | None, list[Encoded]]]:
+    """Return the picture of a request as its program takes it, or its texts as tokens."""
     urls = [("picture", url) for message in body.messages or () for url in message.pictures]
     said = [message.text for message in body.messages or () if message.text]
     texts = [*(listed(body.input) if body.input else []), *said]
@@ -136,7 +145,13 @@ def _read(
         )
     with blaming(param):
         read = session.read(texts) if texts and isinstance(session, ZeroShotSession) else []
-        return read_media(urls, hosts), read
+    pictures = yield from read_media(urls, hosts)
+    if not pictures:
+        return None, read
+    with blaming(param):
+        (width, height) = size_of(pictures[0], BOUNDS.images)
+        work = partial(session.prepare, pictures)
+        return (yield Step(work, BYTES_OF_PIXEL * width * height)), read
 
 
 def _refusal(message: str, param: str) -> ApiError:

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bodies of requests -> requests of the runtime, one for each choice that is to be answered."""
+"""Bodies of requests -> requests of the runtime, one for each choice that is to be answered.
+
+Work that takes long is a `Step` of its own, which a server does in its client's turn.
+"""
 
 import base64
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from qeff_zoo.errors import (
@@ -22,6 +26,8 @@ from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.media_text import MediaTextSession
 from qeff_zoo.runtime.text2text_generation import Text2TextSession
 from qeff_zoo.serving.errors import ApiError, brief, unknown_parameter
+from qeff_zoo.serving.media import Preparation, Step, at_once
+from qeff_zoo.serving.price import BOUNDS, Bounds, Price, check_context, price
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
 
 #: Of a picture or video that is fetched for a client, and how many of them a request may have.
@@ -34,14 +40,27 @@ def chat_requests(
     session: TextGenerationSession,
     body: ChatRequest,
     adapter: str | None = None,
+    bounds: Bounds = BOUNDS,
     hosts: Collection[str] = (),
 ) -> list[Request]:
-    """Return a request for each choice of a chat's next message.
+    """Return a request for each choice of a chat's next message, at once; see `prepare_chat`."""
+    return at_once(prepare_chat(session, body, adapter, bounds, hosts))
+
+
+def prepare_chat(
+    session: TextGenerationSession,
+    body: ChatRequest,
+    adapter: str | None,
+    bounds: Bounds,
+    hosts: Collection[str],
+) -> Preparation[list[Request]]:
+    """Prepare a request for each choice of a chat's next message.
 
     Args:
         session: That is to answer.
         body: Of the client's request.
         adapter: Name of one that the session has.
+        bounds: Of the server.
         hosts: From which pictures and videos are fetched; none for only those that are in the request.
 
     Raises:
@@ -58,8 +77,14 @@ def chat_requests(
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     if isinstance(session, ImageToTextSession):
-        picture, begun = _shown(session, body, hosts)
-        return [*_choices(session, body, picture, limit, logprobs, "messages", adapter, begun)]
+        picture, begun = yield from _shown(session, body, hosts)
+        with blaming("messages"):
+            asked = price(session, body, {"images": [picture]}, bounds)
+        work = partial(
+            _choices, session, body, picture, limit, logprobs, "messages", adapter, begun
+        )
+        found: list[Request] = yield Step(work, sum(asked.nbytes["images"]))
+        return found
     if session.chat_template is None:
         raise ApiError(
             400,
@@ -67,17 +92,56 @@ def chat_requests(
             param="messages",
             code="no_chat_template",
         )
-    brought = _brought(session, body, hosts)
+    brought = yield from _brought(session, body, hosts)
+    with blaming("messages"):
+        asked = price(session, body, brought, bounds)
     messages = [message.as_template_input() for message in body.messages]
-    with blaming("blocks" if body.blocks else "messages"):
+    param = "blocks" if body.blocks else "messages"
+    with blaming(param):
         blocks, tokens = _parts(session, body, messages) or ([], session.encode_chat(messages))
-    _check_length(session, [*blocks, tokens], limit, "blocks" if blocks else "messages")
-    return [*_choices(session, body, tokens, limit, logprobs, "messages", adapter, brought, blocks)]
+    length = 1 if session.sources else sum(map(len, [*blocks, tokens]))
+    check_context(session, length + asked.placeholders, limit, param)
+    if isinstance(session, MediaTextSession) and brought:
+        brought = yield from _encoded(session, brought, asked, length, limit)
+    work = partial(
+        _choices, session, body, tokens, limit, logprobs, "messages", adapter, brought, blocks
+    )
+    requests = (yield Step(work, sum(asked.nbytes["videos"]))) if "videos" in brought else work()
+    return [*requests]
+
+
+def _encoded(
+    session: MediaTextSession,
+    brought: Mapping[str, Sequence[Any]],
+    asked: Price,
+    length: int,
+    limit: int | None,
+) -> Preparation[dict[str, Sequence[Any]]]:
+    """Decode and encode images and recordings one by one; leave videos as they are.
+
+    Args:
+        session: That is to answer.
+        brought: The files, by argument.
+        asked: Price of the request.
+        length: Tokens of its prompt, of which one stands for each file.
+        limit: Tokens of its answer at most.
+    """
+    encoded = dict(brought)
+    left = asked.placeholders
+    for argument in ("images", "sounds"):
+        works = session.encoding(argument, brought[argument]) if argument in brought else []
+        encoded[argument] = found = []
+        for place, work in enumerate(works):
+            with blaming("messages"):
+                found.append((yield Step(work, asked.nbytes[argument][place])))
+            left += len(session.run_of(found[-1])) - asked.tokens[argument][place]
+            check_context(session, length + left, limit, "messages")
+    return {argument: files for argument, files in encoded.items() if files}
 
 
 def _shown(
     session: ImageToTextSession, body: ChatRequest, hosts: Collection[str]
-) -> tuple[Any, dict[str, Any]]:
+) -> Preparation[tuple[Any, dict[str, Any]]]:
     """Return the picture that is to be written of, and the prompt: all that such a chat may have."""
     if body.blocks:
         raise unknown_parameter("blocks", body.blocks)
@@ -98,13 +162,13 @@ def _shown(
             param="messages",
             code="invalid_value",
         )
-    (picture,) = read_media([("picture", url) for url in message.pictures], hosts)
+    (picture,) = yield from read_media([("picture", url) for url in message.pictures], hosts)
     return picture, {"prompt": message.text or None}
 
 
 def _brought(
     session: TextGenerationSession, body: ChatRequest, hosts: Collection[str]
-) -> dict[str, Any]:
+) -> Preparation[dict[str, Sequence[Any]]]:
     """Return what messages have beside text: files of pictures, videos and recordings that the model reads."""
     urls = [("picture", url) for message in body.messages for url in message.pictures]
     films = [("video", url) for message in body.messages for url in message.videos]
@@ -126,13 +190,13 @@ def _brought(
     if films and isinstance(session, ImageTextToTextSession):
         with blaming("messages"):
             session.check_reads_videos()
-    media = read_media([*urls, *films], hosts)
+    media = yield from read_media([*urls, *films], hosts)
     shown, played = media[: len(urls)], media[len(urls) :]
     brought = {"images": shown, "videos": played, "sounds": [*map(_recording, recordings)]}
     return {name: files for name, files in brought.items() if files}
 
 
-def read_media(urls: Sequence[tuple[str, str]], hosts: Collection[str]) -> list[Any]:
+def read_media(urls: Sequence[tuple[str, str]], hosts: Collection[str]) -> Preparation[list[Any]]:
     """Return the files of pictures and videos in messages; of a video in single frames, a list of those.
 
     Args:
@@ -155,7 +219,8 @@ def read_media(urls: Sequence[tuple[str, str]], hosts: Collection[str]) -> list[
     for noun, url in urls:
         with blaming("messages", _CODES[noun]):
             if (noun, url) in fetched:
-                found.append(fetch_media(url, FETCHED, hosts=hosts, noun=noun))
+                fetch = partial(fetch_media, url, FETCHED, hosts=hosts, noun=noun)
+                found.append((yield Step(fetch, fetches=True)))
             else:
                 found.append(_sent(url, noun))
     return found
@@ -196,14 +261,18 @@ def _decoded(content: str, what: str, code: str) -> bytes:
         ) from error
 
 
-def completion_requests(
-    session: TextGenerationSession, body: CompletionRequest, adapter: str | None = None
-) -> list[Request]:
-    """Return a request for each choice, those of the first prompt first.
+def prepare_completion(
+    session: TextGenerationSession,
+    body: CompletionRequest,
+    adapter: str | None,
+    bounds: Bounds,
+) -> Preparation[list[Request]]:
+    """Prepare a request for each choice, those of the first prompt first.
 
     Raises:
         ApiError: They cannot be served.
     """
+    price(session, body, bounds=bounds)
     found: list[Request] = []
     names = ("language", "source_language")
     told = {name: given for name in names if (given := getattr(body, name)) is not None}
@@ -220,11 +289,13 @@ def completion_requests(
     for prompt in listed(body.prompt):
         with blaming("blocks" if body.blocks else "prompt"):
             blocks, tokens = _parts(session, body, prompt) or ([], session.encode(prompt))
-        _check_length(session, [*blocks, tokens], body.max_tokens, "blocks" if blocks else "prompt")
+        length = 1 if session.sources else sum(map(len, [*blocks, tokens]))
+        check_context(session, length, body.max_tokens, "blocks" if blocks else "prompt")
         found += _choices(
             session, body, tokens, body.max_tokens, body.logprobs, "prompt", adapter, told, blocks
         )
     return found
+    yield  # no step takes long
 
 
 def _parts(
@@ -247,8 +318,8 @@ def _choices(
     adapter: str | None,
     more: Mapping[str, Any],
     blocks: Sequence[Sequence[int]] = (),
-) -> Iterator[Request]:
-    """Yield `n` requests for one prompt, or picture; each has a seed of its own, so that their answers differ."""
+) -> list[Request]:
+    """Return `n` requests for one prompt, or picture; each has a seed of its own, so that their answers differ."""
     param = "blocks" if blocks else param
     more = {**more, "blocks": blocks} if blocks else more
     grammar = _grammar(session, body)
@@ -274,9 +345,8 @@ def _choices(
             adapter=adapter,
             grammar=grammar,
         )
-    for number in range(body.n):
-        seed = None if body.seed is None else body.seed + number
-        yield replace(request, sampling=replace(sampling, seed=seed))
+    seeds = [None if body.seed is None else body.seed + number for number in range(body.n)]
+    return [replace(request, sampling=replace(sampling, seed=seed)) for seed in seeds]
 
 
 def _grammar(
@@ -299,27 +369,6 @@ def _grammar(
             if found is not None:
                 session.guides.check(found)
     return found
-
-
-def _check_length(
-    session: TextGenerationSession,
-    parts: Sequence[Sequence[int]],
-    limit: int | None,
-    param: str,
-) -> None:
-    """Refuse what the context cannot hold: a prompt, or a prompt with as many tokens as are asked for."""
-    ctx_len = session.decoder.sizes.ctx_len
-    # Where the prompt is read apart, an answer begins with a token.
-    tokens = 1 if session.sources else sum(map(len, parts))
-    if tokens + (limit or 1) > ctx_len:
-        asked = f"{limit:,} are to be generated" if limit else "at least one is to be generated"
-        raise ApiError(
-            400,
-            f"The prompt has {tokens:,} tokens, and {asked}; expected at most {ctx_len:,} together. Shorten it, or ask "
-            "for fewer.",
-            param=param,
-            code="context_length_exceeded",
-        )
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import TypeVar
 
 from fastapi import Request
 from fastapi.responses import StreamingResponse
@@ -71,7 +71,7 @@ def _event(content: Object) -> bytes:
     return f"data: {text}\n\n".encode()
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
+async def unless_gone(request: Request, work: Awaitable[_T]) -> _T:
     """Do work for a client as long as it is there.
 
     Args:

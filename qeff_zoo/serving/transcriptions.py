@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speech: one thread that writes down a recording after the other, and OpenAI's endpoints of what was said."""
+"""Speech: one thread that transcribes recordings, a window of each in turn, and OpenAI's endpoints of them."""
 
 import asyncio
 import json
 import math
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from fastapi import APIRouter, Request
@@ -15,6 +18,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 from starlette.datastructures import FormData, UploadFile
 
 from qeff_zoo.errors import BusyError, GenerationError, MediaError
+from qeff_zoo.media.sound import open_sound
 from qeff_zoo.runtime import (
     FALLBACK,
     LabelledSpeechSession,
@@ -26,6 +30,8 @@ from qeff_zoo.runtime import (
 )
 from qeff_zoo.runtime.languages import code_of, name_of
 from qeff_zoo.serving.errors import ApiError, brief, shutting_down, unknown_parameter
+from qeff_zoo.serving.media import MediaPool
+from qeff_zoo.serving.price import BOUNDS, Bounds, bytes_of_sound
 from qeff_zoo.serving.prompts import blaming
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.serving.waiting import Waiting
@@ -44,32 +50,39 @@ _MAX_FIELDS = 20
 
 @dataclass(eq=False)
 class _Job:
-    """A recording that waits or is being written down.
+    """A recording that waits or is being transcribed.
 
     Args:
-        sound: The file.
-        choices: How.
+        tell: Called in the worker's thread with each segment, then the transcription, or what went wrong.
         left: Set when nobody waits for it any more.
+        runs: Whether one of its windows is being transcribed.
     """
 
-    sound: bytes
-    choices: Mapping[str, Any]
-    left: threading.Event = field(default_factory=threading.Event)
+    tell: Callable[[Segment | Transcription | BaseException], None]
+    left: bool = False
+    runs: bool = False
 
 
 class SpeechQueue:
-    """Writes down recordings of any number of requests, one after the other.
+    """Transcribes recordings of any number of requests, a window of each in turn.
 
     Args:
         session: Its own from now on.
         max_waiting: Requests that may wait.
+        bounds: Of a recording, and of the memory of all.
     """
 
-    def __init__(self, session: SpeechSession, *, max_waiting: int) -> None:
+    def __init__(
+        self, session: SpeechSession, *, max_waiting: int, bounds: Bounds = BOUNDS
+    ) -> None:
         self.session, self._requests = session, Waiting(max_waiting)
+        self._bounds, self._pool = bounds, MediaPool(bounds.decoded_bytes)
         self._worker = ThreadPoolExecutor(1, "qeff-zoo speech")
-        self._closing = False
-        self._running = self._done = self._failed = 0
+        self._closing, self._lock = False, threading.RLock()
+        #: Recordings whose next window waits, in the order in which their last one ended.
+        self._waiting: deque[Any] = deque()
+        self._jobs: dict[Any, _Job] = {}
+        self._done = self._failed = 0
 
     async def transcribe(self, sound: bytes, choices: Mapping[str, Any]) -> Transcription:
         """Return what is said. To cancel this ends the work at the end of a window.
@@ -80,10 +93,10 @@ class SpeechQueue:
 
         Raises:
             BusyError: Too many requests wait already.
-            MediaError: It cannot be read.
+            MediaError: It cannot be read, or is too long.
             GenerationError: The model does not do what is asked.
         """
-        found = [item async for item in self._work(_Job(sound, choices), lambda _: False)]
+        found = [item async for item in self._work(sound, choices, lambda _: False)]
         assert isinstance(found[-1], Transcription)
         return found[-1]
 
@@ -96,67 +109,117 @@ class SpeechQueue:
             sound: A file.
             choices: As of the session's `transcribe`.
         """
-        async for item in self._work(_Job(sound, choices), lambda _: True):
+        async for item in self._work(sound, choices, lambda _: True):
             yield item
 
     async def _work(
-        self, job: _Job, wanted: Callable[[Segment], bool]
+        self, sound: bytes, choices: Mapping[str, Any], wanted: Callable[[Segment], bool]
     ) -> AsyncIterator[Segment | Transcription]:
-        """Let the worker do a job, and yield what comes of it."""
+        """Decode a recording, let the worker transcribe it, and yield what comes of it."""
+        loop = asyncio.get_running_loop()
+        fresh: asyncio.Queue[Segment | Transcription | BaseException] = asyncio.Queue()
+
+        def tell(item: Segment | Transcription | BaseException) -> None:
+            if not isinstance(item, Segment) or wanted(item):
+                with suppress(RuntimeError):  # the loop is closed, and nobody waits
+                    loop.call_soon_threadsafe(fresh.put_nowait, item)
+
         with self._requests.one():
             if self._closing:
                 raise shutting_down()
-            loop = asyncio.get_running_loop()
-            fresh: asyncio.Queue[Segment | Transcription | BaseException] = asyncio.Queue()
+            rate, limits, job = self.session.rate, self._bounds.sounds, _Job(tell)
+            opened = await self._pool.run(partial(open_sound, sound, rate, limits=limits))
+            nbytes = bytes_of_sound(opened, rate)
+            async with self._pool.room(nbytes) as keep:
+                try:
+                    recording = await self._pool.run(self.session.begin(opened, **choices), nbytes)
+                    keep(recording.nbytes)
+                    self._submit(recording, job)
+                    while True:
+                        item = await fresh.get()
+                        if isinstance(item, BaseException):
+                            self._failed += 1
+                            raise item
+                        yield item
+                        if isinstance(item, Transcription):
+                            self._done += 1
+                            return
+                finally:
+                    job.left = True
 
-            def tell(item: Segment | Transcription | BaseException) -> None:
-                loop.call_soon_threadsafe(fresh.put_nowait, item)
+    def _submit(self, recording: Any, job: _Job) -> None:
+        with self._lock:
+            if self._closing:
+                raise shutting_down()
+            self._jobs[recording] = job
+            self._waiting.append(recording)
+            self._begin()
 
-            def ended(work: Future[Transcription]) -> None:
-                tell(work.exception() or work.result())  # whatever went wrong is for who waits
+    def take(self) -> Any:
+        """As of `Turns`, for the worker's thread; of clients that have left, nothing."""
+        with self._lock:
+            while self._waiting and not self._closing:
+                recording = self._waiting.popleft()
+                if not self._jobs[recording].left:
+                    self._jobs[recording].runs = True
+                    return recording
+                del self._jobs[recording]
+        return None
 
-            def heard(_: int, segment: Segment) -> None:
-                if job.left.is_set() or self._closing:
+    def put(self, recording: Any) -> None:
+        """As of `Turns`: a recording goes behind all others."""
+        with self._lock:
+            self._jobs[recording].runs = False
+            self._waiting.append(recording)
+
+    def _transcribe(self) -> None:
+        """Transcribe what waits, in the worker's thread."""
+        session: Any = self.session
+        with closing(session.windows(self)) as windows:
+            for recording, segments in windows:
+                job = self._jobs[recording]
+                for segment in segments:
+                    job.tell(segment)
+                if recording.ended:
+                    del self._jobs[recording]
+                    found = session.transcription(recording)
+                    if not self._jobs:
+                        break  # the session is free when the last client has its answer
+                    job.tell(found)
+                if self._closing:
                     raise shutting_down()
-                if wanted(segment):
-                    tell(segment)
-
-            try:
-                self._worker.submit(self._do, job, heard).add_done_callback(ended)
-                while True:
-                    item = await fresh.get()
-                    if isinstance(item, BaseException):
-                        self._failed += 1
-                        raise item
-                    yield item
-                    if isinstance(item, Transcription):
-                        self._done += 1
-                        return
-            finally:
-                job.left.set()
-
-    def _do(self, job: _Job, heard: Callable[[int, Segment], None]) -> Transcription:
-        """Write down a recording, in the worker's thread."""
-        if job.left.is_set() or self._closing:
-            raise shutting_down()
-        self._running = 1
-        try:
-            if isinstance(self.session, SpeechSeq2SeqSession):
-                (found,) = self.session.transcribe(job.sound, listen=heard, **job.choices)
             else:
-                (found,) = self.session.transcribe(job.sound)
-                for segment in found.segments:
-                    heard(0, segment)
-        finally:
-            self._running = 0
-        return found
+                return
+        job.tell(found)
+
+    def _begin(self) -> None:
+        """Let the worker transcribe what waits, and hand on whatever goes wrong to those who wait."""
+
+        def ended(work: Future[None]) -> None:
+            if not work.cancelled() and (error := work.exception()):
+                self._fail(error)
+
+        self._worker.submit(self._transcribe).add_done_callback(ended)
+
+    def _fail(self, error: BaseException) -> None:
+        """End the recordings whose windows were being transcribed; at the end of the server, all."""
+        with self._lock:
+            failed = [one for one, job in self._jobs.items() if job.runs or self._closing]
+            failed = failed or [*self._waiting][:1]
+            jobs = [self._jobs.pop(one) for one in failed]
+            self._waiting = deque(one for one in self._waiting if one in self._jobs)
+            if self._waiting:
+                self._begin()
+        for job in jobs:
+            job.tell(error)
 
     def stats(self) -> Stats:
         """Return what has been done, and what is to do."""
+        running = sum(job.runs for job in [*self._jobs.values()])
         return Stats(
             rows=1,
-            running=self._running,
-            waiting=max(0, self._requests.active - self._running),
+            running=running,
+            waiting=max(0, self._requests.active - running),
             finished={"done": self._done, "error": self._failed},
             prompt_tokens=0,
             reused_tokens=0,
@@ -165,8 +228,10 @@ class SpeechQueue:
 
     def close(self) -> None:
         """Finish the window that runs, and begin no more. Not for the thread of the event loop while it runs."""
-        self._closing = True
+        with self._lock:
+            self._closing = True
         self._worker.shutdown()
+        self._fail(shutting_down())
 
 
 # --- endpoints -----------------------------------------------------------------------------------
@@ -205,7 +270,7 @@ def routes(prefix: str, queue: SpeechQueue, check: Callable[[str], object]) -> A
         async with request.form(max_files=1, max_fields=_MAX_FIELDS) as form:
             asked = await _read(form, queue.session, task, check)
         if asked.stream:
-            return await _streamed(queue, asked)
+            return await _streamed(request, queue, asked)
         try:
             found = await unless_gone(request, queue.transcribe(asked.sound, asked.choices))
         except (BusyError, GenerationError, MediaError) as error:
@@ -388,11 +453,11 @@ def _words(found: Transcription) -> Iterator[dict[str, Any]]:
     return ({"word": one.text, "start": one.start, "end": one.end} for one in found.words)
 
 
-async def _streamed(queue: SpeechQueue, asked: _Asked) -> Response:
+async def _streamed(request: Request, queue: SpeechQueue, asked: _Asked) -> Response:
     """Return server-sent events: the text of each segment, then all of it."""
     items = queue.stream(asked.sound, asked.choices)
     try:  # what is refused is refused with a status of its own
-        first = await anext(items)
+        first = await unless_gone(request, anext(items))
     except (BusyError, GenerationError, MediaError) as error:
         raise _refusal(error) from error
 

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Half of 64 clients attack a server: the others' answers are right, none is left out, and memory is given back.
+
+`benchmarks/load.py` is the load; times are its figures, and not judged here. QEFF_ZOO_TEST_SECONDS=3600 attacks for an
+hour, as a release asks for.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qeff_zoo.package import Package
+
+SECONDS = float(os.environ.get("QEFF_ZOO_TEST_SECONDS", 5))
+ROOT = Path(__file__).parents[2]
+#: What becomes of each attack; those that are read to the end are answered or refused, and never fail.
+EXPECTED = {
+    "forty large images": {"400"},
+    "five large images": {"200"},
+    "narrow image": {"400"},
+    "long text": {"400"},
+    "choices": {"400"},
+    "lists": {"413"},
+    "expression": {"200", "400"},
+}
+
+
+@pytest.fixture
+def found(seeing: Package, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Give the figures of a load."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import load
+
+    return load.measure(seeing.path, SECONDS, 64)
+
+
+def test_half_of_the_clients_are_hostile(found: Any) -> None:
+    assert (found["wrong_answers"], found["clients"]) == (0, 64)
+    assert found["fewest_answers_of_a_client"] >= 1
+    assert found["answers"] >= 64
+    for attack in found["attacks"]:
+        name, _, ended = attack.partition(": ")
+        assert ended in {"left", *EXPECTED.get(name, ())}, attack
+    assert len({attack.partition(": ")[0] for attack in found["attacks"]}) > 6
+    memory = found["resident_bytes"]
+    assert memory["peak"] - memory["before"] < 600 << 20
+    assert memory["after"] - memory["before"] < 150 << 20
