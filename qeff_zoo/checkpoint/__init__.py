@@ -201,7 +201,7 @@ class Checkpoint:
     def is_at_hand(self) -> bool:
         """Whether the weights need no download."""
         return bool(self.files.names) and all(
-            (self.folder / one).is_file() for one in self.weight_files
+            (self.folder / f).is_file() for f in self.weight_files
         )
 
     @property

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -484,21 +483,19 @@ def _gemma4(
     )
 
 
-KINDS: Mapping[str, Callable[[Mapping[str, Any]], Features]] = MappingProxyType(
-    {
-        "Wav2Vec2FeatureExtractor": _plain,
-        "SeamlessM4TFeatureExtractor": _kaldi,
-        "Speech2TextFeatureExtractor": _utterance,
-        "WhisperFeatureExtractor": _whisper,
-        "Qwen3ASRFeatureExtractor": _qwen3,
-        "ParakeetFeatureExtractor": _nemo,
-        "CohereAsrFeatureExtractor": _cohere,
-        "LasrFeatureExtractor": _lasr,
-        "GraniteSpeechFeatureExtractor": _granite,
-        "GraniteSpeech5FeatureExtractor": _granite5,
-        "Phi4MultimodalFeatureExtractor": _phi4,
-        "Gemma3nAudioFeatureExtractor": _gemma3n,
-        "Gemma4AudioFeatureExtractor": _gemma4,
-        "Gemma4UnifiedAudioFeatureExtractor": _samples,
-    }
-)
+KINDS: Mapping[str, Callable[[Mapping[str, Any]], Features]] = {
+    "Wav2Vec2FeatureExtractor": _plain,
+    "SeamlessM4TFeatureExtractor": _kaldi,
+    "Speech2TextFeatureExtractor": _utterance,
+    "WhisperFeatureExtractor": _whisper,
+    "Qwen3ASRFeatureExtractor": _qwen3,
+    "ParakeetFeatureExtractor": _nemo,
+    "CohereAsrFeatureExtractor": _cohere,
+    "LasrFeatureExtractor": _lasr,
+    "GraniteSpeechFeatureExtractor": _granite,
+    "GraniteSpeech5FeatureExtractor": _granite5,
+    "Phi4MultimodalFeatureExtractor": _phi4,
+    "Gemma3nAudioFeatureExtractor": _gemma3n,
+    "Gemma4AudioFeatureExtractor": _gemma4,
+    "Gemma4UnifiedAudioFeatureExtractor": _samples,
+}

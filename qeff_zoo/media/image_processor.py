@@ -473,9 +473,7 @@ def standard(settings: dict[str, Any]) -> dict[str, Any]:
     for key in ("image_mean", "image_std"):
         values = settings[key]
         numbers = [values] if isinstance(values, int | float) else values
-        if len(numbers) not in (1, 3) or not all(
-            isinstance(value, int | float) for value in numbers
-        ):
+        if len(numbers) not in (1, 3) or {*map(type, numbers)} - {int, float}:
             raise CheckpointError(
                 f"Cannot process pictures: `{key}` is {values!r}. Expected 3 numbers, of red, green and blue. Correct "
                 "the processor's JSON."

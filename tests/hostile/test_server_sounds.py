@@ -162,6 +162,7 @@ def test_nothing_is_transcribed_for_a_client_that_left(
         left.sendall(f"{head}boundary=b\r\nContent-Length: {len(fields)}\r\n\r\n".encode() + fields)
         wait_until(lambda: session.heard.begun == 1)
     wait_until(lambda: figures(url).get(name) == 1)
+    wait_until(lambda: all(job.left for job in queue._jobs.values()))
     session.heard.permit(1000)
     assert ask(client, flac(np.full(RATE, 0.25))) == "0.2"
     assert session.heard.begun == 2
