@@ -193,15 +193,14 @@ class Checkpoint:
         if self.files.names and not self.gguf and self._weight_map:
             return self._weight_map
         with suppress(CheckpointError):  # a damaged file is refused when it is read
-            if self.is_at_hand:
-                return self.stored
+            return self.stored if self.is_at_hand else ()
         return ()
 
     @property
     def is_at_hand(self) -> bool:
         """Whether the weights need no download."""
         return bool(self.files.names) and all(
-            (self.folder / f).is_file() for f in self.weight_files
+            (self.folder / one).is_file() for one in self.weight_files
         )
 
     @property
@@ -239,9 +238,8 @@ class Checkpoint:
         ]
         if absent:
             raise CheckpointError(
-                f"The weights in {self.files} lack {len(absent)} tensors that their index names: "
-                f"{some(absent)}. Expected each in its shard. Get the shards and the index again, "
-                "from one revision."
+                f"The weights in {self.files} lack {len(absent)} tensors that their index names: {some(absent)}. "
+                "Expected each in its shard. Get the shards and the index again, from one revision."
             )
         return tensors
 

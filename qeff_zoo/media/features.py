@@ -33,8 +33,7 @@ from qeff_zoo.runtime.tokenizer import read_json
 
 Array: TypeAlias = NDArray[Any]
 
-_EPSILON = 1e-7
-_RATE = 16_000
+_EPSILON, _RATE = 1e-7, 16_000
 _BLOCK = 3000  # frames that are computed at once
 _GEMMA = 480_000  # samples that Gemma 3n and 4 hear at most
 #: Of Gemma 3n, unless its settings say otherwise; and samples that silence fills up to a multiple of.
