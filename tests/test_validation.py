@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 from fixtures_builds import Models
 from hypothesis import given
@@ -849,6 +850,15 @@ def test_sequences_are_the_same_every_time(models: Models) -> None:
     assert random[1][:8] == [1, 9, 8, 2, 5, 4, 7, 8]
     (whole,) = sample_texts.draw([24], Tokenizer(models.bert), 257, whole=True)
     assert (len(whole), whole[-1]) == (24, Tokenizer(models.bert).token_id("</s>"))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_tokenizer_of_other_texts_gets_random_tokens(tmp_path: Path, whole: bool) -> None:
+    made = tokenizers.Tokenizer(tokenizers.models.BPE({"\N{RUNIC LETTER E}": 0}, []))
+    made.save(str(tmp_path / "tokenizer.json"))
+    (drawn,) = sample_texts.draw([24], Tokenizer(tmp_path), 11, whole=whole)
+    assert len(drawn) == 24
+    assert len({*drawn}) > 5
 
 
 # --- the record -----------------------------------------------------------------------------------

@@ -39,16 +39,18 @@ def draw(
 
     Args:
         lengths: Numbers of tokens.
-        tokenizer: The package's; without one the ids are random.
+        tokenizer: The package's. Ids are random without one, and where it makes too few tokens of the texts.
         vocab_size: Of the model.
         whole: End each sequence as the tokenizer ends a text, instead of in the middle of it.
     """
-    if tokenizer is None:
-        return [
-            random.Random(number).choices(range(vocab_size), k=length)
-            for number, length in enumerate(lengths)
-        ]
-    return [_text(number, length, tokenizer, whole) for number, length in enumerate(lengths)]
+    found = []
+    for number, length in enumerate(lengths):
+        ids = [] if tokenizer is None else _text(number, length, tokenizer, whole)
+        # A vocabulary of other texts, such as of nucleotides, has few tokens of these or none.
+        spare = random.Random(number).choices(range(vocab_size), k=length - len(ids))
+        middle = len(ids) // 2  # between the tokens that begin and end a text
+        found.append([*ids[:middle], *spare, *ids[middle:]])
+    return found
 
 
 def with_sources(
