@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.checkpoint.config_faults import fault_of
-from qeff_zoo.disk.regular import read_text
+from qeff_zoo.disk.regular import read_regular, read_text
 from qeff_zoo.errors import CheckpointError, Translating
 from qeff_zoo.text_growth import excess
 from qeff_zoo.versions import installed
@@ -148,7 +148,7 @@ def require_bounded(folder: Path, name: str) -> None:
         CheckpointError: It may.
     """
     if (folder / TOKENIZER).is_file():
-        _refuse_excess(name, (folder / TOKENIZER).read_bytes())
+        _refuse_excess(name, read_regular(folder / TOKENIZER))
 
 
 def _refuse_excess(name: str, content: str | bytes) -> None:

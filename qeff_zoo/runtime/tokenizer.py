@@ -67,7 +67,7 @@ class Tokenizer:
     def __init__(self, folder: Path) -> None:
         path = str(folder / "tokenizer.json")
         try:
-            wrong = excess((folder / "tokenizer.json").read_bytes())
+            wrong = excess(read_regular(folder / "tokenizer.json"))
         except OSError as error:
             raise _damaged(path, error) from error
         if wrong:
