@@ -921,8 +921,12 @@ def test_what_a_kill_leaves_of_a_package_on_a_full_disk_is_no_package(
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    def killed(_: Path) -> None:
+        raise KeyboardInterrupt
+
     monkeypatch.setattr(staging, "note_owner", full)
-    monkeypatch.setattr(housekeeping, "remove", lambda path: None)  # killed here
-    store.gc(older_than=timedelta(0))
+    monkeypatch.setattr(housekeeping, "remove", killed)
+    with pytest.raises(KeyboardInterrupt):
+        store.gc(older_than=timedelta(0))
     assert store.lookup(package.build_key) is None
     assert package.path.exists()

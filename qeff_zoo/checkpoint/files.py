@@ -74,6 +74,8 @@ _MOST = (
 _SOME = re.compile(
     r"hidden_size|d_model|n_embd|vocab_size|(num_attention_|num_|n_)heads?|num_(key_value|kv)_heads"
 )
+#: Suffixes of the files of a model.
+_READ = (".json", ".jinja", ".txt", ".model", ".safetensors", ".gguf")
 _OBJECTS = ("rope_scaling", "rope_parameters", "quantization_config", "id2label", "auto_map")
 
 
@@ -130,7 +132,7 @@ class LocalFiles:
             CheckpointError: A file that would be copied into a package is a link to something else than such a file.
         """
         found = [path for pattern in ("*", "*/*") for path in folder.glob(pattern)]
-        if special := [path for path in found if is_special(path)]:
+        if special := [path for path in found if path.suffix in _READ and is_special(path)]:
             raise CheckpointError(
                 f"{some(sorted(map(str, special)))} is neither a file nor a folder: to read it may take for ever. "
                 "Expected files alone. Remove it."
