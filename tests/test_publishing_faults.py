@@ -327,7 +327,7 @@ def test_killed_at_a_random_moment(
 def test_killed_at_changes_of_a_folder_or_within_a_file(make_package: Make, tmp_path: Path) -> None:
     first, second = make_package(1024), make_package(2048)
     go(first, f"file://{tmp_path}/before/zoo")
-    argv = ["publish", str(second.path), "file://{place}/zoo"]
+    argv = ["publish", str(second.path), "file://{place}/zoo", "--of-others"]
     sizes = [1000, len(package_builder.FILES["model.onnx.data"]) // 2]
     whole, *killed = kill(argv, tmp_path / "before", tmp_path / "zoos", most=40, sizes=sizes)
 

@@ -26,6 +26,7 @@ from stub_qaic import lowered
 
 from qeff_zoo import cli, manifest_entries, pipeline, targets
 from qeff_zoo.choices import CHOICES, Request
+from qeff_zoo.disk import regular
 from qeff_zoo.errors import CompileError, PackageError, PlanError, ZooError
 from qeff_zoo.hub.publish import gate
 from qeff_zoo.numerics import FLOAT32
@@ -553,22 +554,23 @@ def test_what_is_not_adopted(
     assert not Store().entries() or {entry.kind for entry in Store().entries()} == {"graph"}
 
 
-@pytest.mark.parametrize("reading", ["open", "stat"])
+@pytest.mark.parametrize(("owner", "reading"), [(regular, "only_regular"), (Path, "stat")])
 def test_a_program_that_cannot_be_read_is_not_adopted(
     compiled: Path,
     home: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    owner: Any,
     reading: str,
 ) -> None:
-    before = getattr(Path, reading)
+    before = getattr(owner, reading)
 
-    def refuse(path: Path, *given: Any, **more: Any) -> Any:
-        if path.name == PROGRAM:  # whoever runs the tests may read everything
+    def refuse(path: str | Path, *given: Any, **more: Any) -> Any:
+        if Path(path).name == PROGRAM:  # whoever runs the tests may read everything
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return before(path, *given, **more)
 
-    monkeypatch.setattr(Path, reading, refuse)
+    monkeypatch.setattr(owner, reading, refuse)
     assert cli.main(["adopt", str(compiled), str(compiled / "qpc")]) == 1
 
     said = capsys.readouterr().err
