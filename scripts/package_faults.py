@@ -217,14 +217,42 @@ def exchanged(first: str, second: str) -> Damage:
     return damage
 
 
+def _turning(graph: ir.Graph, layer: int) -> list[tuple[ir.Node, range]]:
+    """Return the nodes that turn the heads of a layer, and the places of their angles among the inputs."""
+    apart = [node for node in graph if node.op_type == "RotaryEmbedding"]
+    if apart:
+        return [(node, range(1, len(node.inputs))) for node in apart[2 * layer : 2 * layer + 2]]
+    fused = [node for node in graph if node.op_type == "GroupQueryAttention"]
+    return [(fused[layer], range(7, 9))]
+
+
 def exchanged_angles(layer: int, other: int) -> Damage:
     """Give the rotary embeddings of one layer the angles of another's."""
 
     def damage(graph: ir.Graph) -> None:
-        found = [node for node in graph if node.op_type == "RotaryEmbedding"]
-        for node, right in zip(found[2 * layer : 2 * layer + 2], found[2 * other :], strict=False):
-            for place in range(1, len(node.inputs)):
+        pairs = zip(_turning(graph, layer), _turning(graph, other), strict=True)
+        for (node, places), (right, _) in pairs:
+            for place in places:
                 node.replace_input_with(place, right.inputs[place])
+
+    return damage
+
+
+def theta(frequencies: str, layer: int, times: float) -> Damage:
+    """Take a base so many times as large, for all layers that turn as one does."""
+
+    def damage(graph: ir.Graph) -> None:
+        if any(name.endswith(frequencies) for name in graph.initializers):
+            weight_of(frequencies, _angles(times))(graph)
+            return
+        ((node, places),) = _turning(graph, layer)
+        tables = [node.inputs[place] for place in places]
+        cosines, sines = (_array(table.const_value) for table in tables if table)
+        inverse = _angles(times)(np.arctan2(sines[1], cosines[1]))  # what position 1 is turned by
+        angles = np.arange(len(sines))[:, None] * inverse
+        for table, values in zip(tables, (np.cos(angles), np.sin(angles)), strict=True):
+            assert table
+            table.const_value = ir.tensor(values.astype(sines.dtype), name=table.name)
 
     return damage
 
@@ -325,10 +353,10 @@ def graph_faults(config: Mapping[str, Any]) -> dict[str, Damage]:
         "embedding scale 0.2 % off": weight_of("embed_scale", lambda array: array * 25.25 / 25.30),
         "embedding scale dropped": weight_of("embed_scale", np.ones_like),
         "last rows of the head moved by one": behind("lm_head", _taken(turned)),
-        "theta x2, sliding layers": weight_of("sliding_attention_inv_freq", _angles(2)),
-        "theta x2, full layers": weight_of("full_attention_inv_freq", _angles(2)),
-        "theta +1 %, sliding layers": weight_of("sliding_attention_inv_freq", _angles(1.01)),
-        "theta +1 %, full layers": weight_of("full_attention_inv_freq", _angles(1.01)),
+        "theta x2, sliding layers": theta("sliding_attention_inv_freq", window, 2),
+        "theta x2, full layers": theta("full_attention_inv_freq", full, 2),
+        "theta +1 %, sliding layers": theta("sliding_attention_inv_freq", window, 1.01),
+        "theta +1 %, full layers": theta("full_attention_inv_freq", full, 1.01),
         "angles of a full layer for a sliding one": exchanged_angles(window, full),
         "angles of a sliding layer for a full one": exchanged_angles(full, window),
         "rotary embedding interleaved, one layer": both(
