@@ -157,8 +157,7 @@ def _build(
     require_packages(plan.recipe)
     if isinstance(target, targets.Preparing):
         runs_here = all(target.runs_here(program) for program in plan.programs)
-    if checkpoint.is_at_hand:
-        _ = checkpoint.tensors  # refuses a damaged file before torch is imported
+    _require_whole(checkpoint)
 
     from qeff_zoo.validation import ladder as validation
     from qeff_zoo.validation import trials
@@ -258,6 +257,12 @@ def _predict(
         )
     record.save_evidence(folder)
     return record
+
+
+def _require_whole(checkpoint: Checkpoint) -> None:
+    """Refuse a damaged file before torch is imported; one that is to be downloaded is looked at after that."""
+    if checkpoint.is_at_hand:
+        _ = checkpoint.tensors
 
 
 def _trace(
@@ -378,6 +383,7 @@ def prepare(
             f"Target {plan.target!r} is compiled where it is built; --prepare-only is for one whose compiler may be on "
             "another machine. Build without it."
         )
+    _require_whole(checkpoint)
     with new_folder(output) as folder:
         companions.package(checkpoint, folder, find(plan.recipe.task))
         traced = _trace(checkpoint, plan, store, watch)

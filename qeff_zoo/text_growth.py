@@ -69,9 +69,8 @@ def excess(text: str | bytes) -> str:
         text: The tokenizer.json; one that is no JSON is left to the library that reads it.
     """
     try:
-        content = json.loads(
-            text, parse_int=float
-        )  # an integer may have more digits than Python takes
+        # An integer may have more digits than Python takes.
+        content = json.loads(text, parse_int=float)
     except (RecursionError, ValueError):
         return ""
     if not isinstance(content, dict):

@@ -26,7 +26,7 @@ from qeff_zoo.media.image_processor import HELD
 from qeff_zoo.recipe import Tiny
 from qeff_zoo.registry import recipe_for
 from qeff_zoo.runtime import labels_of_frames
-from qeff_zoo.validation import sound_arrays
+from qeff_zoo.validation import image_arrays, sound_arrays
 from qeff_zoo.validation.sample_sounds import voice
 
 RATE = 16_000
@@ -65,7 +65,9 @@ def saved(name: str, folder: Path) -> Path:
 def test_features_are_those_of_the_published_extractor(name: str, tmp_path: Path) -> None:
     folder = saved(name, tmp_path)
     kind = FACTS[name]["preprocessor_config"].get("feature_extractor_type", "")
-    compared = sound_arrays.compare(folder, folder)
+    processor = processors.load(folder)
+    assert image_arrays.compare(folder, processor) == {}
+    compared = sound_arrays.compare(folder, processor)
     if kind in NEED_TORCHAUDIO:
         assert compared == {}
         assert load_features(folder).rate == RATE
@@ -127,7 +129,7 @@ def test_a_package_whose_features_differ_is_refused(tmp_path: Path) -> None:
     held["feature_extractor"]["hop_length"] = 200
     (folder / HELD).write_text(json.dumps(held))
     with pytest.raises(ParityError, match=r"other features than by transformers' WhisperFeature"):
-        sound_arrays.compare(folder, folder)
+        sound_arrays.compare(folder, processors.load(folder))
 
 
 def test_features_of_short_windows_are_compared(tmp_path: Path) -> None:
@@ -136,7 +138,7 @@ def test_features_of_short_windows_are_compared(tmp_path: Path) -> None:
     named = folder / "preprocessor_config.json"
     named.write_text(json.dumps(json.loads(named.read_text()) | {"chunk_length": 1}))
     processors.write(folder, folder)
-    assert sound_arrays.compare(folder, folder)["sounds"].startswith("2 sounds")
+    assert sound_arrays.compare(folder, processors.load(folder))["sounds"].startswith("2 sounds")
 
 
 def test_an_extractor_without_a_name_is_that_of_the_model(tmp_path: Path) -> None:

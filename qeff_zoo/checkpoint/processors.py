@@ -116,6 +116,15 @@ def extractor_of(processor: Any) -> Any:
     return found if isinstance(found, SequenceFeatureExtractor) else None
 
 
+def is_of_sounds_alone(processor: Any) -> bool:
+    """Return whether a processor has a feature extractor, or is one, and no image processor."""
+    from transformers import FeatureExtractionMixin
+
+    has_extractor = any(hasattr(processor, name) for name in _EXTRACTORS)
+    is_extractor = isinstance(processor, FeatureExtractionMixin)
+    return (has_extractor or is_extractor) and not hasattr(processor, "image_processor")
+
+
 def _settings_of_sounds(processor: Any, folder: Path) -> dict[str, Any]:
     """Return the settings of a processor's feature extractor: those of the files, and the defaults of its class."""
     extractor = extractor_of(processor)

@@ -34,16 +34,12 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _TRANSLATED = tuple(
     map(ipaddress.IPv6Network, ("64:ff9b::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "::/96"))
 )
-_GLOBAL = ipaddress.IPv6Network(
-    "2000::/3"
-)  # all that is public of IPv6; the rest is local or not assigned
-_DOCUMENTATION = ipaddress.IPv6Network(
-    "3fff::/20"
-)  # global to versions of Python that are older than it
-_ISATAP = (
-    0x00005EFE,
-    0x02005EFE,
-)  # what an interface's id begins with that ends with an address of IPv4
+#: All that is public of IPv6; the rest is local or not assigned.
+_GLOBAL = ipaddress.IPv6Network("2000::/3")
+#: Global to versions of Python that are older than it.
+_DOCUMENTATION = ipaddress.IPv6Network("3fff::/20")
+#: What an interface's id begins with that ends with an address of IPv4.
+_ISATAP = 0x00005EFE, 0x02005EFE
 #: Addresses that look public, and answer inside of a cloud alone, with its secrets: Azure's, Oracle's.
 _OF_CLOUDS = tuple(map(ipaddress.IPv4Network, ("168.63.129.16/32", "192.0.0.0/24")))
 
@@ -206,10 +202,7 @@ def _looked_up(host: str, port: int, seconds: float) -> Any:
     def look_up() -> None:
         try:
             answers.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except (
-            OSError,
-            UnicodeError,
-        ) as error:  # a name with a label of 64 characters is no Unicode to Python
+        except (OSError, UnicodeError) as error:  # the latter for a label of 64 characters
             answers.put(OSError(str(error)))
 
     threading.Thread(target=look_up, daemon=True).start()
@@ -290,9 +283,8 @@ def _read(response: Any, name: str, limits: ImageLimits, deadline: _Deadline) ->
             )
         if deadline.left < 0:
             break
-    if (
-        deadline.left < 0 or deadline.expired
-    ):  # a connection that is shut down ends a body without a length
+    # A connection that is shut down ends a body without a length.
+    if deadline.left < 0 or deadline.expired:
         raise MediaError(
             f"Cannot fetch {name}: {len(content):,} bytes came in {limits.seconds:g} seconds. Expected all of it. "
             "Download it yourself, and give the path of the file."

@@ -473,7 +473,7 @@ def standard(settings: dict[str, Any]) -> dict[str, Any]:
     for key in ("image_mean", "image_std"):
         values = settings[key]
         numbers = [values] if isinstance(values, int | float) else values
-        if len(numbers) not in (1, 3) or {*map(type, numbers)} - {int, float}:
+        if len(numbers) not in (1, 3) or not all(isinstance(one, int | float) for one in numbers):
             raise CheckpointError(
                 f"Cannot process pictures: `{key}` is {values!r}. Expected 3 numbers, of red, green and blue. Correct "
                 "the processor's JSON."

@@ -130,8 +130,9 @@ def decoding(opened: OpenedSound, rate: int) -> Steps[Samples]:
     mono = np.empty(int(opened.samples * rate / opened.rate) + _SPARE, np.float32)
     loudest, read, made = 0.0, 0, 0
     for block in opened.blocks():
-        loudest = max(loudest, -float(block.min()), float(block.max()))
-        if not np.isfinite((block.min(), block.max())).all():
+        lowest, highest = float(block.min()), float(block.max())
+        loudest = max(loudest, -lowest, highest)
+        if not np.isfinite((lowest, highest)).all():
             raise MediaError(
                 f"{opened.name} has samples that are no numbers; expected finite ones. Record or convert it again."
             )

@@ -67,14 +67,14 @@ class Tokenizer:
     def __init__(self, folder: Path) -> None:
         path = str(folder / "tokenizer.json")
         try:
-            wrong = excess(read_regular(folder / "tokenizer.json"))
-        except OSError as error:
+            content = read_regular(path).decode()
+        except (OSError, UnicodeDecodeError) as error:
             raise _damaged(path, error) from error
-        if wrong:
+        if wrong := excess(content):
             raise _damaged(path, wrong)
         self._understood = Translating(partial(_explanation, path))
         with self._understood:
-            self._tokenizer = tokenizers.Tokenizer.from_file(path)
+            self._tokenizer = tokenizers.Tokenizer.from_str(content)
         # A file keeps the settings of whoever saved it last; truncation and padding are ours to decide.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()

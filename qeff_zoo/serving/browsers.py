@@ -14,11 +14,11 @@ from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from qeff_zoo.checkpoint.hub_access import LOOPBACK
 from qeff_zoo.serving.errors import ApiError, brief
 
 ANY = "*"
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@\s]+)(?::([0-9]{1,5}))?")
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Hosts:
         written = (f"[{one}]" if one.count(":") > 1 and "]" not in one else one for one in named)
         known = [":".join(filter(None, _parted(one))) for one in written]
         is_any = ipaddress.ip_address(address.partition("%")[0]).is_unspecified
-        return cls(frozenset((*_LOOPBACK, _plain(address), *known)), is_any)
+        return cls(frozenset((*LOOPBACK, _plain(address), *known)), is_any)
 
     def has(self, header: str) -> bool:
         """Return whether a `Host` header names the server."""

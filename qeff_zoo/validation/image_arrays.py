@@ -20,12 +20,12 @@ AWKWARD = (211, 317), (150, 40), (33, 33), (5, 90)
 _REFUSALS = ValueError, ZeroDivisionError, OverflowError
 
 
-def compare(package: Path, source: Path) -> dict[str, str]:
+def compare(package: Path, processor: Any) -> dict[str, str]:
     """Compare a package's image processor with transformers' PIL backend.
 
     Args:
-        package: With the settings that a build wrote; nothing is compared without those.
-        source: Folder of the checkpoint's small files.
+        package: With the settings that a build wrote.
+        processor: Of the checkpoint, as `processors.load` returns it; nothing is compared with one of sounds alone.
 
     Returns:
         `images`, in words, for a record.
@@ -33,11 +33,10 @@ def compare(package: Path, source: Path) -> dict[str, str]:
     Raises:
         ParityError: An array differs.
     """
-    if not (package / HELD).is_file():
+    if processors.is_of_sounds_alone(processor):
         return {}
     from PIL import Image
 
-    processor = processors.load(source)
     theirs = getattr(processor, "image_processor", processor)
     name = type(theirs).__name__
     if getattr(theirs, "backend", "") != "pil":

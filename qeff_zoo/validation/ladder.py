@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo import targets
-from qeff_zoo.checkpoint import Checkpoint
+from qeff_zoo.checkpoint import Checkpoint, processors
+from qeff_zoo.media.image_processor import HELD
 from qeff_zoo.numerics import DeviceNumerics, Numerics
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import adapter_axis, adapters_in, source_in
@@ -94,8 +95,20 @@ def validate(
     source = (
         checkpoint if isinstance(checkpoint, Path) else checkpoint.companions["config.json"].parent
     )
-    arrays = image_arrays.compare(package.path, source) | sound_arrays.compare(package.path, source)
-    return replace(record, reported={**record.reported, **arrays})
+    return replace(record, reported={**record.reported, **_arrays(package.path, source)})
+
+
+def _arrays(package: Path, source: Path) -> dict[str, str]:
+    """Compare what a package makes of images and sounds with what transformers' processor makes of them.
+
+    Args:
+        package: Nothing is compared without the settings that a build wrote.
+        source: Folder of the checkpoint's small files.
+    """
+    if not (package / HELD).is_file():
+        return {}
+    processor = processors.load(source)
+    return image_arrays.compare(package, processor) | sound_arrays.compare(package, processor)
 
 
 def rounding_of(package: Package) -> Numerics:

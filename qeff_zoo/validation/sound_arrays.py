@@ -21,12 +21,12 @@ TOLERANCE = 1e-3
 _IMPOSSIBLE = ArithmeticError, LookupError, RuntimeError, TypeError, ValueError
 
 
-def compare(package: Path, source: Path) -> dict[str, str]:
+def compare(package: Path, processor: Any) -> dict[str, str]:
     """Compare a package's features with those of transformers' feature extractor.
 
     Args:
         package: With the settings that a build wrote; nothing is compared without those of a feature extractor.
-        source: Folder of the checkpoint's small files.
+        processor: Of the checkpoint, as `processors.load` returns it.
 
     Returns:
         `sounds`, in words, for a record.
@@ -41,7 +41,7 @@ def compare(package: Path, source: Path) -> dict[str, str]:
         ours = find(settings)
     except PackageError as error:
         return {"sounds": f"not compared: {error}"}
-    theirs = processors.extractor_of(processors.load(source))
+    theirs = processors.extractor_of(processor)
     if theirs is None:
         return {"sounds": "not compared: transformers loads no feature extractor of the checkpoint"}
     name = type(theirs).__name__
