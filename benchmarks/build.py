@@ -131,7 +131,7 @@ class CpuPerStage:
 def perform(request: Mapping[str, Any]) -> dict[str, Any]:
     """Build or export in this process, as a case asks."""
     from qeff_zoo import pipeline
-    from qeff_zoo.choices import Request
+    from qeff_zoo.plan.request import Request
 
     stages = CpuPerStage()
     if request["do"] == "graph":
@@ -153,12 +153,12 @@ def lower_for_qaic(config: Path, stages: CpuPerStage) -> dict[str, Any]:
     """Trace a Llama with slots from its config, and lower it for Cloud AI 100."""
     from qeff_zoo.export import exporter
     from qeff_zoo.export.graphs import BoundGraph
-    from qeff_zoo.numerics import FLOAT32
-    from qeff_zoo.programs import ProgramPlan
+    from qeff_zoo.graph.external_data import is_placeholder
+    from qeff_zoo.graph.numerics import FLOAT32
+    from qeff_zoo.plan.programs import ProgramPlan
     from qeff_zoo.recipe import Shape
     from qeff_zoo.registry import find_recipe
     from qeff_zoo.targets.qaic import lowering
-    from qeff_zoo.weights.external_data import is_placeholder
 
     stages.begin("trace", None, "")
     facts = json.loads(config.read_bytes())

@@ -29,7 +29,7 @@ _IMPORTED = ["torch", "transformers", "qeff_zoo.export.exporter", "qeff_zoo.targ
 def measure(config: dict[str, Any], ctx_len: int) -> dict[str, Any]:
     """Trace and lower one model, and write the configs of a pipeline over the devices if it has layers for it."""
     from qeff_zoo.export import exporter
-    from qeff_zoo.numerics import FLOAT16
+    from qeff_zoo.graph.numerics import FLOAT16
     from qeff_zoo.recipe import Shape
     from qeff_zoo.targets.qaic import configs, lowering
     from qeff_zoo.weights.storage import Storage

@@ -30,12 +30,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from qeff_zoo.calibration import texts
-from qeff_zoo.calibration.asked import Wishes
-from qeff_zoo.calibration.quantizing import quantize
-from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.export.loader import build_meta
-from qeff_zoo.numerics import format_of
+from qeff_zoo.graph.numerics import format_of
+from qeff_zoo.quantizer import texts
+from qeff_zoo.quantizer.options import QuantizeOptions
+from qeff_zoo.quantizer.quantize import quantize
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.weights.quantization import round_trip, to_float32
 
@@ -195,7 +195,7 @@ def of_llama(asked: Any, text: str) -> Iterator[dict[str, Any]]:
             for other, budget in budgets.items()
         ]
         for number, (other, wishes) in enumerate(chosen):
-            asked_for = Wishes(tokens=asked.tokens, **wishes)
+            asked_for = QuantizeOptions(tokens=asked.tokens, **wishes)
             if asked.flags not in told(asked_for):
                 continue
             made = quantize(str(_LLAMA), Path(name, str(number)), asked_for, text=text)
@@ -211,7 +211,7 @@ def above(losses: list[Tensor], others: list[Tensor]) -> dict[str, float]:
     return {"nats": round(float(each.mean()), 5), "standard_error": round(error, 5)}
 
 
-def told(wishes: Wishes) -> str:
+def told(wishes: QuantizeOptions) -> str:
     """Return the flags of a command."""
     flags = f"--method {wishes.method}" + " --embeddings" * wishes.embeddings
     flags += f" --group-size {wishes.group_size} --zero-points" * wishes.zero_points
@@ -321,7 +321,7 @@ def of_minilm(asked: Any, text: str) -> Iterator[dict[str, Any]]:
     ]
     with tempfile.TemporaryDirectory() as name:
         for number, choices in enumerate(chosen):
-            wishes = Wishes(tokens=8192, **choices)
+            wishes = QuantizeOptions(tokens=8192, **choices)
             if asked.flags not in told(wishes):
                 continue
             made = quantize(str(folder), Path(name, str(number)), wishes, text="\n".join(lines))

@@ -93,7 +93,7 @@ def compare(work: Path, size: str) -> dict[str, Any]:
 def perform(model: str, weights: str) -> dict[str, Any]:
     """Build in this process, reading and writing a part of the weights."""
     from qeff_zoo import pipeline
-    from qeff_zoo.choices import Request
+    from qeff_zoo.plan.request import Request
     from qeff_zoo.store import Store
     from qeff_zoo.weights import writing
 

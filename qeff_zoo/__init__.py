@@ -20,7 +20,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.registry import find_recipe, list_recipes
 
 if TYPE_CHECKING:
-    from qeff_zoo.auto import (
+    from qeff_zoo.qefficient import (
         QEffAutoLoraModelForCausalLM,
         QEFFAutoModel,
         QEFFAutoModelForCausalLM,
@@ -64,7 +64,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import QEfficient's classes when they are first used: they need more than the rest."""
     if name.startswith(("QEFFAuto", "QEffAuto")) and name in __all__:
-        from qeff_zoo import auto
+        from qeff_zoo import qefficient
 
-        return getattr(auto, name)
+        return getattr(qefficient, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.store import Store
 
 if TYPE_CHECKING:
-    from qeff_zoo.calibration.asked import Quantized
+    from qeff_zoo.quantizer.options import Quantized
     from qeff_zoo.runtime import Session
     from qeff_zoo.runtime.speculation import Acceptance
 
@@ -36,7 +36,7 @@ def build(
         gguf_file: Name of a GGUF file in the folder or Hub repository.
         validate: Compare with Hugging Face before the package is kept.
         output: Also copy the package to this folder.
-        **choices: Fields of `qeff_zoo.choices.Request`, which are the flags of `qeff-zoo build`; what takes several, as
+        **choices: Fields of `qeff_zoo.plan.request.Request`, which are the flags of `qeff-zoo build`; what takes several, as
             `seq_lens`, `format` and `adapter`, takes one by itself, too.
 
     Raises:
@@ -49,7 +49,7 @@ def build(
         >>> print(package.path)  # doctest: +SKIP
     """
     from qeff_zoo import pipeline
-    from qeff_zoo.choices import CHOICES, Request
+    from qeff_zoo.plan.request import CHOICES, Request
 
     destination = None if output is None else Path(output)
     for name in CHOICES.keys() & choices.keys():
@@ -88,7 +88,7 @@ def quantize(
         output: A folder that is absent or empty.
         calibration: A text of the kind that the model is for; None for a few texts of ours.
         revision: Branch, tag or commit of a Hub model.
-        **wishes: Fields of `qeff_zoo.calibration.asked.Wishes`: `bits`, `group_size`, `budget`, `method`, …
+        **wishes: Fields of `qeff_zoo.quantizer.options.QuantizeOptions`: `bits`, `group_size`, `budget`, `method`, …
 
     Raises:
         ZooError: The model, the wishes or the machine stand in the way; the message says what to do.
@@ -97,11 +97,15 @@ def quantize(
         >>> found = qeff_zoo.quantize("org/model", "model-int4", budget=4.8)  # doctest: +SKIP
         >>> qeff_zoo.build(found.path)  # doctest: +SKIP
     """
-    from qeff_zoo.calibration.asked import Wishes
-    from qeff_zoo.calibration.quantizing import quantize
+    from qeff_zoo.quantizer.options import QuantizeOptions
+    from qeff_zoo.quantizer.quantize import quantize
 
     return quantize(
-        os.fspath(model), Path(output), Wishes(**wishes), text=calibration, revision=revision
+        os.fspath(model),
+        Path(output),
+        QuantizeOptions(**wishes),
+        text=calibration,
+        revision=revision,
     )
 
 
@@ -184,11 +188,13 @@ def load(
         >>> session = qeff_zoo.load("org/model")  # doctest: +SKIP
         >>> session.generate(["def main"], generation_len=16)[0].text  # doctest: +SKIP
     """
-    from qeff_zoo.runtime import PrefixChoices, open_session
+    from qeff_zoo.runtime import PrefixCacheOptions, open_session
     from qeff_zoo.runtime.speculation import OWN
 
     folder = None if prefix_cache_dir is None else Path(prefix_cache_dir)
-    prefixes = PrefixChoices(bytes=prefix_cache_bytes, answers=prefix_cache_answers, folder=folder)
+    prefixes = PrefixCacheOptions(
+        bytes=prefix_cache_bytes, answers=prefix_cache_answers, folder=folder
+    )
     drafts: Any = speculate
     if drafts not in (None, *OWN):
         drafts = _usable(drafts)
@@ -254,8 +260,8 @@ def _is_elsewhere(reference: str) -> bool:
 
 
 def _pull(reference: str, announce: Callable[[str], None]) -> Package:
-    from qeff_zoo.bars import reporter
     from qeff_zoo.hub import pull
+    from qeff_zoo.terminal.progress_bars import reporter
 
     pulled = pull.pull(reference, puller=pull.Puller(Store(), reporter(), announce))
     for text in pulled.warnings:
@@ -264,7 +270,7 @@ def _pull(reference: str, announce: Callable[[str], None]) -> Package:
 
 
 def _require_usable(package: Package) -> None:
-    from qeff_zoo.hub.usable import require_usable
+    from qeff_zoo.hub.trust_check import require_usable
 
     for text in require_usable(package, Store()):
         warnings.warn(f"{package.name}: {text}", stacklevel=3)

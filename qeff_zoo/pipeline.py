@@ -8,27 +8,29 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from qeff_zoo import formats, manifest_entries, prepared, targets
-from qeff_zoo import plan as plans
-from qeff_zoo.checkpoint import Checkpoint, companions, open_checkpoint
+from qeff_zoo import targets
+from qeff_zoo.checkpoint import companions, formats
+from qeff_zoo.checkpoint.draft_heads import HEADS, with_speculator
 from qeff_zoo.checkpoint.files import Place
-from qeff_zoo.choices import Request
+from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.disk.sharing import share_all
 from qeff_zoo.errors import CompileError, ParityError
 from qeff_zoo.export import graphs
-from qeff_zoo.hub.usable import is_as_good_as_ours
-from qeff_zoo.numerics import DeviceNumerics
-from qeff_zoo.package import Package, proof, write_manifest
+from qeff_zoo.graph.numerics import DeviceNumerics
+from qeff_zoo.hub.trust_check import is_as_good_as_ours
+from qeff_zoo.package import Package, prepared, proof, write_manifest
 from qeff_zoo.package.programs import key_of
-from qeff_zoo.plan import Plan
-from qeff_zoo.programs import ProgramPlan
-from qeff_zoo.progress import Reporter, Silent, Stopwatch, peak_rss_bytes
+from qeff_zoo.plan import manifest_entries
+from qeff_zoo.plan import resolve as plans
+from qeff_zoo.plan.programs import ProgramPlan
+from qeff_zoo.plan.request import Request
+from qeff_zoo.plan.resolve import Plan
+from qeff_zoo.plan.source_tree import has_uncommitted_changes
 from qeff_zoo.registry import require_packages
-from qeff_zoo.source_tree import has_uncommitted_changes
-from qeff_zoo.speculators import HEADS, with_speculator
 from qeff_zoo.store import Store
 from qeff_zoo.store.copies import copy_out, existing_copy, new_folder
 from qeff_zoo.tasks import TEXT_GENERATION, find
+from qeff_zoo.terminal.progress import Reporter, Silent, Stopwatch, peak_rss_bytes
 from qeff_zoo.weights import writing as weights
 from qeff_zoo.weights.layout import FileLayout, plan_file
 
@@ -62,7 +64,7 @@ def make_plan(
     **place: Unpack[Place],
 ) -> tuple[Checkpoint, Plan]:
     """Open a checkpoint and make every choice, before anything large is downloaded."""
-    from qeff_zoo.adapters.merging import with_adapters
+    from qeff_zoo.checkpoint.adapters.merging import with_adapters
 
     checkpoint = with_adapters(open_checkpoint(model, **place), request.adapter)
     checkpoint = with_speculator(checkpoint, request.speculator)
@@ -78,7 +80,7 @@ def make_plan(
 def commands_of(plan: Plan) -> list[list[str]]:
     """Return the commands that compile a plan's programs; none where nothing but this package does."""
     target = targets.find(plan.target)
-    if not isinstance(target, targets.Preparing):
+    if not isinstance(target, targets.OfflineCompiled):
         return []
     return [
         words
@@ -155,13 +157,13 @@ def _build(
     runs_here = True
     target.require_compiler()
     require_packages(plan.recipe)
-    if isinstance(target, targets.Preparing):
+    if isinstance(target, targets.OfflineCompiled):
         runs_here = all(target.runs_here(program) for program in plan.programs)
     _require_whole(checkpoint)
 
+    from qeff_zoo.graph import external_data
     from qeff_zoo.validation import ladder as validation
-    from qeff_zoo.validation import trials
-    from qeff_zoo.weights import external_data
+    from qeff_zoo.validation import package_runner
 
     with store.stage("build") as folder:
         companions.package(checkpoint, folder, find(plan.recipe.task))
@@ -184,7 +186,7 @@ def _build(
                 raise CompileError(f"{error}\nAll that it read is in {str(kept)!r}.") from error
         with watch.stage("package"):
             manifest = _manifest(checkpoint, plan, traced, entries, watch)
-            if isinstance(target, targets.Accompanying):
+            if isinstance(target, targets.WritesSidecars):
                 target.accompany(folder, manifest)
             digests = {external_data.WEIGHTS: (written.nbytes, written.sha256)}
             if not target.keeps_weights:
@@ -195,7 +197,7 @@ def _build(
             package = write_manifest(folder, manifest, digests)
         if not (validate and runs_here):
             if runs_here:
-                trials.call_once(package)
+                package_runner.call_once(package)
             return store.promote(folder, plan.build_key)
         with watch.stage("validate", unit="step") as advance:
             record = validation.validate(
@@ -229,7 +231,7 @@ def _predict(
     from qeff_zoo.validation import ladder as validation
 
     target = targets.find(plan.target)
-    assert isinstance(target, targets.Preparing)
+    assert isinstance(target, targets.OfflineCompiled)
     entries = [{**manifest_entries.program_entry(plan, one, ""), "path": ""} for one in made]
     entries = [{**entry, "program_key": key_of(entry)} for entry in entries]
     manifest = manifest_entries.manifest(checkpoint, plan, entries, 0, watch)
@@ -286,7 +288,7 @@ def _lower(
     watch: Stopwatch,
 ) -> tuple[list[manifest_entries.Made], FileLayout, weights.Written]:
     """Lower the graphs of a plan; write their weights to a folder."""
-    from qeff_zoo.weights import external_data
+    from qeff_zoo.graph import external_data
 
     target = targets.find(plan.target)
     with watch.stage("lower"):
@@ -369,7 +371,7 @@ def prepare(
         **place: See `open_checkpoint`.
 
     Returns:
-        The folder; see `qeff_zoo.prepared` for what is in it.
+        The folder; see `qeff_zoo.package.prepared` for what is in it.
 
     Raises:
         ZooError: See `qeff_zoo.errors`; nothing half-written is left that looks prepared.
@@ -378,7 +380,7 @@ def prepare(
     with watch.stage("plan"):
         checkpoint, plan = make_plan(model, request, store=store, **place)
     target = targets.find(plan.target)
-    if not isinstance(target, targets.Preparing):
+    if not isinstance(target, targets.OfflineCompiled):
         raise CompileError(
             f"Target {plan.target!r} is compiled where it is built; --prepare-only is for one whose compiler may be on "
             "another machine. Build without it."
@@ -388,7 +390,7 @@ def prepare(
         companions.package(checkpoint, folder, find(plan.recipe.task))
         traced = _trace(checkpoint, plan, store, watch)
 
-        from qeff_zoo.weights import external_data
+        from qeff_zoo.graph import external_data
 
         made, layout, written = _lower(checkpoint, plan, traced, folder, watch)
         record = None
@@ -451,7 +453,7 @@ def export(
         reporter: Shows progress.
         **place: See `open_checkpoint`.
     """
-    from qeff_zoo.adapters.merging import with_adapters
+    from qeff_zoo.checkpoint.adapters.merging import with_adapters
 
     store, watch = Store(), Stopwatch(reporter or Silent())
     with watch.stage("plan"):
@@ -483,7 +485,7 @@ def _export_with_weights(
     """Write the portable graphs, and their weights in float32 as the model names them."""
     import onnx_ir as ir
 
-    from qeff_zoo.weights import external_data
+    from qeff_zoo.graph import external_data
 
     found = _trace(checkpoint, plan, store, watch)
     slots = [external_data.as_they_are(graph.model, graph.bindings) for graph in found]

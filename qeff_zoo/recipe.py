@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 from qeff_zoo.recipe_media import Asked as Asked
-from qeff_zoo.recipe_media import Halves as Halves
 from qeff_zoo.recipe_media import Images as Images
 from qeff_zoo.recipe_media import Media as Media
 from qeff_zoo.recipe_media import Sounds as Sounds
 from qeff_zoo.recipe_media import Speech as Speech
+from qeff_zoo.recipe_media import SubModels as SubModels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +84,10 @@ class PatchShape(Shape):
 
 @dataclass(frozen=True, kw_only=True)
 class Transform:
-    """A torch-to-torch change, by name: `qeff_zoo.transforms.<name>.apply(model, **parameters) -> modules changed`.
+    """A torch-to-torch change, by name: `qeff_zoo.export.transforms.<name>.apply(model, **parameters) -> modules changed`.
 
     Args:
-        name: Module below `qeff_zoo.transforms`.
+        name: Module below `qeff_zoo.export.transforms`.
         count: From the text config, the number of modules that must change; another number is an error.
         parameters: Keyword arguments, JSON values.
         version: Raised when the transform's result changes; part of a package's identity.
@@ -173,7 +173,7 @@ class Recipe:
     towers: Mapping[str, Images] = field(default_factory=dict)
     sounds: Sounds | None = None
     speech: Speech | None = None
-    halves: Halves | None = None
+    halves: SubModels | None = None
     asked: Asked | None = None
     between: tuple[str, ...] = ()
     shapes: Mapping[str, Shape]
@@ -292,15 +292,15 @@ DECODER_SHAPES: Mapping[str, Shape] = {
 #: Pictures have the size that a checkpoint's processor gives them.
 IMAGE_SHAPES: Mapping[str, Shape] = {"latency": Shape(), "throughput": Shape(batch_size=8)}
 #: Tokens that are written of a picture: a line of text, a caption, or with "long" a page.
-READING_SHAPES: Mapping[str, Shape] = {
+CAPTION_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(prefill_seq_len=16, ctx_len=512),
     "throughput": Shape(prefill_seq_len=16, ctx_len=512, full_batch_size=8),
     "long": Shape(prefill_seq_len=16, ctx_len=4096),
 }
 #: Lengths with those of a picture, of which there are hundreds of tokens.
-ASKING_SHAPES: Mapping[str, Shape] = {
+IMAGE_PROMPT_SHAPES: Mapping[str, Shape] = {
     name: replace(shape, ctx_len=min(shape.ctx_len, 1024), seq_lens=(640, 1024))
-    for name, shape in READING_SHAPES.items()
+    for name, shape in CAPTION_SHAPES.items()
 }
 ENCODER_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(seq_lens=(32, 128, 256)),
@@ -322,7 +322,7 @@ WINDOW_SHAPES: Mapping[str, Shape] = {
     "throughput": Shape(prefill_seq_len=32, ctx_len=448, full_batch_size=8),
 }
 #: The same for sounds of any length, of which a model writes at once.
-HEARD_SHAPES: Mapping[str, SoundShape] = {
+AUDIO_SEQ2SEQ_SHAPES: Mapping[str, SoundShape] = {
     "latency": SoundShape(
         prefill_seq_len=8, ctx_len=256, seq_lens=(80_000, 240_000, 480_000), inputs_per_row=384
     ),

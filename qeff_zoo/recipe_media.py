@@ -241,7 +241,7 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Halves:
+class SubModels:
     """The models that a checkpoint may be made of, where each of its halves is of an architecture of its own.
 
     Args:

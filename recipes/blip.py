@@ -5,7 +5,7 @@ Unusual: its forward is that of a tower and a decoder in turn, and `generate` is
 answer stands in the decoder's configuration alone.
 """
 
-from qeff_zoo.recipe import READING_SHAPES, Recipe, Tiny
+from qeff_zoo.recipe import CAPTION_SHAPES, Recipe, Tiny
 
 _READS = {
     "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 28,
@@ -18,7 +18,7 @@ _WRITES = {
 RECIPE = Recipe(
     model_type="blip", architectures=("BlipForConditionalGeneration",), task="image-to-text",
     special="A tower, and a decoder that asks of what it read in every layer, of another width.",
-    between=("bos_token_id", "sep_token_id"), shapes=READING_SHAPES,
+    between=("bos_token_id", "sep_token_id"), shapes=CAPTION_SHAPES,
     tiny=(Tiny(config={"text_config": _WRITES, "vision_config": _READS},
                image_processor={"image_processor_type": "BlipImageProcessor", "size": {"height": 28, "width": 28}}),),
 )  # fmt: skip

@@ -4,7 +4,7 @@
 Unusual: an encoder reads what a DaViT saw before a prompt, which is a task's token; a BART writes the answer.
 """
 
-from qeff_zoo.recipe import ASKING_SHAPES, Asked, Recipe, Tiny, row_positions
+from qeff_zoo.recipe import IMAGE_PROMPT_SHAPES, Asked, Recipe, Tiny, row_positions
 
 from .bart import RECIPE as BART
 
@@ -31,7 +31,7 @@ _WRITES = {**BART.tiny[0].config, "model_type": "bart", "scale_embedding": True}
 RECIPE = Recipe(
     model_type="florence2", architectures=("Florence2ForConditionalGeneration",), task="image-to-text",
     special="An encoder reads a prompt behind what a DaViT saw: windows of places and groups of channels in turn.",
-    transforms=(row_positions(),), shapes=ASKING_SHAPES,
+    transforms=(row_positions(),), shapes=IMAGE_PROMPT_SHAPES,
     asked=Asked(placeholder="image_token_id", strides="patch_stride", questions=_QUESTIONS),
     tiny=(Tiny(config={"text_config": _WRITES, "vision_config": _SEES, "image_token_id": 256}, image_processor={
         "image_processor_type": "CLIPImageProcessor", "do_center_crop": False, "size": {"height": 32, "width": 24}}),),

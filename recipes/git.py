@@ -5,7 +5,7 @@ Unusual: what a tower saw stands before the text in every layer, sees itself alo
 positions of tokens begin behind it at 0.
 """
 
-from qeff_zoo.recipe import READING_SHAPES, Recipe, Tiny
+from qeff_zoo.recipe import CAPTION_SHAPES, Recipe, Tiny
 
 _SEES = {
     "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 28,
@@ -20,5 +20,5 @@ _LOOK = {"image_processor_type": "CLIPImageProcessor", "size": 28, "crop_size": 
 RECIPE = Recipe(
     model_type="git", architectures=("GitForCausalLM",), task="image-to-text",
     special="What was seen stands before the text in every layer, sees itself alone, and has no positions.",
-    shapes=READING_SHAPES, tiny=(Tiny(config=_TINY, image_processor=_LOOK),),
+    shapes=CAPTION_SHAPES, tiny=(Tiny(config=_TINY, image_processor=_LOOK),),
 )  # fmt: skip

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MiMo 7B of Xiaomi, `qeff_zoo.architectures.mimo`: Qwen2, with a layer that drafts beside it."""
+"""MiMo 7B of Xiaomi, `qeff_zoo.export.architectures.mimo`: Qwen2, with a layer that drafts beside it."""
 
 from dataclasses import replace
 

@@ -5,7 +5,7 @@ Unusual: reads samples, of as many as there are; three strided convolutions, the
 outputs; rotary positions in both halves.
 """
 
-from qeff_zoo.recipe import HEARD_SHAPES, Recipe, Tiny, frames
+from qeff_zoo.recipe import AUDIO_SEQ2SEQ_SHAPES, Recipe, Tiny, frames
 
 _TINY = {
     "vocab_size": 257,
@@ -26,7 +26,7 @@ RECIPE = Recipe(
     special="An encoder of samples of any length, with a norm over all of its first outputs; rotary positions.",
     rev=2,
     transforms=(frames(lambda config: 1),),
-    shapes=HEARD_SHAPES,
+    shapes=AUDIO_SEQ2SEQ_SHAPES,
     tiny=(
         Tiny(config=_TINY),
         Tiny(

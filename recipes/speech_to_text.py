@@ -6,7 +6,7 @@ Unusual: reads Kaldi's mel features, four frames of 10 ms at a time; positions o
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import HEARD_SHAPES, Recipe, Tiny, frames, row_positions
+from qeff_zoo.recipe import AUDIO_SEQ2SEQ_SHAPES, Recipe, Tiny, frames, row_positions
 
 _TINY = {
     "vocab_size": 257,
@@ -31,7 +31,7 @@ RECIPE = Recipe(
     transforms=(frames(lambda config: config.num_conv_layers), row_positions()),
     shapes={  # lengths in frames of 10 ms
         name: replace(shape, seq_lens=tuple(one // 160 for one in shape.seq_lens), inputs_per_row=4)
-        for name, shape in HEARD_SHAPES.items()
+        for name, shape in AUDIO_SEQ2SEQ_SHAPES.items()
     },
     tiny=(Tiny(config=_TINY), Tiny(config={**_TINY, "scale_embedding": False}, name="unscaled")),
 )

@@ -4,7 +4,7 @@
 Unusual: two models of other architectures, with a projection between them where their widths differ.
 """
 
-from qeff_zoo.recipe import READING_SHAPES, Halves, Recipe, Tiny, row_positions
+from qeff_zoo.recipe import CAPTION_SHAPES, Recipe, SubModels, Tiny, row_positions
 
 _OWN, _COUNTED = ("trocr", "bart", "mbart"), ("roberta", "xlm-roberta")  # whose positions lie how
 _VIT = {
@@ -30,8 +30,8 @@ _TINY = (
 RECIPE = Recipe(
     model_type="vision-encoder-decoder", architectures=("VisionEncoderDecoderModel",), task="image-to-text",
     special="Any of these encoders of pictures, any of these decoders; a projection where their widths differ.",
-    transforms=(row_positions(lambda config: int(config.model_type in _OWN)),), shapes=READING_SHAPES,
-    halves=Halves(encoders=("vit", "deit", "beit", "swin", "donut-swin"), decoders=(*_OWN, *_COUNTED, "gpt2", "bert"),
+    transforms=(row_positions(lambda config: int(config.model_type in _OWN)),), shapes=CAPTION_SHAPES,
+    halves=SubModels(encoders=("vit", "deit", "beit", "swin", "donut-swin"), decoders=(*_OWN, *_COUNTED, "gpt2", "bert"),
                   after_padding=_COUNTED, tagging=("donut-swin",)),
     tiny=tuple(Tiny(name=name, config={"encoder": reads, "decoder": writes}, image_processor={**kind, "size": size})
                for name, reads, writes, kind, size in _TINY),

@@ -25,13 +25,13 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-from qeff_zoo.checkpoint import Checkpoint
+from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.validation import ladder
 from qeff_zoo.validation.checks import source_of
-from qeff_zoo.validation.reference_answers import Answers, Reference
-from qeff_zoo.validation.trials import try_package
+from qeff_zoo.validation.package_runner import try_package
+from qeff_zoo.validation.reference.answers import Answers, Reference
 
 _ATTENTION, _NORM, _PRODUCT = "GroupQueryAttention", "SimplifiedLayerNormalization", "MatMulNBits"
 _BFLOAT16, _FLOAT = int(ir.DataType.BFLOAT16), int(ir.DataType.FLOAT)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import qeff_zoo
-from qeff_zoo.cloud import flags
 from qeff_zoo.errors import PlanError, ZooError
 from qeff_zoo.package import Package
+from qeff_zoo.qefficient.cloud import flags
 from qeff_zoo.validation import perplexity
 
 

@@ -21,11 +21,12 @@ from typing import Any
 
 import qeff_zoo
 from qeff_zoo import registry, tasks
-from qeff_zoo.checkpoint import Checkpoint, companions, open_checkpoint
+from qeff_zoo.checkpoint import companions
+from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.checkpoint.safetensors_index import DTYPE_BITS
-from qeff_zoo.cloud import flags
 from qeff_zoo.errors import PlanError, UnsupportedModelError, ZooError
 from qeff_zoo.export import loader
+from qeff_zoo.qefficient.cloud import flags
 from qeff_zoo.store import Store
 from qeff_zoo.store.copies import new_folder
 from qeff_zoo.weights import bindings, kv_heads

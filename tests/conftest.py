@@ -149,10 +149,11 @@ def _read_torchlib_once() -> None:
 def _import_once() -> Iterator[None]:
     """Start references, and what makes tiny models, in processes that need not import anything."""
     from qeff_zoo.scaffold import trial
-    from qeff_zoo.validation import reference_answers, tiny_models
+    from qeff_zoo.validation import tiny_models
+    from qeff_zoo.validation.reference import answers
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (reference_answers, tiny_models, trial):
+        for module in (answers, tiny_models, trial):
             patch.setattr(module, "sys", warm.PYTHON)
         yield
     warm.PYTHON.close()

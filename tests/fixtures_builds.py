@@ -155,7 +155,7 @@ class Models:
         Args:
             checkpoint: One of ours.
             home: The store.
-            choices: Fields of `qeff_zoo.choices.Request`.
+            choices: Fields of `qeff_zoo.plan.request.Request`.
         """
         shutil.copytree(
             self._store(checkpoint, choices) / "graphs", home / "graphs", dirs_exist_ok=True
@@ -167,7 +167,7 @@ class Models:
         Args:
             checkpoint: One of ours.
             home: The store.
-            choices: Fields of `qeff_zoo.choices.Request`.
+            choices: Fields of `qeff_zoo.plan.request.Request`.
         """
         shutil.copytree(self._store(checkpoint, choices), home, dirs_exist_ok=True)
         (folder,) = (self._store(checkpoint, choices) / "packages").iterdir()

@@ -15,8 +15,8 @@ import pytest
 from fixtures_builds import Models
 
 from qeff_zoo import pipeline
-from qeff_zoo.choices import Request
-from qeff_zoo.prepared import SCRIPT
+from qeff_zoo.package.prepared import SCRIPT
+from qeff_zoo.plan.request import Request
 
 Prepare: TypeAlias = Callable[..., Path]
 Script: TypeAlias = Callable[..., "subprocess.CompletedProcess[str]"]

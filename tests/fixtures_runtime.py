@@ -10,9 +10,9 @@ import pytest
 from fixtures_builds import Models
 
 import qeff_zoo
+from qeff_zoo.graph.states import states_of
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.speculation.costs import Costs
-from qeff_zoo.states import states_of
 from qeff_zoo.targets.ort.session import OrtProgram, open_graph
 
 if TYPE_CHECKING:

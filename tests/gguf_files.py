@@ -12,7 +12,7 @@ import libggml
 import numpy as np
 from safetensors.numpy import load_file
 
-from qeff_zoo.formats.gguf_names import layouts
+from qeff_zoo.checkpoint.formats.gguf_names import layouts
 
 Array = np.ndarray[Any, Any]
 

@@ -11,8 +11,8 @@ import numpy as np
 from quantized import Array, pack
 from safetensors.numpy import load_file, save_file
 
+from qeff_zoo.checkpoint.formats.encoded import Encoded, Integers, of_integers
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
-from qeff_zoo.formats.encoded import Encoded, Integers, of_integers
 
 #: Reads some part of integers, of which it is enough to know that they have it.
 READ: Any = object()

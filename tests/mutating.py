@@ -26,9 +26,10 @@ import torch
 from parity import Array, Subject
 from torch.overrides import TorchFunctionMode
 
-from qeff_zoo import plan, tasks
+from qeff_zoo import tasks
 from qeff_zoo.errors import CheckpointError, PlanError, UnsupportedModelError
 from qeff_zoo.export import loader
+from qeff_zoo.plan import resolve
 from qeff_zoo.registry import find_recipe
 
 Outcome: TypeAlias = Literal[
@@ -224,7 +225,9 @@ def _judge(drawn: Draw, *, traced: bool) -> tuple[Outcome, str]:
             _remove(subject)
             return "not a model", _in_a_line(error)
         try:
-            plan.resolve(subject.checkpoint, plan.Request(task=drawn.task), plan.NO_WEIGHTS)
+            resolve.resolve(
+                subject.checkpoint, resolve.Request(task=drawn.task), resolve.NO_WEIGHTS
+            )
             loader.load_meta(subject.config, recipe)
             if not traced:
                 return "agrees", "Not traced."

@@ -32,24 +32,24 @@ from sharing import made_once
 from torch.overrides import TorchFunctionMode
 from transformers import CONFIG_MAPPING
 
-from qeff_zoo import architectures, tasks
-from qeff_zoo.checkpoint import open_checkpoint
-from qeff_zoo.export import exporter, loader
-from qeff_zoo.numerics import WEIGHTS, Format, RoundedMatrix, format_of
-from qeff_zoo.passes import slots as slots_pass
+from qeff_zoo import tasks
+from qeff_zoo.checkpoint.opening import open_checkpoint
+from qeff_zoo.export import architectures, exporter, loader
+from qeff_zoo.graph import external_data
+from qeff_zoo.graph.numerics import WEIGHTS, Format, RoundedMatrix, format_of
+from qeff_zoo.graph.passes import slots as slots_pass
+from qeff_zoo.graph.states import State, states_of
 from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.program import Program
-from qeff_zoo.states import State, states_of
 from qeff_zoo.targets import Lowered
 from qeff_zoo.targets.ort import attention, lowering
 from qeff_zoo.targets.ort.session import OrtProgram
-from qeff_zoo.tasks import decoding
+from qeff_zoo.tasks import decoder_tracing
 from qeff_zoo.tasks.pooling import Embed
 from qeff_zoo.validation import tiny_models
-from qeff_zoo.validation.reference_numerics import compute_in_float64, round_weights
-from qeff_zoo.weights import external_data
+from qeff_zoo.validation.reference.numerics import compute_in_float64, round_weights
 from qeff_zoo.weights.bindings import bind
 from qeff_zoo.weights.quantization import round_trip
 from qeff_zoo.weights.storage import Storage
@@ -385,7 +385,7 @@ class Subject:
     @cached_property
     def states(self) -> list[State]:
         """What a decoder retains."""
-        found: list[State] = decoding.probe(loader.load_meta(self.config, self.recipe))
+        found: list[State] = decoder_tracing.probe(loader.load_meta(self.config, self.recipe))
         return found
 
     def steps(
@@ -619,7 +619,7 @@ def torch_steps(
     subject: Subject, slots: int, ctx_len: int = CTX_LEN, *, seen: bool = False
 ) -> Steps:
     """Generate with the transformed model in PyTorch; where that is asked for, with the shortest compute contexts."""
-    step = decoding.Step(subject.transformed, subject.states).eval()
+    step = decoder_tracing.Step(subject.transformed, subject.states).eval()
     states = {
         state.name: garbage(
             [slots, *(ctx_len if size == "ctx_len" else size for size in state.axes[1:])]

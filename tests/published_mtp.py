@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from qeff_zoo import registry
-from qeff_zoo.architectures import register
+from qeff_zoo.export.architectures import register
 
 _FULL, _LINEAR, _SLIDING = "full_attention", "linear_attention", "sliding_attention"
 

@@ -32,7 +32,8 @@ from tokenizers import (
 
 from qeff_zoo.checkpoint import text as made_text
 from qeff_zoo.errors import CheckpointError
-from qeff_zoo.validation import reference_text, text
+from qeff_zoo.validation import text
+from qeff_zoo.validation.reference import text as reference_text
 
 Json = dict[str, Any]
 #: Verdicts that leave nothing to explain.

@@ -11,8 +11,8 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from qeff_zoo.checkpoint.formats.encoded import Stored
 from qeff_zoo.checkpoint.safetensors_index import TensorReader, index_tensors
-from qeff_zoo.formats.encoded import Stored
 
 Array = np.ndarray[Any, Any]
 

@@ -102,7 +102,7 @@ def package(source: Path, **choices: Any) -> Package:
 
     Args:
         source: The checkpoint.
-        choices: Fields of `qeff_zoo.choices.Request`.
+        choices: Fields of `qeff_zoo.plan.request.Request`.
     """
     return qeff_zoo.build(source, validate=False, **choices)
 

@@ -12,16 +12,16 @@ from typing import Any
 import onnx_ir as ir
 import onnxruntime
 
-from qeff_zoo.manifest_entries import tensor_entry
-from qeff_zoo.numerics import FLOAT32, Format, Numerics
+from qeff_zoo.graph import external_data
+from qeff_zoo.graph.numerics import FLOAT32, Format, Numerics
+from qeff_zoo.graph.passes import narrowing
+from qeff_zoo.graph.states import states_of
 from qeff_zoo.package.programs import CompiledProgram
-from qeff_zoo.passes import narrowing
+from qeff_zoo.plan.manifest_entries import tensor_entry
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.states import states_of
 from qeff_zoo.targets import Lowered
 from qeff_zoo.targets.qnn_htp import lowering, static
 from qeff_zoo.targets.qnn_htp.session import HtpProgram
-from qeff_zoo.weights import external_data
 from qeff_zoo.weights.layout import plan_file
 from qeff_zoo.weights.storage import Storage
 from qeff_zoo.weights.writing import write

@@ -20,21 +20,15 @@ from safetensors.numpy import load_file, save_file
 
 import qeff_zoo
 from qeff_zoo import pipeline
-from qeff_zoo.adapters import REVISION
-from qeff_zoo.adapters.reading import open_adapter
-from qeff_zoo.auto import QEffAutoLoraModelForCausalLM, QEffAutoPeftModelForCausalLM
-from qeff_zoo.checkpoint import open_checkpoint
-from qeff_zoo.choices import Request
+from qeff_zoo.checkpoint.adapters import REVISION
+from qeff_zoo.checkpoint.adapters.peft_files import open_adapter
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.cli import main
-from qeff_zoo.errors import (
-    AdapterError,
-    CheckpointError,
-    ExportError,
-    GenerationError,
-    PlanError,
-)
-from qeff_zoo.numerics import format_of
-from qeff_zoo.plan import NO_WEIGHTS, resolve
+from qeff_zoo.errors import AdapterError, CheckpointError, ExportError, GenerationError, PlanError
+from qeff_zoo.graph.numerics import format_of
+from qeff_zoo.plan.request import Request
+from qeff_zoo.plan.resolve import NO_WEIGHTS, resolve
+from qeff_zoo.qefficient import QEffAutoLoraModelForCausalLM, QEffAutoPeftModelForCausalLM
 from qeff_zoo.runtime import Engine, TextGenerationSession
 from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.runtime.speculation import Speculation

@@ -24,13 +24,15 @@ from test_media_recipes import session_of
 from test_several_models import EOS, saved, tokenizer
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 
-from qeff_zoo import bench, bench_case, pipeline, plan
-from qeff_zoo.checkpoint import open_checkpoint
-from qeff_zoo.choices import Request
+from qeff_zoo import bench, pipeline
+from qeff_zoo.bench import case as bench_case
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.media.features import find
 from qeff_zoo.media.sound_processor import SoundProcessor
+from qeff_zoo.plan import resolve
+from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import recipe_for
 from qeff_zoo.runtime import Engine, open_session
 from qeff_zoo.runtime.any_to_any import AnyToAnySession
@@ -265,7 +267,7 @@ def test_a_checkpoint_without_an_encoder_of_sounds_is_refused(tmp_path: Path) ->
     checkpoint = open_checkpoint(str(tmp_path))
     for task in ("audio-text-to-text", "any-to-any"):
         with pytest.raises(PlanError, match=r"has no encoder of sounds .*null"):
-            plan.resolve(checkpoint, Request(task=task), plan.NO_WEIGHTS)
+            resolve.resolve(checkpoint, Request(task=task), resolve.NO_WEIGHTS)
 
 
 def test_places_are_counted_by_kind(session: AnyToAnySession) -> None:

@@ -10,12 +10,12 @@ from test_handoff import serving
 
 import qeff_zoo
 from qeff_zoo import pipeline
-from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.package import Package
+from qeff_zoo.plan.request import Request
 from qeff_zoo.runtime import Engine, TextGenerationSession
-from qeff_zoo.runtime.handoff import Prefills
+from qeff_zoo.runtime.disaggregated import Prefills
 from qeff_zoo.store import Store
 
 SIZES = {"prefill_seq_len": 8, "ctx_len": 48}

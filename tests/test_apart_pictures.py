@@ -9,12 +9,12 @@ import pytest
 from test_handoff import serving
 
 from qeff_zoo import pipeline
-from qeff_zoo.choices import Request
 from qeff_zoo.errors import HandoffError
 from qeff_zoo.package import Package
+from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import Engine, open_session
-from qeff_zoo.runtime.handoff import Prefills
+from qeff_zoo.runtime.disaggregated import Prefills
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.prompts import blaming
@@ -26,7 +26,7 @@ LENGTH = 5
 ROWS = 6  # of features of a picture
 
 
-class Halves:
+class SubModels:
     """A package of --prefill-only and one of --decode-only, opened, and unpatched Hugging Face."""
 
     def __init__(self, folder: Path) -> None:
@@ -80,12 +80,12 @@ def opened(package: Package) -> ImageTextToTextSession:
 
 
 @pytest.fixture(scope="module")
-def halves(tmp_path_factory: pytest.TempPathFactory) -> Halves:
-    return Halves(tmp_path_factory.mktemp("halves"))
+def halves(tmp_path_factory: pytest.TempPathFactory) -> SubModels:
+    return SubModels(tmp_path_factory.mktemp("halves"))
 
 
 def test_together_they_answer_as_hugging_face(
-    halves: Halves, monkeypatch: pytest.MonkeyPatch
+    halves: SubModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pictures that calls cut, several in a prompt and none, rows that decode together, rotary positions that lag."""
     assert [one.role for one in halves.prefill.programs] == ["language", "vision"]
@@ -128,14 +128,14 @@ def test_together_they_answer_as_hugging_face(
         request([3, marker, 4], [halves.picture(3)])
 
 
-def test_each_agrees_with_hugging_face(halves: Halves) -> None:
+def test_each_agrees_with_hugging_face(halves: SubModels) -> None:
     """The one reads pictures among its prompts; the other decodes text, since it has nothing that reads them."""
     for package in (halves.prefill, halves.decode):
         record = ladder.validate(package, halves.checkpoint, level="tiny", threads=1)
         assert record.passed, record.failures
 
 
-def test_a_picture_is_named_by_whoever_uses_it(halves: Halves) -> None:
+def test_a_picture_is_named_by_whoever_uses_it(halves: SubModels) -> None:
     """What a client says of a picture, a server does not believe: the prefix cache knows features, no names."""
     answers, marker = halves.answers, halves.answers.placeholder
     with serving(halves.prompts) as address:
@@ -156,7 +156,9 @@ def test_a_picture_is_named_by_whoever_uses_it(halves: Halves) -> None:
 @pytest.mark.parametrize(
     "spoil", [{"pixel_values": np.zeros((2, 2), np.float32)}, {"other": np.zeros(3, np.float32)}]
 )
-def test_what_is_no_picture_is_refused_by_the_server(halves: Halves, spoil: dict[str, Any]) -> None:
+def test_what_is_no_picture_is_refused_by_the_server(
+    halves: SubModels, spoil: dict[str, Any]
+) -> None:
     with serving(halves.prompts) as address:
         prefills = Prefills(halves.answers, [address])
         with pytest.raises(HandoffError, match=r"refuses: .*expected"):

@@ -24,7 +24,8 @@ from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers import models as tokenizer_models
 from transformers import AutoModelForMultimodalLM, WhisperFeatureExtractor
 
-from qeff_zoo import bench, bench_case
+from qeff_zoo import bench
+from qeff_zoo.bench import case
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError
 from qeff_zoo.media.features import find
@@ -186,7 +187,7 @@ def test_bench_counts_sounds(
     (noise, _) = bench.plan(package, prompt_lens=[10], generation_len=4, threads=1)
     path = recorded(tmp_path / "speech.wav", sound(5)[: RATE // 2])
     named = bench.Case(**{**asdict(noise), "sounds": (str(path),)})
-    whole, half = (bench_case.measure(package, one, 1) for one in (noise, named))
+    whole, half = (case.measure(package, one, 1) for one in (noise, named))
     assert whole.audio_tokens > half.audio_tokens > whole.audio_tokens // 3
     assert whole.image_tokens == 0
     assert whole.encode_s
@@ -196,7 +197,7 @@ def test_bench_counts_sounds(
     with pytest.raises(
         GenerationError, match=r"sounds of \d+ and 60 new tokens .* --sound, or build"
     ):
-        bench_case.measure(package, bench.Case(**{**asdict(named), "generation_len": 60}), 1)
+        case.measure(package, bench.Case(**{**asdict(named), "generation_len": 60}), 1)
 
 
 def test_a_server_hears_content_parts(

@@ -24,7 +24,7 @@ from test_cli import run
 
 import qeff_zoo
 from qeff_zoo import cli, pipeline
-from qeff_zoo.checkpoint import Checkpoint
+from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.errors import (
     CheckpointError,
     GenerationError,
@@ -35,8 +35,8 @@ from qeff_zoo.errors import (
     ZooError,
 )
 from qeff_zoo.export import graphs
-from qeff_zoo.identity import tree_digest
 from qeff_zoo.package import Package
+from qeff_zoo.package.identity import tree_digest
 from qeff_zoo.targets.ort import session
 from qeff_zoo.weights import writing as weights
 

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 import qeff_zoo
-from qeff_zoo import bench, bench_case, cli, plots, progress
+from qeff_zoo import bench, cli
+from qeff_zoo.bench import case as bench_case
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
+from qeff_zoo.terminal import plots, progress
 
 CONTEXT = 48  # of all packages here
 FIGURES = [
@@ -147,7 +149,7 @@ def test_no_run_has_the_prompts_of_another(
 
 def test_memory_is_that_of_the_process_alone() -> None:
     ballast = bytearray(200 << 20)
-    code = "from qeff_zoo.progress import peak_rss_bytes; print(peak_rss_bytes())"
+    code = "from qeff_zoo.terminal.progress import peak_rss_bytes; print(peak_rss_bytes())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert progress.peak_rss_bytes() > len(ballast)

@@ -22,16 +22,16 @@ from transformers.audio_utils import mel_filter_bank
 from transformers.models.granite_speech import feature_extraction_granite_speech as theirs
 
 from qeff_zoo import pipeline
-from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import PlanError
 from qeff_zoo.media.features import find
+from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.store import Store
 from qeff_zoo.validation import tiny_models
-from qeff_zoo.validation.reference_loading import load_model
+from qeff_zoo.validation.reference.loading import load_model
 
 GRANITE_5 = "transformers.models.granite_speech5"
 pytestmark = pytest.mark.xdist_group("block_sounds")

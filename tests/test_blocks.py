@@ -18,9 +18,9 @@ import qeff_zoo
 from qeff_zoo.cli import main
 from qeff_zoo.errors import ContextLengthError, GenerationError
 from qeff_zoo.package import Package
-from qeff_zoo.runtime import Engine, PrefixChoices, Sampling, TextGenerationSession
+from qeff_zoo.runtime import Engine, PrefixCacheOptions, Sampling, TextGenerationSession
 from qeff_zoo.runtime.program import Memory
-from qeff_zoo.runtime.turning import Turn, _learn
+from qeff_zoo.runtime.rope_shift import Turn, _learn
 from qeff_zoo.targets.ort.session import OrtProgram
 
 SYMBOLS = {"batch_size": "2", "ctx_len": str(parity.CTX_LEN)}
@@ -120,7 +120,7 @@ def test_requests_together_get_what_they_get_alone(session: TextGenerationSessio
 def test_passages_are_computed_again_where_nothing_may_be_kept(tmp_path: Path) -> None:
     plain = of_tiny(parity.STATES["growing"], tmp_path / "package")
     none = TextGenerationSession(
-        plain.folder, plain.decoder.program, prefixes=PrefixChoices(bytes=0)
+        plain.folder, plain.decoder.program, prefixes=PrefixCacheOptions(bytes=0)
     )
     parts, answers = drawn(2, 9, 5, 4), []
     for one in (plain, none):

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 import tiny_checkpoint
 
-from qeff_zoo import arguments, tasks
-from qeff_zoo.arguments.options import json_text
-from qeff_zoo.checkpoint import open_checkpoint
-from qeff_zoo.choices import CHOICES, Request
-from qeff_zoo.cli.reading import choices_of
+from qeff_zoo import tasks
+from qeff_zoo.checkpoint.opening import open_checkpoint
+from qeff_zoo.cli import arguments
+from qeff_zoo.cli.arguments.options import json_text
+from qeff_zoo.cli.inputs import choices_of
 from qeff_zoo.errors import PlanError
 from qeff_zoo.hub.index import axes_of, variant_name
 from qeff_zoo.hub.resolve.axes import KINDS, Rule, rule_of
-from qeff_zoo.plan import NO_WEIGHTS, Plan, resolve
+from qeff_zoo.plan.request import CHOICES, Request
+from qeff_zoo.plan.resolve import NO_WEIGHTS, Plan, resolve
 from qeff_zoo.registry import find_recipe
 
 #: What is built to have a choice of each kind, or one by its name, and what has no use for it.

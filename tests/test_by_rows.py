@@ -18,12 +18,12 @@ from onnx_ir.tape import Tape
 from test_weights import Source
 
 from qeff_zoo.errors import CompileError, PackageError
-from qeff_zoo.numerics import Format, format_of
-from qeff_zoo.semantic import domains
+from qeff_zoo.graph import external_data
+from qeff_zoo.graph.external_data import placeholder
+from qeff_zoo.graph.numerics import Format, format_of
+from qeff_zoo.graph.semantic import domains
 from qeff_zoo.targets.ort import lowering, processor
 from qeff_zoo.targets.ort.session import open_graph
-from qeff_zoo.weights import external_data
-from qeff_zoo.weights.external_data import placeholder
 from qeff_zoo.weights.quantization import dequantize, quantize, round_trip
 from qeff_zoo.weights.storage import Storage
 from qeff_zoo.weights.writing import plan_file, write

@@ -30,15 +30,15 @@ from transformers import (
 
 import qeff_zoo
 from qeff_zoo import cli
-from qeff_zoo.calibration.asked import Wishes
-from qeff_zoo.calibration.budget import Unit, choose
-from qeff_zoo.calibration.grids import Rounded, Scheme
-from qeff_zoo.calibration.quantizing import quantize
-from qeff_zoo.calibration.rounding import damped, error_of, gptq, nearest
-from qeff_zoo.calibration.writing import Writer
-from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import GenerationError, PlanError, StoreError, UnsupportedModelError
-from qeff_zoo.validation.reference_formats import open_weights
+from qeff_zoo.quantizer.budget import Unit, choose
+from qeff_zoo.quantizer.grids import Rounded, Scheme
+from qeff_zoo.quantizer.options import QuantizeOptions
+from qeff_zoo.quantizer.quantize import quantize
+from qeff_zoo.quantizer.rounding import damped, error_of, gptq, nearest
+from qeff_zoo.quantizer.writing import Writer
+from qeff_zoo.validation.reference.formats import open_weights
 from qeff_zoo.weights.writing import evaluate
 
 _SIZES: dict[str, Any] = {
@@ -115,7 +115,7 @@ def _answers(kind: str, folder: Path) -> torch.Tensor:
 def test_every_matrix_of_four_kinds_is_rounded_better_than_to_the_nearest(
     kind: str, checkpoints: dict[str, Path], tmp_path: Path
 ) -> None:
-    found = quantize(str(checkpoints[kind]), tmp_path / "out", Wishes())
+    found = quantize(str(checkpoints[kind]), tmp_path / "out", QuantizeOptions())
 
     linears = 2 * (6 if kind == "bert" else 7)
     assert len(found.matrices) == linears
@@ -133,7 +133,7 @@ def test_answers_are_nearer_to_the_float_models_than_with_the_nearest_integers(
 
     differences = {}
     for method in ("gptq", "nearest"):
-        quantize(str(checkpoints[kind]), tmp_path / method, Wishes(method=method))
+        quantize(str(checkpoints[kind]), tmp_path / method, QuantizeOptions(method=method))
         differences[method] = float((_answers(kind, tmp_path / method) - expected).square().mean())
 
     assert differences["gptq"] < differences["nearest"]
@@ -145,7 +145,7 @@ def test_folded_scales_leave_the_float_model_what_it_was(
 ) -> None:
     """The matrices as they are before they are rounded, written in float32, give the answers of before."""
     kept: dict[str, torch.Tensor] = {}
-    from qeff_zoo.calibration import work
+    from qeff_zoo.quantizer import work
 
     rounded = work.Work._round
 
@@ -156,7 +156,7 @@ def test_folded_scales_leave_the_float_model_what_it_was(
 
     monkeypatch.setattr(work.Work, "_round", keep)
 
-    found = quantize(str(checkpoints[kind]), tmp_path / "out", Wishes(method="awq+gptq"))
+    found = quantize(str(checkpoints[kind]), tmp_path / "out", QuantizeOptions(method="awq+gptq"))
 
     assert found.folded
     whole = tmp_path / "whole"
@@ -175,7 +175,7 @@ def test_folded_scales_leave_the_float_model_what_it_was(
 def test_folding_is_refused_where_a_norm_feeds_more_than_matrices(
     checkpoints: dict[str, Path], tmp_path: Path
 ) -> None:
-    found = quantize(str(checkpoints["bert"]), tmp_path / "out", Wishes(method="awq+gptq"))
+    found = quantize(str(checkpoints["bert"]), tmp_path / "out", QuantizeOptions(method="awq+gptq"))
 
     assert all("value" in name for name in found.folded)  # not a norm: each feeds the sum as well
 
@@ -207,7 +207,7 @@ def test_what_is_read_back_is_what_was_computed_bit_for_bit(
 
     monkeypatch.setattr(Writer, "put_matrix", noting)
 
-    quantize(str(checkpoints[kind]), tmp_path / "out", Wishes(**wishes))
+    quantize(str(checkpoints[kind]), tmp_path / "out", QuantizeOptions(**wishes))
 
     checkpoint = open_checkpoint(str(tmp_path / "out"))
     assert set(checkpoint.encoded) == set(written)
@@ -248,7 +248,7 @@ def test_experts_are_quantized_each_with_its_own_tokens(
     models.trace(floats, home)
     distances = {}
     for method in ("nearest", "gptq"):
-        found = quantize(str(floats), tmp_path / method, Wishes(method=method, tokens=512))
+        found = quantize(str(floats), tmp_path / method, QuantizeOptions(method=method, tokens=512))
         distances[method] = found.distance
     names = {one.name for one in found.matrices}
     matrices = {
@@ -315,7 +315,7 @@ def test_experts_of_one_tensor_are_quantized_one_by_one(
         put(self, path, found, number)
 
     monkeypatch.setattr(Writer, "put_matrix", noting)
-    wishes = Wishes(tokens=64, zero_points=model_type == "llama4_text")
+    wishes = QuantizeOptions(tokens=64, zero_points=model_type == "llama4_text")
     found = quantize(str(floats), tmp_path / "out", wishes)
     experts = [one for one in found.matrices if one.expert is not None]
     assert len(experts) == sum(shape[0] for shape in stacks.values())
@@ -354,13 +354,13 @@ def test_experts_computed_in_another_way_are_refused(
     monkeypatch.setattr(MixtralExperts, "forward", transposed)
 
     with pytest.raises(UnsupportedModelError, match="experts cannot be quantized one by one"):
-        quantize(str(checkpoints["mixtral"]), tmp_path / "out", Wishes())
+        quantize(str(checkpoints["mixtral"]), tmp_path / "out", QuantizeOptions())
 
     assert not list(tmp_path.iterdir())
 
 
 def test_what_stays_float_is_copied_as_it_is(checkpoints: dict[str, Path], tmp_path: Path) -> None:
-    quantize(str(checkpoints["qwen2"]), tmp_path / "out", Wishes())
+    quantize(str(checkpoints["qwen2"]), tmp_path / "out", QuantizeOptions())
 
     before, after = _read(checkpoints["qwen2"]), _read(tmp_path / "out")
     assert set(before) == set(after)
@@ -384,7 +384,7 @@ def test_a_budget_is_kept_and_spent_where_it_counts(
     checkpoints: dict[str, Path], tmp_path: Path
 ) -> None:
     found = quantize(
-        str(checkpoints["llama"]), tmp_path / "out", Wishes(budget=6.5, embeddings=True)
+        str(checkpoints["llama"]), tmp_path / "out", QuantizeOptions(budget=6.5, embeddings=True)
     )
 
     assert 6.0 < found.bits_per_weight <= 6.5
@@ -417,7 +417,7 @@ def test_the_dearest_units_get_more_bits() -> None:
 
 
 def test_two_runs_write_the_same_bytes(checkpoints: dict[str, Path], tmp_path: Path) -> None:
-    wishes = Wishes(budget=7.0, embeddings=True, method="awq+gptq")
+    wishes = QuantizeOptions(budget=7.0, embeddings=True, method="awq+gptq")
     for name in ("one", "two"):
         quantize(str(checkpoints["qwen2"]), tmp_path / name, wishes)
 
@@ -426,7 +426,7 @@ def test_two_runs_write_the_same_bytes(checkpoints: dict[str, Path], tmp_path: P
 
 
 def test_the_texts_are_in_the_weights_digest(checkpoints: dict[str, Path], tmp_path: Path) -> None:
-    found = quantize(str(checkpoints["llama"]), tmp_path / "out", Wishes())
+    found = quantize(str(checkpoints["llama"]), tmp_path / "out", QuantizeOptions())
 
     with (tmp_path / "out" / "model.safetensors").open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
@@ -470,7 +470,7 @@ def test_a_text_is_read_with_the_tokenizer(tmp_path: Path) -> None:
     example = Path(__file__).parent.parent / "examples" / "tiny-llama"
     text = (example / "README.md").read_text(encoding="utf-8")
 
-    found = quantize(str(example), tmp_path / "out", Wishes(tokens=300), text=text)
+    found = quantize(str(example), tmp_path / "out", QuantizeOptions(tokens=300), text=text)
 
     assert 300 <= found.calibration["tokens"] < 900
     assert (tmp_path / "out" / "tokenizer.json").is_file()
@@ -492,7 +492,7 @@ def test_wishes_that_cannot_be_met_are_refused(
     wishes: dict[str, Any], said: str, checkpoints: dict[str, Path], tmp_path: Path
 ) -> None:
     with pytest.raises(PlanError, match=said.replace("+", r"\+")):
-        quantize(str(checkpoints["llama"]), tmp_path / "out", Wishes(**wishes))
+        quantize(str(checkpoints["llama"]), tmp_path / "out", QuantizeOptions(**wishes))
 
     assert not list(tmp_path.iterdir())
 
@@ -502,21 +502,21 @@ def test_a_group_that_divides_nothing_is_refused(tmp_path: Path) -> None:
     LlamaForCausalLM(LlamaConfig(**sizes, **_HEADS)).save_pretrained(tmp_path / "odd")
 
     with pytest.raises(UnsupportedModelError, match=r"no matrix in its layers .* groups of 32"):
-        quantize(str(tmp_path / "odd"), tmp_path / "out", Wishes())
+        quantize(str(tmp_path / "odd"), tmp_path / "out", QuantizeOptions())
 
 
 def test_a_quantized_checkpoint_is_refused(checkpoints: dict[str, Path], tmp_path: Path) -> None:
-    quantize(str(checkpoints["llama"]), tmp_path / "once", Wishes())
+    quantize(str(checkpoints["llama"]), tmp_path / "once", QuantizeOptions())
 
     with pytest.raises(UnsupportedModelError, match="quantized already"):
-        quantize(str(tmp_path / "once"), tmp_path / "twice", Wishes())
+        quantize(str(tmp_path / "once"), tmp_path / "twice", QuantizeOptions())
 
 
 def test_a_text_without_a_tokenizer_is_refused(
     checkpoints: dict[str, Path], tmp_path: Path
 ) -> None:
     with pytest.raises(GenerationError, match=r"no tokenizer\.json"):
-        quantize(str(checkpoints["llama"]), tmp_path / "out", Wishes(), text="Some words.")
+        quantize(str(checkpoints["llama"]), tmp_path / "out", QuantizeOptions(), text="Some words.")
 
 
 def test_a_text_that_is_too_short_is_refused(tmp_path: Path) -> None:
@@ -524,7 +524,7 @@ def test_a_text_that_is_too_short_is_refused(tmp_path: Path) -> None:
 
     for text in ("", "A few words."):
         with pytest.raises(GenerationError, match="is too short to calibrate on"):
-            quantize(str(example), tmp_path / "out", Wishes(), text=text)
+            quantize(str(example), tmp_path / "out", QuantizeOptions(), text=text)
 
 
 def test_a_folder_that_holds_something_is_left_alone(
@@ -533,14 +533,14 @@ def test_a_folder_that_holds_something_is_left_alone(
     (tmp_path / "mine.txt").write_text("mine")
 
     with pytest.raises(StoreError, match="it is there already"):
-        quantize(str(checkpoints["llama"]), tmp_path, Wishes())
+        quantize(str(checkpoints["llama"]), tmp_path, QuantizeOptions())
 
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 def test_a_killed_run_leaves_no_folder(checkpoints: dict[str, Path], tmp_path: Path) -> None:
     script = (
-        "import os, sys; from pathlib import Path; from qeff_zoo.calibration import work, quantizing, asked\n"
+        "import os, sys; from pathlib import Path; from qeff_zoo.quantizer import work, quantizing, asked\n"
         "work.Work._copy_rest = lambda *_: os.kill(os.getpid(), 9)\n"
         "quantizing.quantize(sys.argv[1], Path(sys.argv[2]), asked.Wishes())\n"
     )
@@ -551,7 +551,9 @@ def test_a_killed_run_leaves_no_folder(checkpoints: dict[str, Path], tmp_path: P
     assert [path.name for path in out.parent.iterdir()] != []
     assert not out.exists()
 
-    found = quantize(str(checkpoints["llama"]), out, Wishes())  # which removes what was left
+    found = quantize(
+        str(checkpoints["llama"]), out, QuantizeOptions()
+    )  # which removes what was left
 
     assert found.path.is_dir()
     assert [path.name for path in out.parent.iterdir()] == ["out"]
@@ -570,7 +572,7 @@ def test_a_model_that_is_no_chain_of_layers_is_refused(
     monkeypatch.setattr(LlamaDecoderLayer, "__call__", doubled)
 
     with pytest.raises(UnsupportedModelError, match="does more between two layers"):
-        quantize(str(checkpoints["llama"]), tmp_path / "out", Wishes())
+        quantize(str(checkpoints["llama"]), tmp_path / "out", QuantizeOptions())
 
 
 def test_the_command_says_what_it_did(

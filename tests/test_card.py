@@ -10,7 +10,7 @@ import pytest
 
 from qeff_zoo.hub.index import Entry, Index, Notice
 from qeff_zoo.hub.publish.card import card
-from qeff_zoo.identity import build_key
+from qeff_zoo.package.identity import build_key
 
 WHERE = "hf://acme/zoo"
 

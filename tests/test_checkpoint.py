@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tiny_checkpoint as tiny
 
-from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
+from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.errors import CheckpointError
 
 Changes = Mapping[str, bytes | None]
@@ -281,6 +281,8 @@ def test_the_licence_is_that_of_the_card(
 
 def test_importing_is_light() -> None:
     heavy = "('torch', 'transformers', 'numpy', 'huggingface_hub', 'tqdm', 'safetensors')"
-    code = f"import sys, qeff_zoo.checkpoint; print([m for m in {heavy} if m in sys.modules])"
+    code = (
+        f"import sys, qeff_zoo.checkpoint.opening; print([m for m in {heavy} if m in sys.modules])"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"

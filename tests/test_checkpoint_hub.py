@@ -13,8 +13,8 @@ import pytest
 import tiny_checkpoint as tiny
 from local_hub import LocalHub
 
-from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.checkpoint.hub_errors import hub_errors
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import CheckpointError, StoreError
 
 GoOffline = Callable[[], None]

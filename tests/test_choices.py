@@ -17,14 +17,14 @@ from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import problems
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
-from qeff_zoo.runtime.by_token import as_it_was, by_token
 from qeff_zoo.runtime.decoder import Piece
-from qeff_zoo.validation import ladder, sample_texts, tiny_models, trials
-from qeff_zoo.validation.choices import members, read_choices
+from qeff_zoo.runtime.token_axis import as_it_was, by_token
+from qeff_zoo.validation import ladder, package_runner, sample_texts, tiny_models
 from qeff_zoo.validation.parity import relative_errors
 from qeff_zoo.validation.records import Record
-from qeff_zoo.validation.reference_answers import Answers, Reference
-from qeff_zoo.validation.reference_choices import Choices, follow
+from qeff_zoo.validation.reference.answers import Answers, Reference
+from qeff_zoo.validation.reference.routing import Choices, follow
+from qeff_zoo.validation.routing import members, read_choices
 
 SHAPE = {"prefill_seq_len": 8, "ctx_len": 24}
 _LAYER, _POSITION, _APART = 1, 2, 3e-6
@@ -33,7 +33,7 @@ _ROUTER = f"model.layers.{_LAYER}.block_sparse_moe.gate.weight"
 
 # --- arrays ---------------------------------------------------------------------------------------
 def test_choices_are_kept_where_a_program_leaves_out_columns_of_padding() -> None:
-    rows = trials._Rows()
+    rows = package_runner._Rows()
     rows.begin(0, 0)
     positions = np.array([[0, 1, 2, -1, -1]])
     left, whole = np.arange(6).reshape(3, 2), np.arange(10).reshape(5, 2)

@@ -22,7 +22,8 @@ from fixtures_builds import TIMEOUT, Models, Probed, command, files_below, kept
 from package_builder import overwrite
 from transformers import CONFIG_MAPPING
 
-from qeff_zoo import arguments, cli, pipeline, registry, scaffold
+from qeff_zoo import cli, pipeline, registry, scaffold
+from qeff_zoo.cli import arguments
 from qeff_zoo.errors import ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.validation import ladder as validation

@@ -21,11 +21,11 @@ from toy_decoder import ToyDecoder
 import qeff_zoo
 from qeff_zoo.errors import ExportError
 from qeff_zoo.export import exporter
+from qeff_zoo.graph.states import states_of
 from qeff_zoo.package.description import describe
 from qeff_zoo.recipe import Shape
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.sizes import DecoderSizes
-from qeff_zoo.states import states_of
 from qeff_zoo.tasks import compute_contexts, text_generation
 
 SEEN = "comp_ctx_lengths"

@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 from transformers import AutoModel
 
 import qeff_zoo
-from qeff_zoo.checkpoint import open_checkpoint
-from qeff_zoo.choices import Request
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import CheckpointError, PlanError, UnsupportedModelError
-from qeff_zoo.plan import NO_WEIGHTS, resolve
+from qeff_zoo.plan.request import Request
+from qeff_zoo.plan.resolve import NO_WEIGHTS, resolve
 from qeff_zoo.runtime import EmbeddingSession, open_session
 
 KINDS = ["Transformer", "Pooling", "Dense", "Dense", "Normalize"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from qeff_zoo import doctor
-from qeff_zoo.doctor import Finding, examine
+from qeff_zoo.cli import doctor
+from qeff_zoo.cli.doctor import Finding, examine
 
 NAMES = [
     *("python", "qeff-zoo", "core packages", "extra run", "extra build", "processor", "memory"),
@@ -194,6 +194,6 @@ def test_qnn_sdk(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_imports_are_light() -> None:
     heavy = ("torch", "transformers", "numpy", "onnx", "onnxruntime", "huggingface_hub")
-    examined = "import sys; from qeff_zoo.doctor import examine; examine()"
+    examined = "import sys; from qeff_zoo.cli.doctor import examine; examine()"
     code = f"{examined}; sys.exit(any(name in sys.modules for name in {heavy}))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -20,7 +20,8 @@ from speculators import Made, opened
 
 import qeff_zoo
 from qeff_zoo import cli
-from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.checkpoint.draft_heads import mtp, with_speculator
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import PlanError, SpeculatorError, ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import TextGenerationSession
@@ -29,11 +30,10 @@ from qeff_zoo.runtime.sessions import open_heads
 from qeff_zoo.runtime.speculation.assistant import Assistant, AssistantDrafter
 from qeff_zoo.runtime.speculation.costs import Costs
 from qeff_zoo.runtime.speculation.layer import Layer, LayerDrafter
-from qeff_zoo.speculators import mtp, with_speculator
 from qeff_zoo.validation.ladder import shown
-from qeff_zoo.validation.reference_heads import attach
-from qeff_zoo.validation.reference_subjects import answers_of
-from qeff_zoo.validation.trials import try_package
+from qeff_zoo.validation.package_runner import try_package
+from qeff_zoo.validation.reference.heads import attach
+from qeff_zoo.validation.reference.subjects import answers_of
 
 FREE = Costs(seconds={1: 1.0, 2: 1.0}, together={2: 1e9})
 #: Of MTP one that goes on before its last norm, one with a window, one of a model with windows; see CONTRIBUTING.md.

@@ -13,7 +13,7 @@ from parity import Array, Subject
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
 from qeff_zoo import tasks
-from qeff_zoo.transforms.modules import give, rebound
+from qeff_zoo.export.transforms.modules import give, rebound
 
 # --- feature extraction --------------------------------------------------------------------------
 

@@ -10,9 +10,9 @@ import onnxruntime
 import parity
 import pytest
 
-from qeff_zoo import semantic
-from qeff_zoo.passes import experts as experts_pass
-from qeff_zoo.semantic import domains
+from qeff_zoo.graph import semantic
+from qeff_zoo.graph.passes import experts as experts_pass
+from qeff_zoo.graph.semantic import domains
 from qeff_zoo.targets.ort import experts, routing
 from qeff_zoo.weights.expressions import sources_of
 

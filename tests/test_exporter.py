@@ -22,11 +22,11 @@ from transformers import AutoModelForCausalLM
 from qeff_zoo import tasks
 from qeff_zoo.errors import CheckpointError, ExportError
 from qeff_zoo.export import exporter, folding, loader
+from qeff_zoo.graph import external_data
+from qeff_zoo.graph.external_data import is_placeholder
+from qeff_zoo.graph.semantic.domains import SEMANTIC
+from qeff_zoo.graph.states import State, states_of
 from qeff_zoo.registry import find_recipe
-from qeff_zoo.semantic.domains import SEMANTIC
-from qeff_zoo.states import State, states_of
-from qeff_zoo.weights import external_data
-from qeff_zoo.weights.external_data import is_placeholder
 
 EMBEDDING: Variant = (("pooling", "mean"), ("normalize", True))
 #: One of each: subject, variant.
@@ -320,7 +320,7 @@ import json, sys
 from qeff_zoo.export import exporter
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.weights import external_data
-from qeff_zoo.weights.external_data import is_placeholder
+from qeff_zoo.graph.external_data import is_placeholder
 
 config = {
     "model_type": "llama", "hidden_size": 16384, "intermediate_size": 53248, "vocab_size": 128256,

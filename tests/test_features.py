@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from qeff_zoo import arguments, auto
+from qeff_zoo import qefficient
+from qeff_zoo.cli import arguments
 
 ROOT = Path(__file__).parent.parent
 TABLE = json.loads((ROOT / "docs" / "features.json").read_bytes())
@@ -28,7 +29,7 @@ def exists(name: str) -> bool:
     if "/" in name:
         return (ROOT / name).exists()
     module, _, last = name.rpartition(".")
-    return hasattr(importlib.import_module(module or "qeff_zoo.auto"), last)
+    return hasattr(importlib.import_module(module or "qeff_zoo.qefficient"), last)
 
 
 def understood(line: str) -> bool:
@@ -51,7 +52,7 @@ def options_of(program: str, first: str) -> frozenset[str]:
         parser = runpy.run_path(str(ROOT / first))["_parser"]()
     else:
         name = program.removeprefix("qeff-cloud-")
-        module = importlib.import_module(f"qeff_zoo.cloud.{name}")
+        module = importlib.import_module(f"qeff_zoo.qefficient.cloud.{name}")
         if not hasattr(module, "_parser"):
             return frozenset()
         parser = module._parser()
@@ -80,7 +81,7 @@ def test_what_a_row_says_exists(feature: dict[str, Any]) -> None:
 def test_everything_has_a_row() -> None:
     said = json.dumps(FEATURES)
     answers = {"CloudAI100ExecInfo", "PerfMetrics"}
-    for name in {*auto.__all__} - answers:
+    for name in {*qefficient.__all__} - answers:
         assert f'"{name}"' in said, f"{name} is in no row of docs/features.json."
     commands = [
         path.stem

@@ -20,12 +20,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import qeff_zoo
 from qeff_zoo import cli
-from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import PlanError, TrainingError, UnsupportedModelError
 from qeff_zoo.finetuning import models, rows
 from qeff_zoo.finetuning.config import Config
+from qeff_zoo.finetuning.config_files import as_yaml, read
 from qeff_zoo.finetuning.finetune import Finetuned, finetune
-from qeff_zoo.finetuning.reading import as_yaml, read
 from qeff_zoo.finetuning.run_folder import RunFolder
 from qeff_zoo.finetuning.tokens import Reader
 

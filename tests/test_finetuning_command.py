@@ -11,9 +11,9 @@ from peft import PeftModel
 from runnable_package import checkpoint
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from qeff_zoo.cloud import finetune as command
 from qeff_zoo.finetuning import finetune as work
 from qeff_zoo.finetuning.config import Config
+from qeff_zoo.qefficient.cloud import finetune as command
 
 ROOT = Path(__file__).parent.parent
 LLAMA = str(ROOT / "examples" / "tiny-llama")

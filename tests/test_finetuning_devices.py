@@ -18,7 +18,7 @@ from torch.testing import assert_close
 from qeff_zoo.errors import TrainingError
 from qeff_zoo.finetuning import devices
 from qeff_zoo.finetuning.config import Config
-from qeff_zoo.finetuning.reading import as_yaml
+from qeff_zoo.finetuning.config_files import as_yaml
 from qeff_zoo.finetuning.run_folder import RunFolder
 
 pytestmark = pytest.mark.xdist_group("finetuning")

@@ -17,10 +17,10 @@ from parity import Subject
 
 from qeff_zoo.export import exporter, folding
 from qeff_zoo.export.layers import RepeatedLayers
+from qeff_zoo.graph import external_data
+from qeff_zoo.graph.semantic.domains import SEMANTIC
 from qeff_zoo.registry import find_recipe
-from qeff_zoo.semantic.domains import SEMANTIC
 from qeff_zoo.tasks import find
-from qeff_zoo.weights import external_data
 
 #: Deeper than the tiny configs, so that most layers are extended: by name, changes and traced layers.
 DEEP: dict[str, tuple[str, dict[str, Any]]] = {

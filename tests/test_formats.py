@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from quantized import GENUINE, GOLDENS, MATRIX, Array, bfloat16, pack, spread, stored
 from safetensors.numpy import load_file
 
-from qeff_zoo import formats
-from qeff_zoo.checkpoint import open_checkpoint
-from qeff_zoo.formats.encoded import Encodings
+from qeff_zoo.checkpoint import formats
+from qeff_zoo.checkpoint.formats.encoded import Encodings
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.weights.expressions import rows
 
 CASES = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

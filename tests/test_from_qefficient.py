@@ -28,14 +28,14 @@ from test_qaic_build import compiler
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 import qeff_zoo
-from qeff_zoo import auto, pipeline
-from qeff_zoo.auto import translation
-from qeff_zoo.auto.execution import prompts_of
-from qeff_zoo.auto.sampler import samplings
-from qeff_zoo.choices import CHOICES, Request
-from qeff_zoo.cloud import flags
+from qeff_zoo import pipeline, qefficient
 from qeff_zoo.errors import CompileError, GenerationError, PlanError, ZooError
 from qeff_zoo.package import Package
+from qeff_zoo.plan.request import CHOICES, Request
+from qeff_zoo.qefficient import translation
+from qeff_zoo.qefficient.cloud import flags
+from qeff_zoo.qefficient.execution import prompts_of
+from qeff_zoo.qefficient.sampler import samplings
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import Grammar, Sampling
 from qeff_zoo.targets.qaic import sdk
@@ -102,8 +102,8 @@ def workplace(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture
-def llama(workplace: Path) -> auto.QEFFAutoModelForCausalLM:
-    return auto.QEFFAutoModelForCausalLM.from_pretrained("gpt2")
+def llama(workplace: Path) -> qefficient.QEFFAutoModelForCausalLM:
+    return qefficient.QEFFAutoModelForCausalLM.from_pretrained("gpt2")
 
 
 def adapter(folder: Path, base: str, seed: int) -> None:
@@ -128,7 +128,7 @@ def compiled(model: Any, **choices: Any) -> Path:
 
 def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     """Run `qeff-cloud-…` in this process."""
-    module = importlib.import_module(f"qeff_zoo.cloud.{argv[0]}")
+    module = importlib.import_module(f"qeff_zoo.qefficient.cloud.{argv[0]}")
     capsys.readouterr()
     code = module.main(argv[1:])
     return (code, *capsys.readouterr())
@@ -180,7 +180,7 @@ def test_the_commands_of_the_guide_run(
     for line in COMMANDS:
         words = shlex.split(line.replace("ONNX_PATH", printed.strip()))
         assert words[:3] == ["$", "python", "-m"]
-        name = words[3].removeprefix("qeff_zoo.cloud.")
+        name = words[3].removeprefix("qeff_zoo.qefficient.cloud.")
         code, printed, said = run([name, *words[4:]], capsys)
         assert (code, "Something went wrong" in said) == (0, False), (line, said)
         if name in ("infer", "execute"):
@@ -193,7 +193,7 @@ def test_the_commands_of_the_guide_run(
 
 
 def test_the_guide_names_every_class_and_function() -> None:
-    for name in auto.__all__:
+    for name in qefficient.__all__:
         assert name in GUIDE or name in ("CloudAI100ExecInfo", "PerfMetrics", "transform")
 
 
@@ -232,7 +232,7 @@ def test_the_examples_run(
 # --- answers -----------------------------------------------------------------------------------
 
 
-def test_answers_are_those_of_hugging_face(llama: auto.QEFFAutoModelForCausalLM) -> None:
+def test_answers_are_those_of_hugging_face(llama: qefficient.QEFFAutoModelForCausalLM) -> None:
     compiled(llama, **TINY, num_cores=16)
     tokenizer = AutoTokenizer.from_pretrained("gpt2")
     hf = AutoModelForCausalLM.from_pretrained("gpt2", dtype=torch.float32)
@@ -250,7 +250,7 @@ def test_answers_are_those_of_hugging_face(llama: auto.QEFFAutoModelForCausalLM)
 
 
 def test_parameters_of_the_sampler_are_those_of_each_prompt(
-    llama: auto.QEFFAutoModelForCausalLM,
+    llama: qefficient.QEFFAutoModelForCausalLM,
 ) -> None:
     random = np.random.default_rng(0).random((2, 8))
     given = {
@@ -314,7 +314,9 @@ def test_compute_contexts_are_chosen_where_none_are_given(
     workplace: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = auto.QEFFAutoModelForCausalLM.from_pretrained("gpt2", qaic_config={"ccl_enabled": True})
+    model = qefficient.QEFFAutoModelForCausalLM.from_pretrained(
+        "gpt2", qaic_config={"ccl_enabled": True}
+    )
     asked: dict[str, Any] = {}
     monkeypatch.setattr(model, "_compile", lambda _target, _folder, given: asked.update(given))
     model.compile(ctx_len=ctx_len)
@@ -325,7 +327,7 @@ def test_compute_contexts_are_chosen_where_none_are_given(
 
 def test_a_sampler_is_for_a_card(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"include_sampler": True, "return_pdfs": True, "max_top_k_ids": 64}
-    model = auto.QEFFAutoModelForCausalLM.from_pretrained("gpt2", qaic_config=config)
+    model = qefficient.QEFFAutoModelForCausalLM.from_pretrained("gpt2", qaic_config=config)
     with pytest.raises(PlanError, match=r"'ort' knows no return_pdfs=True\. Leave it out"):
         model.compile(target="ort")
     asked: list[Request] = []
@@ -336,7 +338,7 @@ def test_a_sampler_is_for_a_card(workplace: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_any_number_of_prompts_is_answered(
-    llama: auto.QEFFAutoModelForCausalLM, capsys: pytest.CaptureFixture[str]
+    llama: qefficient.QEFFAutoModelForCausalLM, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compiled(llama, **TINY)
     prompts = ["class socket.", "import os", "def f("]
@@ -352,7 +354,7 @@ def test_any_number_of_prompts_is_answered(
     assert capsys.readouterr().out == "".join(shown)
 
 
-def test_a_package_is_that_of_build(llama: auto.QEFFAutoModelForCausalLM) -> None:
+def test_a_package_is_that_of_build(llama: qefficient.QEFFAutoModelForCausalLM) -> None:
     path = compiled(llama, **TINY, num_cores=14, mxfp6=True)
     request = {"ctx_len": 128, "prefill_seq_len": 32, "batch_size": 1}
     assert qeff_zoo.build("gpt2", **request).path == path
@@ -373,7 +375,7 @@ def test_embeddings_are_those_of_the_session(workplace: Path) -> None:
     with pytest.raises(GenerationError, match="expected input_ids"):
         model.generate({"text": "a dog"})
     with pytest.raises(GenerationError, match="expected 'text-generation'"):
-        auto.cloud_ai_100_exec_kv(None, package, ["a dog"])
+        qefficient.cloud_ai_100_exec_kv(None, package, ["a dog"])
 
 
 def test_logits_of_a_pair_are_those_of_hugging_face(workplace: Path) -> None:
@@ -385,23 +387,23 @@ def test_logits_of_a_pair_are_those_of_hugging_face(workplace: Path) -> None:
     np.testing.assert_allclose(model.generate(inputs)["logits"], expected, atol=1e-5)
 
 
-def test_an_export_is_made_once(llama: auto.QEFFAutoModelForCausalLM, tmp_path: Path) -> None:
+def test_an_export_is_made_once(llama: qefficient.QEFFAutoModelForCausalLM, tmp_path: Path) -> None:
     path = Path(llama.export(tmp_path / "graph"))
     written = path.stat().st_mtime_ns
     assert (Path(llama.export(tmp_path / "graph")), path.stat().st_mtime_ns) == (path, written)
-    other = auto.QEFFAutoModelForCausalLM.from_pretrained("gpt2", continuous_batching=True)
+    other = qefficient.QEFFAutoModelForCausalLM.from_pretrained("gpt2", continuous_batching=True)
     with pytest.raises(ZooError, match="is there already"):
         other.export(tmp_path / "graph")
 
 
 def test_only_a_graph_of_ours_is_compiled(
-    llama: auto.QEFFAutoModelForCausalLM, tmp_path: Path
+    llama: qefficient.QEFFAutoModelForCausalLM, tmp_path: Path
 ) -> None:
     path = Path(llama.export(tmp_path / "graph"))
     path.write_bytes(path.read_bytes() + b"\0")
     for foreign in (path, tmp_path / "absent.onnx"):
         with pytest.raises(CompileError, match="Export the model again"):
-            auto.compile(foreign, tmp_path / "qpc", num_cores=16)
+            qefficient.compile(foreign, tmp_path / "qpc", num_cores=16)
 
 
 def of_qefficient(path: Path, *, rows: str = "batch_size", logits: bool = False) -> Path:
@@ -455,7 +457,7 @@ def test_a_graph_of_qefficients_is_compiled_as_it_is(
         "device_group": [0, 1],
     }
     with pytest.warns(UserWarning, match="There is no Cloud AI SDK here"):
-        assert auto.compile(graph, qpc, **sizes) == str(qpc)
+        assert qefficient.compile(graph, qpc, **sizes) == str(qpc)
     assert json.loads((qpc / "specializations.json").read_text())["specializations"] == [
         {"name": "Prefill", "symbols": {"batch_size": "2", "seq_len": "16", "ctx_len": "64"}},
         {"name": "Decode", "symbols": {"batch_size": "2", "seq_len": "1", "ctx_len": "64"}},
@@ -464,12 +466,12 @@ def test_a_graph_of_qefficients_is_compiled_as_it_is(
     assert f"-m={graph} -retained-state -convert-to-fp16 -aic-num-cores=14" in script
 
     monkeypatch.setenv(sdk.COMPILER_VARIABLE, str(compiler(tmp_path / "sdk")))
-    made = auto.compile(graph, qpc, **sizes)
+    made = qefficient.compile(graph, qpc, **sizes)
     program = Path(made, "programqpc.bin")
     assert made == str(qpc / "qpcs")
     assert program.read_bytes().startswith(b"NO QPC")
     written = program.stat().st_mtime_ns
-    assert auto.compile(graph, qpc, **sizes) == made
+    assert qefficient.compile(graph, qpc, **sizes) == made
     assert program.stat().st_mtime_ns == written
     for other in (
         {"ctx_len": 128},
@@ -477,10 +479,10 @@ def test_a_graph_of_qefficients_is_compiled_as_it_is(
         {"num_cores": 16},
     ):  # what is a file, and what is a flag
         with pytest.raises(CompileError, match="holds something else"):
-            auto.compile(graph, qpc, **{**sizes, **other})
+            qefficient.compile(graph, qpc, **{**sizes, **other})
     (program.parent / "compiled.json").write_text("{}")
     with pytest.raises(CompileError, match="was not compiled from what lies beside it"):
-        auto.compile(graph, qpc, **sizes)
+        qefficient.compile(graph, qpc, **sizes)
 
     moved = graph.rename(tmp_path / "model.onnx")
     words = ["--onnx-path", str(moved), "--qpc_path", str(tmp_path / "other"), "--mxfp6"]
@@ -513,7 +515,7 @@ def test_what_a_graph_of_qefficients_cannot_be_is_refused(
 ) -> None:
     graph = of_qefficient(tmp_path / "model.onnx")
     with pytest.raises((CompileError, PlanError), match=problem):
-        auto.compile(graph, tmp_path / "qpc", **{"num_cores": 16, **choices})
+        qefficient.compile(graph, tmp_path / "qpc", **{"num_cores": 16, **choices})
     assert not (tmp_path / "qpc").exists()
 
 
@@ -521,7 +523,7 @@ def test_slots_and_drafts_of_qefficients_graphs(tmp_path: Path) -> None:
     graph = of_qefficient(tmp_path / "model.onnx", rows="full_batch_size", logits=True)
     sizes = {"full_batch_size": 4, "num_speculative_tokens": 3, "ctx_len": 64}
     with pytest.warns(UserWarning, match="There is no Cloud AI SDK here"):
-        auto.compile(graph, tmp_path / "qpc", **sizes)
+        qefficient.compile(graph, tmp_path / "qpc", **sizes)
     same = {"ctx_len": "64", "full_batch_size": "4"}
     assert json.loads((tmp_path / "qpc" / "specializations.json").read_text()) == {
         "specializations": [
@@ -530,14 +532,14 @@ def test_slots_and_drafts_of_qefficients_graphs(tmp_path: Path) -> None:
         ]
     }  # fmt: skip
     with pytest.raises(PlanError, match="expected one number"):
-        auto.compile(graph, tmp_path / "other", **{**sizes, "num_speculative_tokens": [3, 5]})
+        qefficient.compile(graph, tmp_path / "other", **{**sizes, "num_speculative_tokens": [3, 5]})
 
 
 def test_nothing_else_is_taken_for_a_graph_of_qefficients(tmp_path: Path) -> None:
     for name, content in (("empty.onnx", b""), ("other.onnx", b"\x08\x0aother")):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(CompileError, match="json beside it says"):
-            auto.compile(tmp_path / name, tmp_path / "qpc", num_cores=16)
+            qefficient.compile(tmp_path / name, tmp_path / "qpc", num_cores=16)
     assert not (tmp_path / "qpc").exists()
 
 
@@ -547,7 +549,7 @@ def test_nothing_else_is_taken_for_a_graph_of_qefficients(tmp_path: Path) -> Non
 def test_without_an_sdk_a_folder_is_left_and_with_one_a_package(
     models: Models, workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = auto.QEFFAutoModelForCausalLM.from_pretrained(models.llama)
+    model = qefficient.QEFFAutoModelForCausalLM.from_pretrained(models.llama)
     choices = {
         "target": "qaic", "prefill_seq_len": 16, "ctx_len": 64, "device_group": [0, 1], "mxfp6": True,
         "time_passes": True, "stats_level": "10",
@@ -572,7 +574,7 @@ def test_without_an_sdk_a_folder_is_left_and_with_one_a_package(
 
 
 def test_what_qnn_is_told(
-    llama: auto.QEFFAutoModelForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    llama: qefficient.QEFFAutoModelForCausalLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = {}
     monkeypatch.setattr(pipeline, "prepare", lambda *_, request, **__: asked.update(vars(request)))
@@ -594,7 +596,7 @@ def test_what_qnn_is_told(
     assert {**asked, **wanted, "mxint8_kv_cache": True, "ctx_len": 128} == asked
 
 
-def test_what_only_a_card_knows_is_named(llama: auto.QEFFAutoModelForCausalLM) -> None:
+def test_what_only_a_card_knows_is_named(llama: qefficient.QEFFAutoModelForCausalLM) -> None:
     with pytest.warns(UserWarning, match="There is no Cloud AI SDK") as caught:
         llama.compile(**TINY, num_cores=14, mos=2, device_group=[0, 1], io_encrypt="yes")
     (said,) = [str(one.message) for one in caught]
@@ -625,7 +627,7 @@ def test_prefill_only_has_three_values() -> None:
         ({"full_batch_size": 4}, "without continuous batching"),
         ({"specializations": []}, "Use prefill_seq_len, ctx_len and batch_size"),
         ({"mdp_load_partition_config": "f.json"}, "Use num_devices and mdp_num_partitions"),
-        ({"onnx_path": "m.onnx"}, "Use qeff_zoo.auto.compile"),
+        ({"onnx_path": "m.onnx"}, "Use qeff_zoo.qefficient.compile"),
         ({"artifacts": True, "target": "ort"}, "expected one of a card"),
         ({"prefil_seq_len": 8}, "Did you mean 'prefill_seq_len'?"),
         ({"num_cores": "many"}, "expected a whole number"),
@@ -639,7 +641,7 @@ def test_prefill_only_has_three_values() -> None:
     ],
 )  # fmt: skip
 def test_compile_refuses_by_name(
-    choices: dict[str, Any], problem: str, llama: auto.QEFFAutoModelForCausalLM
+    choices: dict[str, Any], problem: str, llama: qefficient.QEFFAutoModelForCausalLM
 ) -> None:
     with pytest.raises(PlanError, match=re.escape(problem)):
         llama.compile(**choices)
@@ -659,10 +661,10 @@ def test_from_pretrained_refuses_by_name(
     arguments: dict[str, Any], problem: str, workplace: Path
 ) -> None:
     with pytest.raises(PlanError, match=re.escape(problem)):
-        auto.QEFFAutoModelForCausalLM.from_pretrained("gpt2", **arguments)
+        qefficient.QEFFAutoModelForCausalLM.from_pretrained("gpt2", **arguments)
 
 
-def test_other_refusals(llama: auto.QEFFAutoModelForCausalLM) -> None:
+def test_other_refusals(llama: qefficient.QEFFAutoModelForCausalLM) -> None:
     with pytest.raises(GenerationError, match="Call `compile` before `generate`"):
         llama.generate(prompts=["a"])
     with pytest.raises(PlanError, match="is 'text-classification', and the model was loaded for"):
@@ -672,21 +674,21 @@ def test_other_refusals(llama: auto.QEFFAutoModelForCausalLM) -> None:
     with pytest.raises(PlanError, match="kv_cache_prefix is 'abc'"):
         llama.export(kv_cache_prefix="abc")
     with pytest.raises(PlanError, match="Save it, and load the folder"):
-        auto.transform(torch.nn.Linear(1, 1))
+        qefficient.transform(torch.nn.Linear(1, 1))
     with pytest.raises(PlanError, match="Call save_pretrained"):
-        auto.QEFFAutoModelForCausalLM.from_pretrained(torch.nn.Linear(1, 1))
+        qefficient.QEFFAutoModelForCausalLM.from_pretrained(torch.nn.Linear(1, 1))
     with pytest.raises(PlanError, match="Call save_pretrained"):
-        auto.QEFFAutoModelForCausalLM(torch.nn.Linear(1, 1))
+        qefficient.QEFFAutoModelForCausalLM(torch.nn.Linear(1, 1))
     with pytest.raises(PlanError, match="'lasttoken'"):
-        auto.QEFFAutoModel.from_pretrained(ENCODER, pooling="avg")
-    batched = auto.QEFFAutoModelForCausalLM.from_pretrained("gpt2", continuous_batching=True)
+        qefficient.QEFFAutoModel.from_pretrained(ENCODER, pooling="avg")
+    batched = qefficient.QEFFAutoModelForCausalLM.from_pretrained("gpt2", continuous_batching=True)
     with pytest.raises(PlanError, match="full_batch_size is not given"):
         batched.compile()
     for said in ({"is_tlm": True}, {"qaic_config": {"speculative_model_type": "target"}}):
-        checks = auto.QEFFAutoModelForCausalLM.from_pretrained("gpt2", **said)
+        checks = qefficient.QEFFAutoModelForCausalLM.from_pretrained("gpt2", **said)
         with pytest.raises(PlanError, match="expected how many a call checks"):
             checks.compile()
-    assert auto.transform(llama) is llama
+    assert qefficient.transform(llama) is llama
 
 
 @pytest.mark.parametrize(
@@ -728,7 +730,7 @@ def test_prompts_are_required(
 
 
 def options_of(name: str) -> dict[str, Any]:
-    module = importlib.import_module(f"qeff_zoo.cloud.{name}")
+    module = importlib.import_module(f"qeff_zoo.qefficient.cloud.{name}")
     return {flag: action for action in module._parser()._actions for flag in action.option_strings}
 
 
@@ -832,7 +834,9 @@ def test_the_hub_is_told_before_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("HF_HUB_CACHE", "HF_TOKEN"):
         monkeypatch.setenv(name, "before")
     words = ["--model_name", "org/name", "--cache-dir", "/there", "--local_model_dir", "here"]
-    arguments = importlib.import_module("qeff_zoo.cloud.export")._parser().parse_args(words)
+    arguments = (
+        importlib.import_module("qeff_zoo.qefficient.cloud.export")._parser().parse_args(words)
+    )
     assert flags.say_where(arguments) == "here"
     assert (os.environ["HF_HUB_CACHE"], os.environ["HF_TOKEN"]) == ("/there", "before")
 
@@ -848,7 +852,7 @@ def test_help_and_import_are_light(name: str) -> None:
     program = f"""
 import sys
 import qeff_zoo
-from qeff_zoo.cloud import {name}
+from qeff_zoo.qefficient.cloud import {name}
 try:
     {name}.main(["--help"])
 except SystemExit as stop:
@@ -871,14 +875,14 @@ def test_the_scripts_are_declared() -> None:
     tomllib = pytest.importorskip("tomllib", reason="the standard library reads TOML from 3.11 on")
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     for name in CLOUD:
-        assert declared[f"qeff-cloud-{name}"] == f"qeff_zoo.cloud.{name}:main"
+        assert declared[f"qeff-cloud-{name}"] == f"qeff_zoo.qefficient.cloud.{name}:main"
 
 
 def test_to_execute_takes_neither_torch_nor_transformers(workplace: Path) -> None:
     package = qeff_zoo.build("gpt2", ctx_len=128, prefill_seq_len=32, batch_size=1)
     program = f"""
 import sys
-from qeff_zoo.cloud import execute
+from qeff_zoo.qefficient.cloud import execute
 code = execute.main(["--qpc_path", {str(package.path)!r}, "--prompt", "a", "--generation_len", "2"])
 sys.exit(code or bool({{"torch", "transformers", "onnx", "onnx_ir"}} & {{*sys.modules}}))
 """
@@ -894,7 +898,7 @@ sys.exit(code or bool({{"torch", "transformers", "onnx", "onnx_ir"}} & {{*sys.mo
 
 def test_as_a_module(workplace: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "qeff_zoo.cloud.finetune"],
+        [sys.executable, "-m", "qeff_zoo.qefficient.cloud.finetune"],
         capture_output=True, text=True, timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")

@@ -17,9 +17,9 @@ from sentencepiece import sentencepiece_model_pb2
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
+from qeff_zoo.checkpoint.formats.gguf_tokenizer import tokenizer_of
+from qeff_zoo.checkpoint.formats.gguf_vocabulary import known
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
-from qeff_zoo.formats.gguf_tokenizer import tokenizer_of
-from qeff_zoo.formats.gguf_vocabulary import known
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 PROSE = [

@@ -17,11 +17,11 @@ from transformers import (
     UMT5ForConditionalGeneration,
 )
 
-from qeff_zoo.checkpoint import open_checkpoint
-from qeff_zoo.choices import Request
-from qeff_zoo.plan import NO_WEIGHTS, resolve
+from qeff_zoo.checkpoint.opening import open_checkpoint
+from qeff_zoo.plan.request import Request
+from qeff_zoo.plan.resolve import NO_WEIGHTS, resolve
 from qeff_zoo.tasks import FEATURE_EXTRACTION
-from qeff_zoo.validation.reference_loading import load_model
+from qeff_zoo.validation.reference.loading import load_model
 from qeff_zoo.weights.expressions import rows
 
 KINDS = ("t5", "umt5")

@@ -19,10 +19,10 @@ from toy_decoder import ToyProgram
 
 from qeff_zoo.errors import HandoffError
 from qeff_zoo.package import Package
-from qeff_zoo.runtime import Engine, Sampling, TextGenerationSession, handoff, wire
+from qeff_zoo.runtime import Engine, Sampling, TextGenerationSession, disaggregated, wire
 from qeff_zoo.runtime.adapters import Loaded
 from qeff_zoo.runtime.admission import greeting
-from qeff_zoo.runtime.handoff import Prefills, PrefillServer
+from qeff_zoo.runtime.disaggregated import Prefills, PrefillServer
 from qeff_zoo.targets.ort.session import OrtProgram
 
 SYMBOLS = {"batch_size": "2", "ctx_len": str(parity.CTX_LEN)}
@@ -69,7 +69,7 @@ def test_what_is_handed_over_goes_on_alike(
     name: str, shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not shared:
-        monkeypatch.setattr(handoff, "_SHARED", tmp_path / "nowhere")
+        monkeypatch.setattr(disaggregated, "_SHARED", tmp_path / "nowhere")
     first, second = two_of(name, tmp_path / "package")
     prompts = [[n % 11 + 1 for n in range(3, 3 + length)] for length in (21, 3, 14)]
     requests = [
@@ -130,7 +130,9 @@ def broken(listener: socket.socket, terms: dict[str, str]) -> None:
     with client:
         for _ in ("greeting", "prompt"):
             wire.receive(client)
-        wire.send(client, {"version": handoff._VERSION, "terms": terms}, [np.zeros(5, np.float32)])
+        wire.send(
+            client, {"version": disaggregated._VERSION, "terms": terms}, [np.zeros(5, np.float32)]
+        )
 
 
 def test_a_hand_over_that_is_cut_is_an_error_and_the_request_survives(tmp_path: Path) -> None:
@@ -139,14 +141,14 @@ def test_a_hand_over_that_is_cut_is_an_error_and_the_request_survives(tmp_path: 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         prefills = Prefills(session, [address])
-        cut = threading.Thread(target=broken, args=(listener, handoff.terms_of(session)))
+        cut = threading.Thread(target=broken, args=(listener, disaggregated.terms_of(session)))
         cut.start()
         with pytest.raises(
             HandoffError, match=r"broke off: \d+ bytes are missing; expected .* 4 tokens"
         ):
             prefills.run([1, 2, 3, 4])
         cut.join()
-        again = threading.Thread(target=broken, args=(listener, handoff.terms_of(session)))
+        again = threading.Thread(target=broken, args=(listener, disaggregated.terms_of(session)))
         again.start()
         with Engine(session, prefills=prefills) as engine:
             assert (
@@ -224,8 +226,8 @@ def test_a_prompt_that_cannot_be_run_is_refused_by_the_server(prompt: Any, tmp_p
         host, _, port = address.rpartition(":")
         with socket.create_connection((host, int(port))) as client:
             asked = {
-                "version": handoff._VERSION,
-                "terms": handoff.terms_of(second),
+                "version": disaggregated._VERSION,
+                "terms": disaggregated.terms_of(second),
                 "prompt": prompt,
             }
             wire.send(client, greeting(None))

@@ -21,16 +21,16 @@ from transformers import AutoModelForCausalLM
 
 import qeff_zoo
 from qeff_zoo import cli
-from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.checkpoint.draft_heads import with_speculator
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import GenerationError, PlanError, SpeculatorError, ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Sampling
 from qeff_zoo.runtime.sessions import open_heads
 from qeff_zoo.runtime.speculation.heads import Heads
 from qeff_zoo.runtime.speculation.opening import speculation_of
-from qeff_zoo.speculators import with_speculator
 from qeff_zoo.validation.ladder import validate
-from qeff_zoo.validation.reference_heads import attach
+from qeff_zoo.validation.reference.heads import attach
 
 COUNT = 3
 

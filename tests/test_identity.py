@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from package_builder import SPEC
 
-from qeff_zoo.identity import (
+from qeff_zoo.package.identity import (
     arch_digest,
     build_key,
     canonical,
@@ -246,7 +246,7 @@ def test_number_of_labels_counts_and_their_names_do_not() -> None:
 
 
 def test_import_is_light() -> None:
-    code = "import sys, qeff_zoo.identity; print([m for m in sys.modules if '.' not in m])"
+    code = "import sys, qeff_zoo.package.identity; print([m for m in sys.modules if '.' not in m])"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )

@@ -16,20 +16,15 @@ from PIL import Image
 
 import qeff_zoo
 from qeff_zoo import cli, registry, tasks
-from qeff_zoo.choices import Request
-from qeff_zoo.errors import (
-    ExportError,
-    GenerationError,
-    MediaError,
-    PlanError,
-)
+from qeff_zoo.errors import ExportError, GenerationError, MediaError, PlanError
 from qeff_zoo.package import Package
 from qeff_zoo.pipeline import build
+from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.runtime import ImageClassificationSession, ImageEmbeddingSession, open_session
 from qeff_zoo.store import Store
-from qeff_zoo.tasks.seeing import Embed
-from qeff_zoo.validation import drawings, tiny_models
+from qeff_zoo.tasks.image_tracing import Embed
+from qeff_zoo.validation import sample_images, tiny_models
 
 IMAGE_RECIPES = [one for one in registry.list_recipes() if tasks.find(one.task).role == "vision"]
 #: Graphs that are compared in any case: attention and convolutions, with a head and without. `validate MODEL_TYPE`
@@ -70,7 +65,7 @@ class Built:
         self.store = Store(folder / "store")
         self.package = self.build()
         self.pictures = [
-            Image.fromarray(drawings.draw(number, *size))
+            Image.fromarray(sample_images.draw(number, *size))
             for number, size in enumerate([(61, 93), (40, 40), (120, 37), (5, 5), (64, 70)])
         ]
 
@@ -290,7 +285,7 @@ def test_what_cannot_be_built_says_why(
 
 
 def test_drawings_are_always_the_same() -> None:
-    first, again = (drawings.draw(3, 31, 20) for _ in range(2))
+    first, again = (sample_images.draw(3, 31, 20) for _ in range(2))
     assert first.shape == (20, 31, 3)
     assert np.array_equal(first, again)
-    assert not np.array_equal(first, drawings.draw(4, 31, 20))
+    assert not np.array_equal(first, sample_images.draw(4, 31, 20))

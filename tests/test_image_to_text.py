@@ -28,19 +28,20 @@ from test_text2text import SPANS, texts
 from tiny_checkpoint import plain_class
 
 import qeff_zoo
-from qeff_zoo import bench, bench_case, pipeline
-from qeff_zoo.choices import Request
+from qeff_zoo import bench, pipeline
+from qeff_zoo.bench import case as bench_case
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
+from qeff_zoo.package.prepared import adopt
 from qeff_zoo.pipeline import make_plan
-from qeff_zoo.prepared import adopt
+from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import Engine, Grammar, ImageToTextSession, open_session
-from qeff_zoo.runtime.writing_rules import WritingRules
+from qeff_zoo.runtime.logits_processors import WritingRules
 from qeff_zoo.store import Store
-from qeff_zoo.tasks import IMAGE_TO_TEXT, crossing, find
+from qeff_zoo.tasks import IMAGE_TO_TEXT, encoder_decoder_tracing, find
 from qeff_zoo.validation import tiny_models
-from qeff_zoo.validation.drawings import draw
+from qeff_zoo.validation.sample_images import draw
 
 __all__ = ["rt"]
 PAIRED = find_recipe("vision-encoder-decoder")
@@ -91,7 +92,9 @@ def subject(name: str) -> Subject:
 def given(of: Subject) -> dict[str, torch.Tensor]:
     """Return two pictures, and of a model that is asked about them two prompts, of which one is shorter."""
     size = (32, 24) if of.recipe.asked else None
-    found = {name: example for name, (example, _) in crossing._source(of.hf, size).items()}
+    found = {
+        name: example for name, (example, _) in encoder_decoder_tracing._source(of.hf, size).items()
+    }
     numbers = torch.Generator().manual_seed(3)
     found["pixel_values"] = torch.randn(found["pixel_values"].shape, generator=numbers)
     if of.recipe.asked:
@@ -114,9 +117,12 @@ def expected_of(of: Subject, model: Any, tokens: torch.Tensor) -> Array:
 def steps_of(of: Subject, tokens: torch.Tensor) -> Iterator[tuple[int, int, Array]]:
     """Read pictures once, and give rows their tokens; yield row, position and logits of each answer."""
     model = of.transformed
-    states = crossing.probe(model)
+    states = encoder_decoder_tracing.probe(model)
     read = given(of)
-    step, made = crossing.Step(model, states), crossing.Read(model)([*read.values()])
+    step, made = (
+        encoder_decoder_tracing.Step(model, states),
+        encoder_decoder_tracing.Read(model)([*read.values()]),
+    )
     more = [read["attention_mask"]] if of.recipe.asked else []
     sizes = {"ctx_len": 24, "batch_size": 2, "encoder_ctx_len": made[0].shape[2]}
     memory = {

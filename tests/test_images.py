@@ -21,17 +21,17 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import qeff_zoo
 from qeff_zoo import pipeline
-from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
-from qeff_zoo.cloud import execute, infer
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.media import fetching
 from qeff_zoo.package import Package
 from qeff_zoo.package.description import describe
+from qeff_zoo.plan.request import Request
+from qeff_zoo.qefficient.cloud import execute, infer
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-from qeff_zoo.runtime.insets import Encoded, Insets, arrange
+from qeff_zoo.runtime.multimodal_spans import Encoded, MultimodalSpans, arrange
 from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.prompts import chat_requests
@@ -504,7 +504,9 @@ def test_a_server_fetches_pictures_from_hosts_that_its_operator_named(
 # --- what needs no package ---------------------------------------------------------------------------------------
 
 
-def seen(tokens: list[int], *rows: int, whole: str = "", prompt: int | None = None) -> Insets:
+def seen(
+    tokens: list[int], *rows: int, whole: str = "", prompt: int | None = None
+) -> MultimodalSpans:
     pictures = [
         Encoded(digest=bytes([number]), features={"image_embeds": np.zeros((count, 2))})
         for number, count in enumerate(rows)

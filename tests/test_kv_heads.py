@@ -19,10 +19,10 @@ from transformers import AutoModelForCausalLM
 
 import qeff_zoo
 from qeff_zoo import pipeline
-from qeff_zoo.choices import Request
 from qeff_zoo.errors import PlanError, StoreError, UnsupportedModelError
 from qeff_zoo.export import loader
 from qeff_zoo.hub.index import package_path
+from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.weights import kv_heads
 from qeff_zoo.weights.bindings import Binding

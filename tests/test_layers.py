@@ -20,10 +20,10 @@ from transformers import LlamaConfig
 from qeff_zoo.errors import ExportError
 from qeff_zoo.export import exporter, folding, layers, loader
 from qeff_zoo.export.layers import WatchedIndex, plain
+from qeff_zoo.graph import external_data
 from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.registry import find_recipe
-from qeff_zoo.tasks import decoding, encoders
-from qeff_zoo.weights import external_data
+from qeff_zoo.tasks import decoder_tracing, encoders
 
 # --- kinds ---------------------------------------------------------------------------------------
 
@@ -34,7 +34,7 @@ def meta(name: str, **changes: Any) -> Any:
 
 
 def reduce(model: Any, **more: Any) -> Any:
-    run: Any = decoding.probe if model.can_generate() else encoders.run_once
+    run: Any = decoder_tracing.probe if model.can_generate() else encoders.run_once
     return layers.reduce(model, lambda: run(model), **more)
 
 
@@ -255,8 +255,8 @@ def steps_of(graph: ir.Model, weights: dict[str, Tensor], folder: Any) -> Steps:
 
 
 def torch_steps(model: Toy) -> Steps:
-    probed = decoding.probe(model)
-    step = decoding.Step(model, probed).eval()
+    probed = decoder_tracing.probe(model)
+    step = decoder_tracing.Step(model, probed).eval()
 
     def call(
         input_ids: Array, position_ids: Array, _: Any, past: dict[str, Array]

@@ -20,16 +20,16 @@ from runnable_package import checkpoint
 from transformers import AutoModelForCausalLM
 
 from qeff_zoo.errors import SettingsError
-from qeff_zoo.numerics import Numerics, RoundedMatrix, format_of
+from qeff_zoo.graph.numerics import Numerics, RoundedMatrix, format_of
 from qeff_zoo.runtime.memory import MEMORY_ENV, available_memory
-from qeff_zoo.validation import reference
 from qeff_zoo.validation.faults import Fault
 from qeff_zoo.validation.parity import TOLERANCES
-from qeff_zoo.validation.reference_choices import Choices
-from qeff_zoo.validation.reference_formats.files import Files
-from qeff_zoo.validation.reference_layerwise import Found, Layerwise, unloaded_if_large
-from qeff_zoo.validation.reference_loading import load_model, load_unloaded
-from qeff_zoo.validation.reference_subjects import answers_of
+from qeff_zoo.validation.reference import process
+from qeff_zoo.validation.reference.formats.files import Files
+from qeff_zoo.validation.reference.layerwise import Found, Layerwise, unloaded_if_large
+from qeff_zoo.validation.reference.loading import load_model, load_unloaded
+from qeff_zoo.validation.reference.routing import Choices
+from qeff_zoo.validation.reference.subjects import answers_of
 
 LENGTHS = (9, 21, 23, 12)
 LARGE = {
@@ -105,7 +105,7 @@ def run(request: Mapping[str, Any], limit: int | None) -> tuple[Found, bool]:
         choices = Choices(request["runs"], {}, **request["noise"])
         if unloaded:
             return Layerwise(unloaded, request, answers, choices).run(), True
-        return reference._run_variants(model, request, answers, choices), False
+        return process._run_variants(model, request, answers, choices), False
 
 
 def compare(whole: Mapping[str, Any], other: Mapping[str, Any]) -> None:

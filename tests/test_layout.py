@@ -136,7 +136,7 @@ def test_core_imports_no_recipe_by_name() -> None:
             {
                 "qeff_zoo",
                 "qeff_zoo.api",
-                "qeff_zoo.auto",
+                "qeff_zoo.qefficient",
                 "qeff_zoo.validation.checks",
                 "qeff_zoo.validation.perplexity",
                 "qeff_zoo.cli",
@@ -144,13 +144,13 @@ def test_core_imports_no_recipe_by_name() -> None:
         ),
         (
             "qeff_zoo.api",
-            {"qeff_zoo", "qeff_zoo.auto", "qeff_zoo.validation.checks", "qeff_zoo.cli"},
+            {"qeff_zoo", "qeff_zoo.qefficient", "qeff_zoo.validation.checks", "qeff_zoo.cli"},
         ),
     ],
 )
 def test_the_top_of_the_flow_is_imported_from_above_only(module: str, importers: set[str]) -> None:
     found = {module_name(path) for path in CORE_SOURCES if module in core_imports(path)}
-    above = ("qeff_zoo.auto.", "qeff_zoo.cloud", "qeff_zoo.cli.")
+    above = ("qeff_zoo.qefficient.", "qeff_zoo.qefficient.cloud", "qeff_zoo.cli.")
     extra = {name for name in found - importers if not name.startswith(above)}
     assert not extra, (
         f"{module} is imported by {sorted(extra)}; expected at most {sorted(importers)}."
@@ -308,7 +308,7 @@ def catches_everything(node: ast.AST) -> bool:
 
 def test_only_the_command_line_prints_and_catches_everything() -> None:
     rest = [path for path in CORE_SOURCES if path.parent.name not in ("cli", "cloud")]
-    assert not nodes_of(rest, is_print), "Return it, or tell it through qeff_zoo.progress."
+    assert not nodes_of(rest, is_print), "Return it, or tell it through qeff_zoo.terminal.progress."
     # The engine's thread has nobody to raise to: it hands on whatever went wrong to those who wait.
     rest = [path for path in rest if path.name != "engine.py"]
     assert not nodes_of(rest, catches_everything), "Name the errors that are expected."
@@ -410,6 +410,6 @@ tests/                  not part of it
     assert mapped_files(readme) == {
         "qeff_zoo/__main__.py",
         "qeff_zoo/cli.py",
-        "qeff_zoo/passes/linear.py",
+        "qeff_zoo/graph/passes/linear.py",
         "qeff_zoo/store.py",
     }

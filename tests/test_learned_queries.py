@@ -20,9 +20,9 @@ from transformers import (
 )
 
 from qeff_zoo import pipeline
-from qeff_zoo.choices import Request
 from qeff_zoo.errors import PlanError
 from qeff_zoo.pipeline import make_plan
+from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
 from qeff_zoo.runtime import tokenizer as own

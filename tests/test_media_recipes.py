@@ -24,12 +24,12 @@ import transformers
 from PIL import Image
 
 from qeff_zoo import pipeline
-from qeff_zoo.auto.vision import _pictures
-from qeff_zoo.choices import Request
 from qeff_zoo.errors import CheckpointError, GenerationError, MediaError
 from qeff_zoo.media.image_bounds import bounded
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.media.images import blank
+from qeff_zoo.plan.request import Request
+from qeff_zoo.qefficient.vision import _pictures
 from qeff_zoo.recipe import PatchShape, Shape
 from qeff_zoo.registry import list_recipes, recipe_for
 from qeff_zoo.runtime import open_session
@@ -37,13 +37,13 @@ from qeff_zoo.runtime.any_to_any import AnyToAnySession
 from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.runtime.fixed_shapes import shapes_of
+from qeff_zoo.runtime.image_prompt_templates import LAYOUTS
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-from qeff_zoo.runtime.insets import Encoded
-from qeff_zoo.runtime.layouts import LAYOUTS
 from qeff_zoo.runtime.media_text import MediaTextSession
+from qeff_zoo.runtime.multimodal_spans import Encoded
 from qeff_zoo.runtime.program import Array, Memory, Tensor
 from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.runtime.vision import Vision
+from qeff_zoo.runtime.vision_encoder import Vision
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import (
     ANY_TO_ANY,
@@ -52,12 +52,12 @@ from qeff_zoo.tasks import (
     Tracing,
     find,
     for_task,
-    merging,
+    multimodal_tracing,
     tasks_of,
 )
 from qeff_zoo.tasks.image_text_to_text import sides_of
 from qeff_zoo.validation.parity import relative_errors
-from qeff_zoo.validation.reference_media import Media
+from qeff_zoo.validation.reference.media import Media
 from qeff_zoo.validation.sample_media import noise, sounds
 
 CHUNK, CTX_LEN, PICTURES = 8, 128, 2
@@ -200,7 +200,7 @@ def test_a_text_may_have_as_many_tokens_as_there_are_heads() -> None:
 
     class Filling(torch.nn.Module):
         def forward(self, index: torch.Tensor, scores: torch.Tensor, mask: torch.Tensor) -> Any:
-            with merging._Merged(index, torch.zeros(1, 6)):
+            with multimodal_tracing._Merged(index, torch.zeros(1, 6)):
                 return scores.masked_fill(mask, 0.0)
 
     given = (

@@ -20,18 +20,18 @@ from runnable_package import edit_json
 from safetensors.numpy import load_file, save_file
 
 import qeff_zoo
-from qeff_zoo.adapters.merging import changes, open_merged, values_of, with_adapters
-from qeff_zoo.checkpoint import open_checkpoint
-from qeff_zoo.choices import Request
+from qeff_zoo.checkpoint.adapters.merging import changes, open_merged, values_of, with_adapters
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.cli import main
 from qeff_zoo.errors import AdapterError, PlanError
 from qeff_zoo.export import graphs, loader
 from qeff_zoo.hub.resolve import resolve as resolve_package
-from qeff_zoo.plan import NO_WEIGHTS, resolve
+from qeff_zoo.plan.request import Request
+from qeff_zoo.plan.resolve import NO_WEIGHTS, resolve
 from qeff_zoo.store import Store
-from qeff_zoo.validation import reference_adapters
 from qeff_zoo.validation.checks import source_of
 from qeff_zoo.validation.ladder import validate
+from qeff_zoo.validation.reference import adapters
 from qeff_zoo.weights import bindings, expressions
 from qeff_zoo.weights.expressions import substitute
 from qeff_zoo.weights.writing import evaluate
@@ -86,7 +86,7 @@ def test_merged_weights_are_those_of_peft(models: Models, tmp_path: Path, kind: 
     # And so does the reference, by code of its own.
     model = peft_adapters.load(source)
     with torch.no_grad():
-        reference_adapters.merge(model, [{"folder": str(folder), "weight": 1.0}])
+        adapters.merge(model, [{"folder": str(folder), "weight": 1.0}])
     for name, value in model.state_dict().items():
         assert torch.allclose(value, wanted[name], rtol=1e-5, atol=1e-6), name
 
@@ -112,7 +112,7 @@ def test_experts_that_lie_in_one_parameter(
     check(got, wanted, base)
     model = peft_adapters.load(source)
     with torch.no_grad():
-        reference_adapters.merge(model, [{"folder": str(folder), "weight": 1.0}])
+        adapters.merge(model, [{"folder": str(folder), "weight": 1.0}])
     for name, value in model.state_dict().items():
         assert torch.allclose(value, wanted[name], rtol=1e-5, atol=1e-6), name
 
@@ -349,7 +349,7 @@ def test_tied_weights_are_those_that_peft_computes_with(
     found = changes(checkpoint.merged, meta)
     untied = [name for name, change in found.items() if change.untied]
     assert untied == ([] if kind == "saved alike" else ["lm_head.weight"])
-    reference_adapters.merge(model, [checkpoint.merged[0].located])
+    adapters.merge(model, [checkpoint.merged[0].located])
     for name, value in wanted.items():
         plain = {name: "model.embed_tokens.weight"}
         change = {name: found[name]} if name in found else {}
@@ -436,7 +436,7 @@ def test_names_that_still_have_the_adapters_own(
         meta = loader.build_meta(open_checkpoint(str(models.llama)).config, "text-generation")
         assert changes([one], meta).keys() == changes(open_merged([str(source)]), meta).keys()
         for each, at in ((model, source), (other, Path(folder))):
-            reference_adapters.merge(each, [{"folder": str(at), "weight": 1.0}])
+            adapters.merge(each, [{"folder": str(at), "weight": 1.0}])
         assert all(
             torch.equal(value, other.state_dict()[name])
             for name, value in model.state_dict().items()

@@ -14,14 +14,15 @@ import jsonschema
 import pytest
 from transformers import CONFIG_MAPPING
 
-from qeff_zoo import architectures, models, pipeline, registry
-from qeff_zoo.choices import Request
-from qeff_zoo.identity import canonical
-from qeff_zoo.models import Model
+from qeff_zoo import pipeline, registry
+from qeff_zoo.export import architectures
+from qeff_zoo.package.identity import canonical
+from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Images, Recipe, Sounds, Tiny, experts
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import tasks_of
-from qeff_zoo.validation import checks
+from qeff_zoo.validation import checks, known_models
+from qeff_zoo.validation.known_models import Model
 
 ROOT = Path(__file__).parent.parent
 MODEL_ID = "^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -56,7 +57,7 @@ LLAMA = {
 
 
 def declared() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((models.FOLDER / "declared.json").read_bytes())[
+    found: list[dict[str, Any]] = json.loads((known_models.FOLDER / "declared.json").read_bytes())[
         "models"
     ]
     return found
@@ -70,7 +71,7 @@ def write(
 ) -> Path:
     (folder / "org").mkdir()
     (folder / "declared.json").write_text(json.dumps({"models": declared}))
-    of_llama = models.tiny_evidence("llama", folder)
+    of_llama = known_models.tiny_evidence("llama", folder)
     of_llama.parent.mkdir()
     if tiny is not None:
         of_llama.write_text(json.dumps(tiny))
@@ -88,18 +89,18 @@ def evidence(*records: tuple[str, str], **content: Any) -> dict[str, Any]:
 def agreed(**change: Any) -> dict[str, Any]:
     """Return evidence that Llama's tiny models agree, as `validate llama --record` writes it."""
     tasks = {task: {"verdict": "validated"} for task in tasks_of(registry.find_recipe("llama"))}
-    of = models.recipe_digest(registry.find_recipe("llama"))
+    of = known_models.recipe_digest(registry.find_recipe("llama"))
     return {"model_type": "llama", "recipe": of, "tasks": tasks, **change}
 
 
 @pytest.mark.parametrize("recipe", registry.list_recipes(), ids=lambda one: one.model_type)
 def test_every_recipe_has_evidence_of_itself_as_it_is(recipe: Recipe) -> None:
     """If not: `qeff-zoo validate MODEL_TYPE --record`."""
-    assert models.agreeing_tasks(recipe) == set(tasks_of(recipe))
+    assert known_models.agreeing_tasks(recipe) == set(tasks_of(recipe))
 
 
 def test_evidence_is_of_recipes() -> None:
-    found = {path.stem for path in (models.FOLDER / "_tiny").iterdir()}
+    found = {path.stem for path in (known_models.FOLDER / "_tiny").iterdir()}
     assert found <= set(registry.list_model_types())
 
 
@@ -117,7 +118,7 @@ def test_evidence_is_of_recipes() -> None:
 def test_tiny_models_count_by_what_was_run(
     tiny: dict[str, Any] | None, status: str, tmp_path: Path
 ) -> None:
-    (found,) = models.list_models(write(tmp_path, [LLAMA], tiny=tiny))
+    (found,) = known_models.list_models(write(tmp_path, [LLAMA], tiny=tiny))
     assert (found.recipe, found.status) == ("llama", status)
 
 
@@ -134,10 +135,10 @@ def test_tiny_models_count_by_what_was_run(
 )
 def test_evidence_of_a_recipe_that_changed_is_stale(change: dict[str, Any]) -> None:
     llama = registry.find_recipe("llama")
-    assert models.recipe_digest(replace(llama, **change)) != models.recipe_digest(llama)
-    assert models.recipe_digest(replace(llama, special="Said better.")) == models.recipe_digest(
-        llama
-    )
+    assert known_models.recipe_digest(replace(llama, **change)) != known_models.recipe_digest(llama)
+    assert known_models.recipe_digest(
+        replace(llama, special="Said better.")
+    ) == known_models.recipe_digest(llama)
 
 
 @pytest.mark.parametrize(
@@ -155,26 +156,26 @@ def test_a_verdict_of_an_older_graph_is_told_apart(
     change: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     llama = registry.find_recipe("llama")
-    now = models.made_of(llama, "qnn-htp")
+    now = known_models.made_of(llama, "qnn-htp")
     found = {"verdict": "agrees", **change, "made_of": {**now, **change.get("made_of", {})}}
-    path = models.target_evidence("qnn-htp", tmp_path)
+    path = known_models.target_evidence("qnn-htp", tmp_path)
     path.parent.mkdir()
     path.write_text(json.dumps({"models": {f"llama-{llama.tiny[0].name}": found}}))
-    assert models.verdict(llama, "qnn-htp", tmp_path) == said
-    assert models.verdict(registry.find_recipe("bert"), "qnn-htp", tmp_path) == ""
+    assert known_models.verdict(llama, "qnn-htp", tmp_path) == said
+    assert known_models.verdict(registry.find_recipe("bert"), "qnn-htp", tmp_path) == ""
 
 
 def test_what_rejected_drafts_left_behind_is_told_by_recipe(tmp_path: Path) -> None:
     """If a model differs: put its states back, see `tests/rejecting.py`, and run `scripts/reject_drafts`."""
-    known = json.loads(models.speculation_evidence().read_bytes())["models"]
+    known = json.loads(known_models.speculation_evidence().read_bytes())["models"]
     assert {one["verdict"] for one in known.values()} == {"agrees"}
     assert all(one["max_error"] <= one["<="] for one in known.values())
     gemma = registry.find_recipe("gemma3_text")
-    assert models.speculation(gemma) in ("agrees", "agreed")
-    path = models.speculation_evidence(tmp_path)
+    assert known_models.speculation(gemma) in ("agrees", "agreed")
+    path = known_models.speculation_evidence(tmp_path)
     path.write_text(json.dumps({"models": {"gemma3_text-base": {"verdict": "differs"}}}))
-    assert models.speculation(gemma, tmp_path) == "differed"
-    assert models.speculation(registry.find_recipe("llama"), tmp_path) == ""
+    assert known_models.speculation(gemma, tmp_path) == "differed"
+    assert known_models.speculation(registry.find_recipe("llama"), tmp_path) == ""
 
 
 def test_what_validate_records_is_evidence(
@@ -184,8 +185,10 @@ def test_what_validate_records_is_evidence(
     found = checks.check("clip_text_model", record=True)
     folder = tmp_path / "validated_models"
     recipe = registry.find_recipe("clip_text_model")
-    assert found.recorded == models.tiny_evidence("clip_text_model", folder).relative_to(tmp_path)
-    assert models.agreeing_tasks(recipe, folder) == {"feature-extraction"}
+    assert found.recorded == known_models.tiny_evidence("clip_text_model", folder).relative_to(
+        tmp_path
+    )
+    assert known_models.agreeing_tasks(recipe, folder) == {"feature-extraction"}
     written = json.loads(found.recorded.read_bytes())["tasks"]["feature-extraction"]["models"]
     errors = written["base"]["padded_batch"]["max_relative_error"]
     assert 0 < errors["value"] <= errors["<="] < errors["canary"]
@@ -193,7 +196,9 @@ def test_what_validate_records_is_evidence(
 
 def test_the_record_of_our_own_checkpoint_is_of_what_is_built_now(tmp_path: Path) -> None:
     """If it is not: build examples/tiny-llama, and `qeff-zoo validate` that package with --record."""
-    (record,) = json.loads((models.FOLDER / "local" / "tiny-llama.json").read_bytes())["records"]
+    (record,) = json.loads((known_models.FOLDER / "local" / "tiny-llama.json").read_bytes())[
+        "records"
+    ]
     source = str(ROOT / "examples" / "tiny-llama")
     _, plan = pipeline.make_plan(source, Request(), store=Store(tmp_path))
     versions = {"toolchain": record["plan"]["toolchain"]}  # may be others here
@@ -210,13 +215,14 @@ def test_the_file_is_well_formed() -> None:
 def test_what_has_evidence_is_not_declared() -> None:
     """Remove a line from declared.json when `validate --record` has written its file."""
     proved = {
-        json.loads(file.read_bytes())["model_id"] for file in models.FOLDER.glob("[!_]*/*.json")
+        json.loads(file.read_bytes())["model_id"]
+        for file in known_models.FOLDER.glob("[!_]*/*.json")
     }
     assert not proved & {entry["model_id"] for entry in declared()}
 
 
 def test_every_declared_model_is_listed_once() -> None:
-    listed = Counter(model.model_id for model in models.list_models())
+    listed = Counter(model.model_id for model in known_models.list_models())
     assert set(listed.values()) == {1}
     assert {entry["model_id"] for entry in declared()} < set(listed)
     assert "tiny-llama" in listed
@@ -225,8 +231,8 @@ def test_every_declared_model_is_listed_once() -> None:
 def test_only_architectures_of_transformers_or_of_ours_have_recipes() -> None:
     ours = {path.stem for path in Path(architectures.__file__).parent.glob("[!_]*.py")}
     known = {registry.file_name(name) for name in CONFIG_MAPPING} | ours
-    found = models.list_models()
-    assert all(model.status in models.STATUSES for model in found)
+    found = known_models.list_models()
+    assert all(model.status in known_models.STATUSES for model in found)
     assert {model.recipe for model in found if model.recipe} <= known
     assert all((model.recipe is None) == (model.status == "declared") for model in found)
 
@@ -247,7 +253,7 @@ def test_only_architectures_of_transformers_or_of_ours_have_recipes() -> None:
 def test_a_declared_model_is_as_far_as_its_recipe(
     change: dict[str, Any], status: str, tmp_path: Path
 ) -> None:
-    (found,) = models.list_models(write(tmp_path, [{**LLAMA, **change}], tiny=agreed()))
+    (found,) = known_models.list_models(write(tmp_path, [{**LLAMA, **change}], tiny=agreed()))
     assert found.status == status
     assert found.recipe == ("llama" if status == "tiny" else None)
 
@@ -265,7 +271,7 @@ def test_a_declared_model_is_as_far_as_its_recipe(
 def test_evidence_says_what_was_run(
     records: list[tuple[str, str]], status: str, tmp_path: Path
 ) -> None:
-    found = models.list_models(write(tmp_path, [LLAMA], evidence(*records)))
+    found = known_models.list_models(write(tmp_path, [LLAMA], evidence(*records)))
     expected = Model(
         model_id="org/llama",
         model_type="llama",
@@ -278,7 +284,7 @@ def test_evidence_says_what_was_run(
 
 def test_a_folder_goes_by_its_name(tmp_path: Path) -> None:
     local = evidence(("checkpoint", "validated"), model_id=None, name="mine", model_type="gone")
-    first, second = models.list_models(write(tmp_path, [LLAMA], local))
+    first, second = known_models.list_models(write(tmp_path, [LLAMA], local))
     assert (first.model_id, first.recipe, first.status) == ("mine", None, "checkpoint")
     assert second.model_id == "org/llama"
 

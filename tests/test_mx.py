@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hn
 
-from qeff_zoo import mx
-from qeff_zoo.numerics import FLOAT16, MXFP6, MXINT8
+from qeff_zoo.graph import microscaling
+from qeff_zoo.graph.numerics import FLOAT16, MXFP6, MXINT8
 from qeff_zoo.weights.quantization import round_trip
 
-ELEMENTS = sorted(mx.ELEMENTS)
+ELEMENTS = sorted(microscaling.ELEMENTS)
 FLOATS = {"e2m3": ml_dtypes.float6_e2m3fn, "e3m2": ml_dtypes.float6_e3m2fn}
 #: Half of the distance between the largest elements; or what saturation cuts off, up to the next power of two.
 WORST = {"e2m3": 0.5, "e3m2": 4.0, "int8": 1 / 64}
@@ -42,14 +42,14 @@ def test_it_is_bit_identical_to_gfloat(element: str) -> None:
     from gfloat.block import compute_scale_amax, quantize_block
 
     kind = getattr(formats, "format_info_mx" + {"int8": "int8"}.get(element, f"fp6_{element}"))
-    values = normal(300, mx.BLOCK)
+    values = normal(300, microscaling.BLOCK)
     values[0], values[1, 1:], values[2] = 0, 0, 2.0**-60
     expected = np.stack([quantize_block(kind, row, compute_scale_amax) for row in values])
 
-    got = mx.round_trip(values, element)
+    got = microscaling.round_trip(values, element)
 
     # The standard lets int8 leave out -2, so that its range is symmetric; gfloat does not.
-    scales = mx.quantize(values, element)[1].astype(np.float32)
+    scales = microscaling.quantize(values, element)[1].astype(np.float32)
     left_out = (expected == -2 * scales) & (element == "int8")
     assert left_out.mean() < 1e-3
     assert np.array_equal(got[~left_out], expected.astype(np.float32)[~left_out])
@@ -62,26 +62,30 @@ def test_it_is_bit_identical_to_gfloat(element: str) -> None:
 @given(values=arrays)
 @settings(max_examples=50, deadline=None)
 def test_what_was_rounded_stays(element: str, values: Any) -> None:
-    once = mx.round_trip(values, element)
+    once = microscaling.round_trip(values, element)
 
-    assert np.array_equal(once, mx.round_trip(once, element))
+    assert np.array_equal(once, microscaling.round_trip(once, element))
 
 
 @each_element
 @given(values=arrays)
 @settings(max_examples=50, deadline=None)
 def test_signs_do_not_matter(element: str, values: Any) -> None:
-    assert np.array_equal(-mx.round_trip(values, element), mx.round_trip(-values, element))
+    assert np.array_equal(
+        -microscaling.round_trip(values, element), microscaling.round_trip(-values, element)
+    )
 
 
 @each_element
 @given(values=arrays)
 @settings(max_examples=50, deadline=None)
 def test_errors_are_bounded_by_the_scale(element: str, values: Any) -> None:
-    elements, scales = mx.quantize(values, element)
-    wide = np.repeat(scales.astype(np.float32), mx.BLOCK, axis=-1)[..., : values.shape[-1]]
+    elements, scales = microscaling.quantize(values, element)
+    wide = np.repeat(scales.astype(np.float32), microscaling.BLOCK, axis=-1)[
+        ..., : values.shape[-1]
+    ]
 
-    errors = np.abs(values - mx.dequantize(elements, scales, values.shape[-1], element))
+    errors = np.abs(values - microscaling.dequantize(elements, scales, values.shape[-1], element))
 
     assert (errors <= WORST[element] * wide).all()
 
@@ -90,8 +94,8 @@ def test_errors_are_bounded_by_the_scale(element: str, values: Any) -> None:
 @given(values=arrays)
 @settings(max_examples=50, deadline=None)
 def test_the_largest_has_the_largest_exponent(element: str, values: Any) -> None:
-    elements, scales = mx.quantize(values, element)
-    kind = mx.ELEMENTS[element]
+    elements, scales = microscaling.quantize(values, element)
+    kind = microscaling.ELEMENTS[element]
     largest = np.abs(elements.astype(np.float32)).max(-1) * kind.unit
 
     assert (largest <= kind.largest).all()
@@ -107,14 +111,16 @@ def test_all_codes_are_exact(element: str) -> None:
     )
 
     for power in (1.0, 2.0**-30, 2.0**30):
-        assert np.array_equal(mx.round_trip(values * np.float32(power), element), values * power)
+        assert np.array_equal(
+            microscaling.round_trip(values * np.float32(power), element), values * power
+        )
 
 
 def test_all_integers_are_exact() -> None:
     values = np.arange(-127, 128, dtype=np.float32)
     values = np.append(values.reshape(15, 17), np.full((15, 1), 127, np.float32), 1)
 
-    assert np.array_equal(mx.round_trip(values, "int8"), values)
+    assert np.array_equal(microscaling.round_trip(values, "int8"), values)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +133,7 @@ def test_all_integers_are_exact() -> None:
     ],
 )
 def test_rounding(element: str, given_values: list[float], expected: list[float]) -> None:
-    got = mx.round_trip(np.array(given_values, np.float32), element)
+    got = microscaling.round_trip(np.array(given_values, np.float32), element)
 
     assert got.tolist() == expected
 
@@ -137,7 +143,7 @@ def test_zeros_and_subnormals(element: str) -> None:
     least = np.float32(2.0**-149)
     values = np.array([[0, 0], [2.0**-126, 2.0**-127], [least, 0]], np.float32)
 
-    got = mx.round_trip(values, element)
+    got = microscaling.round_trip(values, element)
 
     assert np.array_equal(got[:2], values[:2])
     assert got[2].tolist() == [0, 0]  # less than half of the least element at the least scale
@@ -147,7 +153,7 @@ def test_zeros_and_subnormals(element: str) -> None:
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_what_is_no_number_is_refused(element: str, value: float) -> None:
     with pytest.raises(ValueError, match="infinite or not a number"):
-        mx.round_trip(np.array([1, value], np.float32), element)
+        microscaling.round_trip(np.array([1, value], np.float32), element)
 
 
 # --- shapes ---------------------------------------------------------------------------------------
@@ -160,11 +166,11 @@ def test_blocks_lie_along_any_axis(element: str, shape: tuple[int, ...]) -> None
     for axis in range(-len(shape), 0):
         columns = np.moveaxis(values, axis, -1)
         parts = [
-            mx.round_trip(columns[..., at : at + 32], element)
+            microscaling.round_trip(columns[..., at : at + 32], element)
             for at in range(0, columns.shape[-1], 32)
         ]
 
-        got = mx.round_trip(values, element, axis)
+        got = microscaling.round_trip(values, element, axis)
 
         assert got.shape == shape
         if got.size:
@@ -173,36 +179,36 @@ def test_blocks_lie_along_any_axis(element: str, shape: tuple[int, ...]) -> None
 
 def test_large_matrices_are_rounded_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     values = normal(50, 40)
-    whole = mx.round_trip(values, "e2m3")
-    monkeypatch.setattr(mx, "_AT_ONCE", 100)
+    whole = microscaling.round_trip(values, "e2m3")
+    monkeypatch.setattr(microscaling, "_AT_ONCE", 100)
 
-    assert np.array_equal(mx.round_trip(values, "e2m3"), whole)
-    assert np.array_equal(mx.round_trip(values.T, "e2m3", axis=0).T, whole)
+    assert np.array_equal(microscaling.round_trip(values, "e2m3"), whole)
+    assert np.array_equal(microscaling.round_trip(values.T, "e2m3", axis=0).T, whole)
 
 
 @each_element
 @pytest.mark.parametrize("axis", [0, 1])
 def test_values_may_be_rounded_in_place(element: str, axis: int) -> None:
     values = normal(70, 40)
-    expected = mx.round_trip(values, element, axis)
+    expected = microscaling.round_trip(values, element, axis)
 
-    assert mx.round_trip(values, element, axis, out=values) is values
+    assert microscaling.round_trip(values, element, axis, out=values) is values
     assert np.array_equal(values, expected)
 
 
 def test_large_arrays_become_float16_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     values = normal(50, 40)
-    whole = mx.to_float16_and_back(values)
-    monkeypatch.setattr(mx, "_AT_ONCE", 33)
+    whole = microscaling.to_float16_and_back(values)
+    monkeypatch.setattr(microscaling, "_AT_ONCE", 33)
 
-    assert np.array_equal(mx.to_float16_and_back(values), whole)
-    assert mx.to_float16_and_back(np.float32(1 / 3)).shape == ()
+    assert np.array_equal(microscaling.to_float16_and_back(values), whole)
+    assert microscaling.to_float16_and_back(np.float32(1 / 3)).shape == ()
 
 
 def test_float16_saturates() -> None:
     values = np.array([1e6, -1e6, 65519, 0.1, 2.0**-25, np.inf, np.nan], np.float32)
 
-    got = mx.to_float16_and_back(values)
+    got = microscaling.to_float16_and_back(values)
 
     assert got.dtype == np.float32
     expected = [65504, -65504, 65504, 0.0999755859375, 0, 65504, np.nan]
@@ -211,8 +217,8 @@ def test_float16_saturates() -> None:
 
 def test_formats_round_float16_numbers() -> None:
     values = normal(5, 70) * np.float32(1e-3)
-    narrow = mx.to_float16_and_back(values)
+    narrow = microscaling.to_float16_and_back(values)
 
     assert np.array_equal(round_trip(values, FLOAT16), narrow)
-    assert np.array_equal(round_trip(values, MXFP6), mx.round_trip(narrow, "e2m3"))
-    assert np.array_equal(round_trip(values, MXINT8), mx.round_trip(narrow, "int8"))
+    assert np.array_equal(round_trip(values, MXFP6), microscaling.round_trip(narrow, "e2m3"))
+    assert np.array_equal(round_trip(values, MXINT8), microscaling.round_trip(narrow, "int8"))

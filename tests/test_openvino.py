@@ -14,10 +14,10 @@ from gguf_files import write as write_gguf
 from runnable_package import opened
 
 from qeff_zoo import load, pipeline
-from qeff_zoo.choices import Request
 from qeff_zoo.errors import CompileError, PackageError
-from qeff_zoo.numerics import Numerics
+from qeff_zoo.graph.numerics import Numerics
 from qeff_zoo.package import Package
+from qeff_zoo.plan.request import Request
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.store import Store

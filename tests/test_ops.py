@@ -23,12 +23,12 @@ from transformers.masking_utils import (
     sliding_window_causal_mask_function,
 )
 
-from qeff_zoo import semantic
 from qeff_zoo.export import translations
-from qeff_zoo.semantic.domains import OPSET, SEMANTIC
-from qeff_zoo.semantic.op import UNBOUNDED
-from qeff_zoo.semantic.rotary import name_of
-from qeff_zoo.transforms.attention import causal_window
+from qeff_zoo.export.transforms.attention import causal_window
+from qeff_zoo.graph import semantic
+from qeff_zoo.graph.semantic.domains import OPSET, SEMANTIC
+from qeff_zoo.graph.semantic.op import UNBOUNDED
+from qeff_zoo.graph.semantic.rotary import name_of
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 OURS = torch.ops.qeff_zoo

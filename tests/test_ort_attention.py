@@ -17,7 +17,7 @@ import torch
 from onnx_ir.passes import common as onnx_passes
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from qeff_zoo.numerics import FLOAT32
+from qeff_zoo.graph.numerics import FLOAT32
 from qeff_zoo.targets.ort import attention, lowering
 from qeff_zoo.weights.storage import Storage
 

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx_ir.passes import common as onnx_passes
 
-from qeff_zoo import semantic
+from qeff_zoo.graph import semantic
 from qeff_zoo.targets.ort import convolution as convolution_pass
 from qeff_zoo.targets.ort import recurrence as recurrence_pass
 

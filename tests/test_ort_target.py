@@ -25,11 +25,11 @@ from safetensors import safe_open
 
 from qeff_zoo.errors import CompileError
 from qeff_zoo.export import folding
-from qeff_zoo.numerics import FLOAT32, WEIGHTS
-from qeff_zoo.semantic.domains import SEMANTIC
+from qeff_zoo.graph import external_data
+from qeff_zoo.graph.numerics import FLOAT32, WEIGHTS
+from qeff_zoo.graph.semantic.domains import SEMANTIC
 from qeff_zoo.targets import Lowered
 from qeff_zoo.targets.ort import lowering, trial
-from qeff_zoo.weights import external_data
 from qeff_zoo.weights.expressions import sources_of
 from qeff_zoo.weights.quantization import Stored, dequantize, round_trip
 from qeff_zoo.weights.storage import Storage
@@ -421,7 +421,7 @@ def test_a_cached_graph_is_lowered_without_torch(tmp_path: Path) -> None:
     code = """
 import json, sys
 import onnx_ir as ir
-from qeff_zoo.numerics import format_of
+from qeff_zoo.graph.numerics import format_of
 from qeff_zoo.targets.ort import lowering, trial
 from qeff_zoo.weights.storage import Storage
 with open("bindings.json") as file:

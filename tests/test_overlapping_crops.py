@@ -32,15 +32,15 @@ from transformers.models.molmo2.video_processing_molmo2 import Molmo2VideoProces
 from transformers.video_utils import VideoMetadata
 
 from qeff_zoo import pipeline
-from qeff_zoo.auto.vision import _pictures
-from qeff_zoo.choices import Request
 from qeff_zoo.errors import CheckpointError, GenerationError, PlanError
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.media.video_processor import KINDS
 from qeff_zoo.media.videos import Frames
+from qeff_zoo.plan.request import Request
+from qeff_zoo.qefficient.vision import _pictures
 from qeff_zoo.registry import find_recipe, recipe_for
+from qeff_zoo.runtime.image_prompt_templates import LAYOUTS
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-from qeff_zoo.runtime.layouts import LAYOUTS
 from qeff_zoo.validation.sample_media import noise
 
 RECIPE = find_recipe("molmo2")

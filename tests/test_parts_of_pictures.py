@@ -13,8 +13,8 @@ from transformers.models.step3p7.image_processing_step3p7 import Step3p7ImagePro
 from transformers.models.step3p7.processing_step3p7 import Step3p7Processor
 
 from qeff_zoo.media.image_processor import image_processor
-from qeff_zoo.runtime.insets import Encoded
-from qeff_zoo.runtime.layouts import LAYOUTS
+from qeff_zoo.runtime.image_prompt_templates import LAYOUTS
+from qeff_zoo.runtime.multimodal_spans import Encoded
 
 SMALL = {"size": {"height": 56, "width": 56}, "patch_size": 28, "max_image_size": 150}
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)

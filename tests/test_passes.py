@@ -10,8 +10,9 @@ import pytest
 import torch
 from onnx_ir.passes import common as onnx_passes
 
-from qeff_zoo import semantic
-from qeff_zoo.passes import (
+from qeff_zoo.graph import semantic
+from qeff_zoo.graph.external_data import placeholder
+from qeff_zoo.graph.passes import (
     bfloat16,
     bodies,
     layers,
@@ -23,8 +24,7 @@ from qeff_zoo.passes import (
     whole_numbers,
     whole_units,
 )
-from qeff_zoo.semantic.domains import LAYERS, SEMANTIC
-from qeff_zoo.weights.external_data import placeholder
+from qeff_zoo.graph.semantic.domains import LAYERS, SEMANTIC
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 FLOAT, BFLOAT16 = ir.DataType.FLOAT, ir.DataType.BFLOAT16

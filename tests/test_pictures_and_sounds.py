@@ -31,13 +31,13 @@ from transformers.models.phi4_multimodal.processing_phi4_multimodal import Phi4M
 
 import qeff_zoo
 from qeff_zoo import pipeline
-from qeff_zoo.auto.vision import _pictures
-from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.media.features import find
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.media.interpolation import resize_bytes, resize_numbers
+from qeff_zoo.plan.request import Request
+from qeff_zoo.qefficient.vision import _pictures
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.store import Store
 

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import tiny_checkpoint
 
-from qeff_zoo import plan as plans
 from qeff_zoo import targets, versions
-from qeff_zoo.checkpoint import Checkpoint, open_checkpoint, text
-from qeff_zoo.choices import Request
+from qeff_zoo.checkpoint import text
+from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.errors import PlanError, UnsupportedModelError
-from qeff_zoo.plan import Plan, resolve
+from qeff_zoo.plan import resolve as plans
+from qeff_zoo.plan.request import Request
+from qeff_zoo.plan.resolve import Plan, resolve
 from qeff_zoo.recipe import Component, Shape
 from qeff_zoo.registry import find_recipe
 

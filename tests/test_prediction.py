@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from qeff_zoo import cli, pipeline, registry
-from qeff_zoo.choices import Request
+from qeff_zoo.plan.request import Request
 from qeff_zoo.prediction import search as searching
 from qeff_zoo.prediction import subject as subjects
 from qeff_zoo.prediction.measures import Figures, Tally
 from qeff_zoo.prediction.predict import Prediction, predict
 from qeff_zoo.prediction.subject import DEVICES, FLOAT32, Subject
-from qeff_zoo.progress import Silent, Stopwatch
 from qeff_zoo.targets.qnn_htp.session import open_program
+from qeff_zoo.terminal.progress import Silent, Stopwatch
 from qeff_zoo.validation import tiny_models
 
 TINY = Path(__file__).parent.parent / "examples" / "tiny-llama"

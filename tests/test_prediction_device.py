@@ -14,10 +14,10 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from qeff_zoo import mx, semantic, states
 from qeff_zoo.errors import CompileError, StoreError
-from qeff_zoo.numerics import MXFP6 as MX
-from qeff_zoo.numerics import DeviceNumerics
+from qeff_zoo.graph import microscaling, semantic, states
+from qeff_zoo.graph.numerics import MXFP6 as MX
+from qeff_zoo.graph.numerics import DeviceNumerics
 from qeff_zoo.prediction import device
 from qeff_zoo.prediction.rounded_weights import RoundedWeights
 from qeff_zoo.targets.qnn_htp import processes
@@ -26,7 +26,7 @@ from qeff_zoo.weights.quantization import round_trip
 HEADER = '<ir_version: 10, opset_import: ["" : 18, "qeff_zoo" : 1]>'
 FP16, MXFP6 = DeviceNumerics(), DeviceNumerics(weights="mxfp6")
 MXINT8, HTP = DeviceNumerics(states="mxint8"), DeviceNumerics(functions="htp")
-half = mx.to_float16_and_back
+half = microscaling.to_float16_and_back
 RANDOM = np.random.default_rng(0)
 
 
@@ -321,7 +321,7 @@ def test_blocks_lie_along_the_axis_that_is_summed_over(name: str) -> None:
 
     got = rounded(text, MXFP6, x=x, w=w)
 
-    left = mx.round_trip(half(w), "e2m3", axis)
+    left = microscaling.round_trip(half(w), "e2m3", axis)
     expected = x @ (left if axis == -2 else left.T)
     np.testing.assert_allclose(got, expected, rtol=2**-10, atol=1e-4)
     other = x @ (half(w) if axis == -2 else half(w).T)
@@ -339,7 +339,9 @@ def test_one_of_a_stack_is_a_matrix() -> None:
 
     got = rounded(text, MXFP6, x=x, w=w)
 
-    np.testing.assert_allclose(got, x @ mx.round_trip(half(w[2]), "e2m3").T, rtol=2**-10, atol=1e-4)
+    np.testing.assert_allclose(
+        got, x @ microscaling.round_trip(half(w[2]), "e2m3").T, rtol=2**-10, atol=1e-4
+    )
 
 
 def test_of_tied_weights_the_product_alone_has_mxfp6() -> None:
@@ -355,7 +357,7 @@ def test_of_tied_weights_the_product_alone_has_mxfp6() -> None:
     embedded, product = run(model, ids=ids)
 
     assert np.array_equal(embedded, half(w)[ids])
-    expected = half(w)[ids] @ mx.round_trip(half(w), "e2m3").T
+    expected = half(w)[ids] @ microscaling.round_trip(half(w), "e2m3").T
     np.testing.assert_allclose(product, expected, rtol=2**-10, atol=1e-3)
     (matrix,) = device.matrices(model)
     assert (matrix.name, matrix.rows, matrix.columns, matrix.input_major) == ("w", 9, 64, False)
@@ -378,7 +380,7 @@ def test_kept_weights_stay_in_float32_and_so_does_what_reads_them() -> None:
 
     got = rounded(text, kept, x=x, w_a=a, w_b=b)
 
-    middle = half(x @ mx.round_trip(half(a), "e2m3", -2))
+    middle = half(x @ microscaling.round_trip(half(a), "e2m3", -2))
     np.testing.assert_allclose(got, middle @ b, rtol=1e-3, atol=2e-2)
     assert not np.array_equal(got, half(got))
     assert kept.keeps("w_b")
@@ -428,9 +430,9 @@ def test_states_are_rounded_as_numpy_does_bit_for_bit(width: int) -> None:
         new, read = run(model, optimized=optimized, past=np.zeros_like(x), x=x)
         again, _ = run(model, optimized=optimized, past=new, x=np.zeros_like(x))
 
-        assert np.array_equal(new, mx.round_trip(x, "int8"))
+        assert np.array_equal(new, microscaling.round_trip(x, "int8"))
         assert np.array_equal(read, new)  # what reads the state reads it rounded
-        assert np.array_equal(again, mx.round_trip(half(new), "int8"))
+        assert np.array_equal(again, microscaling.round_trip(half(new), "int8"))
 
 
 @pytest.mark.parametrize(
@@ -456,12 +458,12 @@ def test_a_saved_model_reads_rounded_weights(tmp_path: Path) -> None:
     ir.save(model, tmp_path / "g.onnx", external_data="g.data")
 
     session = onnxruntime.InferenceSession(tmp_path / "g.onnx")
-    expected = x @ mx.round_trip(half(w), "e2m3", -2)
+    expected = x @ microscaling.round_trip(half(w), "e2m3", -2)
     np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=2**-10, atol=1e-3)
 
 
 def test_mxfp6_of_float16_is_what_ml_dtypes_calls_e2m3() -> None:
-    assert mx.ELEMENTS["e2m3"].dtype is ml_dtypes.float6_e2m3fn
+    assert microscaling.ELEMENTS["e2m3"].dtype is ml_dtypes.float6_e2m3fn
 
 
 # --- the file of rounded weights -------------------------------------------------------------------

@@ -20,12 +20,12 @@ from toy_decoder import ToyDecoder
 import qeff_zoo
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
-from qeff_zoo.runtime import Request, Sampling, TextGenerationSession, kept_states
+from qeff_zoo.runtime import Request, Sampling, TextGenerationSession, state_cache
 from qeff_zoo.runtime.answers import Answer
 from qeff_zoo.runtime.decoder import Piece
-from qeff_zoo.runtime.kept_states import KeptStates, StateFiles
 from qeff_zoo.runtime.prefix_cache import PrefixCache
 from qeff_zoo.runtime.scheduling import Scheduler
+from qeff_zoo.runtime.state_cache import KeptStates, StateFiles
 
 # Keys and values of the whole context; of a window too; states of a convolution and a recurrence too.
 ARCHITECTURES = ["llama", "gemma3_text", "qwen3_next"]
@@ -297,7 +297,7 @@ def test_a_budget_that_memory_does_not_hold_is_refused(
         GenerationError, match=r"cannot take .*; expected at most .* free beside the"
     ):
         opened(packages["llama"], 1 << 50)
-    monkeypatch.setattr(kept_states, "available_memory", lambda: None)  # other systems do not tell
+    monkeypatch.setattr(state_cache, "available_memory", lambda: None)  # other systems do not tell
     opened(packages["llama"], 1 << 50)
 
 
@@ -308,9 +308,9 @@ def test_where_memory_gets_scarce_the_longest_unused_goes(
         kept = KeptStates(1 << 20, files)
         for number in range(4):
             kept.put(bytes([number] * 32), {"a": np.ones(100)}, [])
-        scarce = kept_states._SPARE - 801  # two of them
+        scarce = state_cache._SPARE - 801  # two of them
         with monkeypatch.context() as patch:
-            patch.setattr(kept_states, "available_memory", lambda scarce=scarce: scarce)
+            patch.setattr(state_cache, "available_memory", lambda scarce=scarce: scarce)
             kept.put(bytes([9] * 32), {"a": np.ones(100)}, [])
         there = [bytes([number] * 32) in kept for number in (0, 1, 2, 3, 9)]
         assert there == [files is not None] * 2 + [True] * 3
@@ -428,7 +428,7 @@ _WRITER = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from qeff_zoo.runtime.kept_states import StateFiles
+from qeff_zoo.runtime.state_cache import StateFiles
 files = StateFiles(Path(sys.argv[1]), {})
 files.write(b"a" * 32, {"x": np.ones(1000)})
 packed = files._packed

@@ -19,14 +19,14 @@ from transformers import AutoModel, AutoModelForCausalLM
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 import qeff_zoo
-from qeff_zoo import formats
-from qeff_zoo.calibration.streaming import Streamed
-from qeff_zoo.checkpoint import open_checkpoint
-from qeff_zoo.choices import Request
+from qeff_zoo.checkpoint import formats
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import CheckpointError, PlanError
-from qeff_zoo.plan import NO_WEIGHTS, Plan, resolve
+from qeff_zoo.plan.request import Request
+from qeff_zoo.plan.resolve import NO_WEIGHTS, Plan, resolve
+from qeff_zoo.quantizer.streaming import Streamed
 from qeff_zoo.registry import find_recipe
-from qeff_zoo.tasks.choice import classes_of
+from qeff_zoo.tasks.selection import classes_of
 
 WEIGHTS, HEAD = "model.safetensors", "lm_head.weight"
 SHAPE = {"prefill_seq_len": 8, "ctx_len": 48}

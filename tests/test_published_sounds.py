@@ -25,7 +25,7 @@ from qeff_zoo.media.features import load_features
 from qeff_zoo.media.image_processor import HELD
 from qeff_zoo.recipe import Tiny
 from qeff_zoo.registry import recipe_for
-from qeff_zoo.runtime import labels_of_frames
+from qeff_zoo.runtime import ctc_decoding
 from qeff_zoo.validation import image_arrays, sound_arrays
 from qeff_zoo.validation.sample_sounds import voice
 
@@ -78,7 +78,7 @@ def test_features_are_those_of_the_published_extractor(name: str, tmp_path: Path
 @pytest.mark.parametrize("name", [name for name, one in FACTS.items() if "vocab" in one])
 def test_labels_are_those_of_the_published_tokenizer(name: str, tmp_path: Path) -> None:
     folder = saved(name, tmp_path)
-    theirs, ours = AutoTokenizer.from_pretrained(folder), labels_of_frames.find(folder)
+    theirs, ours = AutoTokenizer.from_pretrained(folder), ctc_decoding.find(folder)
     assert ours is not None
     labels = np.random.default_rng(0).choice([0, 0, 3, 4, 5, 6, 31], 60).tolist()
     assert ours.read(labels)[0] == theirs.decode(labels).strip()

@@ -12,7 +12,7 @@ import parity
 import pytest
 
 from qeff_zoo import pipeline
-from qeff_zoo.choices import Request
+from qeff_zoo.plan.request import Request
 from qeff_zoo.store import Store
 
 PUBLISHED: dict[str, dict[str, Any]] = json.loads(

@@ -24,21 +24,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as draw
 from stub_qaic import lowered
 
-from qeff_zoo import cli, manifest_entries, pipeline, targets
-from qeff_zoo.choices import CHOICES, Request
+from qeff_zoo import cli, pipeline, targets
 from qeff_zoo.disk import regular
 from qeff_zoo.errors import CompileError, PackageError, PlanError, ZooError
+from qeff_zoo.graph.numerics import FLOAT32
+from qeff_zoo.graph.states import State
 from qeff_zoo.hub.publish import gate
-from qeff_zoo.numerics import FLOAT32
 from qeff_zoo.package import Package
-from qeff_zoo.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, SUMS, adopt
-from qeff_zoo.programs import ProgramPlan
+from qeff_zoo.package.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, SUMS, adopt
+from qeff_zoo.plan import manifest_entries
+from qeff_zoo.plan.programs import ProgramPlan
+from qeff_zoo.plan.request import CHOICES, Request
 from qeff_zoo.recipe import Shape
-from qeff_zoo.states import State
 from qeff_zoo.store import Store
 from qeff_zoo.targets.qaic import command, configs, conflicts, driver, sdk
 from qeff_zoo.targets.qaic.options import SPELLED, QaicOptions, bad_flags
-from qeff_zoo.validation import trials
+from qeff_zoo.validation import package_runner
 
 ROOT = Path(__file__).parent.parent
 STUB = ROOT / "tests" / "stub_qaic" / "qaic-compile"
@@ -658,7 +659,7 @@ def build(
 ) -> Callable[..., Package]:
     """Give a function that builds with the stub; there is no card to call the package on."""
     monkeypatch.setenv(sdk.COMPILER_VARIABLE, str(compiler(tmp_path / "sdk")))
-    monkeypatch.setattr(trials, "call_once", lambda package: None)
+    monkeypatch.setattr(package_runner, "call_once", lambda package: None)
     monkeypatch.setattr(manifest_entries, "has_uncommitted_changes", lambda: False)
     models.trace(models.llama, home)
 

@@ -29,18 +29,18 @@ from test_encoders import LENGTHS, TRACED, embeddings, texts_for
 from test_full_size import without_weights
 from test_recipes import LATENT, grouped
 
+from qeff_zoo.checkpoint.formats.encoded import Integers
 from qeff_zoo.errors import CompileError
-from qeff_zoo.formats.encoded import Integers
-from qeff_zoo.numerics import FLOAT16, FLOAT32, Format
-from qeff_zoo.passes.layers import layers_of
+from qeff_zoo.graph import external_data
+from qeff_zoo.graph.numerics import FLOAT16, FLOAT32, Format
+from qeff_zoo.graph.passes.layers import layers_of
+from qeff_zoo.graph.semantic.domains import OPSET
+from qeff_zoo.graph.states import mark_tokens, states_of
 from qeff_zoo.recipe import Shape
-from qeff_zoo.semantic.domains import OPSET
-from qeff_zoo.states import mark_tokens, states_of
 from qeff_zoo.targets import Lowered
 from qeff_zoo.targets.qaic import conflicts, features, lowering, ops, placing
 from qeff_zoo.targets.qaic.blocking import Blocking
-from qeff_zoo.targets.qaic.ways import WAYS
-from qeff_zoo.weights import external_data
+from qeff_zoo.targets.qaic.lowering_report import WAYS
 from qeff_zoo.weights.layout import Slot
 from qeff_zoo.weights.storage import Storage
 from qeff_zoo.weights.writing import plan_file, write

@@ -26,16 +26,17 @@ from test_handoff import serving
 from toy_qpc import package_of, toy, toy_answer, toy_package
 
 import qeff_zoo
-from qeff_zoo import bench, bench_case, pipeline
-from qeff_zoo.choices import Request
+from qeff_zoo import bench, pipeline
+from qeff_zoo.bench import case as bench_case
 from qeff_zoo.errors import GenerationError, HandoffError, PackageError, SettingsError
+from qeff_zoo.graph.states import State
 from qeff_zoo.package import Package
+from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Shape
 from qeff_zoo.runtime import EmbeddingSession, Engine, Sampling, TextGenerationSession
 from qeff_zoo.runtime.decoder import Piece
-from qeff_zoo.runtime.handoff import Prefills, terms_of
+from qeff_zoo.runtime.disaggregated import Prefills, terms_of
 from qeff_zoo.runtime.program import Memory
-from qeff_zoo.states import State
 from qeff_zoo.targets.qaic import slices
 from qeff_zoo.targets.qaic.buffers import Buffer
 from qeff_zoo.targets.qaic.cards import DEVICES_ENV

@@ -30,22 +30,22 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForImageTextT
 
 import qeff_zoo
 from qeff_zoo import pipeline
-from qeff_zoo.choices import Request
 from qeff_zoo.errors import GenerationError, PackageError, PlanError
 from qeff_zoo.package import Package
-from qeff_zoo.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, adopt
+from qeff_zoo.package.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, adopt
+from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import EmbeddingSession, TextGenerationSession, open_session
 from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.speculation.heads import HeadsDrafter
-from qeff_zoo.runtime.vision import AsPrepared, Vision
+from qeff_zoo.runtime.vision_encoder import PassThroughEncoder, Vision
 from qeff_zoo.store import Store
 from qeff_zoo.targets.qaic import ops, sdk
 from qeff_zoo.targets.qaic.serve_args import serve_args
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.parity import TOLERANCES, relative_errors
-from qeff_zoo.validation.reference_numerics import in_float16
+from qeff_zoo.validation.reference.numerics import in_float16
 from qeff_zoo.validation.sample_media import noise
 
 __all__ = ["rt"]
@@ -289,7 +289,7 @@ def test_a_model_that_sees_answers_as_hugging_face_does(
     assert all(ways.keys() <= {"table"} for ways in angles)
     session = open_session(adopt(folder, compiled(folder, tmp_path), Store()))
     assert isinstance(session, ImageTextToTextSession)
-    assert isinstance(session.reader, AsPrepared if "single_program" in sizes else Vision)
+    assert isinstance(session.reader, PassThroughEncoder if "single_program" in sizes else Vision)
     rng = np.random.default_rng(0)
     pictures = [noise(session, size, rng) for size in ((1, 2), (3, 3))]
     # One picture, two, which calls cut, and none; the model may write a placeholder itself.

@@ -15,23 +15,24 @@ from hypothesis import given
 from hypothesis import strategies as draw
 from stub_qaic import lowered
 
-from qeff_zoo import cli, manifest_entries, pipeline, targets
-from qeff_zoo.arguments import parser
-from qeff_zoo.arguments.options import json_text
-from qeff_zoo.choices import CHOICES, Request
-from qeff_zoo.cli.reading import choices_of
+from qeff_zoo import cli, pipeline, targets
+from qeff_zoo.cli.arguments import parser
+from qeff_zoo.cli.arguments.options import json_text
+from qeff_zoo.cli.inputs import choices_of
 from qeff_zoo.errors import CompileError, PlanError
-from qeff_zoo.numerics import FLOAT32
+from qeff_zoo.graph.numerics import FLOAT32
+from qeff_zoo.graph.states import State
 from qeff_zoo.package import Package
-from qeff_zoo.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, SUMS, adopt
-from qeff_zoo.programs import ProgramPlan
+from qeff_zoo.package.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, SUMS, adopt
+from qeff_zoo.plan import manifest_entries
+from qeff_zoo.plan.programs import ProgramPlan
+from qeff_zoo.plan.request import CHOICES, Request
 from qeff_zoo.recipe import Shape
-from qeff_zoo.states import State
 from qeff_zoo.store import Store
 from qeff_zoo.targets.qaic import conflicts, driver
 from qeff_zoo.targets.qnn_aic import command, configs, qnn_config, sdk
 from qeff_zoo.targets.qnn_aic.options import SPELLED
-from qeff_zoo.validation import trials
+from qeff_zoo.validation import package_runner
 
 STUB = Path(__file__).parent / "stub_qnn"
 SAMPLE = STUB / "qnn_config.json"
@@ -420,7 +421,7 @@ def build(
 ) -> Callable[..., Package]:
     """Give a function that builds with the stubs; there is no card to call the package on."""
     monkeypatch.setenv(sdk.VARIABLE, str(root))
-    monkeypatch.setattr(trials, "call_once", lambda package: None)
+    monkeypatch.setattr(package_runner, "call_once", lambda package: None)
     monkeypatch.setattr(manifest_entries, "has_uncommitted_changes", lambda: False)
     models.trace(models.llama, home)
 

@@ -25,15 +25,16 @@ from parity import CROSSED, CROSSED_ENCODERS
 from test_encoders import embeddings, texts_for
 
 import qeff_zoo
-from qeff_zoo import pipeline, semantic, tasks
-from qeff_zoo.choices import Request
+from qeff_zoo import pipeline, tasks
+from qeff_zoo.checkpoint.formats.encoded import Integers
 from qeff_zoo.cli import main
 from qeff_zoo.errors import CompileError, GenerationError
-from qeff_zoo.formats.encoded import Integers
-from qeff_zoo.numerics import FLOAT32
+from qeff_zoo.graph import semantic
+from qeff_zoo.graph.numerics import FLOAT32
+from qeff_zoo.graph.semantic.domains import SEMANTIC
 from qeff_zoo.package import Package
+from qeff_zoo.plan.request import Request
 from qeff_zoo.runtime.decoder import Decoder, Piece
-from qeff_zoo.semantic.domains import SEMANTIC
 from qeff_zoo.store import Store
 from qeff_zoo.targets.qnn_htp import lowering, processes, recurrence, rewrites
 from qeff_zoo.weights.storage import Storage

@@ -20,11 +20,11 @@ from transformers import AutoModelForCausalLM
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 import qeff_zoo
-from qeff_zoo import formats
-from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.checkpoint import formats
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.export import loader
-from qeff_zoo.validation.reference_formats import open_weights
-from qeff_zoo.validation.reference_loading import load_model
+from qeff_zoo.validation.reference.formats import open_weights
+from qeff_zoo.validation.reference.loading import load_model
 from qeff_zoo.weights.bindings import bind
 from qeff_zoo.weights.writing import evaluate
 

@@ -19,7 +19,7 @@ import torch
 from runnable_package import package
 from transformers import AutoModelForCausalLM
 
-from qeff_zoo.checkpoint import Checkpoint
+from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.errors import CheckpointError, ParityError
 from qeff_zoo.package import Package
 from qeff_zoo.validation import records

@@ -23,22 +23,23 @@ from huggingface_hub.errors import StrictDataclassError
 from parity import CROSSED, STATES, Case, Steps, Subject
 from transformers import CONFIG_MAPPING
 
-from qeff_zoo import architectures, formats, registry
+from qeff_zoo import registry
+from qeff_zoo.checkpoint import formats
 from qeff_zoo.errors import ExportError
-from qeff_zoo.export import layers, loader
-from qeff_zoo.numerics import WEIGHTS
-from qeff_zoo.passes import experts as experts_pass
+from qeff_zoo.export import architectures, layers, loader
+from qeff_zoo.export.transforms import apply
+from qeff_zoo.export.transforms.modules import language_model
+from qeff_zoo.export.transforms.recurrence import kernels_of
+from qeff_zoo.graph.numerics import WEIGHTS
+from qeff_zoo.graph.passes import experts as experts_pass
+from qeff_zoo.graph.states import StateKind, states_of
 from qeff_zoo.recipe import Recipe, Shape, SoundShape, Transform
 from qeff_zoo.registry import find_recipe, list_model_types
-from qeff_zoo.states import StateKind, states_of
 from qeff_zoo.targets import Lowered
 from qeff_zoo.tasks import find
-from qeff_zoo.transforms import apply
-from qeff_zoo.transforms.modules import language_model
-from qeff_zoo.transforms.recurrence import kernels_of
 from qeff_zoo.validation.parity import relative_errors
-from qeff_zoo.validation.reference_damage import SWAPPED, damaged
-from qeff_zoo.validation.reference_media import of_tokens
+from qeff_zoo.validation.reference.damage import SWAPPED, damaged
+from qeff_zoo.validation.reference.media import of_tokens
 from qeff_zoo.weights import expressions
 
 RECIPES = [pytest.param(name, id=name) for name in list_model_types()]

@@ -19,19 +19,20 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, FineGrainedFP8Config, Mxfp4Config
 
-from qeff_zoo import formats
-from qeff_zoo.checkpoint import open_checkpoint
-from qeff_zoo.numerics import Format, Numerics, RoundedMatrix
+from qeff_zoo.checkpoint import formats
+from qeff_zoo.checkpoint.opening import open_checkpoint
+from qeff_zoo.graph.numerics import Format, Numerics, RoundedMatrix
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.tasks import TEXT_GENERATION
 from qeff_zoo.validation import ladder as validation
-from qeff_zoo.validation import reference_formats, tiny_models
+from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.parity import Judge
-from qeff_zoo.validation.reference_answers import Answers
-from qeff_zoo.validation.reference_formats import open_weights
-from qeff_zoo.validation.reference_formats.orders import by_parameter
-from qeff_zoo.validation.reference_loading import load_model
-from qeff_zoo.validation.reference_numerics import Arithmetic, round_weights
+from qeff_zoo.validation.reference import formats as reference_formats
+from qeff_zoo.validation.reference.answers import Answers
+from qeff_zoo.validation.reference.formats import open_weights
+from qeff_zoo.validation.reference.formats.orders import by_parameter
+from qeff_zoo.validation.reference.loading import load_model
+from qeff_zoo.validation.reference.numerics import Arithmetic, round_weights
 from qeff_zoo.weights.writing import evaluate
 
 FIXTURES = Path(__file__).parent / "fixtures/quantized"
@@ -81,7 +82,7 @@ def test_the_decoders_share_nothing_with_those_of_packages() -> None:
                 names.update(alias.name for alias in node.names)
     ours = {name for name in names if name.startswith("qeff_zoo")}
     assert ours
-    assert all(name.startswith("qeff_zoo.validation.reference_formats") for name in ours)
+    assert all(name.startswith("qeff_zoo.validation.reference.formats") for name in ours)
 
 
 def test_every_method_that_packages_read_is_one_that_the_reference_reads() -> None:

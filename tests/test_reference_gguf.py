@@ -13,7 +13,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.tasks import TEXT_GENERATION
-from qeff_zoo.validation.reference_loading import load_model
+from qeff_zoo.validation.reference.loading import load_model
 
 gguf: Any = pytest.importorskip("gguf")
 

@@ -12,7 +12,7 @@ from static_server import served
 from test_index import ENTRY, OTHER
 
 from qeff_zoo.errors import RemoteError, TrustError
-from qeff_zoo.hub import seen
+from qeff_zoo.hub import index_cache
 from qeff_zoo.hub.index import INDEX_NAME, Index, Notice, encode
 from qeff_zoo.hub.remotes import (
     Remote,
@@ -510,25 +510,25 @@ def test_what_the_settings_say_is_read_only_is(monkeypatch: pytest.MonkeyPatch) 
 def test_memory_of_indexes_is_apart_for_each_hub(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = seen.Seen(encode(NEWER), NEWER, "etag", "c" * 40)
-    seen.accept("hf://a/b", kept)
-    assert seen.recall("hf://a/b") == kept
+    kept = index_cache.Seen(encode(NEWER), NEWER, "etag", "c" * 40)
+    index_cache.accept("hf://a/b", kept)
+    assert index_cache.recall("hf://a/b") == kept
     monkeypatch.setenv("HF_ENDPOINT", "https://other.example")
-    assert seen.recall("hf://a/b") is None
+    assert index_cache.recall("hf://a/b") is None
     monkeypatch.undo()
 
 
 def test_index_is_not_forgotten_for_an_older_one_that_came_late(home: Path) -> None:
-    newer, older = seen.Seen(encode(NEWER), NEWER), seen.Seen(encode(INDEX), INDEX)
+    newer, older = index_cache.Seen(encode(NEWER), NEWER), index_cache.Seen(encode(INDEX), INDEX)
 
-    def late(before: seen.Seen | None) -> seen.Seen:
+    def late(before: index_cache.Seen | None) -> index_cache.Seen:
         assert before is None
-        seen.accept("https://host/zoo", newer)  # by another process, while we were waiting
+        index_cache.accept("https://host/zoo", newer)  # by another process, while we were waiting
         return older
 
     with pytest.raises(TrustError):
-        seen.newest("https://host/zoo", late)
-    assert seen.recall("https://host/zoo") == newer
+        index_cache.newest("https://host/zoo", late)
+    assert index_cache.recall("https://host/zoo") == newer
 
 
 def test_notice_reaches_those_who_saw_the_index_before(hub: LocalHub, home: Path) -> None:

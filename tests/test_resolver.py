@@ -16,7 +16,7 @@ from package_builder import SOURCE, SPEC, made_from
 from remote_builder import make, remote, write_remote
 from test_index import ENTRY
 
-from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.cli import main
 from qeff_zoo.errors import PlanError, RemoteError, ResolutionError, TrustError
 from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, Notice, encode
@@ -811,7 +811,7 @@ def refuse(event, arguments):
         opened.append(event)
         raise PermissionError(event)
 sys.addaudithook(refuse)
-from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.cli import main
 code = main(sys.argv[1:])
 assert not opened, opened

@@ -27,15 +27,15 @@ from test_videos import film
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from qeff_zoo import pipeline, tasks
-from qeff_zoo.auto.vision import _of_processor
-from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError
 from qeff_zoo.media.video_processor import KINDS
 from qeff_zoo.package import Package
+from qeff_zoo.plan.request import Request
+from qeff_zoo.qefficient.vision import _of_processor
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
-from qeff_zoo.runtime.vision import Vision
+from qeff_zoo.runtime.vision_encoder import Vision
 from qeff_zoo.store import Store
 
 #: What a published tokenizer calls special tokens, how it writes them, and their ids in the tiny model.

@@ -23,8 +23,8 @@ from qeff_zoo.hub.naming import full_name
 from qeff_zoo.hub.pull import pull
 from qeff_zoo.hub.remotes import http, open_remote
 from qeff_zoo.hub.trust import SIGNATURE_LIMIT
-from qeff_zoo.identity import tree_digest
 from qeff_zoo.package import Package
+from qeff_zoo.package.identity import tree_digest
 from qeff_zoo.package.manifest import MANIFEST_LIMIT, MANIFEST_NAME, SIGNATURE_NAME, dump
 from qeff_zoo.store import Store
 

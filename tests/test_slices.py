@@ -25,13 +25,13 @@ from transformers.models.minicpmv4_6.video_processing_minicpmv4_6 import (
 from transformers.video_utils import VideoMetadata
 from transformers.vision_utils import get_vision_nearest_position_ids
 
-from qeff_zoo.auto.vision import _pictures
 from qeff_zoo.errors import GenerationError, UnsupportedModelError
 from qeff_zoo.media.video_processor import KINDS, load_video_processor
 from qeff_zoo.media.videos import Frames
+from qeff_zoo.qefficient.vision import _pictures
 from qeff_zoo.registry import find_recipe
-from qeff_zoo.runtime.geometry import Tower
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+from qeff_zoo.runtime.patch_positions import Tower
 from qeff_zoo.validation.sample_media import noise
 
 RECIPE = find_recipe("minicpmv4_6")

@@ -25,17 +25,18 @@ from tiny_checkpoint import plain_class
 from torch import nn
 
 import qeff_zoo
-from qeff_zoo import bench, bench_case, pipeline
-from qeff_zoo.choices import Request
+from qeff_zoo import bench, pipeline
+from qeff_zoo.bench import case as bench_case
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError, PackageError, PlanError
-from qeff_zoo.prepared import adopt
+from qeff_zoo.export.transforms import frames
+from qeff_zoo.package.prepared import adopt
+from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe, list_recipes
-from qeff_zoo.runtime import LabelledSpeechSession, open_session
-from qeff_zoo.runtime.labels_of_frames import CharacterLabels
+from qeff_zoo.runtime import CtcSession, open_session
+from qeff_zoo.runtime.ctc_decoding import CharacterLabels
 from qeff_zoo.store import Store
-from qeff_zoo.tasks.listening import Listen, example
-from qeff_zoo.transforms import frames
+from qeff_zoo.tasks.ctc_tracing import Listen, example
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.sample_sounds import voice
 
@@ -265,8 +266,8 @@ def package(model: qeff_zoo.QEFFAutoModelForCTC) -> Any:
 
 
 @pytest.fixture(scope="module")
-def session(package: Any) -> LabelledSpeechSession:
-    opened: LabelledSpeechSession = qeff_zoo.load(package, threads=1)
+def session(package: Any) -> CtcSession:
+    opened: CtcSession = qeff_zoo.load(package, threads=1)
     return opened
 
 
@@ -297,7 +298,7 @@ def of_pipeline(answer: Mapping[str, Any]) -> list[tuple[str, float, float]]:
 
 @pytest.mark.parametrize("samples", [900, 4000, 4001, 15_999])
 def test_text_and_times_of_words_are_the_pipelines(
-    samples: int, session: LabelledSpeechSession, theirs: Any
+    samples: int, session: CtcSession, theirs: Any
 ) -> None:
     sound = voice(samples, RATE, samples)
     wanted = theirs(sound.copy(), return_timestamps="word")
@@ -308,7 +309,7 @@ def test_text_and_times_of_words_are_the_pipelines(
 
 
 def test_a_long_recording_is_read_to_its_end_as_the_pipeline_reads_windows(
-    session: LabelledSpeechSession, theirs: Any
+    session: CtcSession, theirs: Any
 ) -> None:
     """QEfficient cuts what is longer than its graph, and says nothing."""
     sound = voice(50_000, RATE, 7)
@@ -334,26 +335,26 @@ def test_cards_label_frames_as_hugging_face_does(
     folder = pipeline.prepare(str(checkpoint), tmp_path / "prepared", request=request)
     predicted(folder)
     on_cards = open_session(adopt(folder, compiled(folder, tmp_path), Store(tmp_path)))
-    assert isinstance(on_cards, LabelledSpeechSession)
+    assert isinstance(on_cards, CtcSession)
     sounds = [voice(length, RATE, length) for length in (900, 15_999, 4000)]
     for sound, found in zip(sounds, on_cards.transcribe(sounds), strict=True):
         wanted = theirs(sound.copy(), return_timestamps="word")
         assert (found.text, as_pipeline(found)) == (wanted["text"], of_pipeline(wanted))
 
 
-def test_several_of_different_lengths_are_each_as_alone(session: LabelledSpeechSession) -> None:
+def test_several_of_different_lengths_are_each_as_alone(session: CtcSession) -> None:
     sounds = [voice(length, RATE, length) for length in (3000, 20_000, 1200)]
     together = session.transcribe(sounds)
     assert together == [session.transcribe(one)[0] for one in sounds]
 
 
-def test_silence_and_a_click_are_text_without_words(session: LabelledSpeechSession) -> None:
+def test_silence_and_a_click_are_text_without_words(session: CtcSession) -> None:
     silence, click = session.transcribe([np.zeros(8000, np.float32), np.ones(5, np.float32)])
     assert np.isfinite(silence.seconds)
     assert (click.text, click.words) == ("", ())
 
 
-def test_bad_recordings_are_refused(session: LabelledSpeechSession) -> None:
+def test_bad_recordings_are_refused(session: CtcSession) -> None:
     with pytest.raises(MediaError, match="0 samples"):
         session.transcribe(np.zeros(0, np.float32))
     with pytest.raises(MediaError, match="cannot be read"):
@@ -361,7 +362,7 @@ def test_bad_recordings_are_refused(session: LabelledSpeechSession) -> None:
 
 
 def test_the_command_writes_text_times_and_json(
-    package: Any, tmp_path: Path, session: LabelledSpeechSession, capsys: pytest.CaptureFixture[str]
+    package: Any, tmp_path: Path, session: CtcSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "speech.wav"
     both = np.stack([voice(9000, 32_000, 3)] * 2, 1)
@@ -403,8 +404,8 @@ def test_bench_measures_a_recording_or_noise(
         assert f"{idle} does not apply to automatic-speech" in capsys.readouterr().err
 
 
-def test_a_package_without_a_vocabulary_says_so(session: LabelledSpeechSession) -> None:
-    bare = LabelledSpeechSession(session.folder, session._program)
+def test_a_package_without_a_vocabulary_says_so(session: CtcSession) -> None:
+    bare = CtcSession(session.folder, session._program)
     bare.labels = None
     with pytest.raises(GenerationError, match="no vocabulary"):
         bare.transcribe(voice(2000, RATE, 0))
@@ -425,7 +426,7 @@ def test_lengths_without_a_frame_are_refused_before_anything_is_built(checkpoint
 
 
 def test_qefficients_class_answers_with_texts(
-    model: qeff_zoo.QEFFAutoModelForCTC, session: LabelledSpeechSession, tmp_path: Path
+    model: qeff_zoo.QEFFAutoModelForCTC, session: CtcSession, tmp_path: Path
 ) -> None:
     sounds = [voice(3000, RATE, 1), voice(30_000, RATE, 2)]
     wanted = [found.text for found in session.transcribe(sounds)]
@@ -502,7 +503,7 @@ def test_text_and_times_of_pieces_are_of_the_models_labels(
     extract = getattr(transformers, f"{name}FeatureExtractor")(feature_size=16)
     extract.save_pretrained(folder)
     theirs = getattr(transformers, f"{name}ForCTC").from_pretrained(folder).eval()
-    session = LabelledSpeechSession(folder, _Direct(theirs))
+    session = CtcSession(folder, _Direct(theirs))
     sound = voice(31_000, RATE, 1)
     heard = extract(sound, sampling_rate=RATE, return_attention_mask=True, return_tensors="pt")
     (bias,) = (value for of, value in theirs.ctc_head.named_parameters() if "bias" in of)

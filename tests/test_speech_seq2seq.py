@@ -33,32 +33,33 @@ from tiny_checkpoint import plain_class
 from transformers.models.whisper import generation_whisper, tokenization_whisper
 
 import qeff_zoo
-from qeff_zoo import bench, bench_case, pipeline
+from qeff_zoo import bench, pipeline
+from qeff_zoo.bench import case as bench_case
 from qeff_zoo.checkpoint import companions
-from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.media import features
 from qeff_zoo.package import Package
-from qeff_zoo.prepared import SCRIPT, adopt
+from qeff_zoo.package.prepared import SCRIPT, adopt
+from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import (
     FALLBACK,
-    SpeechChoices,
     SpeechSeq2SeqSession,
     Transcription,
+    TranscriptionOptions,
     languages,
     open_session,
     sampling,
-    speech_words,
 )
+from qeff_zoo.runtime import word_timestamps as speech_words
 from qeff_zoo.runtime.program import Observed
 from qeff_zoo.runtime.speech_tokens import SpeechTokens
 from qeff_zoo.runtime.speech_windows import Recording
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.serving.transcriptions import SpeechQueue
 from qeff_zoo.store import Store
-from qeff_zoo.tasks import crossing
+from qeff_zoo.tasks import encoder_decoder_tracing
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.sample_sounds import voice
 
@@ -476,7 +477,7 @@ def subject(name: str) -> Subject:
 def sounds_for(of: Subject) -> list[torch.Tensor]:
     """Draw two sounds as the model takes them, of which the second is shorter where it may be."""
     random = torch.Generator().manual_seed(1)
-    source = crossing._source(of.transformed)
+    source = encoder_decoder_tracing._source(of.transformed)
     (whole, _), *mask = source.values()
     lengths = [whole.shape[1], whole.shape[1] // 2 + 3 if mask else whole.shape[1]]
     return [torch.randn(length, *whole.shape[2:], generator=random) for length in lengths]
@@ -495,15 +496,15 @@ def expected_of(model: Any, sounds: list[torch.Tensor], tokens: torch.Tensor) ->
 
 def steps_of(model: Any, sounds: list[torch.Tensor], tokens: torch.Tensor) -> Array:
     """Read sounds once, and give each row its tokens in chunks of three, the last of them padded; then one by one."""
-    states = crossing.probe(model)
-    step, rows, found = crossing.Step(model, states), len(tokens), []
+    states = encoder_decoder_tracing.probe(model)
+    step, rows, found = encoder_decoder_tracing.Step(model, states), len(tokens), []
     source = [torch.nn.utils.rnn.pad_sequence(sounds, batch_first=True, padding_value=9.0)]
-    if len(crossing._source(model)) > 1:
+    if len(encoder_decoder_tracing._source(model)) > 1:
         there = [torch.ones(len(one), dtype=torch.long) for one in sounds]
         source.append(torch.nn.utils.rnn.pad_sequence(there, batch_first=True))
     with torch.no_grad():
         names = [one.name for one in states if not one.written]
-        made = crossing.Read(model)(source)
+        made = encoder_decoder_tracing.Read(model)(source)
         read, lengths = dict(zip(names, made, strict=False)), made[len(names) :]
         more = [(torch.arange(made[0].shape[2]) < one[:, None]).long() for one in lengths]
         memory = {
@@ -636,7 +637,7 @@ def test_segments_are_given_as_they_end(session: SpeechSeq2SeqSession) -> None:
 
 
 def test_drawn_tokens_repeat_with_a_seed(session: SpeechSeq2SeqSession) -> None:
-    sound, choices = voice(9000, RATE, 1), SpeechChoices(language="en", temperature=1.0)
+    sound, choices = voice(9000, RATE, 1), TranscriptionOptions(language="en", temperature=1.0)
     one, same, other = (
         session.transcribe(sound, choices=choices, seed=seed)[0] for seed in (1, 1, 2)
     )
@@ -965,7 +966,7 @@ def model(
 def test_qefficients_class_takes_what_a_processor_returns(
     model: qeff_zoo.QEFFAutoModelForSpeechSeq2Seq, checkpoint: Path, session: SpeechSeq2SeqSession
 ) -> None:
-    sound, choices = voice(SHORT, RATE, SHORT), SpeechChoices(language="en")
+    sound, choices = voice(SHORT, RATE, SHORT), TranscriptionOptions(language="en")
     (wanted,) = session.transcribe(sound, choices=choices)
     info = model.generate({"input_features": heard(checkpoint, sound)}, choices=choices)
     assert info.generated_texts == [wanted.text]

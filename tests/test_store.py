@@ -24,8 +24,8 @@ from package_builder import FILES, SPEC, draft, fill, overwrite
 from qeff_zoo.disk import digests, staging
 from qeff_zoo.disk.processes import Owner
 from qeff_zoo.errors import PackageError, StoreError
-from qeff_zoo.identity import build_key
 from qeff_zoo.package import Package
+from qeff_zoo.package.identity import build_key
 from qeff_zoo.store import Store, default_root, housekeeping
 from qeff_zoo.store.copies import copy_out
 from qeff_zoo.store.origins import BUILT_HERE, Origin

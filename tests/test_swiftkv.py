@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from qeff_zoo.architectures import llama_swiftkv
-from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.export import loader
+from qeff_zoo.export.architectures import llama_swiftkv
 from qeff_zoo.registry import find_recipe
-from qeff_zoo.tasks import decoding
-from qeff_zoo.validation.reference_loading import load_model
+from qeff_zoo.tasks import decoder_tracing
+from qeff_zoo.validation.reference.loading import load_model
 from qeff_zoo.weights.bindings import bind
 
 FIXTURE = Path(__file__).parent / "fixtures" / "swiftkv"
@@ -65,7 +65,9 @@ def test_later_layers_compute_only_tokens_whose_logits_are_needed() -> None:
     states = parity.subject(BASE).states
     sizes = {"batch_size": 2, "ctx_len": 20}
     past = [torch.zeros([sizes.get(size, size) for size in one.axes]) for one in states]
-    decoding.Step(model, states)(torch.zeros(2, 9).long(), torch.arange(9).expand(2, 9), past)
+    decoder_tracing.Step(model, states)(
+        torch.zeros(2, 9).long(), torch.arange(9).expand(2, 9), past
+    )
     assert seen == [9, 9, 9, 1, 1, 1, 1]
     for layer in model.model.layers:
         layer.mlp._forward_pre_hooks.clear()

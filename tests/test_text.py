@@ -19,15 +19,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import qeff_zoo
-from qeff_zoo import text_files
-from qeff_zoo.checkpoint import companions, open_checkpoint
+from qeff_zoo.checkpoint import companions
 from qeff_zoo.checkpoint import text as made_text
+from qeff_zoo.checkpoint.opening import open_checkpoint
+from qeff_zoo.disk import text_files
 from qeff_zoo.errors import CheckpointError, ParityError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
 from qeff_zoo.tasks import TEXT_GENERATION, find
-from qeff_zoo.validation import reference_text, text
+from qeff_zoo.validation import text
+from qeff_zoo.validation.reference import text as reference_text
 
 _DRAWS = settings(
     max_examples=fuzzing.asked(60),
@@ -112,7 +114,7 @@ def test_tokens_beside_tokenizer_json_are_tokens(beside: str, tmp_path: Path) ->
 def test_the_same_files_make_the_same_bytes(tmp_path: Path) -> None:
     here, there = (published.llama3().write(tmp_path / name) for name in ("here", "there"))
     code = (
-        "import sys; from pathlib import Path; from qeff_zoo.checkpoint import text;"
+        "import sys; from pathlib import Path; from qeff_zoo.checkpoint.opening import text;"
         "text.write(Path(sys.argv[1]), 'made')"
     )
     made_text.write(here, "made")

@@ -25,17 +25,18 @@ from test_qaic_whole import compiled, predicted
 from tiny_checkpoint import plain_class
 
 import qeff_zoo
-from qeff_zoo import bench, bench_case, pipeline
-from qeff_zoo.choices import Request
+from qeff_zoo import bench, pipeline
+from qeff_zoo.bench import case
 from qeff_zoo.cli import main
 from qeff_zoo.errors import ContextLengthError, GenerationError, PlanError
-from qeff_zoo.prepared import adopt
+from qeff_zoo.package.prepared import adopt
+from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import Engine, Grammar, Sampling, Text2TextSession, open_session
+from qeff_zoo.runtime.logits_processors import WritingRules
 from qeff_zoo.runtime.translation import Languages
-from qeff_zoo.runtime.writing_rules import WritingRules
 from qeff_zoo.store import Store
-from qeff_zoo.tasks import TEXT2TEXT, crossing, for_task, tasks_of
+from qeff_zoo.tasks import TEXT2TEXT, encoder_decoder_tracing, for_task, tasks_of
 from qeff_zoo.validation import tiny_models
 
 __all__ = ["rt"]
@@ -80,9 +81,9 @@ SPANS = [((0, 4), (0, 2)), ((4, 5), (2, 5)), ((5, 6), (5, 6)), ((6, 7), (6, 7))]
 
 def steps_of(model: Any, tokens: torch.Tensor) -> list[tuple[int, int, Array]]:
     """Read texts once, and give rows their tokens; return row, position and logits of each answer."""
-    states = crossing.probe(model)
-    step, found, read = crossing.Step(model, states), [], source()
-    made = crossing.Read(model)(list(read.values()))
+    states = encoder_decoder_tracing.probe(model)
+    step, found, read = encoder_decoder_tracing.Step(model, states), [], source()
+    made = encoder_decoder_tracing.Read(model)(list(read.values()))
     names = [one.name for one in states if not one.written]
     sizes = {"ctx_len": 24, "encoder_ctx_len": 9, "batch_size": 2}
     memory = {
@@ -394,7 +395,7 @@ def test_bench_measures_reading_and_writing(session: Text2TextSession) -> None:
     assert (one.prompt_len, both.batch_size) == (LONGEST, 2)
     with pytest.raises(GenerationError, match=f"expected at most {LONGEST}, by seq_lens"):
         bench.plan(package, prompt_lens=[LONGEST + 1])
-    figures = bench_case.measure(package, replace(both, threads=1), 1)
+    figures = case.measure(package, replace(both, threads=1), 1)
     assert min(figures.ttft_s, figures.prefill_tokens_per_s, figures.decode_tokens_per_s or 0) > 0
 
 

@@ -27,13 +27,14 @@ from test_handoff import serving
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import qeff_zoo
-from qeff_zoo import bench, bench_case, cli
+from qeff_zoo import bench, cli
+from qeff_zoo.bench import case as bench_case
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine
-from qeff_zoo.runtime.handoff import Prefills
+from qeff_zoo.runtime.disaggregated import Prefills
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-from qeff_zoo.validation.reference_subjects import answers_of
+from qeff_zoo.validation.reference.subjects import answers_of
 
 ROOT = Path(__file__).parent.parent
 CHECKPOINT = ROOT / "examples" / "tiny-vlm"

@@ -16,11 +16,12 @@ from transformers.models.canary.processing_canary import LANGUAGE_CODE_TO_NAME
 from transformers.models.cohere_asr.processing_cohere_asr import LANGUAGES as LANGUAGES_OF_COHERE
 
 import qeff_zoo
-from qeff_zoo import bench, bench_case, pipeline
-from qeff_zoo.choices import Request
+from qeff_zoo import bench, pipeline
+from qeff_zoo.bench import case as bench_case
 from qeff_zoo.errors import GenerationError, PackageError
-from qeff_zoo.media import features, pieces
+from qeff_zoo.media import audio_chunking, features
 from qeff_zoo.media.dither import noise
+from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime.speech_tokens import SpeechTokens
 from qeff_zoo.runtime.tokenizer import Tokenizer
@@ -177,7 +178,7 @@ def test_features_of_cohere_transcribe_are_those_of_transformers(samples: int) -
 def test_a_recording_is_cut_where_it_is_quiet() -> None:
     loud = np.ones(100, np.float32)
     loud[44:48] = 0
-    found = pieces.cut(loud, most=60, search=20, window=4)
+    found = audio_chunking.cut(loud, most=60, search=20, window=4)
     assert [len(one) for one in found] == [44, 56]
-    assert [len(one) for one in pieces.cut(loud, most=60, search=0, window=4)] == [60, 40]
-    assert [len(one) for one in pieces.cut(loud, most=60, search=3, window=4)] == [58, 42]
+    assert [len(one) for one in audio_chunking.cut(loud, most=60, search=0, window=4)] == [60, 40]
+    assert [len(one) for one in audio_chunking.cut(loud, most=60, search=3, window=4)] == [58, 42]

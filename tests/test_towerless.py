@@ -14,9 +14,9 @@ from tiny_checkpoint import plain_class
 from tokenizers import AddedToken, Tokenizer, models, normalizers
 from transformers import FuyuImageProcessorPil, FuyuProcessor, PreTrainedTokenizerFast
 
-from qeff_zoo.auto.vision import _pictures
 from qeff_zoo.errors import MediaError
 from qeff_zoo.media.image_processor import image_processor
+from qeff_zoo.qefficient.vision import _pictures
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import tokenizer as own
 from qeff_zoo.validation.sample_media import noise

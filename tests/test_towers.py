@@ -21,12 +21,12 @@ from test_audio_text import RATE, sound
 from test_media_recipes import session_of
 
 from qeff_zoo import pipeline
-from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import CheckpointError, ExportError, GenerationError, MediaError
 from qeff_zoo.media.features import find
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.media.image_rules import settings_of_timm
+from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.store import Store

@@ -215,7 +215,7 @@ def test_files_come_at_the_same_time_and_all_stop_when_one_cannot_be_had(tmp_pat
     """The first waits for the second to begin, the second for the first to fail: in turn, neither would end."""
     begun, failed = threading.Event(), threading.Event()
 
-    class Both(Script):
+    class EncDecCache(Script):
         @contextmanager
         def stream(
             self, path: str, *, offset: int = 0, end: int | None = None
@@ -237,7 +237,7 @@ def test_files_come_at_the_same_time_and_all_stop_when_one_cannot_be_had(tmp_pat
 
     files = [wanted(tmp_path / "a", CONTENT * 1000), wanted(tmp_path / "b")]
     with pytest.raises(RemoteError, match="gone"):
-        Transfer(Both(), lambda _: None).fetch(files)
+        Transfer(EncDecCache(), lambda _: None).fetch(files)
     assert (tmp_path / "a").read_bytes().startswith(CONTENT[:10])
 
 

@@ -21,7 +21,7 @@ from qeff_zoo.errors import ZooError
 from qeff_zoo.export import loader
 from qeff_zoo.recipe import DECODER_SHAPES, ENCODER_SHAPES, Recipe, Tiny
 from qeff_zoo.scaffold.shrinking import shrink
-from qeff_zoo.tasks import decoding, tasks_of
+from qeff_zoo.tasks import decoder_tracing, tasks_of
 from qeff_zoo.tasks import encoders as encoders_task
 
 DATA = json.loads((Path(__file__).parent.parent / "docs" / "unsupported.json").read_bytes())
@@ -242,7 +242,7 @@ def try_tiny(model_type: str, kind: Any) -> None:
     model = loader.load_meta(config, recipe)
     if not decodes:
         encoders_task.run_once(model)
-    elif not decoding.probe(model):
+    elif not decoder_tracing.probe(model):
         raise RuntimeError(f"{kind.__name__} keeps no keys and values.")
 
 

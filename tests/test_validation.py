@@ -19,26 +19,19 @@ from hypothesis import strategies as st
 from runnable_package import edit_json, package
 from transformers import AutoModelForCausalLM
 
-from qeff_zoo import choosing_shape
 from qeff_zoo.errors import ParityError, PlanError
-from qeff_zoo.numerics import Numerics, RoundedMatrix, format_of
+from qeff_zoo.graph.numerics import Numerics, RoundedMatrix, format_of
 from qeff_zoo.package import Package, proof
 from qeff_zoo.package.manifest import problems
+from qeff_zoo.plan import shape as choosing_shape
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.memory import MEMORY_ENV
 from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.tasks import compute_contexts
-from qeff_zoo.validation import (
-    cases,
-    records,
-    reference_answers,
-    sample_texts,
-    tiny_models,
-)
+from qeff_zoo.validation import cases, records, sample_texts, tiny_models
 from qeff_zoo.validation import ladder as validation
-from qeff_zoo.validation import reference as reference_process
 from qeff_zoo.validation.parity import (
     TOLERANCES,
     Canary,
@@ -51,9 +44,11 @@ from qeff_zoo.validation.parity import (
     relative_errors,
 )
 from qeff_zoo.validation.records import Record
-from qeff_zoo.validation.reference_answers import Answers, Reference
-from qeff_zoo.validation.reference_damage import HEADS, damaged
-from qeff_zoo.validation.reference_numerics import Arithmetic, Widest, round_weights
+from qeff_zoo.validation.reference import answers as reference_answers
+from qeff_zoo.validation.reference import process as reference_process
+from qeff_zoo.validation.reference.answers import Answers, Reference
+from qeff_zoo.validation.reference.damage import HEADS, damaged
+from qeff_zoo.validation.reference.numerics import Arithmetic, Widest, round_weights
 from qeff_zoo.weights.quantization import round_trip
 
 SHAPE = {"prefill_seq_len": 8, "ctx_len": 40}

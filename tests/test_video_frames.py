@@ -30,13 +30,13 @@ from transformers.models.smolvlm.video_processing_smolvlm import SmolVLMVideoPro
 from transformers.video_utils import VideoMetadata, default_sample_indices_fn
 
 from qeff_zoo import pipeline
-from qeff_zoo.choices import Request
 from qeff_zoo.errors import GenerationError, MediaError
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.media.pixels import resize_across
 from qeff_zoo.media.video_processor import KINDS, load_video_processor
 from qeff_zoo.media.videos import Frames
 from qeff_zoo.package import Package
+from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
 from qeff_zoo.runtime.chat_template import ChatTemplate

@@ -24,13 +24,14 @@ from transformers.models.llava_next_video.video_processing_llava_next_video impo
 from transformers.models.video_llama_3.processing_video_llama_3 import VideoLlama3Processor
 from transformers.video_utils import VideoMetadata
 
-from qeff_zoo import pipeline, plan
-from qeff_zoo.choices import Request
+from qeff_zoo import pipeline
 from qeff_zoo.errors import GenerationError, MediaError
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.media.pixels import resize_across, shortest_edge
 from qeff_zoo.media.video_processor import KINDS, load_video_processor
 from qeff_zoo.package import Package
+from qeff_zoo.plan import resolve
+from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
 from qeff_zoo.store import Store
@@ -142,7 +143,7 @@ def test_where_nothing_runs_it_a_package_goes_without(built: tuple[Package, Path
     asked = Request(target="qaic", ctx_len=128, prefill_seq_len=16)
     _, made = pipeline.make_plan(str(built[1]), asked)
     assert [program.role for program in made.programs] == ["language", "vision"]
-    assert isinstance(made, plan.Plan)
+    assert isinstance(made, resolve.Plan)
     session: Any = open_session(built[0], threads=1)
     session.reader._open_frames = None
     with pytest.raises(GenerationError, match=r"no vision program.*--target ort"):

@@ -25,10 +25,10 @@ from transformers.models.glm46v.processing_glm46v import Glm46VProcessor
 from transformers.video_utils import VideoMetadata
 
 from qeff_zoo import pipeline
-from qeff_zoo.choices import Request
 from qeff_zoo.media.video_processor import KINDS, load_video_processor, stamp_of
 from qeff_zoo.media.videos import Frames
 from qeff_zoo.package import Package
+from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
 from qeff_zoo.runtime.video_steps import Stamps

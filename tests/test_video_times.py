@@ -25,11 +25,11 @@ from transformers.models.qwen3_vl.video_processing_qwen3_vl import (
 from transformers.video_utils import VideoMetadata
 
 from qeff_zoo import pipeline
-from qeff_zoo.choices import Request
 from qeff_zoo.errors import CheckpointError, GenerationError, MediaError, UnsupportedModelError
 from qeff_zoo.media.video_processor import KINDS, load_video_processor
 from qeff_zoo.media.videos import Frames
 from qeff_zoo.package import Package
+from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
 from qeff_zoo.runtime.decoder import Piece

@@ -18,7 +18,6 @@ from tiny_checkpoint import plain_class
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from qeff_zoo import pipeline
-from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError
 from qeff_zoo.media import fetching
@@ -28,6 +27,7 @@ from qeff_zoo.media.pixels import resize_across
 from qeff_zoo.media.video_processor import load_video_processor
 from qeff_zoo.media.videos import read_video
 from qeff_zoo.package import Package
+from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
 from qeff_zoo.runtime.decoder import Piece

@@ -17,14 +17,14 @@ from transformers.models.mllama import processing_mllama as processing
 
 import qeff_zoo
 from qeff_zoo import pipeline
-from qeff_zoo.choices import Request
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.package import Package
+from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-from qeff_zoo.runtime.insets import Viewed, Views, arrange
+from qeff_zoo.runtime.multimodal_spans import CrossAttentionImage, Views, arrange
 from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.store import Store
 from qeff_zoo.validation import tiny_models
@@ -164,7 +164,10 @@ def test_tokens_see_pictures_from_their_own_to_the_next() -> None:
     for _ in range(50):
         tokens = random.integers(0, 2, 9).tolist()
         tiles = [int(random.integers(1, 5)) for _ in range(sum(tokens))]
-        parts = [Viewed(digest=b"", features={}, tiles=np.arange(4) < count) for count in tiles]
+        parts = [
+            CrossAttentionImage(digest=b"", features={}, tiles=np.arange(4) < count)
+            for count in tiles
+        ]
         views = arrange(tokens, [1], parts)
         if not tiles:
             assert views is None

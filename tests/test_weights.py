@@ -25,17 +25,12 @@ from safetensors import safe_open
 
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.errors import CheckpointError, StoreError, UnsupportedModelError
-from qeff_zoo.numerics import FLOAT16, FLOAT32, WEIGHTS, Format, format_of
+from qeff_zoo.graph import external_data
+from qeff_zoo.graph.numerics import FLOAT16, FLOAT32, WEIGHTS, Format, format_of
 from qeff_zoo.weights import expressions as ex
-from qeff_zoo.weights import external_data
 from qeff_zoo.weights import writing as weights
 from qeff_zoo.weights.matrices import Matrices
-from qeff_zoo.weights.quantization import (
-    Stored,
-    dequantize,
-    quantize,
-    round_trip,
-)
+from qeff_zoo.weights.quantization import Stored, dequantize, quantize, round_trip
 from qeff_zoo.weights.storage import Storage
 from qeff_zoo.weights.writing import FileLayout, Slot, Written, plan_file, write
 

@@ -20,15 +20,15 @@ from tiny_checkpoint import plain_class
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from qeff_zoo import cli, registry, tasks
-from qeff_zoo.choices import Request
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.package import Package
+from qeff_zoo.package.prepared import adopt
 from qeff_zoo.pipeline import build, prepare
-from qeff_zoo.prepared import adopt
+from qeff_zoo.plan.request import Request
 from qeff_zoo.runtime import ZeroShotSession, open_session
 from qeff_zoo.serving.matching import PictureQueue
 from qeff_zoo.store import Store
-from qeff_zoo.validation import drawings, tiny_models
+from qeff_zoo.validation import sample_images, tiny_models
 
 __all__ = ["rt"]
 TASK = "zero-shot-image-classification"
@@ -68,7 +68,7 @@ def session(built: tuple[Package, Path]) -> ZeroShotSession:
 
 def pictures() -> list[Any]:
     sizes = [(61, 93), (40, 40), (120, 37)]
-    return [drawings.draw(number, *size) for number, size in enumerate(sizes)]
+    return [sample_images.draw(number, *size) for number, size in enumerate(sizes)]
 
 
 def theirs(checkpoint: Path, texts: list[str]) -> Any:

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from qeff_zoo.graph.states import State
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.program import Array, Memory, Tensor
-from qeff_zoo.states import State
 from qeff_zoo.targets.ort.session import _runs
 
 VOCAB = 13

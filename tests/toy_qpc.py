@@ -15,7 +15,7 @@ import onnx.parser
 import package_builder
 from package_builder import draft
 
-from qeff_zoo.adapters import sites_of
+from qeff_zoo.checkpoint.adapters import sites_of
 from qeff_zoo.package import Package, write_manifest
 from qeff_zoo.recipe import Shape
 from qeff_zoo.tasks import text_generation

@@ -21,7 +21,11 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-_IMPORTS = ("torch", "transformers.models.llama.modeling_llama", "qeff_zoo.validation.reference")
+_IMPORTS = (
+    "torch",
+    "transformers.models.llama.modeling_llama",
+    "qeff_zoo.validation.reference.process",
+)
 _LARGEST = 1 << 18  # bytes of arguments and environment
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from qeff_zoo.checkpoint.files import read_json
 from qeff_zoo.errors import CheckpointError, Translating, ZooError
-from qeff_zoo.progress import out_of_memory
+from qeff_zoo.terminal.progress import out_of_memory
 
 _SHOWN = 3  # fields, in a message
 _LONGEST = 300  # characters of what transformers says

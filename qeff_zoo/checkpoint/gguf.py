@@ -102,7 +102,7 @@ def _original(files: Files, file: str) -> str:
 
 def _from_metadata(paths: list[Path], header: GgufHeader) -> Path:
     """Return a folder of the store with the configuration and the tokenizer that a file's metadata make."""
-    from qeff_zoo.formats.gguf_config import config_of, pooling_of
+    from qeff_zoo.checkpoint.formats.gguf_config import config_of, pooling_of
     from qeff_zoo.store import Store
 
     config = config_of(paths[0].name, header)
@@ -110,7 +110,7 @@ def _from_metadata(paths: list[Path], header: GgufHeader) -> Path:
     key = f"gg{_REVISION}-{header.digest}-{str(installed('transformers')).replace('.', '-')}"
     if folder := store.companions(key):
         return folder
-    from qeff_zoo.formats.gguf_tokenizer import tokenizer_of
+    from qeff_zoo.checkpoint.formats.gguf_tokenizer import tokenizer_of
 
     made = tokenizer_of(paths[0])
     ends = {"eos_token_id": list(made.ends)} if len(made.ends) > 1 else {}

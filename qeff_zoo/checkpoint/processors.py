@@ -17,9 +17,10 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from qeff_zoo.checkpoint import text
 from qeff_zoo.disk.regular import read_text
 from qeff_zoo.media.image_processor import HELD
+
+from . import text
 
 #: Errors of transformers' loaders where files are absent, contradict one another, or need a package.
 _UNLOADABLE = (

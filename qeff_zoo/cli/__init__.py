@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 
-from qeff_zoo.arguments import parser
+from qeff_zoo.cli.arguments import parser
 from qeff_zoo.cli.building import adopt_command, build_command, export_command, plan_command
 from qeff_zoo.cli.checking import inspect_command, validate_command
 from qeff_zoo.cli.finetuning import finetune_command
@@ -41,9 +41,9 @@ from qeff_zoo.cli.resolving import ls_command, resolve_command, yank_command
 from qeff_zoo.cli.running import run_command, serve_args_command, serve_command
 from qeff_zoo.cli.signing import sign_command, trust_add_command, trust_ls_command, trust_rm_command
 from qeff_zoo.errors import ZooError
-from qeff_zoo.escapes import escaping
-from qeff_zoo.progress import out_of_memory
 from qeff_zoo.settings import go_offline
+from qeff_zoo.terminal.progress import out_of_memory
+from qeff_zoo.terminal.sanitize import escaping
 
 #: Packages that a command may lack -> the extra that brings them.
 _EXTRAS = {

@@ -7,17 +7,17 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.cli.inputs import choices_of, saying_warnings, source_of
 from qeff_zoo.cli.printing import print_json, table
-from qeff_zoo.cli.reading import choices_of, saying_warnings, source_of
 from qeff_zoo.cli.signing import signer
 from qeff_zoo.errors import CompileError
 
 if TYPE_CHECKING:
-    from qeff_zoo.progress import Reporter
+    from qeff_zoo.terminal.progress import Reporter
 
 
 def _request(arguments: argparse.Namespace) -> Any:
-    from qeff_zoo.choices import Request
+    from qeff_zoo.plan.request import Request
 
     return Request(**choices_of(arguments))
 
@@ -93,7 +93,7 @@ def _tell_errors(manifest: Mapping[str, Any]) -> None:
 def _prepare(arguments: argparse.Namespace) -> None:
     """Prepare a folder, and say what is to be done with it."""
     from qeff_zoo import pipeline
-    from qeff_zoo.prepared import manifest_of
+    from qeff_zoo.package.prepared import manifest_of
 
     if arguments.output is None or arguments.publish is not None:
         wrong = "without --output" if arguments.output is None else "beside --publish"
@@ -126,7 +126,7 @@ def _prepare(arguments: argparse.Namespace) -> None:
 
 def adopt_command(arguments: argparse.Namespace) -> None:
     """Make a package of what was prepared and compiled, and print its path."""
-    from qeff_zoo.prepared import adopt
+    from qeff_zoo.package.prepared import adopt
     from qeff_zoo.store import Store
     from qeff_zoo.store.copies import copy_out
 
@@ -200,6 +200,6 @@ def export_command(arguments: argparse.Namespace) -> None:
 
 def reporter(arguments: argparse.Namespace) -> "Reporter":
     """Show progress bars to a person, and nothing to a pipe."""
-    from qeff_zoo import bars
+    from qeff_zoo.terminal import progress_bars as bars
 
     return bars.reporter(quiet=arguments.quiet)

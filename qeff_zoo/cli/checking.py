@@ -4,8 +4,8 @@
 import argparse
 
 from qeff_zoo.cli.building import reporter
+from qeff_zoo.cli.inputs import read_text, usable_package
 from qeff_zoo.cli.printing import print_json
-from qeff_zoo.cli.reading import read_text, usable_package
 from qeff_zoo.errors import GenerationError
 
 

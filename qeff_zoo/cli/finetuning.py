@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def finetune_command(arguments: argparse.Namespace) -> None:
     """Train, and print the path of the adapter or model."""
-    from qeff_zoo.finetuning.reading import read
+    from qeff_zoo.finetuning.config_files import read
 
     config = read(
         arguments.config, {one.name: getattr(arguments, one.name) for one in fields(Config)}

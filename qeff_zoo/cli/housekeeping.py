@@ -107,7 +107,7 @@ def cache_verify_command(arguments: argparse.Namespace) -> int:
 
 def doctor_command(arguments: argparse.Namespace) -> None:
     """Print what this machine can do."""
-    from qeff_zoo.doctor import examine
+    from qeff_zoo.cli.doctor import examine
 
     findings = examine()
     if arguments.json:

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from qeff_zoo.cli.building import reporter
+from qeff_zoo.cli.inapplicable_flags import refuse_idle
+from qeff_zoo.cli.inputs import drafting, usable_package
 from qeff_zoo.cli.printing import print_json, table
-from qeff_zoo.cli.reading import drafting, usable_package
-from qeff_zoo.cli.refusing import refuse_idle
 from qeff_zoo.package import Package
 from qeff_zoo.tasks import SPEECH_RECOGNITION
 
@@ -20,8 +20,9 @@ _OF_SPEECH_TOKENS = {"generation_len", "language"}
 
 def bench_command(arguments: argparse.Namespace) -> None:
     """Measure a package."""
-    from qeff_zoo import bench, plots
-    from qeff_zoo.progress import Stopwatch
+    from qeff_zoo import bench
+    from qeff_zoo.terminal import plots
+    from qeff_zoo.terminal.progress import Stopwatch
 
     package = usable_package(arguments.package)
     speech = package.task in bench.SPEECH

@@ -5,10 +5,10 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from qeff_zoo.arguments.building import PREDICTED
+from qeff_zoo.cli.arguments.building import PREDICTED
 from qeff_zoo.cli.building import reporter
+from qeff_zoo.cli.inputs import read_text, source_of
 from qeff_zoo.cli.printing import print_json, table
-from qeff_zoo.cli.reading import read_text, source_of
 from qeff_zoo.errors import GenerationError
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ _ASSUMED = (
 
 def predict_command(arguments: argparse.Namespace) -> None:
     """Print what the numerics of devices would do to a model."""
-    from qeff_zoo import plots
-    from qeff_zoo.choices import Request
+    from qeff_zoo.plan.request import Request
     from qeff_zoo.prediction.measures import THRESHOLDS
     from qeff_zoo.prediction.predict import predict
     from qeff_zoo.tasks import find
+    from qeff_zoo.terminal import plots
 
     text = None if arguments.text is None else read_text(arguments.text)
     if arguments.tokens < 2:

@@ -5,7 +5,7 @@ import json
 import sys
 from typing import Any
 
-from qeff_zoo.escapes import as_is
+from qeff_zoo.terminal.sanitize import as_is
 
 
 def print_json(answer: Any) -> None:

@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from qeff_zoo.cli.building import reporter
+from qeff_zoo.cli.inputs import choices_of, source_of
 from qeff_zoo.cli.printing import print_json
-from qeff_zoo.cli.reading import choices_of, source_of
 from qeff_zoo.errors import ResolutionError, ZooError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _pull(arguments: argparse.Namespace, puller: "Puller") -> "Pulled":
     )
     if found.verdict == resolve.BUILD and arguments.or_build:
         from qeff_zoo import pipeline
-        from qeff_zoo.choices import Request
+        from qeff_zoo.plan.request import Request
 
         request = Request(**choices_of(arguments))
         built = pipeline.build(model, request, reporter=puller.reporter, **source_of(arguments))

@@ -7,23 +7,23 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from qeff_zoo.cli.building import reporter
+from qeff_zoo.cli.inputs import read_text
 from qeff_zoo.cli.printing import print_json, table
-from qeff_zoo.cli.reading import read_text
 
 if TYPE_CHECKING:
-    from qeff_zoo.calibration.asked import Quantized
+    from qeff_zoo.quantizer.options import Quantized
 
 
 def quantize_command(arguments: argparse.Namespace) -> None:
     """Write a quantized checkpoint, and print its path."""
-    from qeff_zoo.calibration.asked import Wishes
-    from qeff_zoo.calibration.quantizing import quantize
+    from qeff_zoo.quantizer.options import QuantizeOptions
+    from qeff_zoo.quantizer.quantize import quantize
 
     text = None if arguments.calibration is None else read_text(arguments.calibration)
     found = quantize(
         arguments.model,
         arguments.output,
-        Wishes(
+        QuantizeOptions(
             bits=arguments.bits,
             group_size=arguments.group_size,
             budget=arguments.budget,

@@ -10,8 +10,8 @@ from qeff_zoo.cli.printing import print_json, table
 
 def list_command(arguments: argparse.Namespace) -> None:
     """Print recipes or models."""
-    from qeff_zoo.models import list_models
     from qeff_zoo.registry import list_recipes
+    from qeff_zoo.validation.known_models import list_models
 
     if arguments.models:
         found = [asdict(model) for model in list_models()]
@@ -31,7 +31,7 @@ def _joined(value: Any) -> str:
 
 
 def _facts(recipe: Any) -> dict[str, Any]:
-    from qeff_zoo.formats import methods_of
+    from qeff_zoo.checkpoint.formats import methods_of
     from qeff_zoo.tasks import tasks_of
 
     return {
@@ -45,11 +45,11 @@ def _facts(recipe: Any) -> dict[str, Any]:
 
 def show_command(arguments: argparse.Namespace) -> None:
     """Print what a recipe says."""
-    from qeff_zoo.formats import methods_of
-    from qeff_zoo.models import list_models
+    from qeff_zoo.checkpoint.formats import methods_of
+    from qeff_zoo.export.transforms import in_words
     from qeff_zoo.registry import file_name, find_recipe
     from qeff_zoo.tasks import tasks_of
-    from qeff_zoo.transforms import in_words
+    from qeff_zoo.validation.known_models import list_models
 
     recipe = find_recipe(arguments.model_type)
     models = [one for one in list_models() if one.recipe == file_name(recipe.model_type)]

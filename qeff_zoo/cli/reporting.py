@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from qeff_zoo.escapes import shown
+from qeff_zoo.terminal.sanitize import shown
 from qeff_zoo.versions import installed
 
 _TOOLS = (

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.cli.inputs import choices_of, source_of
 from qeff_zoo.cli.printing import print_json, table
-from qeff_zoo.cli.reading import choices_of, source_of
 from qeff_zoo.cli.signing import signer
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any
 
+from qeff_zoo.cli.inapplicable_flags import languages_of, refuse_adapter, refuse_choices
+from qeff_zoo.cli.inputs import drafting, read_text, usable_package
 from qeff_zoo.cli.printing import print_generated, print_json, table
-from qeff_zoo.cli.reading import drafting, read_text, usable_package
-from qeff_zoo.cli.refusing import languages_of, refuse_adapter, refuse_choices
 from qeff_zoo.cli.transcribing import transcribe_all
+from qeff_zoo.disk.text_files import lines_of
 from qeff_zoo.errors import AdapterError, GenerationError, ServingError
 from qeff_zoo.tasks import IMAGE_TO_TEXT, NAMES, find
-from qeff_zoo.text_files import lines_of
 
 _BEST = 5  # labels of a picture that are shown
 
@@ -130,9 +130,9 @@ def _speculation(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _prefixes(arguments: argparse.Namespace) -> Any:
     """Return what is kept of prompts."""
-    from qeff_zoo.runtime import PrefixChoices
+    from qeff_zoo.runtime import PrefixCacheOptions
 
-    return PrefixChoices(
+    return PrefixCacheOptions(
         bytes=arguments.prefix_cache_bytes,
         answers=arguments.prefix_cache_answers,
         folder=arguments.prefix_cache_dir,

@@ -6,8 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from qeff_zoo.cli.inapplicable_flags import (
+    OF_PROMPTS,
+    OF_TOKENS,
+    TIMES,
+    refuse_adapter,
+    refuse_idle,
+)
 from qeff_zoo.cli.printing import print_generated, print_json, table
-from qeff_zoo.cli.refusing import OF_PROMPTS, OF_TOKENS, TIMES, refuse_adapter, refuse_idle
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
 from qeff_zoo.tasks import NAMES, SPEECH_SEQ2SEQ, find

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from qeff_zoo.errors import ExportError
 from qeff_zoo.export.layers import RepeatedLayers
-from qeff_zoo.states import layer_of, mark_layer, states_of
+from qeff_zoo.graph.states import layer_of, mark_layer, states_of
 
 if TYPE_CHECKING:
     from qeff_zoo.export.folding import Call

@@ -17,18 +17,19 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_map_only
 
 from qeff_zoo import tasks
-from qeff_zoo.adapters import Slots
+from qeff_zoo.checkpoint.adapters import Slots
 from qeff_zoo.errors import ExportError
-from qeff_zoo.export import folding, functional, layers, loader, promotion, translations
+from qeff_zoo.export.transforms import lora, window_cache
 from qeff_zoo.export.uncomputed import uncomputed
-from qeff_zoo.passes import bfloat16, bodies, linear, rotary
+from qeff_zoo.graph.external_data import is_placeholder, placeholder
+from qeff_zoo.graph.passes import bfloat16, bodies, linear, rotary
+from qeff_zoo.graph.semantic.domains import OPSET
+from qeff_zoo.graph.states import mark, mark_layer
 from qeff_zoo.recipe import Recipe
-from qeff_zoo.semantic.domains import OPSET
-from qeff_zoo.states import mark, mark_layer
 from qeff_zoo.tasks import Tracing
-from qeff_zoo.transforms import lora, window_cache
-from qeff_zoo.weights.external_data import is_placeholder, placeholder
 from qeff_zoo.weights.kv_heads import widened
+
+from . import folding, functional, layers, loader, promotion, translations
 
 
 def export_graph(

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from qeff_zoo.export import chaining
 from qeff_zoo.export.layers import RepeatedLayers
-from qeff_zoo.semantic import domains
-from qeff_zoo.semantic.domains import LAYERS as DOMAIN
-from qeff_zoo.states import layer_of
-from qeff_zoo.weights.external_data import is_placeholder
+from qeff_zoo.graph.external_data import is_placeholder
+from qeff_zoo.graph.semantic import domains
+from qeff_zoo.graph.semantic.domains import LAYERS as DOMAIN
+from qeff_zoo.graph.states import layer_of
+
+from . import chaining
 
 
 @dataclass(frozen=True)

@@ -14,20 +14,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo import formats, identity
-from qeff_zoo.checkpoint import Checkpoint
+from qeff_zoo.checkpoint import formats
+from qeff_zoo.checkpoint.draft_heads import PREFIX
+from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.checkpoint.sentence_transformers import dense_bindings
 from qeff_zoo.errors import CheckpointError
-from qeff_zoo.plan import Plan
-from qeff_zoo.programs import ProgramPlan
-from qeff_zoo.speculators import PREFIX
+from qeff_zoo.package import identity
+from qeff_zoo.plan.programs import ProgramPlan
+from qeff_zoo.plan.resolve import Plan
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import for_task
 from qeff_zoo.weights.expressions import Expression, substitute
 
 if TYPE_CHECKING:
-    from qeff_zoo.adapters.merging import Change
-    from qeff_zoo.formats.encoded import Encoded
+    from qeff_zoo.checkpoint.adapters.merging import Change
+    from qeff_zoo.checkpoint.formats.encoded import Encoded
     from qeff_zoo.weights import bindings
 
 GRAPH = "graph.onnx"
@@ -61,8 +62,9 @@ def changes_of(plan: Plan, checkpoint: Checkpoint) -> "dict[str, Change]":
     """
     if not checkpoint.merged:
         return {}
-    from qeff_zoo.adapters.merging import changes
-    from qeff_zoo.export import loader
+    from qeff_zoo.checkpoint.adapters.merging import changes
+
+    from . import loader
 
     model = loader.build_meta(checkpoint.config, plan.programs[0].task)
     found = changes(checkpoint.merged, model)
@@ -139,7 +141,7 @@ def _halved(checkpoint: Checkpoint) -> bool:
 
 
 def _joined(vision: BoundGraph, language: BoundGraph) -> BoundGraph:
-    from qeff_zoo.passes import joining
+    from qeff_zoo.graph.passes import joining
 
     joining.join(vision.model, language.model)
     digest = identity.digest([vision.digest, language.digest], "qz-joined-1")
@@ -161,7 +163,7 @@ def trace(
     """
     import onnx_ir as ir
 
-    from qeff_zoo.export import exporter
+    from . import exporter
 
     recipe = for_task(plan.recipe, program.task)
     role = program.role if plan.has_parts else None
@@ -183,9 +185,10 @@ def _uncollected() -> Iterator[None]:
 
 
 def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: Checkpoint) -> None:
-    from qeff_zoo.export import loader
+    from qeff_zoo.graph.external_data import is_placeholder
     from qeff_zoo.weights import bindings, kv_heads
-    from qeff_zoo.weights.external_data import is_placeholder
+
+    from . import loader
 
     config, heads = checkpoint.config, program.variant.get("kv_heads")
     untied = program.variant.get("untied", ())
@@ -240,8 +243,9 @@ def _bindings_of_drafts(
     if not heads.layer or not wanted:
         return bound
     from qeff_zoo import registry
-    from qeff_zoo.export import loader
     from qeff_zoo.weights import bindings
+
+    from . import loader
 
     logical = checkpoint.logical
     tensors = {
@@ -267,7 +271,7 @@ def _bound(
     expressions, own = kept["expressions"], dict[str, Expression]()
     values = dict(checkpoint.values)
     if changes:
-        from qeff_zoo.adapters.merging import values_of
+        from qeff_zoo.checkpoint.adapters.merging import values_of
 
         apart = {name: one for name, one in changes.items() if one.untied}
         shared = {name: one for name, one in changes.items() if not one.untied}

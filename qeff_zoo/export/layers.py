@@ -21,8 +21,9 @@ from torch import nn
 from torch._subclasses import FakeTensor
 from transformers import PreTrainedConfig
 
-from qeff_zoo.export import calls
-from qeff_zoo.transforms.modules import language_model
+from qeff_zoo.export.transforms.modules import language_model
+
+from . import calls
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _HOOKS = frozenset({"_forward_hooks", "_forward_pre_hooks"})

@@ -11,12 +11,14 @@ from accelerate import init_empty_weights
 from torch.overrides import TorchFunctionMode
 from transformers import CONFIG_MAPPING
 
-from qeff_zoo import architectures, tasks, transforms
+from qeff_zoo import tasks
 from qeff_zoo.checkpoint.config_faults import refusals_of
 from qeff_zoo.errors import ExportError
+from qeff_zoo.export.transforms import rope, towers
+from qeff_zoo.export.transforms.modules import language_model
 from qeff_zoo.recipe import Recipe
-from qeff_zoo.transforms import rope, towers
-from qeff_zoo.transforms.modules import language_model
+
+from . import architectures, transforms
 
 _LARGE = 1 << 20  # elements
 

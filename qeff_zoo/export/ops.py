@@ -7,7 +7,7 @@ Each has a fake for tracing beside it. `semantic` says what an op computes, on w
 import torch
 from torch import Tensor
 
-from qeff_zoo.export import attention_ops, experts_ops, recurrence_ops, state_ops  # noqa: F401  (define theirs)
+from . import attention_ops, experts_ops, recurrence_ops, state_ops  # noqa: F401  (define theirs)
 
 
 @torch.library.custom_op("qeff_zoo::rms_norm", mutates_args=())

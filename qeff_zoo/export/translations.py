@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-from qeff_zoo import semantic
-from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
-from qeff_zoo.semantic.domains import SEMANTIC as DOMAIN
-from qeff_zoo.semantic.experts import EXPERTS
-from qeff_zoo.semantic.recurrence import LINEAR_RECURRENCE
+from qeff_zoo.graph import semantic
+from qeff_zoo.graph.semantic.domains import SEMANTIC as DOMAIN
+from qeff_zoo.graph.semantic.experts import EXPERTS
+from qeff_zoo.graph.semantic.recurrence import LINEAR_RECURRENCE
+
+from . import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
 
 
 def table() -> dict[Any, Callable[..., Any]]:

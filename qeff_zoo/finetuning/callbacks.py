@@ -8,7 +8,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from qeff_zoo.errors import TrainingError
 from qeff_zoo.finetuning.run_folder import RunFolder, perplexity
-from qeff_zoo.progress import Reporter
+from qeff_zoo.terminal.progress import Reporter
 
 #: What another machine, or a resumed run, would log otherwise.
 _NOT_LOGGED = ("_runtime", "_per_second", "num_tokens", "total_flos", "train_loss")

@@ -18,8 +18,9 @@ from transformers import (
     set_seed,
 )
 
-from qeff_zoo.checkpoint import Checkpoint, open_checkpoint, text
+from qeff_zoo.checkpoint import text
 from qeff_zoo.checkpoint.config_faults import refusals_of
+from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import TrainingError, Translating, UnsupportedModelError
 from qeff_zoo.finetuning.config import CLASSIFICATION, CPU, Config

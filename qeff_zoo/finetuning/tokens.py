@@ -15,10 +15,11 @@ from datasets.arrow_writer import ArrowWriter
 from transformers import PreTrainedTokenizerBase
 
 from qeff_zoo.errors import TrainingError
-from qeff_zoo.finetuning import formats
 from qeff_zoo.finetuning.config import CLASSIFICATION, Config
 from qeff_zoo.finetuning.formats import Example
 from qeff_zoo.finetuning.rows import Rows
+
+from . import formats
 
 IGNORED = -100
 _ANSWERING = "assistant"

@@ -24,10 +24,11 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from qeff_zoo.errors import TrainingError
-from qeff_zoo.finetuning import rows
 from qeff_zoo.finetuning.config import CLASSIFICATION, CUDA, QAIC, Config
 from qeff_zoo.finetuning.devices import Device
 from qeff_zoo.finetuning.run_folder import RunFolder, perplexity
+
+from . import rows
 
 if TYPE_CHECKING:
     from peft import PeftModel

@@ -23,7 +23,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from qeff_zoo.choices import CHOICES
 from qeff_zoo.errors import RemoteError
 from qeff_zoo.package.manifest import (
     adapter_axis,
@@ -36,6 +35,7 @@ from qeff_zoo.package.manifest import (
 )
 from qeff_zoo.package.proof import summary
 from qeff_zoo.package.schemas import validator
+from qeff_zoo.plan.request import CHOICES
 
 INDEX_NAME = "index.json.gz"
 #: What signatures call what it says.

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qeff_zoo.errors import PackageError
-from qeff_zoo.media import dither, pieces
 from qeff_zoo.media.image_processor import HELD
 from qeff_zoo.media.spectra import (
     HOP,
@@ -30,6 +29,8 @@ from qeff_zoo.media.spectra import (
 )
 from qeff_zoo.media.steps import Steps, finished
 from qeff_zoo.runtime.tokenizer import read_json
+
+from . import audio_chunking, dither
 
 Array: TypeAlias = NDArray[Any]
 
@@ -358,7 +359,7 @@ def _cohere(settings: Mapping[str, Any]) -> Features:
 
     most, search = samples_of("max_audio_clip_s", 35.0), samples_of("overlap_chunk_second", 5.0)
     window = int(settings.get("min_energy_window_samples", _RATE // 10))
-    cut = partial(pieces.cut, most=most, search=search, window=window)
+    cut = partial(audio_chunking.cut, most=most, search=search, window=window)
     return replace(nemo, compute=compute, cut=cut)
 
 

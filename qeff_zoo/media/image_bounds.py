@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from qeff_zoo.media import image_rules as rules
-from qeff_zoo.media import patch_rules
 from qeff_zoo.media.image_processor import PROCESSORS, ImageProcessor
+
+from . import image_rules as rules
+from . import patch_rules
 
 #: What Gemma 4's processor may be told to make of a picture.
 _TOKENS = (1120, 560, 280, 140, 70)

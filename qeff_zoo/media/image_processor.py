@@ -14,8 +14,6 @@ from typing import Any
 
 from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError, ZooError
-from qeff_zoo.media import image_rules as rules
-from qeff_zoo.media import patch_rules
 from qeff_zoo.media.canvases import (
     smaller_tiles_and_whole,
     tiles_of_canvases,
@@ -29,6 +27,9 @@ from qeff_zoo.media.images import LIMITS, ImageLimits, Picture, Pixels, read_ima
 from qeff_zoo.media.masked import corner_of_square, wholes_or_parts
 from qeff_zoo.media.pages import page, page_without_margin
 from qeff_zoo.media.slices import parts_and_whole, whole_and_slices
+
+from . import image_rules as rules
+from . import patch_rules
 
 #: What a build writes of the settings that transformers holds.
 HELD = "processor_settings.json"

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
-from qeff_zoo.media import frame_rules
 from qeff_zoo.media.crops import frames_as_crops
 from qeff_zoo.media.image_processor import PROCESSORS, standard
 from qeff_zoo.media.image_rules import Arrays, frames_as_squares
@@ -27,6 +26,8 @@ from qeff_zoo.media.patch_rules import patches_of_frames, size_of_frames, smart_
 from qeff_zoo.media.pixels import cropped_as_asked, resize_across, shortest_edge
 from qeff_zoo.media.slices import frames_and_slices
 from qeff_zoo.media.videos import Frames, Video, read_video
+
+from . import frame_rules
 
 Settings: TypeAlias = Mapping[str, Any]
 

@@ -18,8 +18,7 @@ from qeff_zoo.disk.digests import Progress
 from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.disk.staging import settle, write_durably
 from qeff_zoo.errors import PackageError
-from qeff_zoo.identity import build_key, canonical, tree_digest
-from qeff_zoo.package import files as package_files
+from qeff_zoo.package.identity import build_key, canonical, tree_digest
 from qeff_zoo.package.manifest import (
     MANIFEST_LIMIT,
     MANIFEST_NAME,
@@ -33,6 +32,8 @@ from qeff_zoo.package.manifest import (
     shortened,
 )
 from qeff_zoo.package.programs import CompiledProgram, key_of
+
+from . import files as package_files
 
 _SPECIALIZATIONS = "specializations.json"
 

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from qeff_zoo import targets
-from qeff_zoo.escapes import shown
-from qeff_zoo.package import Package
+from qeff_zoo.checkpoint.draft_heads import ASSISTANT
 from qeff_zoo.package.manifest import Manifest, adapters_in, source_in
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.package.proof import sentences
-from qeff_zoo.speculators import ASSISTANT
 from qeff_zoo.tasks import NAMES, TEXT2TEXT, TEXT_GENERATION, find
+from qeff_zoo.terminal.sanitize import shown
+
+from . import Package
 
 _SEEN = "comp_ctx_lengths"
 #: What a prompt may be about, by the program that reads it.
@@ -81,7 +82,7 @@ def _facts(package: Package) -> Iterator[Sequence[str]]:
     if needs:
         yield "needs", ", ".join(f"{name} {version}".strip() for name, version in needs.items())
     target = targets.find(package.target) if package.target in targets.NAMES else None
-    if isinstance(target, targets.Accompanying):
+    if isinstance(target, targets.WritesSidecars):
         yield "elsewhere", target.elsewhere(manifest)
     yield "license", manifest["license"] or "not stated by the source"
     dirty = ", from changed sources" if made.get("dirty") else ""

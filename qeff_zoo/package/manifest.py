@@ -16,16 +16,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from qeff_zoo.escapes import shown
-from qeff_zoo.identity import build_key, canonical, tree_digest
+from qeff_zoo.package.identity import build_key, canonical, tree_digest
 from qeff_zoo.package.programs import key_of
 from qeff_zoo.package.schemas import validator
+from qeff_zoo.terminal.sanitize import shown
 
 SCHEMA_ID = "qeff-package/2"
 #: The JSON Schema of manifests.
 SCHEMA = Path(__file__).with_name("package.schema.json")
 MANIFEST_NAME = "manifest.json"
-#: Lies in its place where a program is still to be compiled, see `qeff_zoo.prepared`.
+#: Lies in its place where a program is still to be compiled, see `qeff_zoo.package.prepared`.
 PREPARED = "prepared.json"
 #: Of a detached signature; lies beside the manifest, on disk and where packages are shared.
 SIGNATURE_NAME = f"{MANIFEST_NAME}.sigstore"
@@ -200,7 +200,7 @@ def adapter_axis(sources: Iterable[Mapping[str, Any]]) -> list[str]:
     """Name merged adapters as packages are compared by: the beginnings of their digests, and weights other than 1.
 
     Args:
-        sources: As a spec has them; see `qeff_zoo.adapters.merging`.
+        sources: As a spec has them; see `qeff_zoo.checkpoint.adapters.merging`.
     """
     return [
         digest_axis(one) + ("" if one["weight"] == 1 else f"={one['weight']:g}") for one in sources

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qeff_zoo.identity import program_key
-from qeff_zoo.numerics import Numerics
-from qeff_zoo.states import VISION_SIZE, State
+from qeff_zoo.graph.numerics import Numerics
+from qeff_zoo.graph.states import VISION_SIZE, State
+from qeff_zoo.package.identity import program_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,7 @@ class CompiledProgram:
     Args:
         role: "decoder", "encoder", ….
         path: In the package.
-        key: Names it by all that its compiler read, see `qeff_zoo.identity.program_key`.
+        key: Names it by all that its compiler read, see `qeff_zoo.package.identity.program_key`.
         specializations: Named sizes that it was compiled for.
         inputs: What a call is given besides states: name, dtype and shape of each.
         outputs: What a call returns besides states.

@@ -16,15 +16,16 @@ import onnx.parser
 import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
 
-from qeff_zoo import mx
 from qeff_zoo.errors import CompileError
-from qeff_zoo.numerics import FLOAT16, MXFP6, DeviceNumerics, Format, RoundedMatrix
-from qeff_zoo.prediction import htp
-from qeff_zoo.semantic.domains import OPSET
-from qeff_zoo.states import states_of
+from qeff_zoo.graph import microscaling
+from qeff_zoo.graph.numerics import FLOAT16, MXFP6, DeviceNumerics, Format, RoundedMatrix
+from qeff_zoo.graph.semantic.domains import OPSET
+from qeff_zoo.graph.states import states_of
 from qeff_zoo.weights.quantization import round_trip
 
-DOMAIN = "qeff_zoo.numerics"
+from . import htp
+
+DOMAIN = "qeff_zoo.graph.numerics"
 _MATRIX = "qeff_zoo.matrix"
 
 #: Functions that devices compute as one operator: what is between their input and their result is no float16.
@@ -47,8 +48,8 @@ _ARRANGES = {
 _FLOAT16 = f"""
 <domain: "{DOMAIN}", opset_import: ["" : {OPSET}]>
 Float16 (x) => (y) {{
-    most = Constant <value_float = {mx.FLOAT16_MAX}> ()
-    least = Constant <value_float = -{mx.FLOAT16_MAX}> ()
+    most = Constant <value_float = {microscaling.FLOAT16_MAX}> ()
+    least = Constant <value_float = -{microscaling.FLOAT16_MAX}> ()
     within = Clip (x, least, most)
     narrow = Cast <to = 10> (within)
     y = Cast <to = 1> (narrow)
@@ -60,7 +61,7 @@ _MXINT8 = f"""
 <domain: "{DOMAIN}", opset_import: ["" : {OPSET}]>
 MXInt8 (x) => (y) {{
     one = Constant <value_ints = [1]> ()
-    block = Constant <value_ints = [{mx.BLOCK}]> ()
+    block = Constant <value_ints = [{microscaling.BLOCK}]> ()
     rest = Constant <value_ints = [-1]> ()
     zero = Constant <value_ints = [0]> ()
     shape = Shape (x)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from qeff_zoo.semantic.domains import OPSET
+from qeff_zoo.graph.semantic.domains import OPSET
 
 _SHORT = 0.99885  # the mean over all mantissas
 _LINE = (0.0, 0.2385)

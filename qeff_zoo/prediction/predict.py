@@ -6,11 +6,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Unpack
 
 from qeff_zoo.checkpoint.files import Place
-from qeff_zoo.choices import Request
-from qeff_zoo.prediction import search as searching
+from qeff_zoo.plan.request import Request
 from qeff_zoo.prediction.measures import Figures
 from qeff_zoo.prediction.subject import FLOAT32, opened
-from qeff_zoo.progress import Reporter, Silent, Stopwatch
+from qeff_zoo.terminal.progress import Reporter, Silent, Stopwatch
+
+from . import search as searching
 
 #: What target `ort` stores weights in, to compare with.
 INTEGERS = ("int8", "int4", "w8a8")

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from qeff_zoo.numerics import DeviceNumerics
+from qeff_zoo.graph.numerics import DeviceNumerics
 from qeff_zoo.prediction.measures import Figures
 from qeff_zoo.prediction.subject import Subject
-from qeff_zoo.progress import Stopwatch
+from qeff_zoo.terminal.progress import Stopwatch
 
 _LAYER = re.compile(r"(.*?\.\d+)\.")
 

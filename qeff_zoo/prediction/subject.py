@@ -16,31 +16,34 @@ from typing import Unpack
 import numpy as np
 import onnx_ir as ir
 
-from qeff_zoo import plan as plans
 from qeff_zoo import targets
-from qeff_zoo.checkpoint import Checkpoint, companions, open_checkpoint
+from qeff_zoo.checkpoint import companions
 from qeff_zoo.checkpoint.files import Place
-from qeff_zoo.choices import Request
+from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
+from qeff_zoo.disk.text_files import lines_of
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.export import graphs
 from qeff_zoo.export.graphs import BoundGraph
-from qeff_zoo.numerics import DeviceNumerics, Numerics, RoundedMatrix, format_of
-from qeff_zoo.plan import Plan
-from qeff_zoo.prediction import device, positions
+from qeff_zoo.graph import external_data
+from qeff_zoo.graph.numerics import DeviceNumerics, Numerics, RoundedMatrix, format_of
+from qeff_zoo.graph.states import states_of
+from qeff_zoo.plan import resolve as plans
+from qeff_zoo.plan.request import Request
+from qeff_zoo.plan.resolve import Plan
 from qeff_zoo.prediction.measures import Figures, Tally
 from qeff_zoo.prediction.rounded_weights import RoundedWeights
-from qeff_zoo.progress import Stopwatch
 from qeff_zoo.runtime.program import Array, Program
-from qeff_zoo.states import states_of
 from qeff_zoo.store import Store
 from qeff_zoo.targets.ort.session import OrtProgram, open_graph
 from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_GENERATION
-from qeff_zoo.text_files import lines_of
+from qeff_zoo.terminal.progress import Stopwatch
 from qeff_zoo.validation.perplexity import Scoring
-from qeff_zoo.validation.reference_answers import Reference
+from qeff_zoo.validation.reference.answers import Reference
 from qeff_zoo.validation.sample_texts import draw
-from qeff_zoo.weights import external_data, writing
+from qeff_zoo.weights import writing
 from qeff_zoo.weights.layout import plan_file
+
+from . import device, positions
 
 FLOAT32 = "float32"
 #: Numerics of devices, by what the table calls them.
@@ -53,7 +56,7 @@ DEVICES: Mapping[str, DeviceNumerics] = MappingProxyType(
         "fp16 + mxfp6 + mxint8 KV": DeviceNumerics(weights="mxfp6", states="mxint8"),
     }
 )
-_REFERENCE = "qeff_zoo.validation.reference_prediction"
+_REFERENCE = "qeff_zoo.validation.reference.prediction"
 _LINES = (8, 24, 48, 96)  # tokens of the texts that an encoder reads unless there are others
 
 

@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.answers import Delta, Request
+    from qeff_zoo.runtime.ctc_session import CtcSession
+    from qeff_zoo.runtime.disaggregated import Prefills, PrefillServer
     from qeff_zoo.runtime.engine import Engine, Handle, Stats
     from qeff_zoo.runtime.feature_extraction import EmbeddingSession
     from qeff_zoo.runtime.grammar import Grammar
-    from qeff_zoo.runtime.handoff import Prefills, PrefillServer
     from qeff_zoo.runtime.image_to_text import ImageToTextSession
     from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
     from qeff_zoo.runtime.labels import Score
-    from qeff_zoo.runtime.matching import ZeroShotSession
     from qeff_zoo.runtime.metrics import Metrics
-    from qeff_zoo.runtime.prefix_cache import PrefixChoices
+    from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
     from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
     from qeff_zoo.runtime.sessions import Session, open_session
-    from qeff_zoo.runtime.speech_choices import FALLBACK, SpeechChoices
     from qeff_zoo.runtime.speech_results import Segment, TimedText, Transcription
     from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
     from qeff_zoo.runtime.text2text_generation import Text2TextSession
     from qeff_zoo.runtime.text_classification import Classification, TextClassificationSession
     from qeff_zoo.runtime.text_generation import Generation, TextGenerationSession
     from qeff_zoo.runtime.token_classification import TokenClassificationSession, TokenLabel
-    from qeff_zoo.runtime.transcribing import LabelledSpeechSession
+    from qeff_zoo.runtime.transcription_options import FALLBACK, TranscriptionOptions
+    from qeff_zoo.runtime.zero_shot_session import ZeroShotSession
 
 __all__ = [
     "FALLBACK",
@@ -81,7 +81,7 @@ _PLACES = {
     "prefix_cache": ("PrefixChoices",),
     "sampling": ("Sampling", "TokenLogprobs"),
     "sessions": ("Session", "open_session"),
-    "speech_choices": ("FALLBACK", "SpeechChoices"),
+    "speech_choices": ("FALLBACK", "TranscriptionOptions"),
     "speech_results": ("Segment", "TimedText", "Transcription"),
     "speech_seq2seq": ("SpeechSeq2SeqSession",),
     "text2text_generation": ("Text2TextSession",),

@@ -2,7 +2,7 @@
 """The adapters of a session: loaded into slots of its program, named by requests, unloaded, without a new session.
 
 A slot that no request uses is written while calls run, since no row of theirs has its number. What calls are given of
-slots is in `qeff_zoo.runtime.adapter_inputs`.
+slots is in `qeff_zoo.runtime.lora_inputs`.
 """
 
 import threading
@@ -14,16 +14,16 @@ from weakref import WeakSet
 
 import numpy as np
 
-from qeff_zoo.adapters import Site
+from qeff_zoo.checkpoint.adapters import Site
 from qeff_zoo.checkpoint.files import some
 from qeff_zoo.errors import AdapterError
-from qeff_zoo.runtime.adapter_inputs import inputs_of
+from qeff_zoo.runtime.lora_inputs import inputs_of
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.tasks import FEATURE_EXTRACTION
 
 if TYPE_CHECKING:
-    from qeff_zoo.adapters.reading import Adapter
+    from qeff_zoo.checkpoint.adapters.peft_files import Adapter
 
 
 class Use(Protocol):
@@ -159,7 +159,7 @@ class Adapters(Mapping[str, Loaded]):
             raise AdapterError(
                 f"Cannot load {str(source)!r} by the name ''; expected a name. Give one."
             )
-        from qeff_zoo.adapters.reading import open_adapter
+        from qeff_zoo.checkpoint.adapters.peft_files import open_adapter
 
         adapter = open_adapter(source, revision, anonymous=anonymous)
         pairs = _finite(adapter, self._places(adapter))
@@ -215,7 +215,7 @@ class Adapters(Mapping[str, Loaded]):
 
     def _places(self, adapter: "Adapter") -> dict[str, Site]:
         """Find the layers that an adapter changes, by its names for them; refuse one that does not fit."""
-        from qeff_zoo.adapters.reading import MERGEABLE
+        from qeff_zoo.checkpoint.adapters.peft_files import MERGEABLE
 
         adapter.require(MERGEABLE)
         problems: list[str] = []

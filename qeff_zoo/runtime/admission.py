@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qeff_zoo.errors import HandoffError
-from qeff_zoo.runtime import wire
+
+from . import wire
 
 #: Connections that have not shown the key yet; the oldest makes room for one more.
 MOST_WAITING = 64

@@ -11,14 +11,14 @@ import numpy as np
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.adapters import BASE
 from qeff_zoo.runtime.device_sampling import DeviceSampler, Drawing, Sampled
+from qeff_zoo.runtime.encoder_inputs import Seen, Source
 from qeff_zoo.runtime.grammar import Grammar, Guide
-from qeff_zoo.runtime.insets import Encoded, Insets
+from qeff_zoo.runtime.logits_processors import WritingRules
+from qeff_zoo.runtime.multimodal_spans import Encoded, MultimodalSpans
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn, Sampler, Sampling, TokenLogprobs, token_of
-from qeff_zoo.runtime.sources import Seen, Source
 from qeff_zoo.runtime.stop_strings import StopStrings
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
-from qeff_zoo.runtime.writing_rules import WritingRules
 
 FinishReason: TypeAlias = Literal["eos", "stop", "length", "cancelled"]
 
@@ -51,7 +51,7 @@ class Request:
     eos_token_ids: frozenset[int] = frozenset()
     text: str | None = None
     adapter: str | None = None
-    insets: Insets | None = None
+    insets: MultimodalSpans | None = None
     source: tuple[int, ...] = ()
     picture: Array | None = field(default=None, compare=False)
     rules: WritingRules | None = None

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.media.steps import Steps
+from qeff_zoo.runtime.audio_encoder import Hearing, SoundPreparer, hearing_of
 from qeff_zoo.runtime.chat_template import Message
-from qeff_zoo.runtime.hearing import Hearing, SoundPreparer, hearing_of
-from qeff_zoo.runtime.insets import Encoded
 from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSession
-from qeff_zoo.runtime.prefix_cache import PrefixChoices
+from qeff_zoo.runtime.multimodal_spans import Encoded
+from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.tasks import AUDIO_TEXT_TO_TEXT, model_config
@@ -46,7 +46,7 @@ class AudioTextToTextSession(MediaTextSession):
         *,
         audio: Program,
         chosen: Mapping[str, Any],
-        prefixes: PrefixChoices = USUAL,
+        prefixes: PrefixCacheOptions = USUAL,
         feature_cache_bytes: int = FEATURE_CACHE_BYTES,
     ) -> None:
         told = chosen["sounds"]

@@ -15,7 +15,7 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.device_sampling import DeviceSampler, Drawing, Sampled
 from qeff_zoo.runtime.grammar import Grammar
-from qeff_zoo.runtime.insets import Insets, Views
+from qeff_zoo.runtime.multimodal_spans import MultimodalSpans, Views
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.runtime.sizes import DecoderSizes
@@ -52,7 +52,7 @@ class Piece:
 
     tokens: Sequence[int]
     start: int
-    insets: Insets | None = None
+    insets: MultimodalSpans | None = None
     slot: int = 0
     source: int = 0
     hidden: Array | None = None
@@ -104,7 +104,7 @@ class Decoder:
         #: Whether to forget a row's newest tokens is to write over them: all states have a row for each position.
         self.only_grows = self._growing == self._written
         #: By row, whose pictures it has, of a program that reads those by cross-attention.
-        self._viewed: dict[int, Insets] = {}
+        self._viewed: dict[int, MultimodalSpans] = {}
 
     @property
     def tells(self) -> bool:
@@ -440,7 +440,7 @@ class Decoder:
                 seen[place, :tokens] = piece.insets.seen(piece.start, piece.stop, most)
         return seen
 
-    def _give_pictures(self, row: int, insets: Insets | None) -> None:
+    def _give_pictures(self, row: int, insets: MultimodalSpans | None) -> None:
         """Put keys and values of pictures into the row that reads them; zeros, where it has none."""
         self._viewed.pop(row, None)
         if insets is None:

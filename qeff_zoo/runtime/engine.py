@@ -13,7 +13,7 @@ from typing import Any
 
 from qeff_zoo.errors import BusyError, GenerationError, HandoffError
 from qeff_zoo.runtime.answers import Answer, Delta, Request
-from qeff_zoo.runtime.handoff import Prefills
+from qeff_zoo.runtime.disaggregated import Prefills
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.text_generation import Generation, TextGenerationSession
 

@@ -9,9 +9,9 @@ from types import MappingProxyType
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.by_token import by_token
 from qeff_zoo.runtime.decoder import AXES, PADDING
 from qeff_zoo.runtime.program import Array, Specializations, Tensor
+from qeff_zoo.runtime.token_axis import by_token
 
 #: Input of which the length says of how many tokens of a row a call returns logits.
 KEPT = "num_logits_to_keep"

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.graph.states import VISION_SIZE
 from qeff_zoo.media.image_processor import ImageProcessor
 from qeff_zoo.media.images import blank
 from qeff_zoo.media.steps import Steps
 from qeff_zoo.runtime.answers import Request
 from qeff_zoo.runtime.chat_template import ChatTemplate, Message
-from qeff_zoo.runtime.insets import Encoded
+from qeff_zoo.runtime.feature_cache import RemoteEncoder
 from qeff_zoo.runtime.media_text import (
     FEATURE_CACHE_BYTES,
     USUAL,
@@ -22,10 +23,10 @@ from qeff_zoo.runtime.media_text import (
     Prepared,
     listed,
 )
-from qeff_zoo.runtime.prefix_cache import PrefixChoices
-from qeff_zoo.runtime.program import Array, Bounded, Program
+from qeff_zoo.runtime.multimodal_spans import Encoded
+from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
+from qeff_zoo.runtime.program import Array, HasMaxPatches, Program
 from qeff_zoo.runtime.prompts import Prompt
-from qeff_zoo.runtime.reading import Distant
 from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.runtime.video_steps import (
     TIMES,
@@ -36,8 +37,7 @@ from qeff_zoo.runtime.video_steps import (
     rows_of,
     steps_of,
 )
-from qeff_zoo.runtime.vision import AsPrepared, Vision
-from qeff_zoo.states import VISION_SIZE
+from qeff_zoo.runtime.vision_encoder import PassThroughEncoder, Vision
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, model_config
 
 #: So many texts of a recipe's `stamp` stand around steps of a video; those after them around all of it.
@@ -64,7 +64,7 @@ class ImageTextToTextSession(MediaTextSession):
 
     task = IMAGE_TEXT_TO_TEXT
     part, argument, more = "image", "images", ("videos",)
-    reader: Vision | AsPrepared | Distant
+    reader: Vision | PassThroughEncoder | RemoteEncoder
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class ImageTextToTextSession(MediaTextSession):
         tiles: Program | None = None,
         frames: Callable[[], Program] | None = None,
         chosen: Mapping[str, Any],
-        prefixes: PrefixChoices = USUAL,
+        prefixes: PrefixCacheOptions = USUAL,
         feature_cache_bytes: int = FEATURE_CACHE_BYTES,
     ) -> None:
         told = chosen["images"]
@@ -86,11 +86,11 @@ class ImageTextToTextSession(MediaTextSession):
             of_row = sum(memory[name][0].nbytes for name in read)
             feature_cache_bytes = max(feature_cache_bytes, of_row)
         reads = (config, feature_cache_bytes, told)
-        reader: Vision | AsPrepared | Distant = Distant(None, *reads)
+        reader: Vision | PassThroughEncoder | RemoteEncoder = RemoteEncoder(None, *reads)
         if vision is not None:
             reader = Vision(vision, *reads, tiles=tiles, frames=frames)
         elif size := chosen.get(VISION_SIZE):
-            reader = AsPrepared(program, *reads)
+            reader = PassThroughEncoder(program, *reads)
             reader.size = size
         super().__init__(folder, program, reader=reader, told=told, prefixes=prefixes)
         if told.get("video_program"):
@@ -101,7 +101,7 @@ class ImageTextToTextSession(MediaTextSession):
     @property
     def most_parts(self) -> int:
         """Pictures of a prompt at most; 0 for as many as its context has room for."""
-        one = isinstance(self.reader, AsPrepared)
+        one = isinstance(self.reader, PassThroughEncoder)
         return 1 if one else self.decoder.sizes.max_num_images
 
     def prepare(self, given: Any, *, uncut: bool = False) -> Any:
@@ -337,7 +337,7 @@ class ImageTextToTextSession(MediaTextSession):
             )
         if (
             not isinstance(self.reader, Vision)
-            or isinstance(self.reader.program, Bounded)
+            or isinstance(self.reader.program, HasMaxPatches)
             or (self.told.get("video_program") and not self.reader.has_frames)
         ):
             raise GenerationError(
@@ -347,8 +347,8 @@ class ImageTextToTextSession(MediaTextSession):
 
     def _most_patches(self) -> int:
         """Return how many patches a picture may have, where programs that read them have fixed sizes; else 0."""
-        if isinstance(self.reader, Distant):
+        if isinstance(self.reader, RemoteEncoder):
             shape = read_json(self.folder / "manifest.json")["spec"]["shape"]
             return max(shape.get("patches", ()), default=0)
         program = self.reader.program
-        return program.most_patches if isinstance(program, Bounded) else 0
+        return program.most_patches if isinstance(program, HasMaxPatches) else 0

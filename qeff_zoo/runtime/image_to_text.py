@@ -13,13 +13,13 @@ from qeff_zoo.errors import ContextLengthError, GenerationError
 from qeff_zoo.media.image_processor import load_image_processor
 from qeff_zoo.media.images import LIMITS, ImageLimits, Picture
 from qeff_zoo.runtime.answers import Request, require_no_choices
-from qeff_zoo.runtime.picture_prompts import PicturePrompts
+from qeff_zoo.runtime.encoder_decoder_session import WritingSession
+from qeff_zoo.runtime.image_prompts import PicturePrompts
+from qeff_zoo.runtime.logits_processors import WritingRules
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.runtime.text_generation import Generation, Stream
-from qeff_zoo.runtime.writing import WritingSession
-from qeff_zoo.runtime.writing_rules import WritingRules
 from qeff_zoo.tasks import IMAGE_TO_TEXT
 
 _GREEDY = Sampling()

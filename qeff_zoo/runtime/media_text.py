@@ -16,11 +16,11 @@ from qeff_zoo.media.image_processor import HELD
 from qeff_zoo.media.steps import Steps
 from qeff_zoo.runtime.answers import Request, require_no_choices
 from qeff_zoo.runtime.chat_template import Message, special_tokens
-from qeff_zoo.runtime.insets import Encoded, Insets, arrange
-from qeff_zoo.runtime.prefix_cache import PrefixChoices
+from qeff_zoo.runtime.feature_cache import Reader
+from qeff_zoo.runtime.multimodal_spans import Encoded, MultimodalSpans, arrange
+from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.prompts import Prompt
-from qeff_zoo.runtime.reading import Reader
 from qeff_zoo.runtime.text_generation import Generation, Stream, TextGenerationSession
 from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.tasks import model_config, token_of
@@ -29,7 +29,7 @@ from qeff_zoo.tasks import model_config, token_of
 Prepared: TypeAlias = Mapping[str, Array]
 #: Bytes that features may take, unless a session is told otherwise.
 FEATURE_CACHE_BYTES = 64 << 20
-USUAL = PrefixChoices()
+USUAL = PrefixCacheOptions()
 #: How the names of fields end that a config has for a token, and for several.
 _FIELDS = "_id", "_index"
 _LISTS = "_ids"
@@ -75,7 +75,7 @@ class MediaTextSession(TextGenerationSession):
         *,
         reader: Reader,
         told: Mapping[str, Any],
-        prefixes: PrefixChoices = USUAL,
+        prefixes: PrefixCacheOptions = USUAL,
     ) -> None:
         super().__init__(folder, program, prefixes=prefixes)
         whole = read_json(folder / "config.json")
@@ -448,7 +448,7 @@ class MediaTextSession(TextGenerationSession):
             )
         return self._special[name]
 
-    def insets(self, tokens: Sequence[int], prepared: Sequence[Prepared]) -> Insets | None:
+    def insets(self, tokens: Sequence[int], prepared: Sequence[Prepared]) -> MultimodalSpans | None:
         """Read the pictures or sounds of a prompt.
 
         Args:
@@ -460,7 +460,7 @@ class MediaTextSession(TextGenerationSession):
 
     def _arranged(
         self, tokens: Sequence[int], parts: Sequence[Encoded], prompt: int | None = None
-    ) -> Insets | None:
+    ) -> MultimodalSpans | None:
         if 0 < self.most_parts < len(parts):
             raise GenerationError(
                 f"The prompt has {len(parts)} {self._nouns}; expected at most {self.most_parts}, for "

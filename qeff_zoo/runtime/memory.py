@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import GenerationError, SettingsError
+from qeff_zoo.graph.states import State
 from qeff_zoo.package.description import human_size
 from qeff_zoo.runtime.program import Memory, Specializations
-from qeff_zoo.states import State
 
 #: Environment variable: bytes that may be taken at most, where that is less than what is available.
 MEMORY_ENV = "QEFF_ZOO_MEMORY"

@@ -15,8 +15,8 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.decoder import Decoder
-from qeff_zoo.runtime.insets import Insets
-from qeff_zoo.runtime.kept_states import KeptStates, StateFiles, check_budget
+from qeff_zoo.runtime.multimodal_spans import MultimodalSpans
+from qeff_zoo.runtime.state_cache import KeptStates, StateFiles, check_budget
 from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.versions import installed
 
@@ -29,7 +29,7 @@ _LEAST = 16  # tokens of a block: what is smaller costs more to find than to com
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrefixChoices:
+class PrefixCacheOptions:
     """What a session keeps of its prompts.
 
     Args:
@@ -43,7 +43,9 @@ class PrefixChoices:
     folder: Path | None = None
 
 
-def open_prefix_cache(package: Path, decoder: Decoder, choices: PrefixChoices) -> "PrefixCache":
+def open_prefix_cache(
+    package: Path, decoder: Decoder, choices: PrefixCacheOptions
+) -> "PrefixCache":
     """Return the prefix cache of a session.
 
     Args:
@@ -120,7 +122,7 @@ class PrefixCache:
     def keys(
         self,
         tokens: Sequence[int],
-        insets: Insets | None = None,
+        insets: MultimodalSpans | None = None,
         adapter: bytes = b"",
         known: Sequence[bytes] = (),
     ) -> list[bytes]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.states import State
+from qeff_zoo.graph.states import State
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 #: What a program that draws tokens itself returns in place of logits.
@@ -105,7 +105,7 @@ class Program(Protocol):
 
 
 @runtime_checkable
-class Retaining(Protocol):
+class HoldsLoraWeights(Protocol):
     """What a program has and does besides that keeps matrices of adapters from call to call."""
 
     @property
@@ -121,7 +121,7 @@ class Retaining(Protocol):
 
 
 @runtime_checkable
-class Bounded(Protocol):
+class HasMaxPatches(Protocol):
     """What a program says besides that reads pictures of sizes up to a largest."""
 
     @property

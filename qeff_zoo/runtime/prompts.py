@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TypeAlias, cast
 
 from qeff_zoo.errors import ContextLengthError, GenerationError
+from qeff_zoo.runtime.block_attention import Passages
 from qeff_zoo.runtime.chat_template import ChatTemplate, Message
-from qeff_zoo.runtime.passages import Passages
 from qeff_zoo.runtime.tokenizer import Tokenizer
 
 _HERE = "\ue000\ue001"  # where blocks are in a chat; no text has these characters

@@ -22,14 +22,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qeff_zoo.runtime.answers import Answer, Request
+from qeff_zoo.runtime.block_attention import Passages, Placing
 from qeff_zoo.runtime.decoder import Decoder, Piece
-from qeff_zoo.runtime.insets import Insets
+from qeff_zoo.runtime.encoder_inputs import Sources
 from qeff_zoo.runtime.metrics import Timings
-from qeff_zoo.runtime.passages import Passages, Placing
+from qeff_zoo.runtime.multimodal_spans import MultimodalSpans
 from qeff_zoo.runtime.prefix_cache import PrefixCache
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Drawn, token_of
-from qeff_zoo.runtime.sources import Sources
 from qeff_zoo.runtime.speculation import Drafter, Reader, Sharing, Speculation
 
 
@@ -45,7 +45,7 @@ class _Group:
 
 
 @dataclass(eq=False)
-class _Seat:
+class _Slot:
     """A request that has a row.
 
     Args:
@@ -144,9 +144,9 @@ class Scheduler:
         alike = decoder.sizes.prefill_seq_len == 1 and speculation is None
         self._keeps_answers = prefixes.answers or alike
         self._groups: list[_Group] = []  # that have requests which wait, in the order of joining
-        self._seats: list[_Seat] = []  # in the order of joining
+        self._seats: list[_Slot] = []  # in the order of joining
         self._shortest_next = False
-        self._silent: _Seat | None = None  # had nothing to be checked, so that nobody was
+        self._silent: _Slot | None = None  # had nothing to be checked, so that nobody was
         self.timings = Timings()
 
     @property
@@ -159,7 +159,7 @@ class Scheduler:
         """Requests with a row."""
         return len(self._seats)
 
-    def run_prompt(self, prompt: Sequence[int], insets: Insets | None = None) -> Array:
+    def run_prompt(self, prompt: Sequence[int], insets: MultimodalSpans | None = None) -> Array:
         """Run a prompt in row 0, in the calls that a request's is run in; nothing else must be there.
 
         Args:
@@ -243,7 +243,7 @@ class Scheduler:
             prompt = () if request.blocks else request.prompt
             keys = self._prefixes.keys(prompt, request.insets, answer.adapter.digest)
             drafter = self._speculation.drafter(request) if self._speculation else None
-            seat = _Seat(answer, group, row, keys, drafter)
+            seat = _Slot(answer, group, row, keys, drafter)
             self._seats.append(seat)
             if request.blocks:
                 assert self._passages is not None, "the request is of another session"
@@ -259,7 +259,7 @@ class Scheduler:
             self.timings.prefill_seconds += self._sources.seconds - before
             self.timings.prefill_tokens += sum(len(one.source) for one in requests.values())
 
-    def _take_over(self, seat: _Seat) -> None:
+    def _take_over(self, seat: _Slot) -> None:
         """Go on from what another process computed of a prompt; later than that, all is computed here."""
         handed, seat.answer.handed = seat.answer.handed, None
         if handed is not None:
@@ -267,13 +267,13 @@ class Scheduler:
             seat.done = len(seat.answer.request.prompt)
             self._extend([seat], {seat.row: handed.logits})
 
-    def _spare(self, rows: Counter[_Group]) -> _Seat | None:
+    def _spare(self, rows: Counter[_Group]) -> _Slot | None:
         """Choose what gives its row up to a group without any: of the group with most rows, what has run least."""
         group, count = rows.most_common(1)[0]
         seats = [seat for seat in self._seats if seat.group is group]
         return min(seats, key=lambda seat: seat.done) if count > 1 else None
 
-    def _evict(self, seat: _Seat) -> None:
+    def _evict(self, seat: _Slot) -> None:
         """Take a request's row away; it waits, before all others of its group."""
         self._seats.remove(seat)
         seat.answer.reused_tokens = 0
@@ -281,7 +281,7 @@ class Scheduler:
         if seat.group not in self._groups:
             self._groups.append(seat.group)
 
-    def _next_chunk(self) -> list[_Seat]:
+    def _next_chunk(self) -> list[_Slot]:
         """Choose the prompts of the next prefill call: one of them, and others that have run as many tokens.
 
         The one is by turns the oldest, which therefore ends, and the one that is nearest to its end: a short prompt
@@ -295,7 +295,7 @@ class Scheduler:
             prefilling.sort(key=lambda seat: seat is not shortest)
         self._shortest_next = not self._shortest_next
         most = length * (len(prefilling) if len(prefilling) == self.running else 1)
-        chunk: list[_Seat] = []
+        chunk: list[_Slot] = []
         widths: list[int] = []
         for seat in prefilling:
             self._reuse(seat)
@@ -311,7 +311,7 @@ class Scheduler:
                 widths = together
         return chunk
 
-    def _reuse(self, seat: _Seat) -> None:
+    def _reuse(self, seat: _Slot) -> None:
         """Take over what is known of the tokens that come next: blocks of the prompt, or passages."""
         if seat.placing:
             found = 0 if seat.done else seat.placing.look()
@@ -322,12 +322,12 @@ class Scheduler:
         seat.answer.reused_tokens += found
         self.timings.reused_tokens += found
 
-    def _place(self, seat: _Seat) -> None:
+    def _place(self, seat: _Slot) -> None:
         """Put the passages of a prompt together once all of them are there."""
         if seat.placing and not seat.placing.key:
             seat.done, seat.placing = seat.placing.place(seat.row), None
 
-    def _will_be_reused(self, seat: _Seat, chunk: Sequence[_Seat]) -> bool:
+    def _will_be_reused(self, seat: _Slot, chunk: Sequence[_Slot]) -> bool:
         """Tell whether the block or passage that comes next is one that a prompt of this call computes."""
         if seat.placing:
             return any(one.placing and one.placing.key == seat.placing.key for one in chunk)
@@ -335,7 +335,7 @@ class Scheduler:
         key = seat.keys[place : place + 1]
         return any(key and key == one.keys[place : place + 1] for one in chunk)
 
-    def _prefill(self, chunk: Sequence[_Seat]) -> None:
+    def _prefill(self, chunk: Sequence[_Slot]) -> None:
         length = self._decoder.sizes.prefill_seq_len
         pieces = {seat.row: seat.next_piece(length) for seat in chunk}
         begun = time.perf_counter()
@@ -355,7 +355,7 @@ class Scheduler:
         for seat in chunk:
             self._keep(seat)
 
-    def _tell(self, seats: Sequence[_Seat], pieces: Mapping[int, Piece]) -> None:
+    def _tell(self, seats: Sequence[_Slot], pieces: Mapping[int, Piece]) -> None:
         """Tell drafters that read it what the model made of a call's tokens."""
         for seat in seats:
             # In this order: to ask of a protocol takes longer.
@@ -367,7 +367,7 @@ class Scheduler:
                 if len(hidden) > left:
                     seat.drafter.read(start + left, hidden[left:])
 
-    def _decode(self, decoding: Sequence[_Seat]) -> None:
+    def _decode(self, decoding: Sequence[_Slot]) -> None:
         """Run the newest token of each row: with a draft behind it, and with what was put back in front of it."""
         if self._speculation is None:
             self._decode_one(decoding)
@@ -379,11 +379,11 @@ class Scheduler:
         if one := [seat for seat in decoding if seat not in several]:
             self._decode_one(one)
 
-    def _draft(self, decoding: Sequence[_Seat], most: int) -> dict[_Seat, Sequence[int | Drawn]]:
+    def _draft(self, decoding: Sequence[_Slot], most: int) -> dict[_Slot, Sequence[int | Drawn]]:
         """Draft for all rows; for none where a call has one row alone, and not all have what is worth the wait."""
         starts = {seat.row: seat.done for seat in decoding}
         alone = len(self._decoder.verified_together(starts, most + 1)) > 1
-        drafts: dict[_Seat, Sequence[int | Drawn]] = {}
+        drafts: dict[_Slot, Sequence[int | Drawn]] = {}
         # First who had nothing the last time: then nobody else drafts in vain.
         for seat in sorted(decoding, key=lambda seat: seat is not self._silent):
             drafts[seat] = seat.draft(most, len(decoding) if alone else 1)
@@ -395,8 +395,8 @@ class Scheduler:
 
     def _check(
         self,
-        seats: Sequence[_Seat],
-        drafts: Mapping[_Seat, Sequence[int | Drawn]],
+        seats: Sequence[_Slot],
+        drafts: Mapping[_Slot, Sequence[int | Drawn]],
         most: int,
     ) -> None:
         """Run several tokens of each row; let answers go on for as long as they agree with their drafts."""
@@ -435,7 +435,7 @@ class Scheduler:
         for seat in seats:
             self._keep(seat, starts[seat])
 
-    def _decode_one(self, decoding: Sequence[_Seat]) -> None:
+    def _decode_one(self, decoding: Sequence[_Slot]) -> None:
         pieces = {seat.row: seat.next_piece(1) for seat in decoding}
         begun = time.perf_counter()
         logits = self._decoder.decode(pieces)
@@ -448,7 +448,7 @@ class Scheduler:
         for seat in decoding:
             self._keep(seat, seat.done - 1)
 
-    def _keep(self, seat: _Seat, since: int | None = None) -> None:
+    def _keep(self, seat: _Slot, since: int | None = None) -> None:
         """Let the prefix cache have what a call has completed, of an answer `since` how many tokens."""
         prefixes, answer, request = self._prefixes, seat.answer, seat.answer.request
         if request.blocks:  # what comes after passages depends on where they are
@@ -458,7 +458,7 @@ class Scheduler:
             seat.keys = prefixes.keys(tokens, request.insets, answer.adapter.digest, seat.keys)
         prefixes.save(seat.keys, seat.row, seat.done, since)
 
-    def _extend(self, seats: Sequence[_Seat], logits: Mapping[int, Array]) -> None:
+    def _extend(self, seats: Sequence[_Slot], logits: Mapping[int, Array]) -> None:
         """Give answers their next token."""
         current = [seat for seat in seats if seat.is_current]
         drawn = self._decoder.drawn
@@ -475,7 +475,7 @@ class Scheduler:
         """Free the rows of answers that have ended."""
         self._seats = [seat for seat in self._seats if not seat.answer.ended]
 
-    def _pack(self, decoding: Sequence[_Seat]) -> None:
+    def _pack(self, decoding: Sequence[_Slot]) -> None:
         """Make the rows that decode adjacent, where states can be moved: a call may take only adjacent rows."""
         if not self._decoder.movable:
             return

@@ -7,30 +7,30 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from qeff_zoo import targets
+from qeff_zoo.checkpoint.draft_heads import ROLES
 from qeff_zoo.errors import GenerationError, PackageError
+from qeff_zoo.graph.states import VISION_SIZE
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.decoder import Decoder
-from qeff_zoo.runtime.prefix_cache import PrefixChoices
+from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
 from qeff_zoo.runtime.program import Observe, Observed, Program
 from qeff_zoo.runtime.speculation import DRAW, LOOKUP, Acceptance, Own
 from qeff_zoo.runtime.speculation.opening import speculation_of
 from qeff_zoo.runtime.text_generation import TextGenerationSession
-from qeff_zoo.speculators import ROLES
-from qeff_zoo.states import VISION_SIZE
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, NAMES, TEXT_GENERATION, find
 
 if TYPE_CHECKING:  # a package needs one of them
     from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
+    from qeff_zoo.runtime.ctc_session import CtcSession
     from qeff_zoo.runtime.feature_extraction import EmbeddingSession
     from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
     from qeff_zoo.runtime.image_to_text import ImageToTextSession
     from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
-    from qeff_zoo.runtime.matching import ZeroShotSession
     from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
     from qeff_zoo.runtime.text2text_generation import Text2TextSession
     from qeff_zoo.runtime.text_classification import TextClassificationSession
     from qeff_zoo.runtime.token_classification import TokenClassificationSession
-    from qeff_zoo.runtime.transcribing import LabelledSpeechSession
+    from qeff_zoo.runtime.zero_shot_session import ZeroShotSession
 
 Session: TypeAlias = (
     "TextGenerationSession | ImageTextToTextSession | AudioTextToTextSession"
@@ -46,7 +46,7 @@ def open_session(
     package: Package,
     *,
     threads: int | None = None,
-    prefixes: PrefixChoices | None = None,
+    prefixes: PrefixCacheOptions | None = None,
     speculate: Package | Own | None = None,
     acceptance: Acceptance = DRAW,
     blocks: bool = False,
@@ -183,7 +183,7 @@ def open_heads(
 
 
 def _open_draft(package: Package, threads: int | None) -> TextGenerationSession:
-    session = open_session(package, threads=threads, prefixes=PrefixChoices(bytes=0))
+    session = open_session(package, threads=threads, prefixes=PrefixCacheOptions(bytes=0))
     if isinstance(session, TextGenerationSession):
         return session
     raise GenerationError(

@@ -10,8 +10,8 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.media.sound import OpenedSound, decoding
 from qeff_zoo.media.steps import Steps
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.runtime.speech_choices import SpeechChoices
 from qeff_zoo.runtime.speech_windows import Recording
+from qeff_zoo.runtime.transcription_options import TranscriptionOptions
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
@@ -22,7 +22,7 @@ _LEAST = 0.1  # seconds of a sound of any length
 def recording_of(
     session: "SpeechSeq2SeqSession",
     sound: OpenedSound,
-    choices: SpeechChoices,
+    choices: TranscriptionOptions,
     prompt: Sequence[int],
 ) -> Steps[Recording]:
     """Decode a recording and compute its features, in steps."""
@@ -43,7 +43,7 @@ def recording_of(
 def begun(
     session: "SpeechSeq2SeqSession",
     parts: Sequence[Array],
-    choices: SpeechChoices,
+    choices: TranscriptionOptions,
     prompt: Sequence[int],
     seconds: float | None = None,
 ) -> Recording:

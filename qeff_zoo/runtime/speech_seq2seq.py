@@ -15,31 +15,25 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media import features
-from qeff_zoo.media.sound import (
-    LIMITS,
-    OpenedSound,
-    Sound,
-    SoundLimits,
-    open_sound,
-)
+from qeff_zoo.media.sound import LIMITS, OpenedSound, Sound, SoundLimits, open_sound
 from qeff_zoo.media.steps import Steps, finished
 from qeff_zoo.runtime.decoder import Decoder, Piece
+from qeff_zoo.runtime.encoder_inputs import Sources
 from qeff_zoo.runtime.languages import code_of
 from qeff_zoo.runtime.metrics import Timings
 from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sampling import likeliest
-from qeff_zoo.runtime.sources import Sources
-from qeff_zoo.runtime.speech_choices import SpeechChoices
 from qeff_zoo.runtime.speech_openings import begun, recording_of
 from qeff_zoo.runtime.speech_results import Segment, Transcription
 from qeff_zoo.runtime.speech_tokens import TICK, SpeechTokens
 from qeff_zoo.runtime.speech_turns import InOrder, Turns
 from qeff_zoo.runtime.speech_windows import Recording, Window
-from qeff_zoo.runtime.speech_words import UNSPACED, times_of
 from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
+from qeff_zoo.runtime.transcription_options import TranscriptionOptions
+from qeff_zoo.runtime.word_timestamps import UNSPACED, times_of
 from qeff_zoo.tasks import SPEECH_SEQ2SEQ
 
-_USUAL = SpeechChoices()
+_USUAL = TranscriptionOptions()
 _MEDIAN = 7  # frames, unless config.json says otherwise
 _TOKENS = "input_ids"
 _NOTHING: Mapping[int, int] = {}
@@ -165,7 +159,7 @@ class SpeechSeq2SeqSession:
         *,
         rate: int | None = None,
         limits: SoundLimits = LIMITS,
-        choices: SpeechChoices = _USUAL,
+        choices: TranscriptionOptions = _USUAL,
         listen: Callable[[int, Segment], None] | None = None,
         **more: Any,
     ) -> list[Transcription]:
@@ -196,20 +190,20 @@ class SpeechSeq2SeqSession:
 
         Args:
             sound: The recording.
-            **choices: Fields of `SpeechChoices`.
+            **choices: Fields of `TranscriptionOptions`.
 
         Raises:
             MediaError: It is damaged.
             GenerationError: The model does not do what is asked.
         """
-        chosen = SpeechChoices(**choices)
+        chosen = TranscriptionOptions(**choices)
         return (yield from recording_of(self, sound, chosen, self._prepared(chosen)))
 
     def write_down(
         self,
         features: Sequence[Array],
         *,
-        choices: SpeechChoices = _USUAL,
+        choices: TranscriptionOptions = _USUAL,
         listen: Callable[[int, Segment], None] | None = None,
         **more: Any,
     ) -> list[Transcription]:
@@ -250,7 +244,7 @@ class SpeechSeq2SeqSession:
         return [found[number] for number in sorted(found)]
 
     def stream(
-        self, sound: Sound, *, choices: SpeechChoices = _USUAL, **more: Any
+        self, sound: Sound, *, choices: TranscriptionOptions = _USUAL, **more: Any
     ) -> Iterator[Segment]:
         """Write down one recording, and give each segment as soon as it has ended. To leave early is to stop.
 
@@ -281,7 +275,7 @@ class SpeechSeq2SeqSession:
 
     # --- what is asked ---------------------------------------------------------------------------
 
-    def _prepared(self, choices: SpeechChoices) -> list[int]:
+    def _prepared(self, choices: TranscriptionOptions) -> list[int]:
         """Refuse what the model does not do, before anything is read; return the tokens of the prompt."""
         choices.check()
         if choices.word_timestamps and not self.tells_words:

@@ -13,10 +13,10 @@ import numpy as np
 
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sampling import Sampler
-from qeff_zoo.runtime.speech_choices import SpeechChoices, compression
 from qeff_zoo.runtime.speech_results import Segment, TimedText
 from qeff_zoo.runtime.speech_tokens import TICK, SpeechTokens
-from qeff_zoo.runtime.speech_words import words_of
+from qeff_zoo.runtime.transcription_options import TranscriptionOptions, compression
+from qeff_zoo.runtime.word_timestamps import words_of
 
 #: Token ids -> text.
 Decode = Callable[[Sequence[int]], str]
@@ -79,7 +79,7 @@ class Recording:
         *,
         seconds: float,
         frames: int,
-        choices: SpeechChoices,
+        choices: TranscriptionOptions,
         tokens: SpeechTokens,
         prompt: Sequence[int],
         decode: Decode,

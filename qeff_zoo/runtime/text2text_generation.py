@@ -8,12 +8,12 @@ from typing import Any
 
 from qeff_zoo.errors import ContextLengthError, GenerationError
 from qeff_zoo.runtime.answers import Request, require_no_choices
+from qeff_zoo.runtime.encoder_decoder_session import WritingSession
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.runtime.text_generation import Generation, Stream
 from qeff_zoo.runtime.translation import Languages
-from qeff_zoo.runtime.writing import WritingSession
 from qeff_zoo.tasks import TEXT2TEXT
 
 _GREEDY = Sampling()

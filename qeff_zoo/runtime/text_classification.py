@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qeff_zoo.runtime import labels
 from qeff_zoo.runtime.encoder import EncoderSession
 from qeff_zoo.runtime.labels import Score, best_first
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.texts import Texts
 from qeff_zoo.tasks import TEXT_CLASSIFICATION
+
+from . import labels
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,22 +18,22 @@ from qeff_zoo.runtime.answers import (
     passing_on,
     require_no_choices,
 )
+from qeff_zoo.runtime.block_attention import Passages
 from qeff_zoo.runtime.decoder import Decoder
+from qeff_zoo.runtime.encoder_inputs import Sources
+from qeff_zoo.runtime.feature_cache import Reader
 from qeff_zoo.runtime.grammar import Grammar, Guides
 from qeff_zoo.runtime.metrics import Metrics, measured
-from qeff_zoo.runtime.passages import Passages
-from qeff_zoo.runtime.prefix_cache import PrefixChoices, open_prefix_cache
+from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions, open_prefix_cache
 from qeff_zoo.runtime.program import Program, require
 from qeff_zoo.runtime.prompts import Prompt, PromptReader, brief
-from qeff_zoo.runtime.reading import Reader
 from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
 from qeff_zoo.runtime.scheduling import Scheduler
-from qeff_zoo.runtime.sources import Sources
 from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.tasks import TEXT_GENERATION, model_config
 
-_GREEDY, _USUAL = Sampling(), PrefixChoices()
+_GREEDY, _USUAL = Sampling(), PrefixCacheOptions()
 #: Called with the number of a prompt and the text that was added to its answer.
 Stream: TypeAlias = Callable[[int, str], None]
 
@@ -94,7 +94,7 @@ class TextGenerationSession(PromptReader):
         folder: Path,
         program: Program,
         *,
-        prefixes: PrefixChoices = _USUAL,
+        prefixes: PrefixCacheOptions = _USUAL,
     ) -> None:
         require(program, folder, TEXT_GENERATION, {"input_ids", "position_ids"}, {"logits"})
         #: That requests may ask for.

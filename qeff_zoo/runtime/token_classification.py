@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qeff_zoo.runtime import labels
 from qeff_zoo.runtime.encoder import EncoderSession
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.texts import Text
 from qeff_zoo.tasks import TOKEN_CLASSIFICATION
+
+from . import labels
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.geometry import Tower
-from qeff_zoo.runtime.layouts import GRIDS, OF_VIDEO
+from qeff_zoo.runtime.image_prompt_templates import GRIDS, OF_VIDEO
 from qeff_zoo.runtime.media_text import Prepared
+from qeff_zoo.runtime.patch_positions import Tower
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.runtime.vision import FILM_GRID, FILM_MERGE, FRAMES, GRID, KEPT, STEP_SECONDS
+from qeff_zoo.runtime.vision_encoder import FILM_GRID, FILM_MERGE, FRAMES, GRID, KEPT, STEP_SECONDS
 
 #: Of each step, in seconds, as the processor says it.
 TIMES = "timestamps"

@@ -87,7 +87,7 @@ def _is_experts(module: Any) -> bool:
 
 
 def _is_recurrent(module: Any) -> bool:
-    from qeff_zoo.transforms.recurrence import kernels_of
+    from qeff_zoo.export.transforms.recurrence import kernels_of
 
     return bool(kernels_of(module))
 

@@ -18,15 +18,16 @@ from types import ModuleType
 from typing import Any
 
 from qeff_zoo import registry
-from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import StoreError, UnsupportedModelError, ZooError
 from qeff_zoo.recipe import DECODER_SHAPES, ENCODER_SHAPES, IMAGE_SHAPES, Recipe
-from qeff_zoo.scaffold import counting
 from qeff_zoo.scaffold.counting import Counted
 from qeff_zoo.scaffold.shrinking import deepen, fields_of, parse, shrink
 from qeff_zoo.scaffold.source import Call, Code, Spread, layout
 from qeff_zoo.scaffold.subject import Subject, examine, family_of, parents_of
 from qeff_zoo.tasks import find
+
+from . import counting
 
 MAX_LINES = 40
 _SHAPES = {
@@ -210,7 +211,7 @@ def _fits(recipe: Recipe, fields: set[str]) -> bool:
 def _try(draft: _Draft) -> None:
     """Import the draft and run its tiny model on the meta device; note layer kinds that occur once."""
     from qeff_zoo.export import layers, loader
-    from qeff_zoo.tasks import decoding
+    from qeff_zoo.tasks import decoder_tracing
 
     module = ModuleType(f"qeff_zoo.recipes.{registry.file_name(draft.subject.model_type)}")
     module.__package__ = "qeff_zoo.recipes"
@@ -219,7 +220,7 @@ def _try(draft: _Draft) -> None:
     config = {"model_type": recipe.model_type, **recipe.tiny[0].config}
     model = loader.load_meta(config, recipe)
     task = find(recipe.task)
-    probe = task.probe or decoding.probe
+    probe = task.probe or decoder_tracing.probe
     if task.role == "decoder" and not probe(model):
         raise UnsupportedModelError(f"{type(model).__name__} keeps no keys and values.")
     repeated, _ = layers.reduce(model, partial(probe, model), everything=True)

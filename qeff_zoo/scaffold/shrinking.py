@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
-from qeff_zoo import architectures
+from qeff_zoo.export import architectures
 
 # From which layer on, or up to which, there is another kind.
 DEPTHS = (

@@ -94,7 +94,7 @@ def family_of(model_type: str) -> str:
     """Return the folder below `transformers.models` where a model_type lives."""
     from transformers import CONFIG_MAPPING
 
-    from qeff_zoo import architectures
+    from qeff_zoo.export import architectures
 
     architectures.register(model_type)
     return str(CONFIG_MAPPING[model_type].__module__).split(".")[2]

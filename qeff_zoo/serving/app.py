@@ -16,9 +16,8 @@ from qeff_zoo.runtime import Request as RuntimeRequest
 from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.image_to_text import ImageToTextSession
 from qeff_zoo.runtime.media_text import MediaTextSession
-from qeff_zoo.serving import adapters, errors, matching, transcriptions
 from qeff_zoo.serving.browsers import AllowedHosts, AllowedOrigins, Hosts
-from qeff_zoo.serving.choices import cancelling, submit, whole
+from qeff_zoo.serving.completion_choices import cancelling, submit, whole
 from qeff_zoo.serving.embeddings import EmbeddingQueue, embedding_list
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.matching import PictureQueue
@@ -31,6 +30,8 @@ from qeff_zoo.serving.prompts import blaming, prepare_chat, prepare_completion
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, listed
 from qeff_zoo.serving.streaming import EventStream, events, unless_gone
 from qeff_zoo.serving.transcriptions import SpeechQueue
+
+from . import adapters, errors, matching, transcriptions
 
 API = "/v1/"
 #: That are counted by name.

@@ -16,17 +16,17 @@ from starlette.types import ASGIApp
 
 from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime import (
+    CtcSession,
     EmbeddingSession,
     Engine,
     ImageEmbeddingSession,
-    LabelledSpeechSession,
     Prefills,
     PrefillServer,
     Session,
     SpeechSeq2SeqSession,
     TextGenerationSession,
 )
-from qeff_zoo.runtime.writing import WritingSession
+from qeff_zoo.runtime.encoder_decoder_session import WritingSession
 from qeff_zoo.serving.adapters import Sources
 from qeff_zoo.serving.app import create_app
 from qeff_zoo.serving.browsers import Hosts
@@ -213,7 +213,7 @@ def _backend(
     elif isinstance(session, ImageEmbeddingSession):
         with closing(PictureQueue(session, max_waiting=choices.max_queue)) as pictures:
             yield pictures
-    elif isinstance(session, LabelledSpeechSession | SpeechSeq2SeqSession):
+    elif isinstance(session, CtcSession | SpeechSeq2SeqSession):
         with closing(SpeechQueue(session, max_waiting=choices.max_queue)) as speech:
             yield speech
     else:

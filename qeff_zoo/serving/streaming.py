@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from qeff_zoo.runtime import Handle
-from qeff_zoo.serving.choices import cancelling, grow
+from qeff_zoo.serving.completion_choices import cancelling, grow
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.objects import Object, Reply

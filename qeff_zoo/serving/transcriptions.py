@@ -21,7 +21,7 @@ from qeff_zoo.errors import BusyError, GenerationError, MediaError
 from qeff_zoo.media.sound import open_sound
 from qeff_zoo.runtime import (
     FALLBACK,
-    LabelledSpeechSession,
+    CtcSession,
     Segment,
     SpeechSeq2SeqSession,
     Stats,
@@ -36,7 +36,7 @@ from qeff_zoo.serving.prompts import blaming
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.serving.waiting import Waiting
 
-SpeechSession: TypeAlias = LabelledSpeechSession | SpeechSeq2SeqSession
+SpeechSession: TypeAlias = CtcSession | SpeechSeq2SeqSession
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 GRANULARITIES = ("segment", "word")
 #: Parameters of a request, by what they mean here.

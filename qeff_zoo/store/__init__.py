@@ -31,10 +31,11 @@ from qeff_zoo.package import Package
 from qeff_zoo.package.files import walk
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.settings import expanded
-from qeff_zoo.store import housekeeping
 from qeff_zoo.store.housekeeping import NO_ROOM, Entry, Layout
 from qeff_zoo.store.origins import BUILT_HERE, BuiltHere, Provenance, read_origin, write_origin
 from qeff_zoo.store.partials import Partials
+
+from . import housekeeping
 
 _KEY = re.compile(r"[a-z0-9][a-z0-9_-]{7,99}")
 _READ = 0o444
@@ -296,7 +297,7 @@ class Store:
         been lowered otherwise.
 
         Args:
-            key: See `qeff_zoo.identity.program_key`.
+            key: See `qeff_zoo.package.identity.program_key`.
         """
         for build_key in housekeeping.keys_of_program(self._layout, key):
             if not self.is_built_here(build_key):

@@ -14,8 +14,9 @@ from qeff_zoo.disk.staging import publish, staged_beside
 from qeff_zoo.errors import PackageError, StoreError
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME
-from qeff_zoo.store import Store, refused
 from qeff_zoo.store.origins import Origin, read_origin, write_origin
+
+from . import Store, refused
 
 
 def copy_out(package: Package, destination: Path) -> Package:

@@ -16,14 +16,7 @@ from pathlib import Path
 from qeff_zoo.disk.digests import Progress, sha256_file
 from qeff_zoo.disk.processes import used_paths
 from qeff_zoo.disk.regular import read_regular
-from qeff_zoo.disk.staging import (
-    abandoned,
-    discard,
-    remove,
-    retire,
-    staging_folders,
-    write_durably,
-)
+from qeff_zoo.disk.staging import abandoned, discard, remove, retire, staging_folders, write_durably
 from qeff_zoo.errors import PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.package.files import misplaced, walk

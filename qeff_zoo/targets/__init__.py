@@ -12,13 +12,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from qeff_zoo.numerics import DeviceNumerics, Numerics
+from qeff_zoo.graph.numerics import DeviceNumerics, Numerics
 
 if TYPE_CHECKING:
     from qeff_zoo.export.graphs import BoundGraph
     from qeff_zoo.package import Package
     from qeff_zoo.package.programs import CompiledProgram
-    from qeff_zoo.programs import ProgramPlan
+    from qeff_zoo.plan.programs import ProgramPlan
     from qeff_zoo.recipe import Shape
     from qeff_zoo.runtime.program import Program
     from qeff_zoo.weights.layout import FileLayout, Slot
@@ -85,7 +85,7 @@ class Target(Protocol):
 
     @property
     def weights(self) -> tuple[str, ...]:
-        """Which of `WEIGHTS` and `STORED` of `qeff_zoo.numerics` it takes weights in."""
+        """Which of `WEIGHTS` and `STORED` of `qeff_zoo.graph.numerics` it takes weights in."""
 
     @property
     def beside(self) -> tuple[str, ...]:
@@ -201,7 +201,7 @@ class Target(Protocol):
 
 
 @runtime_checkable
-class Preparing(Protocol):
+class OfflineCompiled(Protocol):
     """What a target says and does besides whose compiler may be on another machine."""
 
     def commands(self, program: "ProgramPlan", name: str) -> list[list[str]]:
@@ -218,7 +218,7 @@ class Preparing(Protocol):
         layout: "FileLayout",
         folder: Path,
     ) -> list[Path]:
-        """Write what the compiler reads, and `qeff_zoo.prepared.SCRIPT`, which runs it.
+        """Write what the compiler reads, and `qeff_zoo.package.prepared.SCRIPT`, which runs it.
 
         Args:
             programs: Each as it was planned and lowered, by its name as for `Target.compile`.
@@ -267,7 +267,7 @@ class Preparing(Protocol):
 
 
 @runtime_checkable
-class Accompanying(Protocol):
+class WritesSidecars(Protocol):
     """What a target says and does besides whose packages other software can open as well."""
 
     def accompany(self, folder: Path, manifest: Mapping[str, Any]) -> None:

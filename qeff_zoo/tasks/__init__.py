@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from qeff_zoo.choice import Choice
-from qeff_zoo.choices import Request
+from qeff_zoo.graph.states import State
+from qeff_zoo.plan.option import Choice
+from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Component, Recipe, Shape
-from qeff_zoo.states import State
 
 if TYPE_CHECKING:
-    from qeff_zoo.checkpoint import Checkpoint
+    from qeff_zoo.checkpoint.opening import Checkpoint
 
 #: Every task: a module of this package with a value `TASK`.
 NAMES = (

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.choices import Request
+from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Shape
-from qeff_zoo.tasks import ANY_TO_ANY, audio_text_to_text, image_text_to_text
+
+from . import ANY_TO_ANY, audio_text_to_text, image_text_to_text
 
 if TYPE_CHECKING:
-    from qeff_zoo.checkpoint import Checkpoint
+    from qeff_zoo.checkpoint.opening import Checkpoint
 
 _SEES, _HEARS = image_text_to_text.TASK, audio_text_to_text.TASK
 

@@ -2,7 +2,7 @@
 """The `audio-text-to-text` contract: sounds and tokens in, the last valid position's logits and the states out.
 
 Two programs: `audio` reads a window of a sound once, `language` reads what came of it among its tokens. See
-`qeff_zoo.tasks.hearing` and `qeff_zoo.tasks.merging` for inputs and outputs.
+`qeff_zoo.tasks.audio_encoder_tracing` and `qeff_zoo.tasks.multimodal_tracing` for inputs and outputs.
 """
 
 from collections.abc import Mapping
@@ -10,19 +10,13 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.choices import Request
+from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Shape
-from qeff_zoo.tasks import (
-    AUDIO_TEXT_TO_TEXT,
-    Part,
-    Tracing,
-    image_text_to_text,
-    named,
-    text_generation,
-)
+
+from . import AUDIO_TEXT_TO_TEXT, Part, Tracing, image_text_to_text, named, text_generation
 
 if TYPE_CHECKING:
-    from qeff_zoo.checkpoint import Checkpoint
+    from qeff_zoo.checkpoint.opening import Checkpoint
 
 
 _BLOCKS, _WINDOWS = 8, 107
@@ -30,9 +24,9 @@ _GROUPS = 500
 
 
 def _read_window(model: Any, **variant: Any) -> Tracing:
-    from qeff_zoo.tasks import hearing
+    from . import audio_encoder_tracing
 
-    return hearing.tracing(model, **variant)
+    return audio_encoder_tracing.tracing(model, **variant)
 
 
 def _sounds(

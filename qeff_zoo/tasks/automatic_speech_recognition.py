@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `automatic-speech-recognition` contract of models with a label for each frame of sound (CTC).
 
-See `qeff_zoo.tasks.listening` for inputs and outputs.
+See `qeff_zoo.tasks.ctc_tracing` for inputs and outputs.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.choices import Request
+from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import SOUND_SHAPES, Recipe
-from qeff_zoo.tasks import SPEECH_RECOGNITION, Task, Tracing, encoders
+
+from . import SPEECH_RECOGNITION, Task, Tracing, encoders
 
 if TYPE_CHECKING:
-    from qeff_zoo.checkpoint import Checkpoint
+    from qeff_zoo.checkpoint.opening import Checkpoint
 
 
 #: The config's name for what makes frames of samples.
@@ -19,15 +20,15 @@ _CONVOLUTIONS = "conv_stride"
 
 
 def _run_once(model: Any) -> None:
-    from qeff_zoo.tasks import listening
+    from . import ctc_tracing
 
-    listening.run_once(model)
+    ctc_tracing.run_once(model)
 
 
 def _tracing(model: Any) -> Tracing:
-    from qeff_zoo.tasks import listening
+    from . import ctc_tracing
 
-    return listening.tracing(model)
+    return ctc_tracing.tracing(model)
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
@@ -46,9 +47,9 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
 
 
 def _session() -> Any:
-    from qeff_zoo.runtime.transcribing import LabelledSpeechSession
+    from qeff_zoo.runtime.ctc_session import CtcSession
 
-    return LabelledSpeechSession
+    return CtcSession
 
 
 def _stages() -> Any:

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from qeff_zoo.recipe import Shape
-from qeff_zoo.tasks import Tracing, named
+
+from . import Tracing, named
 
 _BATCH, _SEQ = 2, 6  # example sizes: at least 2, or torch.export specializes
 #: The fewest that a graph takes, of those that read samples of sound: a tenth of a second.

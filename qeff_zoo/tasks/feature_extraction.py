@@ -11,17 +11,18 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.recipe import ENCODER_SHAPES, Recipe, Shape
-from qeff_zoo.tasks import FEATURE_EXTRACTION, Chosen, Task, Tracing, encoders
+
+from . import FEATURE_EXTRACTION, Chosen, Task, Tracing, encoders
 
 if TYPE_CHECKING:
-    from qeff_zoo.checkpoint import Checkpoint
+    from qeff_zoo.checkpoint.opening import Checkpoint
 
 #: Written by sentence-transformers: token states become one embedding, and how.
 _MODULES = "modules.json"
 
 
 def _tracing(model: Any, **variant: Any) -> Tracing:
-    from qeff_zoo.tasks import pooling
+    from . import pooling
 
     return pooling.tracing(model, **variant)
 

@@ -8,11 +8,12 @@ OUT  logits (batch_size, labels)
 from typing import Any
 
 from qeff_zoo.recipe import IMAGE_SHAPES
-from qeff_zoo.tasks import IMAGE_CLASSIFICATION, Task, Tracing, images
+
+from . import IMAGE_CLASSIFICATION, Task, Tracing, images
 
 
 def _tracing(model: Any, *, height: int, width: int) -> Tracing:
-    from qeff_zoo.tasks.seeing import Recognize
+    from qeff_zoo.tasks.image_tracing import Recognize
 
     return images.describe(model, Recognize(model), "logits", height=height, width=width)
 

@@ -9,18 +9,19 @@ OUT  output (batch_size, hidden)    as the model itself sums a picture up, of CL
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.choices import Request
+from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import IMAGE_SHAPES, Recipe, Shape
-from qeff_zoo.tasks import IMAGE_FEATURE_EXTRACTION, Chosen, Task, Tracing, images
+
+from . import IMAGE_FEATURE_EXTRACTION, Chosen, Task, Tracing, images
 
 if TYPE_CHECKING:
-    from qeff_zoo.checkpoint import Checkpoint
+    from qeff_zoo.checkpoint.opening import Checkpoint
 
 
 def _tracing(
     model: Any, *, height: int, width: int, pooling: str | None = None, normalize: bool = False
 ) -> Tracing:
-    from qeff_zoo.tasks.seeing import Embed
+    from qeff_zoo.tasks.image_tracing import Embed
 
     module = Embed(model, pooling, normalize)
     return images.describe(model, module, "output", height=height, width=width)

@@ -3,8 +3,8 @@
 
 Two programs: `vision` reads a picture once, `language` reads what came of it among its tokens, or by cross-attention;
 what drafts is beside them. A third, `tiles`, is as `vision` for tiles of a picture, where those have another size, or
-`frames` for frames of a video, where those go through other operators. See `qeff_zoo.tasks.vision`,
-`qeff_zoo.tasks.merging`, `qeff_zoo.tasks.viewing` and `qeff_zoo.tasks.drafting` for inputs and outputs.
+`frames` for frames of a video, where those go through other operators. See `qeff_zoo.tasks.vision_tracing`,
+`qeff_zoo.tasks.multimodal_tracing`, `qeff_zoo.tasks.cross_attention_image_tracing` and `qeff_zoo.tasks.draft_tracing` for inputs and outputs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,13 +13,14 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.choices import Request
 from qeff_zoo.errors import CheckpointError
+from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import DECODER_SHAPES, Media, PatchShape, Recipe, Shape
-from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, named, text_generation, token_of
+
+from . import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, named, text_generation, token_of
 
 if TYPE_CHECKING:
-    from qeff_zoo.checkpoint import Checkpoint
+    from qeff_zoo.checkpoint.opening import Checkpoint
     from qeff_zoo.media.image_processor import ImageProcessor
 
 #: Patches of a picture that a program of any sizes is told: 1,024 of them are one of 448 x 448 pixels.
@@ -37,51 +38,53 @@ _SEGMENTS = 3
 
 
 def _read_picture(model: Any, *, sides: Sequence[int] = (), **variant: Any) -> Tracing:
-    from qeff_zoo.tasks import viewing, vision, within
+    from . import cross_attention_image_tracing, tile_tracing, vision_tracing
 
     told = variant["images"]
     if told.get("crossing"):
-        return viewing.read_picture(model, **variant)
+        return cross_attention_image_tracing.read_picture(model, **variant)
     if told.get("pixels"):
-        return within.tracing(model, **variant)
-    return vision.tracing(model, side=next(iter(sides), None), **variant)
+        return tile_tracing.tracing(model, **variant)
+    return vision_tracing.tracing(model, side=next(iter(sides), None), **variant)
 
 
 def _read_tile(model: Any, *, sides: Sequence[int], **variant: Any) -> Tracing:
-    from qeff_zoo.tasks import vision
+    from . import vision_tracing
 
-    return vision.tracing(model, side=sides[1], **variant)
+    return vision_tracing.tracing(model, side=sides[1], **variant)
 
 
 def _read_frame(model: Any, **variant: Any) -> Tracing:
-    from qeff_zoo.tasks import vision
+    from . import vision_tracing
 
-    return vision.tracing(model, frames=True, **variant)
+    return vision_tracing.tracing(model, frames=True, **variant)
 
 
 def _video_tower(model: Any) -> Any:
-    from qeff_zoo.transforms.modules import video_tower
+    from qeff_zoo.export.transforms.modules import video_tower
 
     return video_tower(model)
 
 
 def _vision_tower(model: Any) -> Any:
-    from qeff_zoo.transforms.modules import vision_tower
+    from qeff_zoo.export.transforms.modules import vision_tower
 
     return vision_tower(model)
 
 
 def _language_model(model: Any) -> Any:
-    from qeff_zoo.transforms.modules import language_model
+    from qeff_zoo.export.transforms.modules import language_model
 
     return language_model(model)
 
 
 def _tracing(model: Any, **variant: Any) -> Tracing:
-    from qeff_zoo.tasks import merging, viewing
+    from . import cross_attention_image_tracing, multimodal_tracing
 
     by_crossing = variant.get("images", {}).get("crossing")
-    made: Tracing = (viewing if by_crossing else merging).tracing(model, **variant)
+    made: Tracing = (cross_attention_image_tracing if by_crossing else multimodal_tracing).tracing(
+        model, **variant
+    )
     return made
 
 

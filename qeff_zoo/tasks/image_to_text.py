@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `image-to-text` contract: a picture in, and tokens of what is written of it out, one after the other.
 
-Two programs: `encoder` reads a picture once, `decoder` writes of what came of it. See `qeff_zoo.tasks.crossing` for
+Two programs: `encoder` reads a picture once, `decoder` writes of what came of it. See `qeff_zoo.tasks.encoder_decoder_tracing` for
 inputs and outputs. Models that read pictures among a prompt are of `image-text-to-text`.
 """
 
@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.choices import Request
 from qeff_zoo.errors import ZooError
-from qeff_zoo.recipe import READING_SHAPES, Recipe, Shape
-from qeff_zoo.tasks import IMAGE_TO_TEXT, images, speech_seq2seq, text_generation
+from qeff_zoo.plan.request import Request
+from qeff_zoo.recipe import CAPTION_SHAPES, Recipe, Shape
+
+from . import IMAGE_TO_TEXT, images, speech_seq2seq, text_generation
 
 if TYPE_CHECKING:
-    from qeff_zoo.checkpoint import Checkpoint
+    from qeff_zoo.checkpoint.opening import Checkpoint
 
 _READ_FROM = "what is written of a picture is short"
 
@@ -120,9 +121,9 @@ def _tracing(
 
 
 def _read(model: Any, *, height: int = 0, width: int = 0) -> Any:
-    from qeff_zoo.tasks import crossing
+    from . import encoder_decoder_tracing
 
-    return crossing.read_source(model, (height, width) if height else None)
+    return encoder_decoder_tracing.read_source(model, (height, width) if height else None)
 
 
 def _size(
@@ -133,15 +134,15 @@ def _size(
 
 
 def _writer(model: Any) -> Any:
-    from qeff_zoo.tasks import crossing
+    from . import encoder_decoder_tracing
 
-    return crossing.writer_of(model)
+    return encoder_decoder_tracing.writer_of(model)
 
 
 def _reader(model: Any) -> Any:
-    from qeff_zoo.tasks import crossing
+    from . import encoder_decoder_tracing
 
-    return crossing.reader_of(model)
+    return encoder_decoder_tracing.reader_of(model)
 
 
 def _session() -> Any:
@@ -162,7 +163,7 @@ TASK = replace(
         for part in speech_seq2seq.TASK.before
     ),
     half=_writer,
-    shapes=READING_SHAPES,
+    shapes=CAPTION_SHAPES,
     tracing=_tracing,
     variant=_variant,
     problems=_problems,

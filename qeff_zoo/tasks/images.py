@@ -7,15 +7,16 @@ IN   pixel_values (batch_size, 3, height, width) f32    as the checkpoint's proc
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.choices import Request
 from qeff_zoo.errors import ExportError, ZooError
+from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Shape
-from qeff_zoo.tasks import Tracing, named
+
+from . import Tracing, named
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from qeff_zoo.checkpoint import Checkpoint
+    from qeff_zoo.checkpoint.opening import Checkpoint
 
 _BATCH = 2  # example size: at least 2, or torch.export specializes
 #: Pixels of a side, where a config does not tell.

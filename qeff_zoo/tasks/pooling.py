@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from qeff_zoo.tasks import Tracing, encoders
+from . import Tracing, encoders
 
 #: A dense layer: `in_features`, `out_features`, `bias` and `activation`, the name of a class of torch.
 Layer: TypeAlias = Mapping[str, Any]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `speech-seq2seq` contract: a sound in, and tokens of what was said, one after the other.
 
-Two programs: `encoder` reads a sound once, `decoder` writes of what came of it, see `qeff_zoo.tasks.crossing`. Of
+Two programs: `encoder` reads a sound once, `decoder` writes of what came of it, see `qeff_zoo.tasks.encoder_decoder_tracing`. Of
 checkpoints that say which heads follow the sound, a third, `alignment`, says where each token was heard, see
-`qeff_zoo.tasks.aligning`. A model reads windows of one length, or sounds of any length, by `SoundShape`. The Hub's tag
+`qeff_zoo.tasks.alignment_tracing`. A model reads windows of one length, or sounds of any length, by `SoundShape`. The Hub's tag
 is `automatic-speech-recognition`, as of models that label frames.
 """
 
@@ -11,30 +11,31 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.choices import Request
+from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import WINDOW_SHAPES, Recipe, Shape, SoundShape, Speech
-from qeff_zoo.tasks import SPEECH_SEQ2SEQ, Part, Task, Tracing, named, text_generation
+
+from . import SPEECH_SEQ2SEQ, Part, Task, Tracing, named, text_generation
 
 if TYPE_CHECKING:
-    from qeff_zoo.checkpoint import Checkpoint
+    from qeff_zoo.checkpoint.opening import Checkpoint
 
 
 def _probe(model: Any) -> Any:
-    from qeff_zoo.tasks import crossing
+    from . import encoder_decoder_tracing
 
-    return crossing.probe(model)
+    return encoder_decoder_tracing.probe(model)
 
 
 def _read(model: Any) -> Tracing:
-    from qeff_zoo.tasks import crossing
+    from . import encoder_decoder_tracing
 
-    return crossing.read_source(model)
+    return encoder_decoder_tracing.read_source(model)
 
 
 def _tracing(model: Any, *, speech: Any = None, **variant: Any) -> Tracing:
-    from qeff_zoo.tasks import crossing
+    from . import encoder_decoder_tracing
 
-    return crossing.tracing(model, **variant)
+    return encoder_decoder_tracing.tracing(model, **variant)
 
 
 def _variant(
@@ -51,9 +52,9 @@ def _said(speech: Speech) -> dict[str, Any]:
 
 
 def _align(model: Any, **variant: Any) -> Tracing:
-    from qeff_zoo.tasks import aligning
+    from . import alignment_tracing
 
-    return aligning.tracing(model, **variant)
+    return alignment_tracing.tracing(model, **variant)
 
 
 def _heads(checkpoint: "Checkpoint") -> list[list[int]]:

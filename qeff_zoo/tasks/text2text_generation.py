@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `text2text-generation` contract: a text in, and tokens of another out, one after the other.
 
-Two programs: `encoder` reads a text once, `decoder` writes of what came of it. See `qeff_zoo.tasks.crossing` for inputs
+Two programs: `encoder` reads a text once, `decoder` writes of what came of it. See `qeff_zoo.tasks.encoder_decoder_tracing` for inputs
 and outputs. The Hub also has tags for translations and summaries, which are computed alike.
 """
 
@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from qeff_zoo.recipe import SEQ2SEQ_SHAPES
-from qeff_zoo.tasks import TEXT2TEXT, speech_seq2seq, text_generation
+
+from . import TEXT2TEXT, speech_seq2seq, text_generation
 
 
 def _session() -> Any:

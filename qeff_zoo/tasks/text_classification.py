@@ -9,16 +9,17 @@ Decoders pool the last token that is not padding, by its id: what fills a row mu
 
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.choices import Request
+from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import ENCODER_SHAPES, Recipe
-from qeff_zoo.tasks import TEXT_CLASSIFICATION, Task, Tracing, encoders, find
+
+from . import TEXT_CLASSIFICATION, Task, Tracing, encoders, find
 
 if TYPE_CHECKING:
-    from qeff_zoo.checkpoint import Checkpoint
+    from qeff_zoo.checkpoint.opening import Checkpoint
 
 
 def _tracing(model: Any) -> Tracing:
-    from qeff_zoo.tasks.classifying import Classify
+    from qeff_zoo.tasks.classification_tracing import Classify
 
     token_types = encoders.takes_token_types(model)
     return encoders.describe(model, Classify(model), "logits", token_types=token_types)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `text-generation` contract: tokens and positions in, the last valid position's logits and the states out.
 
-See `qeff_zoo.tasks.decoding` for inputs and outputs.
+See `qeff_zoo.tasks.decoder_tracing` for inputs and outputs.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,35 +9,27 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.choices import CHOICES, Request
+from qeff_zoo.checkpoint.draft_heads import ASSISTANT, DRAFT, HEADS
+from qeff_zoo.plan.request import CHOICES, Request
 from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Shape
-from qeff_zoo.speculators import ASSISTANT, DRAFT, HEADS
-from qeff_zoo.tasks import (
-    TEXT_GENERATION,
-    Part,
-    Task,
-    Tracing,
-    bidirectional_by,
-    find,
-    named,
-    tasks_of,
-)
 from qeff_zoo.weights import kv_heads
 
+from . import TEXT_GENERATION, Part, Task, Tracing, bidirectional_by, find, named, tasks_of
+
 if TYPE_CHECKING:
-    from qeff_zoo.checkpoint import Checkpoint
+    from qeff_zoo.checkpoint.opening import Checkpoint
 
 
 def _probe(model: Any) -> Any:
-    from qeff_zoo.tasks import decoding
+    from . import decoder_tracing
 
-    return decoding.probe(model)
+    return decoder_tracing.probe(model)
 
 
 def _tracing(model: Any, **variant: Any) -> Tracing:
-    from qeff_zoo.tasks import decoding
+    from . import decoder_tracing
 
-    return decoding.tracing(model, **variant)
+    return decoder_tracing.tracing(model, **variant)
 
 
 def _variant(
@@ -57,9 +49,9 @@ def _variant(
 
 
 def _heads(model: Any, **variant: Any) -> Tracing:
-    from qeff_zoo.tasks import drafting
+    from . import draft_tracing
 
-    return drafting.tracing(model, **variant)
+    return draft_tracing.tracing(model, **variant)
 
 
 def _has(checkpoint: "Checkpoint", role: str) -> bool:
@@ -78,9 +70,9 @@ def _drafts(shape: Shape) -> list[dict[str, Any]]:
 
 
 def _layer(model: Any, **variant: Any) -> Tracing:
-    from qeff_zoo.tasks import drafting
+    from . import draft_tracing
 
-    return drafting.tracing_of_layer(model, **variant)
+    return draft_tracing.tracing_of_layer(model, **variant)
 
 
 def _layer_variant(
@@ -91,9 +83,9 @@ def _layer_variant(
 
 
 def _assistant(model: Any, **variant: Any) -> Tracing:
-    from qeff_zoo.tasks import assisting
+    from . import assistant_tracing
 
-    return assisting.tracing(model, **variant)
+    return assistant_tracing.tracing(model, **variant)
 
 
 def _assistant_variant(

@@ -8,11 +8,12 @@ OUT  logits (batch_size, seq_len, labels)
 from typing import Any
 
 from qeff_zoo.recipe import ENCODER_SHAPES
-from qeff_zoo.tasks import TOKEN_CLASSIFICATION, Task, Tracing, encoders
+
+from . import TOKEN_CLASSIFICATION, Task, Tracing, encoders
 
 
 def _tracing(model: Any) -> Tracing:
-    from qeff_zoo.tasks.classifying import Classify
+    from qeff_zoo.tasks.classification_tracing import Classify
 
     return encoders.describe(model, Classify(model), "logits")
 

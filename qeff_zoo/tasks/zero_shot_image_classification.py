@@ -2,7 +2,7 @@
 """The `zero-shot-image-classification` contract: pictures and texts in, embeddings in one space out.
 
 Two programs: `vision` reads pictures, `encoder` reads texts. How well a picture and a text go together is their cosine,
-by a scale and, of models that were trained on pairs, with a bias. See `qeff_zoo.tasks.matching`.
+by a scale and, of models that were trained on pairs, with a bias. See `qeff_zoo.tasks.text_matching_tracing`.
 
 IN   pixel_values: see `qeff_zoo.tasks.images`
 OUT  output (batch_size, hidden)    of length 1
@@ -12,31 +12,32 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.choices import Request
+from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Shape
-from qeff_zoo.tasks import ZERO_SHOT, Part, Tracing, image_feature_extraction, images
+
+from . import ZERO_SHOT, Part, Tracing, image_feature_extraction, images
 
 if TYPE_CHECKING:
-    from qeff_zoo.checkpoint import Checkpoint
+    from qeff_zoo.checkpoint.opening import Checkpoint
 
 
 def _see(model: Any, *, height: int, width: int) -> Tracing:
-    from qeff_zoo.tasks.seeing import Embed
+    from qeff_zoo.tasks.image_tracing import Embed
 
     module = Embed(model, None, normalize=True)
     return images.describe(model, module, "output", height=height, width=width)
 
 
 def _read_once(model: Any) -> None:
-    from qeff_zoo.tasks import matching
+    from . import text_matching_tracing
 
-    matching.run_once(model)
+    text_matching_tracing.run_once(model)
 
 
 def _read(model: Any) -> Tracing:
-    from qeff_zoo.tasks import matching
+    from . import text_matching_tracing
 
-    return matching.tracing(model)
+    return text_matching_tracing.tracing(model)
 
 
 def _nothing(
@@ -56,7 +57,7 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
 
 
 def _session() -> Any:
-    from qeff_zoo.runtime.matching import ZeroShotSession
+    from qeff_zoo.runtime.zero_shot_session import ZeroShotSession
 
     return ZeroShotSession
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
-from qeff_zoo.validation import drawings
+
+from . import sample_images
 
 _STEPS = 8  # decode calls in a row
 _ROWS = 4  # of a wide batch, so many get tokens
@@ -374,7 +375,7 @@ def image_stages(batch_sizes: Sequence[int]) -> tuple[list[ImageStage], list[lis
     Returns:
         The stages, and the pictures that they name, as `drawings.draw` takes them.
     """
-    pictures = drawings.choose(len(drawings.SHAPES))
+    pictures = sample_images.choose(len(sample_images.SHAPES))
     alone = ImageStage(name="batch_1", calls=tuple((number,) for number in range(len(pictures))))
     together = [
         ImageStage(name=f"batch_{size}", calls=(tuple(row % len(pictures) for row in range(size)),))

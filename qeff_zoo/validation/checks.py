@@ -10,8 +10,9 @@ from typing import Any
 
 from qeff_zoo import pipeline, registry, targets
 from qeff_zoo.api import find_package
-from qeff_zoo.checkpoint import Checkpoint, open_checkpoint
-from qeff_zoo.choices import Request
+from qeff_zoo.checkpoint.draft_heads import HEADS, OF_MODEL, with_speculator
+from qeff_zoo.checkpoint.draft_heads.mtp import MTP
+from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.disk.regular import is_here
 from qeff_zoo.errors import (
     AdapterError,
@@ -22,12 +23,11 @@ from qeff_zoo.errors import (
 )
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import adapters_in, source_in
-from qeff_zoo.progress import Reporter, Silent, Stopwatch
+from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Tiny
-from qeff_zoo.speculators import HEADS, OF_MODEL, with_speculator
-from qeff_zoo.speculators.mtp import MTP
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import find, for_task, tasks_of
+from qeff_zoo.terminal.progress import Reporter, Silent, Stopwatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +116,8 @@ def check(
 def _check_package(
     package: Package, source: Checkpoint, watch: Stopwatch, *, record: bool
 ) -> Outcome:
-    from qeff_zoo.validation import ladder as validation
-    from qeff_zoo.validation import records
+    from . import ladder as validation
+    from . import records
 
     with watch.stage("validate", unit="step") as advance:
         level = targets.find(package.target).level
@@ -196,8 +196,8 @@ def _with_adapters(
     checkpoint: Checkpoint, package: Package, store: Store, given: Sequence[str]
 ) -> Checkpoint:
     """Add the adapters that were merged into a package, and make sure that they are the ones."""
-    from qeff_zoo.adapters.merging import with_adapters
-    from qeff_zoo.adapters.reading import open_adapter
+    from qeff_zoo.checkpoint.adapters.merging import with_adapters
+    from qeff_zoo.checkpoint.adapters.peft_files import open_adapter
 
     made = adapters_in(package.manifest)
     digests = [one["digest"] for one in made]
@@ -229,8 +229,8 @@ def _with_adapters(
 
 def _check_recipe(recipe: Recipe, watch: Stopwatch, *, record: bool) -> Outcome:
     """Build every tiny model for every task with random weights, in a store that goes away, and compare it."""
-    from qeff_zoo.validation import ladder as validation
-    from qeff_zoo.validation import records
+    from . import ladder as validation
+    from . import records
 
     checks, reported, found = [], [], {}
     for task, tiny in product(tasks_of(recipe), recipe.tiny):
@@ -257,8 +257,8 @@ def _check_recipe(recipe: Recipe, watch: Stopwatch, *, record: bool) -> Outcome:
 
 def _check_on_target(recipe: Recipe, target: str, watch: Stopwatch, *, record: bool) -> Outcome:
     """Build the tiny models of a recipe's own task for a target, and compare them; a refusal is an outcome too."""
-    from qeff_zoo.validation import ladder as validation
-    from qeff_zoo.validation import records
+    from . import ladder as validation
+    from . import records
 
     found: dict[str, records.OnTarget] = {}
     for tiny in recipe.tiny:
@@ -290,7 +290,7 @@ def _check_on_target(recipe: Recipe, target: str, watch: Stopwatch, *, record: b
 def _tiny_package(
     recipe: Recipe, tiny: Tiny, folder: Path, target: str | None = None
 ) -> tuple[Package, Path]:
-    from qeff_zoo.validation import tiny_models
+    from . import tiny_models
 
     checkpoint = tiny_models.make(recipe, tiny, folder / "checkpoint")
     # A tenth of a real sound is enough for frames of all kinds.

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.tasks import AnswerKind
+from qeff_zoo.validation.package_runner import Trial
 from qeff_zoo.validation.parity import Array, Check, Judge, cosine_distances, divergences, shortened
-from qeff_zoo.validation.reference_answers import Answers
-from qeff_zoo.validation.trials import Trial
+from qeff_zoo.validation.reference.answers import Answers
 
 #: Times that a package's rounding may cost what its simulation does, at a typical position, and the least number of
 #: positions that decide: of 4,000 right samples of 16 none had more than 1.82 times.

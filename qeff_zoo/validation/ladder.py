@@ -9,7 +9,7 @@ In: a package and its checkpoint. Out: a `Record` of checks that fail closed, in
 - The package rounds as expected. As it ships, it lies about as far from that model as a simulation of the rounding.
 
 What rounding costs is measured beside them (`qeff_zoo.validation.costs`). The reference runs in its own process and
-answers several times (see `qeff_zoo.validation.reference`): right, right in other ways, and wrong on purpose, which the
+answers several times (see `qeff_zoo.validation.reference.process`): right, right in other ways, and wrong on purpose, which the
 checks must notice.
 """
 
@@ -23,15 +23,16 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo import targets
-from qeff_zoo.checkpoint import Checkpoint, processors
+from qeff_zoo.checkpoint import processors
+from qeff_zoo.checkpoint.opening import Checkpoint
+from qeff_zoo.graph.numerics import DeviceNumerics, Numerics
 from qeff_zoo.media.image_processor import HELD
-from qeff_zoo.numerics import DeviceNumerics, Numerics
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import adapter_axis, adapters_in, source_in
 from qeff_zoo.runtime.sessions import Opening
 from qeff_zoo.tasks import find
-from qeff_zoo.validation import image_arrays, sound_arrays, text
 from qeff_zoo.validation.costs import as_shipped, measure
+from qeff_zoo.validation.package_runner import Key, Progress, Trial, try_package
 from qeff_zoo.validation.parity import (
     TOLERANCES,
     Array,
@@ -43,8 +44,9 @@ from qeff_zoo.validation.parity import (
     relative_errors,
 )
 from qeff_zoo.validation.records import Record
-from qeff_zoo.validation.reference_answers import Answers, Reference
-from qeff_zoo.validation.trials import Key, Progress, Trial, try_package
+from qeff_zoo.validation.reference.answers import Answers, Reference
+
+from . import image_arrays, sound_arrays, text
 
 __all__ = ["Record", "validate"]
 
@@ -213,7 +215,7 @@ def _request(
     rounding: Numerics,
     tolerance: Tolerance,
 ) -> dict[str, Any]:
-    """Write down what the reference is asked: see `qeff_zoo.validation.reference`."""
+    """Write down what the reference is asked: see `qeff_zoo.validation.reference.process`."""
     located = (
         {"checkpoint": str(checkpoint.absolute())}
         if isinstance(checkpoint, Path)

@@ -2,7 +2,7 @@
 """How far two answers lie apart, how far they may, and the verdict.
 
 Thresholds are multiples of a noise floor: the distance between answers of the reference that are
-equally right (see `qeff_zoo.validation.reference`). The table below only bounds them.
+equally right (see `qeff_zoo.validation.reference.process`). The table below only bounds them.
 """
 
 import math

@@ -23,12 +23,11 @@ import numpy as np
 from tabulate import tabulate
 
 from qeff_zoo import pipeline
-from qeff_zoo.checkpoint import Checkpoint
-from qeff_zoo.choices import Request
+from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.export import graphs
 from qeff_zoo.package import Package
-from qeff_zoo.progress import Reporter, Silent, Stopwatch
+from qeff_zoo.plan.request import Request
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sessions import open_session
@@ -36,11 +35,12 @@ from qeff_zoo.runtime.sizes import DecoderSizes
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.targets.ort.session import open_portable
 from qeff_zoo.tasks import TEXT_GENERATION
+from qeff_zoo.terminal.progress import Reporter, Silent, Stopwatch
 from qeff_zoo.validation.checks import source_of
-from qeff_zoo.validation.reference_answers import Reference
-from qeff_zoo.validation.trials import Progress
+from qeff_zoo.validation.package_runner import Progress
+from qeff_zoo.validation.reference.answers import Reference
 
-_REFERENCE = "qeff_zoo.validation.reference_perplexity"
+_REFERENCE = "qeff_zoo.validation.reference.perplexity"
 
 
 @dataclass(frozen=True)

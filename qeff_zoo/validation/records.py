@@ -13,11 +13,11 @@ import numpy as np
 from qeff_zoo import targets
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import CompileError
-from qeff_zoo.models import made_of, recipe_digest, target_evidence, tiny_evidence
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import adapter_axis, base_name, source_in
 from qeff_zoo.package.proof import sentences
 from qeff_zoo.recipe import Recipe
+from qeff_zoo.validation.known_models import made_of, recipe_digest, target_evidence, tiny_evidence
 from qeff_zoo.validation.parity import Array, Check
 
 _QUOTED, _TOP = "prefill", 10  # stage and logits that a record quotes

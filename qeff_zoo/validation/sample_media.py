@@ -13,13 +13,13 @@ from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 from qeff_zoo.media.crops import squares_of
 from qeff_zoo.media.sound_processor import ROWS
 from qeff_zoo.runtime.any_to_any import AnyToAnySession
+from qeff_zoo.runtime.audio_encoder import FEATURES, Hearing
 from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
-from qeff_zoo.runtime.hearing import FEATURES, Hearing
+from qeff_zoo.runtime.feature_cache import RemoteEncoder
+from qeff_zoo.runtime.image_prompt_templates import GRIDS
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-from qeff_zoo.runtime.layouts import GRIDS
 from qeff_zoo.runtime.media_text import MediaTextSession, Prepared
-from qeff_zoo.runtime.reading import Distant
-from qeff_zoo.runtime.vision import FILM_GRID, FILM_MERGE, FRAMES, GRID, KEPT, MERGE, PIXELS
+from qeff_zoo.runtime.vision_encoder import FILM_GRID, FILM_MERGE, FRAMES, GRID, KEPT, MERGE, PIXELS
 
 #: Of each sequence, after how many of its tokens pictures or sounds begin: two, one, none, and again.
 _PLACES = ((1, 3), (2,), ())
@@ -57,7 +57,7 @@ def insert(
     Returns:
         The sequences, and what was put into each: nothing of a package that has no program which reads it.
     """
-    places = () if isinstance(session.reader, Distant) else _PLACES
+    places = () if isinstance(session.reader, RemoteEncoder) else _PLACES
     every = _drawn(session)
     reserved = {*_tokens(session.config), *session.placeholders}
     plain = next(token for token in range(1, session.decoder.vocab_size) if token not in reserved)
@@ -177,7 +177,7 @@ def noise(
         size: Height and width in rows of features, where the tower takes any.
         random: Draws.
     """
-    assert not isinstance(session.reader, Distant)
+    assert not isinstance(session.reader, RemoteEncoder)
     if name := session.told.get("pixels"):  # the whole picture, and one tile of the same size
         mask = session.told["mask"]
         sides, patches = (session.reader.program.inputs[one].shape[1:] for one in (name, mask))

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from qeff_zoo.runtime.ctc_session import CtcSession
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
-from qeff_zoo.runtime.transcribing import LabelledSpeechSession
 
 _SYLLABLE = 0.18  # seconds
 _RESONANCES = (
@@ -19,9 +19,7 @@ _RESONANCES = (
 _WIDTH = 90.0  # of a resonance, in hertz
 
 
-def draw(
-    lengths: Sequence[int], session: LabelledSpeechSession | SpeechSeq2SeqSession
-) -> list[Array]:
+def draw(lengths: Sequence[int], session: CtcSession | SpeechSeq2SeqSession) -> list[Array]:
     """Return one input per length, always the same ones.
 
     Args:

@@ -4,10 +4,10 @@
 import random
 from collections.abc import Sequence
 
+from qeff_zoo.runtime.encoder_decoder_session import WritingSession
 from qeff_zoo.runtime.image_to_text import ImageToTextSession
 from qeff_zoo.runtime.text2text_generation import Text2TextSession
 from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
-from qeff_zoo.runtime.writing import WritingSession
 
 _TEXTS = (
     "The harbour was quiet before the storm. Fishermen pulled their boats high onto the shingle, "

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a package reads and writes text as transformers does: tokens, decoded text and chat template, to the bit.
 
-In: a package, and what `qeff_zoo.validation.reference_text` answers for its checkpoint. Out: the checks of a stage of
+In: a package, and what `qeff_zoo.validation.reference.text` answers for its checkpoint. Out: the checks of a stage of
 its own. A canary is a corpus that is not quite the same, which a check must notice.
 """
 

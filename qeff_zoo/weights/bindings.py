@@ -17,7 +17,6 @@ from itertools import accumulate
 from typing import Any
 
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
-from qeff_zoo.weights import taken_apart
 from qeff_zoo.weights.expressions import (
     Expression,
     Tensors,
@@ -32,6 +31,8 @@ from qeff_zoo.weights.expressions import (
     stack,
     transpose,
 )
+
+from . import taken_apart
 
 _SHOWN = 20  # problems in a message
 
@@ -72,7 +73,7 @@ def bind(
         needed: State_dict names that must be found; None for all.
         linear: Tensors that are matrices of linear layers whatever the model has there: quantizers replace `Conv1D`.
         untied: See `qeff_zoo.export.loader.build_meta`.
-        halved: See `qeff_zoo.formats.halves_experts`.
+        halved: See `qeff_zoo.checkpoint.formats.halves_experts`.
 
     Raises:
         CheckpointError: Tensors are missing or of another shape; lists all of them.

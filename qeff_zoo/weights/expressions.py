@@ -29,7 +29,7 @@ from qeff_zoo.errors import CheckpointError
 if TYPE_CHECKING:
     import numpy as np
 
-    from qeff_zoo.formats.encoded import Encoded
+    from qeff_zoo.checkpoint.formats.encoded import Encoded
 
     Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from qeff_zoo.formats.encoded import Array, Integers, Part
-from qeff_zoo.numerics import Format
-from qeff_zoo.weights import expressions
+from qeff_zoo.checkpoint.formats.encoded import Array, Integers, Part
+from qeff_zoo.graph.numerics import Format
 from qeff_zoo.weights.expressions import Expression, TensorSource, sources_of
 from qeff_zoo.weights.quantization import Stored, block_count, by_rows, pack
+
+from . import expressions
 
 
 def read(value: Expression, source: TensorSource, start: int, stop: int, format: Format) -> Stored:

@@ -9,8 +9,9 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression
+
+from . import expressions
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from qeff_zoo import mx
-from qeff_zoo.numerics import Format
+from qeff_zoo.graph import microscaling
+from qeff_zoo.graph.numerics import Format
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -247,9 +247,9 @@ def round_trip(matrix: Array, format: Format) -> Array:
         format: How it is stored.
     """
     if format.bits == 16:
-        return mx.to_float16_and_back(matrix)
+        return microscaling.to_float16_and_back(matrix)
     if format.is_mx:  # of float16 numbers, as devices are given them
-        narrow = mx.to_float16_and_back(matrix)
-        return mx.round_trip(narrow, _ELEMENTS[format.bits], format.axis, out=narrow)
+        narrow = microscaling.to_float16_and_back(matrix)
+        return microscaling.round_trip(narrow, _ELEMENTS[format.bits], format.axis, out=narrow)
     stored = store(matrix, "F32", format)
     return stored.data if format.is_float else dequantize(stored, matrix.shape)

@@ -8,11 +8,11 @@ from fnmatch import fnmatchcase
 from itertools import product
 from typing import TYPE_CHECKING
 
-from qeff_zoo.numerics import FLOAT32, NEAREST, Format
+from qeff_zoo.graph.numerics import FLOAT32, NEAREST, Format
 from qeff_zoo.weights.expressions import Expression, is_computed, shape_of, sources_of
 
 if TYPE_CHECKING:
-    from qeff_zoo.formats.encoded import Encoded, Integers
+    from qeff_zoo.checkpoint.formats.encoded import Encoded, Integers
 
 _BITS, _BLOCKS = (2, 4, 8), (256, 128, 64, 32, 16)
 #: What follows the name of a module in that of its matrix.

@@ -32,7 +32,7 @@ def joined(
         unbound: Shapes of those parameters.
         tensors: Names of unused tensors, by the names that they have in the model.
         infos: Shapes of the tensors.
-        halved: See `qeff_zoo.formats.halves_experts`.
+        halved: See `qeff_zoo.checkpoint.formats.halves_experts`.
     """
     found: dict[str, Expression] = {}
     # An older llm-compressor has the experts in a list inside of theirs.

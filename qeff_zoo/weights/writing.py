@@ -22,7 +22,6 @@ from queue import SimpleQueue
 import numpy as np
 
 from qeff_zoo.errors import CheckpointError, StoreError
-from qeff_zoo.weights import kept
 from qeff_zoo.weights.expressions import (
     Expression,
     Read,
@@ -35,6 +34,8 @@ from qeff_zoo.weights.expressions import (
 )
 from qeff_zoo.weights.layout import Entry, FileLayout, Slot, plan_file
 from qeff_zoo.weights.quantization import Array, store, to_float32
+
+from . import kept
 
 __all__ = [
     "Entry",

@@ -15,11 +15,11 @@ from fixtures_builds import Models
 from package_builder import FILES, fill
 from test_cli import run
 
-from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.checkpoint.files import read_config
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import CheckpointError, GenerationError, PackageError
-from qeff_zoo.identity import tree_digest
 from qeff_zoo.package import Package, files
+from qeff_zoo.package.identity import tree_digest
 from qeff_zoo.package.manifest import MANIFEST_NAME, dump, problems
 from qeff_zoo.runtime import template_sandbox
 from qeff_zoo.runtime.chat_template import ChatTemplate

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qeff_zoo.auto import exported
+from qeff_zoo.qefficient import exported
 
 GRAPH = b"a graph"
 NOTE = {

@@ -14,8 +14,8 @@ from fixtures_builds import Models
 import qeff_zoo
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
-from qeff_zoo.runtime import kept_states
-from qeff_zoo.runtime.kept_states import StateFiles
+from qeff_zoo.runtime import state_cache
+from qeff_zoo.runtime.state_cache import StateFiles
 
 PROMPT = [list(range(3, 73))]
 STATES = {"a": np.ones((1, 3, 2), np.float32)}
@@ -66,10 +66,10 @@ def test_a_folder_or_secret_of_another_user_is_refused(
 
 def forged(path: Path) -> bytes:
     """Write other states into a file, with the digest that anybody can compute."""
-    content = path.read_bytes()[: -kept_states._DIGEST]
+    content = path.read_bytes()[: -state_cache._DIGEST]
     at = 16 + int.from_bytes(content[8:16], "big")
     content = content[:at] + bytes(len(content) - at)
-    return content + hashlib.blake2b(content, digest_size=kept_states._DIGEST).digest()
+    return content + hashlib.blake2b(content, digest_size=state_cache._DIGEST).digest()
 
 
 def test_states_without_our_key_are_dropped(

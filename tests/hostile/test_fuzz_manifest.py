@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from package_builder import fill
 
 from qeff_zoo.errors import PackageError
-from qeff_zoo.escapes import shown
-from qeff_zoo.identity import build_key, tree_digest
 from qeff_zoo.package import Package
 from qeff_zoo.package.description import describe
+from qeff_zoo.package.identity import build_key, tree_digest
 from qeff_zoo.package.manifest import MANIFEST_NAME, dump
 from qeff_zoo.package.programs import key_of
+from qeff_zoo.terminal.sanitize import shown
 
 with TemporaryDirectory() as _folder:
     MANIFEST = json.loads(dump(fill(Path(_folder)).manifest))

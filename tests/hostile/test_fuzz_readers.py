@@ -20,7 +20,7 @@ from fuzzing import CASES, asked, changed, changes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qeff_zoo.adapters.reading import open_adapter
+from qeff_zoo.checkpoint.adapters.peft_files import open_adapter
 from qeff_zoo.checkpoint.files import read_config
 from qeff_zoo.checkpoint.safetensors_index import index_tensors
 from qeff_zoo.errors import ZooError
@@ -28,8 +28,8 @@ from qeff_zoo.media.images import read_image
 from qeff_zoo.media.sound import read_sound
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.chat_template import ChatTemplate
-from qeff_zoo.runtime.kept_states import StateFiles
 from qeff_zoo.runtime.sessions import _fitting
+from qeff_zoo.runtime.state_cache import StateFiles
 from qeff_zoo.runtime.text_generation import _eos_token_ids
 from qeff_zoo.runtime.tokenizer import Tokenizer
 

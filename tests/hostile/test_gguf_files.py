@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from fuzzing import asked
 
+from qeff_zoo.checkpoint.formats import gguf_names
 from qeff_zoo.checkpoint.gguf_index import read_gguf, read_shards
 from qeff_zoo.checkpoint.safetensors_index import TensorReader
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError, ZooError
-from qeff_zoo.formats import gguf_names
 
 CONFIG = {"model_type": "llama", "num_hidden_layers": 1}
 

@@ -15,9 +15,9 @@ from fixtures_serving import wait_until
 from test_handoff import serving, two_of
 
 from qeff_zoo.errors import HandoffError
-from qeff_zoo.runtime import admission, handoff, wire
+from qeff_zoo.runtime import admission, disaggregated, wire
 from qeff_zoo.runtime.admission import greeting
-from qeff_zoo.runtime.handoff import Prefills
+from qeff_zoo.runtime.disaggregated import Prefills
 
 KEY = "secret"
 DEEP = b"[" * 100_000
@@ -29,7 +29,7 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     failed: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", failed.append)
     monkeypatch.setattr(admission, "PATIENCE", 1.0)
-    monkeypatch.setattr(handoff, "PATIENCE", 1.0)
+    monkeypatch.setattr(disaggregated, "PATIENCE", 1.0)
     yield
     assert not failed
 
@@ -108,7 +108,7 @@ def sized(kind: object = "float32", shape: object = (2,), **more: Any) -> dict[s
 def test_no_message_leaves_a_trace(sent: Any, problem: str, tmp_path: Path) -> None:
     first, second = two_of("toy", tmp_path / "package")
     if isinstance(sent, dict):
-        head = {"version": wire.VERSION, "terms": handoff.terms_of(second)}
+        head = {"version": wire.VERSION, "terms": disaggregated.terms_of(second)}
         sent = json.dumps({**head, **sent}).encode()
     with serving(first, KEY) as address:
         with dial(address) as client:
@@ -121,7 +121,7 @@ def test_no_message_leaves_a_trace(sent: Any, problem: str, tmp_path: Path) -> N
 def test_a_client_that_leaves_at_any_byte_leaves_no_trace(tmp_path: Path) -> None:
     first, second = two_of("toy", tmp_path / "package")
     whole = wire.packed(greeting(KEY)) + wire.packed(
-        {"version": wire.VERSION, "terms": handoff.terms_of(second), **sized()}
+        {"version": wire.VERSION, "terms": disaggregated.terms_of(second), **sized()}
     )
     with serving(first, KEY) as address:
         for length in range(0, len(whole), 17):
@@ -132,7 +132,7 @@ def test_a_client_that_leaves_at_any_byte_leaves_no_trace(tmp_path: Path) -> Non
 
 def test_nothing_is_told_without_the_key(tmp_path: Path) -> None:
     first, second = two_of("toy", tmp_path / "package")
-    digests = handoff.terms_of(first).values()
+    digests = disaggregated.terms_of(first).values()
     with serving(first, KEY) as address:
         for key in (None, "", "public", KEY[:-1], [KEY], {"secret": 1}):
             with dial(address) as client:
@@ -190,8 +190,8 @@ def test_a_greeting_that_dribbles_and_a_refusal_that_is_not_read_end(tmp_path: P
 def test_clients_with_the_key_are_bounded_in_number_and_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handoff, "_MOST_CLIENTS", 2)
-    monkeypatch.setattr(handoff, "_ANSWER", 4.0)
+    monkeypatch.setattr(disaggregated, "_MOST_CLIENTS", 2)
+    monkeypatch.setattr(disaggregated, "_ANSWER", 4.0)
     first, second = two_of("toy", tmp_path / "package")
     with serving(first, KEY) as address, idle(address, 2, wire.packed(greeting(KEY))) as clients:
         wait_until(lambda: sum("(_attend)" in one.name for one in threading.enumerate()) == 2)

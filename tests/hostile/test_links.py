@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fixtures_builds import Models
 
-from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import CheckpointError
 
 

@@ -14,13 +14,13 @@ import pytest
 from fixtures_builds import Models
 
 from qeff_zoo import cli
-from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.checkpoint.files import read_config
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import CheckpointError, OutOfMemoryError, TrainingError
 from qeff_zoo.export.loader import build_meta
 from qeff_zoo.finetuning.models import read_tokenizer
-from qeff_zoo.progress import Silent, Stopwatch
-from qeff_zoo.validation.reference_answers import _no_reference
+from qeff_zoo.terminal.progress import Silent, Stopwatch
+from qeff_zoo.validation.reference.answers import _no_reference
 
 ODD: dict[str, Any] = {
     "num_attention_heads": 0, "num_key_value_heads": 0, "hidden_size": 0, "vocab_size": 0, "head_dim": 0,

@@ -13,10 +13,10 @@ import pytest
 from peft.utils.other import get_pattern_key
 from safetensors.numpy import save_file
 
-from qeff_zoo import patterns
-from qeff_zoo.adapters.reading import open_adapter
+from qeff_zoo.checkpoint.adapters import patterns
+from qeff_zoo.checkpoint.adapters.patterns import PatternError, Patterns
+from qeff_zoo.checkpoint.adapters.peft_files import open_adapter
 from qeff_zoo.errors import AdapterError
-from qeff_zoo.patterns import PatternError, Patterns
 
 MODULE = "model.layers.0.self_attn.q_proj"
 ENDLESS = r"(([a-z0-9_.])+)+X"
@@ -52,7 +52,7 @@ def test_a_pattern_that_backtracks_for_ever_ends_at_once(table: str, tmp_path: P
     """In a process of its own: `re` holds the GIL, so that nothing in this one would end it."""
     folder = adapter(tmp_path / "adapter", **{table: {ENDLESS: 2, "q_proj": 2.0}})
     code = (
-        "import sys; from qeff_zoo.adapters.reading import open_adapter as o; a = o(sys.argv[1]); "
+        "import sys; from qeff_zoo.checkpoint.adapters.peft_files import open_adapter as o; a = o(sys.argv[1]); "
         f"print(a.modules, a.scaling({MODULE!r}))"
     )
     argv = [sys.executable, "-c", code, str(folder)]

@@ -14,8 +14,8 @@ import pytest
 from fuzzing import ODD, allocating, asked
 from quantized import GENUINE, MATRIX, Array, pack, stored
 
-from qeff_zoo import formats
-from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.checkpoint import formats
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError, ZooError
 
 CHANGES = asked(200)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from local_hub import LocalHub
 
-from qeff_zoo.checkpoint import hub_access, open_checkpoint
+from qeff_zoo.checkpoint import hub_access
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import PublishError, RemoteError
 from qeff_zoo.hub.index import INDEX_NAME
 from qeff_zoo.hub.publish.plan import check_destination

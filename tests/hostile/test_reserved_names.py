@@ -11,7 +11,7 @@ from remote_builder import make
 
 from qeff_zoo.errors import RemoteError
 from qeff_zoo.hub.index import INDEX_NAME, Entry, Index, encode
-from qeff_zoo.identity import tree_digest
+from qeff_zoo.package.identity import tree_digest
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, dump
 from qeff_zoo.store import Store
 

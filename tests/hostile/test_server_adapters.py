@@ -10,7 +10,7 @@ import pytest
 from local_hub import LocalHub
 from test_patterns import adapter
 
-from qeff_zoo.adapters.reading import open_adapter
+from qeff_zoo.checkpoint.adapters.peft_files import open_adapter
 from qeff_zoo.errors import AdapterError, CheckpointError, ServingError
 from qeff_zoo.serving import Choices
 from qeff_zoo.serving.adapters import Sources, routes

@@ -14,8 +14,8 @@ from fixtures_builds import Models
 from fixtures_pulls import pull
 from remote_builder import entry_of, make, write_remote
 
-from qeff_zoo.adapters.reading import open_adapter
-from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.checkpoint.adapters.peft_files import open_adapter
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.errors import ZooError
 from qeff_zoo.hub.index import INDEX_NAME
@@ -23,8 +23,8 @@ from qeff_zoo.hub.pull.bundle import import_bundle
 from qeff_zoo.hub.pull.lock import read_lock
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME
-from qeff_zoo.prepared import PREPARED, adopt
-from qeff_zoo.runtime.kept_states import StateFiles
+from qeff_zoo.package.prepared import PREPARED, adopt
+from qeff_zoo.runtime.state_cache import StateFiles
 from qeff_zoo.store import Store
 
 SECONDS = 10.0

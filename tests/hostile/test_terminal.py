@@ -19,10 +19,10 @@ from package_builder import fill
 from test_cli import run
 
 from qeff_zoo import cli
-from qeff_zoo.auto.execution import execute
 from qeff_zoo.errors import PackageError
-from qeff_zoo.escapes import as_is, escaping, shown
 from qeff_zoo.package import Package
+from qeff_zoo.qefficient.execution import execute
+from qeff_zoo.terminal.sanitize import as_is, escaping, shown
 
 EVIL = "evil\x1b[2J\x1b]0;title\x07\x9b31m\u202egnp.exe\u2066\u200f\x7f\r"
 HARMLESS = "tab\there\nand a family 👨‍👩‍👧, 中文, العربية, é, \u3000, \ufeff"

@@ -26,9 +26,9 @@ from qeff_zoo.checkpoint import text
 from qeff_zoo.cli import main
 from qeff_zoo.errors import CheckpointError, GenerationError, PackageError
 from qeff_zoo.package import Package
+from qeff_zoo.package.text_growth import MOST, excess, growth
 from qeff_zoo.runtime import Engine
 from qeff_zoo.runtime.tokenizer import Tokenizer as Reading
-from qeff_zoo.text_growth import MOST, excess, growth
 
 GIVING_UP, GIVEN_UP = Regex(r"(a+)+b$"), "a" * 40
 TWICE = normalizers.Replace("a", "aa")

@@ -12,7 +12,7 @@ from package_builder import SOURCE, SPEC, draft
 from test_cli import run
 
 import qeff_zoo
-from qeff_zoo.checkpoint import open_checkpoint
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import CheckpointError, PackageError
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import problems, unsafe_path

@@ -15,7 +15,7 @@ from qeff_zoo.hub.publish.card import card_upload
 from qeff_zoo.hub.publish.plan import Publication, merged, other_at, refusal
 from qeff_zoo.hub.remotes.hub_api import HubRemote, hub_call
 from qeff_zoo.hub.remotes.protocol import PRIVATE, Content
-from qeff_zoo.progress import Reporter, Silent
+from qeff_zoo.terminal.progress import Reporter, Silent
 
 
 def publish(

@@ -9,7 +9,7 @@ import json
 import re
 from pathlib import Path
 
-from qeff_zoo.adapters.reading import CONFIG, WEIGHTS, Adapter, open_adapter
+from qeff_zoo.checkpoint.adapters.peft_files import CONFIG, WEIGHTS, Adapter, open_adapter
 from qeff_zoo.checkpoint.hub_access import hub_token
 from qeff_zoo.disk.regular import is_here, read_text
 from qeff_zoo.errors import PublishError

@@ -11,15 +11,16 @@ from dataclasses import dataclass, field
 from qeff_zoo.errors import PublishError, ResolutionError
 from qeff_zoo.hub.index import Entry, Sign
 from qeff_zoo.hub.naming import is_named
-from qeff_zoo.hub.publish import publish
 from qeff_zoo.hub.publish.plan import plan_publication
 from qeff_zoo.hub.pull import Puller
 from qeff_zoo.hub.pull.fetch import origin_of
 from qeff_zoo.hub.remotes import destination, remote_at
 from qeff_zoo.hub.remotes.protocol import Snapshot
 from qeff_zoo.hub.resolve.lookup import snapshot_of
-from qeff_zoo.progress import Reporter, Silent
 from qeff_zoo.store import Store
+from qeff_zoo.terminal.progress import Reporter, Silent
+
+from . import publish
 
 
 @dataclass(frozen=True, kw_only=True)

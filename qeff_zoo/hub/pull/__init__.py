@@ -11,7 +11,7 @@ from typing import Any, Unpack
 from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError
-from qeff_zoo.hub import resolve, seen, trust
+from qeff_zoo.hub import index_cache, resolve, trust
 from qeff_zoo.hub.index import Entry
 from qeff_zoo.hub.naming import short_name
 from qeff_zoo.hub.policy import OFF
@@ -27,10 +27,10 @@ from qeff_zoo.hub.urls import unpinned
 from qeff_zoo.package import Package
 from qeff_zoo.package.description import human_size
 from qeff_zoo.package.manifest import SIGNATURE_NAME, VALIDATED, Manifest
-from qeff_zoo.progress import Reporter, Silent
 from qeff_zoo.settings import offline
 from qeff_zoo.store import Store
 from qeff_zoo.store.origins import Origin
+from qeff_zoo.terminal.progress import Reporter, Silent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +181,7 @@ def pull(
         key: Name of the one package that will do.
         remote: URL or `org/repo` of the only remote to ask.
         puller: Says where to; None for the store that `QEFF_HOME` names.
-        **place: Which checkpoint of that name is meant, see `qeff_zoo.checkpoint.open_checkpoint`.
+        **place: Which checkpoint of that name is meant, see `qeff_zoo.checkpoint.opening.open_checkpoint`.
 
     Raises:
         ResolutionError: There is no such package.
@@ -225,7 +225,7 @@ def bring(found: resolve.Resolution, puller: Puller) -> Pulled:
 def _said_once(origin: Origin) -> Iterator[str]:
     """Say at the first pull from a remote that nobody is pinned for it."""
     policy = trust.policy_for(origin)
-    if policy.mode != OFF and not policy.pins_somebody and seen.is_first_pull(origin.url):
+    if policy.mode != OFF and not policy.pins_somebody and index_cache.is_first_pull(origin.url):
         yield (
             f"Nobody is pinned for {unpinned(origin.url)}, so nothing proves who made its packages. Pin who signs them "
             "with `qeff-zoo trust add`. This is said once."

@@ -20,14 +20,15 @@ from qeff_zoo.disk.regular import only_regular, open_regular, read_regular
 from qeff_zoo.disk.staging import staged_beside
 from qeff_zoo.errors import PackageError, RemoteError, StoreError
 from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Entry, Index, decode, encode
-from qeff_zoo.hub.pull import Pulled, Puller
 from qeff_zoo.hub.pull.fetch import download_description, origin_of, require_as_indexed
-from qeff_zoo.hub.pull.repair import Mender
-from qeff_zoo.hub.usable import require_usable
+from qeff_zoo.hub.pull.repair import Repairer
+from qeff_zoo.hub.trust_check import require_usable
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, unsafe_path
-from qeff_zoo.progress import Reporter, Silent, Stopwatch
 from qeff_zoo.store import Store
+from qeff_zoo.terminal.progress import Reporter, Silent, Stopwatch
+
+from . import Pulled, Puller
 
 _BLOCK = 1 << 20
 _MOST_MEMBERS = 100_000
@@ -159,7 +160,7 @@ def _import(puller: Puller, snapshot: "BundleSnapshot", entry: Entry) -> Pulled:
     require_as_indexed(described.manifest, described.content, origin, entry)
     folder, mended = puller.store.folder(described.build_key), None
     if folder.is_dir():
-        mended = Mender(puller.store, puller.reporter, (snapshot, origin)).mend(folder)
+        mended = Repairer(puller.store, puller.reporter, (snapshot, origin)).mend(folder)
     pulled = puller.pull(snapshot, origin, entry)
     if mended is None or not mended.problems:
         return pulled

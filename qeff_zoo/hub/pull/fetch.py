@@ -34,9 +34,9 @@ from qeff_zoo.package.manifest import (
     parse,
     problems,
 )
-from qeff_zoo.progress import Reporter, Silent, Stopwatch
 from qeff_zoo.store import Store
 from qeff_zoo.store.origins import BUILT_HERE, Origin
+from qeff_zoo.terminal.progress import Reporter, Silent, Stopwatch
 
 # --- what describes it -------------------------------------------------------------------------
 

@@ -22,15 +22,16 @@ from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError, ResolutionError, StoreError
 from qeff_zoo.hub import resolve
 from qeff_zoo.hub.naming import said
-from qeff_zoo.hub.pull import Pulled, Puller, listed_entry
 from qeff_zoo.hub.pull.fetch import origin_of
 from qeff_zoo.hub.remotes import open_remote
+from qeff_zoo.hub.trust_check import notice_of
 from qeff_zoo.hub.urls import unpinned
-from qeff_zoo.hub.usable import notice_of
 from qeff_zoo.package.manifest import parse, unsafe_path
 from qeff_zoo.settings import offline
 from qeff_zoo.store import Store
 from qeff_zoo.store.origins import Origin, Provenance
+
+from . import Pulled, Puller, listed_entry
 
 LOCK_NAME = "qeff-zoo.lock"
 SCHEMA_ID = "qeff-lock/1"

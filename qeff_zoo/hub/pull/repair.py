@@ -29,9 +29,9 @@ from qeff_zoo.hub.remotes.folder import FolderRemote
 from qeff_zoo.hub.remotes.protocol import Remote, Snapshot
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME, source_in
-from qeff_zoo.progress import Reporter, Silent, Stopwatch
 from qeff_zoo.store import Store
 from qeff_zoo.store.origins import BuiltHere, Origin, Provenance
+from qeff_zoo.terminal.progress import Reporter, Silent, Stopwatch
 
 _BUILD_KEY = re.compile("qz1-[0-9a-f]{64}")
 _Place = tuple[Snapshot, Origin]
@@ -70,7 +70,7 @@ def repair(
         PackageError: The store has no such package.
     """
     store = store or Store()
-    mender = Mender(store, reporter or Silent())
+    mender = Repairer(store, reporter or Silent())
     return [mender.mend(folder) for folder in _chosen(store, references)]
 
 
@@ -90,7 +90,7 @@ def _chosen(store: Store, references: list[str]) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Mender:
+class Repairer:
     """Makes packages of a store whole.
 
     Args:

@@ -23,11 +23,11 @@ from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.disk.regular import open_regular, read_regular
 from qeff_zoo.disk.staging import settle, staged, staging_folders, sweep, sync, write_durably
 from qeff_zoo.errors import PublishError, RemoteError
-from qeff_zoo.hub import seen
+from qeff_zoo.hub import index_cache
 from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Index, Sign, decode
+from qeff_zoo.hub.index_cache import Seen
 from qeff_zoo.hub.remotes.http import read_all
 from qeff_zoo.hub.remotes.protocol import FOLDER, Content, Holdings, changed, require_safe
-from qeff_zoo.hub.seen import Seen
 from qeff_zoo.package.files import walk
 from qeff_zoo.package.manifest import unsafe_path
 
@@ -100,7 +100,7 @@ class FolderRemote:
         return Path(self.path)
 
     def snapshot(self, *, offline: bool = False) -> FolderSnapshot | None:
-        found = seen.newest(self.url, self._fetch)
+        found = index_cache.newest(self.url, self._fetch)
         return FolderSnapshot(self.url, found.index, self.folder) if found else None
 
     def _fetch(self, before: Seen | None) -> Seen | None:

@@ -20,10 +20,10 @@ from urllib.parse import quote, urljoin, urlsplit
 from qeff_zoo.checkpoint.hub_access import LOOPBACK, is_open
 from qeff_zoo.checkpoint.hub_errors import LATER, http_error
 from qeff_zoo.errors import RemoteError
-from qeff_zoo.hub import seen
+from qeff_zoo.hub import index_cache
 from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Index, decode
+from qeff_zoo.hub.index_cache import Seen
 from qeff_zoo.hub.remotes.protocol import require_safe
-from qeff_zoo.hub.seen import Seen
 from qeff_zoo.settings import offline as is_offline
 
 NOT_MODIFIED, NOT_FOUND = 304, 404
@@ -414,9 +414,9 @@ class WebRemote:
 
     def snapshot(self, *, offline: bool = False) -> WebSnapshot | None:
         if offline or is_offline():
-            found: Seen | None = seen.offline_index(self.url)
+            found: Seen | None = index_cache.offline_index(self.url)
         else:
-            found = seen.newest(self.url, self._fetch)
+            found = index_cache.newest(self.url, self._fetch)
         return WebSnapshot(self.url, found.index, self.base) if found else None
 
     def _fetch(self, before: Seen | None) -> Seen | None:

@@ -17,9 +17,9 @@ from urllib.parse import quote, urlsplit
 from qeff_zoo.checkpoint.hub_access import hub_token
 from qeff_zoo.checkpoint.hub_errors import LATER, http_error
 from qeff_zoo.errors import PublishError, RemoteError
-from qeff_zoo.hub import seen, trust
+from qeff_zoo.hub import index_cache, trust
 from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Index, Sign, decode
-from qeff_zoo.hub.remotes import http
+from qeff_zoo.hub.index_cache import Seen
 from qeff_zoo.hub.remotes.http import (
     WebSnapshot,
     pause_after,
@@ -29,8 +29,9 @@ from qeff_zoo.hub.remotes.http import (
     retry_after,
 )
 from qeff_zoo.hub.remotes.protocol import PRIVATE, PUBLIC, Content, Holdings, changed
-from qeff_zoo.hub.seen import Seen
 from qeff_zoo.settings import offline as is_offline
+
+from . import http
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _MOVED = (409, 412)
@@ -93,13 +94,13 @@ class HubRemote:
         return _COMMIT.fullmatch(self.revision or "") is not None
 
     def snapshot(self, *, offline: bool = False) -> HubSnapshot | None:
-        pinned = seen.recall(self.url) if self.is_pinned else None
+        pinned = index_cache.recall(self.url) if self.is_pinned else None
         if pinned:
             found: Seen | None = pinned
         elif offline or is_offline():
-            found = seen.offline_index(self.url)
+            found = index_cache.offline_index(self.url)
         else:
-            found = seen.newest(self.url, self._fetch)
+            found = index_cache.newest(self.url, self._fetch)
         return self.at(found) if found else None
 
     def at(self, found: Seen) -> HubSnapshot:
@@ -270,7 +271,7 @@ class _Repository:
                 )
             found, url = Seen(content, decode(content)), self._remote.url
             trust.check_index(url, content, found.index)
-            seen.refuse_older(url, found, seen.recall(url))
+            index_cache.refuse_older(url, found, index_cache.recall(url))
             return found.index
 
         return retried(attempt)

@@ -85,7 +85,7 @@ class Remote(Protocol):
 
         Raises:
             RemoteError: The remote cannot be reached, or its index cannot be read.
-            TrustError: Its index is not the one that it ought to be; see `qeff_zoo.hub.seen.accept`.
+            TrustError: Its index is not the one that it ought to be; see `qeff_zoo.hub.index_cache.accept`.
         """
 
 

@@ -14,7 +14,6 @@ from typing import Any, Unpack
 from qeff_zoo import registry
 from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.checkpoint.weight_files import names_gguf
-from qeff_zoo.choices import CHOICES, Request
 from qeff_zoo.disk.regular import is_here
 from qeff_zoo.errors import (
     AdapterError,
@@ -28,12 +27,14 @@ from qeff_zoo.errors import (
 from qeff_zoo.hub.index import Entry
 from qeff_zoo.hub.naming import ambiguity, full_name, is_named, short_name
 from qeff_zoo.hub.remotes.protocol import Snapshot
-from qeff_zoo.hub.resolve import lookup
 from qeff_zoo.hub.resolve.choose import Candidate, Wanted, decide
-from qeff_zoo.hub.resolve.of_adapter import OfAdapter, of_adapter
+from qeff_zoo.hub.resolve.of_adapter import AdapterRequest, of_adapter
 from qeff_zoo.package.manifest import adapter_axis, digest_axis
+from qeff_zoo.plan.request import CHOICES, Request
 from qeff_zoo.store import Store
 from qeff_zoo.versions import installed
+
+from . import lookup
 
 USE, USE_WITH_WARNING, BUILD, FAIL = "USE", "USE_WITH_WARNING", "BUILD", "FAIL"
 #: What the command line exits with.
@@ -121,12 +122,12 @@ def resolve(
     Args:
         reference: Model id (`org/name`), Hub repository of packages (`org/repo[@revision]`), URL of a remote, folder of
             a checkpoint, or GGUF file.
-        wishes: Fields of `qeff_zoo.choices.Request`, and any other axis by its name; None for what is left to us.
+        wishes: Fields of `qeff_zoo.plan.request.Request`, and any other axis by its name; None for what is left to us.
         key: Name of the one package that will do: its key, 8 hex digits or more, its variant, or its path.
         remote: URL or `org/repo` of the only remote to ask; the reference is then a model id.
         store: Where packages of this machine are; None for the one `QEFF_HOME` names.
         adapters: Take the folder or the repository of an adapter for a package of its base that it can be loaded into.
-        **place: Which checkpoint of that name is meant, see `qeff_zoo.checkpoint.open_checkpoint`.
+        **place: Which checkpoint of that name is meant, see `qeff_zoo.checkpoint.opening.open_checkpoint`.
 
     Raises:
         ResolutionError: The reference names several models, the key several packages, or the revision is not known.
@@ -165,7 +166,7 @@ def resolve(
     )
 
 
-def _adapter_of(reference: str, store: Store) -> OfAdapter | None:
+def _adapter_of(reference: str, store: Store) -> AdapterRequest | None:
     """Read what an adapter asks for; the Hub is asked for one only where it has no packages of that name."""
     if not is_here(reference) and lookup.look_up(reference, store).candidates:
         return None
@@ -213,13 +214,13 @@ def _wanted(
     if profile and preferred.get("full_batch_size") and "batch_size" not in must:
         must.setdefault("full_batch_size", preferred["full_batch_size"])  # what the profile is for
     if adapters := must.get("adapter"):
-        from qeff_zoo.adapters.merging import open_merged
+        from qeff_zoo.checkpoint.adapters.merging import open_merged
 
         must["adapter"] = adapter_axis(one.source for one in open_merged(adapters))
     elif key is None:
         must["adapter"] = None  # what was merged into another changes its answers
     if heads := must.get("speculator"):
-        from qeff_zoo.speculators import source_of
+        from qeff_zoo.checkpoint.draft_heads import source_of
 
         must["speculator"] = digest_axis(source_of(heads))
     return Wanted(axes=must, preferred=preferred, revision=revision, key=key)
@@ -298,10 +299,10 @@ def _obstacles(checkpoint: str | None, wishes: Mapping[str, Any], place: Place) 
     """
     if checkpoint is None:
         return ["What to build is not known. Give a model id in place of a URL."]
-    from qeff_zoo import plan
-    from qeff_zoo.adapters.merging import with_adapters
-    from qeff_zoo.checkpoint import open_checkpoint
-    from qeff_zoo.speculators import with_speculator
+    from qeff_zoo.checkpoint.adapters.merging import with_adapters
+    from qeff_zoo.checkpoint.draft_heads import with_speculator
+    from qeff_zoo.checkpoint.opening import open_checkpoint
+    from qeff_zoo.plan import resolve as plan
 
     if unknown := sorted(wishes.keys() - CHOICES.keys()):
         return [f"A build here knows no {', '.join(unknown)}. Leave it out."]

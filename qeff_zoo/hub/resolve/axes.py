@@ -2,7 +2,7 @@
 """Which package serves which request: for each thing that a user can ask for, what else will do in its place.
 
 In: an axis, what was asked for, and what a package has. Out: None if that will do, or in words why not. By the rules of
-`qeff_zoo.choices`, a package will do if it has
+`qeff_zoo.plan.request`, a package will do if it has
 
     exact       the same: another one answers differently, or not at all; so too for hardware (cores, devices, mxfp6, …)
     at least    as much or more: the same answers, and room for longer ones, or rows that are padding, or slots that are
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, get_args
 
-from qeff_zoo.choice import HARD, Sharing
-from qeff_zoo.choices import CHOICES
+from qeff_zoo.plan.option import HARD, Sharing
+from qeff_zoo.plan.request import CHOICES
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from typing import Any
 
 from qeff_zoo.hub.index import Entry, Notice
 from qeff_zoo.hub.naming import is_named, said
-from qeff_zoo.hub.resolve import axes
 from qeff_zoo.package.manifest import VALIDATED
+
+from . import axes
 
 #: From a tool's name to its version here, or None.
 Installed = Callable[[str], str | None]

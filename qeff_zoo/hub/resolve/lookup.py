@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from qeff_zoo.checkpoint import open_checkpoint
 from qeff_zoo.checkpoint.files import Place
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.disk.regular import is_here, read_regular
 from qeff_zoo.errors import PackageError, RemoteError, ResolutionError, TrustError
 from qeff_zoo.hub import trust
@@ -29,8 +29,8 @@ from qeff_zoo.hub.remotes import (
 from qeff_zoo.hub.remotes.hub_api import HubRemote
 from qeff_zoo.hub.remotes.protocol import Remote, Snapshot
 from qeff_zoo.hub.resolve.choose import Candidate
+from qeff_zoo.hub.trust_check import known_notice, require_trusted
 from qeff_zoo.hub.urls import unpinned
-from qeff_zoo.hub.usable import known_notice, require_trusted
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, VALIDATED, Manifest, source_in
 from qeff_zoo.settings import offline

@@ -15,7 +15,7 @@ from qeff_zoo.settings import offline
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfAdapter:
+class AdapterRequest:
     """What an adapter asks for.
 
     Args:
@@ -27,7 +27,7 @@ class OfAdapter:
     wishes: dict[str, Any] = field(default_factory=dict)
 
 
-def of_adapter(reference: str) -> OfAdapter | None:
+def of_adapter(reference: str) -> AdapterRequest | None:
     """Read what an adapter asks for; None for what is none.
 
     Args:
@@ -37,7 +37,7 @@ def of_adapter(reference: str) -> OfAdapter | None:
         AdapterError: It is one that no package takes while it runs.
         ResolutionError: It does not name a model of the Hub as its base.
     """
-    from qeff_zoo.adapters.reading import CONFIG, MERGEABLE, open_adapter
+    from qeff_zoo.checkpoint.adapters.peft_files import CONFIG, MERGEABLE, open_adapter
 
     here = is_here(reference)
     if here and not Path(reference, CONFIG).is_file():
@@ -58,4 +58,6 @@ def of_adapter(reference: str) -> OfAdapter | None:
         )
     ends = {module.rpartition(".")[2] for module in adapter.modules}
     wishes = {"max_loras": 1, "max_lora_rank": max(adapter.modules.values())}
-    return OfAdapter(model=adapter.base, wishes={**wishes, "lora_targets": tuple(sorted(ends))})
+    return AdapterRequest(
+        model=adapter.base, wishes={**wishes, "lora_targets": tuple(sorted(ends))}
+    )

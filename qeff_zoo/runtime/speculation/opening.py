@@ -8,7 +8,6 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.answers import Request
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.program import Program
-from qeff_zoo.runtime.speculation import DRAW, HEADS, LOOKUP, RATIO, Acceptance, Own, Speculation
 from qeff_zoo.runtime.speculation.assistant import Assistant, AssistantDrafter
 from qeff_zoo.runtime.speculation.costs import Costs, measure
 from qeff_zoo.runtime.speculation.draft_model import DraftModel, ModelDrafter
@@ -16,6 +15,8 @@ from qeff_zoo.runtime.speculation.heads import Heads, HeadsDrafter, HeadsWithin
 from qeff_zoo.runtime.speculation.layer import Layer, LayerDrafter
 from qeff_zoo.runtime.speculation.lookup import PromptLookup
 from qeff_zoo.runtime.text_generation import TextGenerationSession
+
+from . import DRAW, HEADS, LOOKUP, RATIO, Acceptance, Own, Speculation
 
 
 def drafting_by(program: Program, decoder: Decoder) -> Layer | Assistant | Heads | HeadsWithin:

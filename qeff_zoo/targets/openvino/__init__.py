@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import CompileError
-from qeff_zoo.numerics import STORED
+from qeff_zoo.graph.numerics import STORED
 from qeff_zoo.targets import Lowered, Resolved
 from qeff_zoo.targets.ort import OrtTarget
 from qeff_zoo.versions import installed
@@ -15,7 +15,7 @@ from qeff_zoo.versions import installed
 if TYPE_CHECKING:
     from qeff_zoo.export.graphs import BoundGraph
     from qeff_zoo.package import Package
-    from qeff_zoo.programs import ProgramPlan
+    from qeff_zoo.plan.programs import ProgramPlan
     from qeff_zoo.runtime.program import Program
     from qeff_zoo.weights.layout import FileLayout
 
@@ -54,7 +54,7 @@ class OpenvinoTarget(OrtTarget):
         """Turn a portable graph into one of ONNX Runtime's kernels, in place, if OpenVINO has them all."""
         from onnx_ir.passes import common as onnx_passes
 
-        from qeff_zoo.targets.openvino import obstacles
+        from . import obstacles
 
         lowered = super().lower(graph, program)
         onnx_passes.InlinePass()(lowered.model)  # OpenVINO knows no functions of a model
@@ -75,7 +75,7 @@ class OpenvinoTarget(OrtTarget):
         program: "ProgramPlan",
     ) -> Path:
         """Write the graph, and make sure that OpenVINO takes it."""
-        from qeff_zoo.targets.openvino import session
+        from . import session
 
         path = super().compile(lowered, layout, folder, name, program)
         try:
@@ -100,7 +100,7 @@ class OpenvinoTarget(OrtTarget):
         from qeff_zoo.targets import engines
 
         engines.require_to_run(package, _ENGINE)
-        from qeff_zoo.targets.openvino import session
+        from . import session
 
         return session.open_program(package, role, threads=threads, lean=lean)
 
@@ -108,7 +108,7 @@ class OpenvinoTarget(OrtTarget):
         self, package: "Package", role: str, *, threads: int | None = None, choices: bool = False
     ) -> "Program":
         """Open a program in both engines, neither of which rounds activations; choices are not returned."""
-        from qeff_zoo.targets.openvino import session
+        from . import session
 
         return session.open_program(package, role, threads=threads, unrounded=True)
 

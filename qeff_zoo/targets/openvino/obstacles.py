@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 
 import onnx_ir as ir
 
-from qeff_zoo.states import state_of
+from qeff_zoo.graph.states import state_of
 
 _CONTRIB = "com.microsoft"
 _ATTENTION = "GroupQueryAttention"

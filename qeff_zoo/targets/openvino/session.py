@@ -14,12 +14,13 @@ import numpy as np
 import openvino
 
 from qeff_zoo.errors import PackageError
-from qeff_zoo.numerics import Numerics
+from qeff_zoo.graph.numerics import Numerics
 from qeff_zoo.package import Package
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.runtime.program import Array, Memory, Tensor
-from qeff_zoo.targets.openvino import conversions
 from qeff_zoo.targets.ort import session as onnx_runtime
+
+from . import conversions
 
 #: Tokens of a row from which on OpenVINO is the faster.
 _MANY = 4

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
-from qeff_zoo.numerics import STORED, WEIGHTS
+from qeff_zoo.graph.numerics import STORED, WEIGHTS
 from qeff_zoo.targets import STORED_WAYS, Lowered, Resolved
 from qeff_zoo.tasks import Role
 from qeff_zoo.versions import installed
@@ -15,7 +15,7 @@ from qeff_zoo.versions import installed
 if TYPE_CHECKING:
     from qeff_zoo.export.graphs import BoundGraph
     from qeff_zoo.package import Package
-    from qeff_zoo.programs import ProgramPlan
+    from qeff_zoo.plan.programs import ProgramPlan
     from qeff_zoo.recipe import Shape
     from qeff_zoo.runtime.program import Program
     from qeff_zoo.weights.layout import FileLayout
@@ -75,7 +75,7 @@ class OrtTarget:
 
     def lower(self, graph: "BoundGraph", program: "ProgramPlan") -> Lowered:
         """Turn a portable graph into one of ONNX Runtime's kernels, in place."""
-        from qeff_zoo.targets.ort import lowering
+        from . import lowering
 
         storage = program.storage(graph.encoded)
         return lowering.lower(graph.model, graph.bindings, storage, program.shape.ctx_len)
@@ -91,7 +91,7 @@ class OrtTarget:
         """Write the graph: ONNX Runtime compiles it when it is opened."""
         import onnx_ir as ir
 
-        from qeff_zoo.weights import external_data
+        from qeff_zoo.graph import external_data
 
         external_data.place(lowered.model, layout)
         path = folder / f"{name}.onnx"
@@ -108,7 +108,7 @@ class OrtTarget:
         lean: bool = False,
     ) -> "Program":
         """Open a program in ONNX Runtime."""
-        from qeff_zoo.targets.ort import session
+        from . import session
 
         return session.open_program(package, role, threads=threads, choices=choices, lean=lean)
 
@@ -116,20 +116,20 @@ class OrtTarget:
         self, package: "Package", role: str, *, threads: int | None = None, choices: bool = False
     ) -> "Program":
         """Open a program in ONNX Runtime, its products computed of parts that lose nothing."""
-        from qeff_zoo.targets.ort import session
+        from . import session
 
         return session.open_program(package, role, threads=threads, choices=choices, unrounded=True)
 
     def accompany(self, folder: Path, manifest: Mapping[str, Any]) -> None:
         """Write what onnxruntime-genai and ONNX Runtime's API of model packages read."""
-        from qeff_zoo.targets.ort import genai, model_package
+        from . import genai, model_package
 
         genai.write(folder, manifest)
         model_package.write(folder, manifest)
 
     def elsewhere(self, manifest: Mapping[str, Any]) -> str:
         """Say whether onnxruntime-genai opens a package."""
-        from qeff_zoo.targets.ort import genai
+        from . import genai
 
         return genai.said(manifest)
 

@@ -26,10 +26,11 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-from qeff_zoo.semantic import domains
-from qeff_zoo.states import state_of
-from qeff_zoo.targets.ort import heads
+from qeff_zoo.graph.semantic import domains
+from qeff_zoo.graph.states import state_of
 from qeff_zoo.targets.ort.rotary import Tables
+
+from . import heads
 
 _CONTRIB = "com.microsoft"
 _OPS = ("Attention", "SoftcapAttention", "SinkAttention")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-from qeff_zoo.semantic import domains
+from qeff_zoo.graph.semantic import domains
 
 _CONTRIB = "com.microsoft"
 _COLUMNS = 2  # the axis of (batch, channels, columns)

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-from qeff_zoo.numerics import Format
-from qeff_zoo.passes import experts as experts_pass
-from qeff_zoo.semantic.op import UNBOUNDED
-from qeff_zoo.targets.ort import routing
+from qeff_zoo.graph.numerics import Format
+from qeff_zoo.graph.passes import experts as experts_pass
+from qeff_zoo.graph.semantic.op import UNBOUNDED
 from qeff_zoo.weights import expressions
 from qeff_zoo.weights.expressions import Expression
+
+from . import routing
 
 _CONTRIB = "com.microsoft"
 _FLOAT, _UNSTORED, _SIZES, _KIND, _FORMATS = "float32", "not_stored", "sizes", "kind", "formats"

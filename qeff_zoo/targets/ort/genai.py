@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.disk.regular import read_regular
-from qeff_zoo.numerics import Numerics
-from qeff_zoo.states import State
-from qeff_zoo.targets.ort import processor
+from qeff_zoo.graph.numerics import Numerics
+from qeff_zoo.graph.states import State
 from qeff_zoo.tasks import TEXT_GENERATION
+
+from . import processor
 
 CONFIG = "genai_config.json"
 _ENGINE = "onnxruntime-genai"

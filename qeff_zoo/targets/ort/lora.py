@@ -11,8 +11,8 @@ IN   lora_a_<site>.<layer> (rows of the call, or 1; in; rank)
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-from qeff_zoo.adapters import IDS
-from qeff_zoo.semantic.domains import SEMANTIC
+from qeff_zoo.checkpoint.adapters import IDS
+from qeff_zoo.graph.semantic.domains import SEMANTIC
 
 
 def lower(graph: ir.Graph) -> int:

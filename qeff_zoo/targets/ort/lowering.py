@@ -14,17 +14,18 @@ import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
 from onnx_ir.tape import Tape
 
-from qeff_zoo.numerics import Format, Numerics, format_of
-from qeff_zoo.passes import slots as slots_pass
-from qeff_zoo.semantic import domains
+from qeff_zoo.graph.numerics import Format, Numerics, format_of
+from qeff_zoo.graph.passes import slots as slots_pass
+from qeff_zoo.graph.semantic import domains
 from qeff_zoo.targets import Lowered
-from qeff_zoo.targets.ort import attention as attention_pass
-from qeff_zoo.targets.ort import by_rows, convolution, lora, recurrence
-from qeff_zoo.targets.ort import experts as experts_pass
 from qeff_zoo.weights import products, stacks
 from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.matrices import Matrix, input_of
 from qeff_zoo.weights.storage import Storage
+
+from . import attention as attention_pass
+from . import by_rows, convolution, lora, recurrence
+from . import experts as experts_pass
 
 _CONTRIB = products.CONTRIB
 _INT8_ACTIVATIONS = 4

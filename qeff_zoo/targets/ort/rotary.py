@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from qeff_zoo.passes import position_tables
-from qeff_zoo.passes.parts import Array
-from qeff_zoo.semantic.domains import SEMANTIC
-from qeff_zoo.semantic.rotary import ROTARY_EMBEDDINGS
+from qeff_zoo.graph.passes import position_tables
+from qeff_zoo.graph.passes.parts import Array
+from qeff_zoo.graph.semantic.domains import SEMANTIC
+from qeff_zoo.graph.semantic.rotary import ROTARY_EMBEDDINGS
 
 _UNIT = 16  # the numbers that the kernel rotates, and the head size, are multiples of it
 _OPS = {op.name for op in ROTARY_EMBEDDINGS}

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-from qeff_zoo.passes import experts as experts_pass
-from qeff_zoo.semantic.domains import SEMANTIC
+from qeff_zoo.graph.passes import experts as experts_pass
+from qeff_zoo.graph.semantic.domains import SEMANTIC
 from qeff_zoo.weights import stacks
 
 

@@ -16,11 +16,12 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as raised
 
 from qeff_zoo.errors import GenerationError, PackageError
+from qeff_zoo.graph.states import State, states_of
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.memory import available_memory, new_states
 from qeff_zoo.runtime.program import Array, Specializations, Tensor
-from qeff_zoo.states import State, states_of
-from qeff_zoo.targets.ort import processor
+
+from . import processor
 
 _ONLY_ERRORS = 3
 #: What ONNX Runtime raises for a graph that it cannot read, and for values that do not fit it.
@@ -92,8 +93,9 @@ def _changed(path: Path, *, return_choices: bool, shorten: bool, unround: bool) 
     import onnx_ir as ir
     from google.protobuf.message import DecodeError
 
-    from qeff_zoo.passes import choices
-    from qeff_zoo.targets.ort import trial, unrounded
+    from qeff_zoo.graph.passes import routing as choices
+
+    from . import trial, unrounded
 
     try:
         model = ir.load(path)

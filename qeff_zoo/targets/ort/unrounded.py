@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-from qeff_zoo.targets.ort import unfused_experts
+from . import unfused_experts
 
 _STEPS = 127
 _PARTS = 3

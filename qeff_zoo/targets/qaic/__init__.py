@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import CompileError, GenerationError
-from qeff_zoo.numerics import FLOAT16, STORED
+from qeff_zoo.graph.numerics import FLOAT16, STORED
 from qeff_zoo.targets import Lowered, Resolved
-from qeff_zoo.targets.qaic.ways import WAYS
+from qeff_zoo.targets.qaic.lowering_report import WAYS
 
 if TYPE_CHECKING:
     from qeff_zoo.export.graphs import BoundGraph
-    from qeff_zoo.numerics import DeviceNumerics
+    from qeff_zoo.graph.numerics import DeviceNumerics
     from qeff_zoo.package import Package
     from qeff_zoo.package.programs import CompiledProgram
-    from qeff_zoo.programs import ProgramPlan
+    from qeff_zoo.plan.programs import ProgramPlan
     from qeff_zoo.recipe import Shape
     from qeff_zoo.runtime.program import Program
     from qeff_zoo.weights.layout import FileLayout
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class QaicTarget:
-    """See `qeff_zoo.targets.Target` and `qeff_zoo.targets.Preparing`."""
+    """See `qeff_zoo.targets.Target` and `qeff_zoo.targets.OfflineCompiled`."""
 
     name: str = "qaic"
     revision: int = 1
@@ -42,7 +42,7 @@ class QaicTarget:
         self, config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]
     ) -> list[str]:
         """Return choices that conflict with each other or with the model."""
-        from qeff_zoo.targets.qaic import conflicts
+        from . import conflicts
 
         return [
             *conflicts.problems(config, options),
@@ -52,7 +52,7 @@ class QaicTarget:
 
     def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:
         """Return the SDK of this machine, and the types that the QPC will hold."""
-        from qeff_zoo.targets.qaic import configs, conflicts, sdk
+        from . import configs, conflicts, sdk
 
         return Resolved(
             toolchain={"qaic-compile": sdk.installed("apps")},
@@ -68,8 +68,9 @@ class QaicTarget:
         Matrices are stored in float16, but where the compiler is to compress them: those it has to find as constants
         that products read, without a cast between. It compresses no integers that a checkpoint has.
         """
-        from qeff_zoo.targets.qaic import lowering, prediction
         from qeff_zoo.targets.qaic.blocking import Blocking
+
+        from . import lowering, prediction
 
         mxfp6 = prediction.matrices_of(graph, program.flags)
         weights = program.weights if program.flags.get("mxfp6_matmul") else FLOAT16
@@ -83,7 +84,7 @@ class QaicTarget:
 
     def commands(self, program: "ProgramPlan", name: str) -> list[list[str]]:
         """Return what compiles a program, in the folder that it was prepared in."""
-        from qeff_zoo.targets.qaic import command
+        from . import command
 
         files = command.Files(name)
         words = command.arguments(program, name)
@@ -91,7 +92,7 @@ class QaicTarget:
 
     def require_compiler(self) -> None:
         """Refuse to begin without the SDK."""
-        from qeff_zoo.targets.qaic import sdk
+        from . import sdk
 
         if sdk.compiler() is None:
             raise CompileError(
@@ -107,7 +108,7 @@ class QaicTarget:
         folder: Path,
     ) -> list[Path]:
         """Write graphs, their configs and the script that compiles them."""
-        from qeff_zoo.targets.qaic import preparing
+        from . import preparing
 
         return preparing.prepare(programs, layout, folder)
 
@@ -120,8 +121,9 @@ class QaicTarget:
         program: "ProgramPlan",
     ) -> Path:
         """Prepare a program, run the compiler, and keep the QPC with its configs and log."""
-        from qeff_zoo.prepared import NOTE, SCRIPT
-        from qeff_zoo.targets.qaic import command, driver
+        from qeff_zoo.package.prepared import NOTE, SCRIPT
+
+        from . import command, driver
 
         (path,) = self.prepare({name: (program, lowered)}, layout, folder)
         driver.run(folder)
@@ -139,7 +141,7 @@ class QaicTarget:
         lean: bool = False,
     ) -> "Program":
         """Open a QPC on the cards of this machine."""
-        from qeff_zoo.targets.qaic import features, session
+        from . import features, session
 
         opened = session.open_program(package, role, threads=threads, choices=choices, lean=lean)
         return features.adapted(opened)
@@ -149,7 +151,7 @@ class QaicTarget:
 
         Of one that returns tokens alone, too little could be compared there.
         """
-        from qeff_zoo.targets.qaic import cards
+        from . import cards
 
         if program.flags.get("include_sampler"):
             return False
@@ -171,7 +173,7 @@ class QaicTarget:
         choices: bool = False,
     ) -> "Program":
         """Open a lowered graph in ONNX Runtime, in the numerics of a card."""
-        from qeff_zoo.targets.qaic import features, prediction
+        from . import features, prediction
 
         opened = prediction.open_program(
             lowered.model,

@@ -16,9 +16,10 @@ import onnx_ir as ir
 from onnx_ir.tape import Tape
 
 from qeff_zoo.errors import CompileError
-from qeff_zoo.semantic.domains import SEMANTIC
-from qeff_zoo.targets.qaic import ops
+from qeff_zoo.graph.semantic.domains import SEMANTIC
 from qeff_zoo.weights.matrices import input_of
+
+from . import ops
 
 #: The semantic ops that are cut.
 ATTENTION = frozenset({"Attention", "SoftcapAttention", "SinkAttention"})

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from qeff_zoo.errors import CompileError
-from qeff_zoo.states import State
+from qeff_zoo.graph.states import State
 
 #: Values of a state that share an exponent in MXINT8; they lie along its last axis.
 MX_BLOCK = 32

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from qeff_zoo.graph.states import State
 from qeff_zoo.runtime.memory import new_states
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.states import State
 
 
 class Asking:

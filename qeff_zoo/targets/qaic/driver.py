@@ -14,7 +14,7 @@ from pathlib import Path
 from string import Template
 
 from qeff_zoo.errors import CompileError
-from qeff_zoo.prepared import NOTE, PROGRAM, SCRIPT, SUMS
+from qeff_zoo.package.prepared import NOTE, PROGRAM, SCRIPT, SUMS
 from qeff_zoo.targets import engines
 
 LOG = "compile.log"

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from qeff_zoo.graph.states import State
 from qeff_zoo.runtime.decoder import PADDING
 from qeff_zoo.runtime.program import Array, Program, Tensor
-from qeff_zoo.runtime.vision import PIXELS
-from qeff_zoo.states import State
+from qeff_zoo.runtime.vision_encoder import PIXELS
 from qeff_zoo.targets.qaic.crossing import Asking
 
 #: The one picture or window of a call, as a size for the compiler, which expects one.
@@ -132,7 +132,7 @@ class Merging:
             },
         }
         self._ours = {self._index, *given}
-        #: Whether it reads pictures itself: in calls of several tokens, see `qeff_zoo.passes.joining`.
+        #: Whether it reads pictures itself: in calls of several tokens, see `qeff_zoo.graph.passes.joining`.
         self._reads = any(name.endswith(PIXELS) for name in given)
 
     def __getattr__(self, name: str) -> Any:

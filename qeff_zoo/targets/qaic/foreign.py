@@ -15,12 +15,13 @@ from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.disk.regular import open_regular, read_text
 from qeff_zoo.disk.staging import settle, staged_beside
 from qeff_zoo.errors import CompileError
+from qeff_zoo.graph.states import State, StateKind
 from qeff_zoo.package.manifest import MANIFEST_LIMIT, parse
-from qeff_zoo.prepared import NOTE, PROGRAM, SCRIPT, SUMS
-from qeff_zoo.states import State, StateKind
-from qeff_zoo.targets.qaic import configs, driver, sdk
+from qeff_zoo.package.prepared import NOTE, PROGRAM, SCRIPT, SUMS
 from qeff_zoo.targets.qaic.command import COMPILER, Files, told
 from qeff_zoo.targets.qaic.preparing import chosen_configs, write_script
+
+from . import configs, driver, sdk
 
 #: What an output that holds a state is called, after the state.
 _SUFFIXES = ("_RetainedState", "_InternalRetainedState")

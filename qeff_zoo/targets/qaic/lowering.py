@@ -17,16 +17,17 @@ from onnx_ir.passes import common as onnx_passes
 from onnx_ir.tape import Tape
 
 from qeff_zoo.export.graphs import BoundGraph
-from qeff_zoo.numerics import FLOAT32, Format, Numerics
-from qeff_zoo.passes import layers, narrowing, position_tables, sequences, whole_numbers
-from qeff_zoo.programs import ProgramPlan
-from qeff_zoo.semantic.domains import SEMANTIC
+from qeff_zoo.graph.external_data import placeholder
+from qeff_zoo.graph.numerics import FLOAT32, Format, Numerics
+from qeff_zoo.graph.passes import layers, narrowing, position_tables, sequences, whole_numbers
+from qeff_zoo.graph.semantic.domains import SEMANTIC
+from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.targets import Lowered
-from qeff_zoo.targets.qaic import blocking, ops, placing, sampler, states
 from qeff_zoo.weights import products
-from qeff_zoo.weights.external_data import placeholder
 from qeff_zoo.weights.layout import Slot
 from qeff_zoo.weights.matrices import Matrices, Matrix, input_of, shape_of
+
+from . import blocking, ops, placing, sampler, states
 
 _RECURRENCES = {"LinearRecurrence", "DeltaRecurrence"}
 _EXPERTS = {"Experts", "InterleavedExperts", "RoutedLinear"}
@@ -154,7 +155,7 @@ def _inline(model: ir.Model, kept: Collection[str] = ()) -> None:
 
 
 def _count(graph: ir.Graph) -> dict[str, Counter[str]]:
-    """Count what is computed in a way that a plan says, by codes of `qeff_zoo.targets.qaic.ways`."""
+    """Count what is computed in a way that a plan says, by codes of `qeff_zoo.targets.qaic.lowering_report`."""
     called = Counter(node.op_type for node in graph if node.domain == SEMANTIC)
     angles = [node for node in graph if node.op_type in ("Cos", "Sin")]
     return {

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import onnx.parser
 import onnx_ir as ir
 
-from qeff_zoo.semantic.domains import OPSET
+from qeff_zoo.graph.semantic.domains import OPSET
 
 CLOUD, NORM = "com.qualcomm.cloud", "com.qti.aisw.onnx"
 #: The index that is skipped.

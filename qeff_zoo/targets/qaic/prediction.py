@@ -14,19 +14,20 @@ import onnx_ir as ir
 import onnxruntime
 
 from qeff_zoo.export.graphs import BoundGraph
-from qeff_zoo.numerics import DeviceNumerics, RoundedMatrix
+from qeff_zoo.graph import external_data
+from qeff_zoo.graph.numerics import DeviceNumerics, RoundedMatrix
+from qeff_zoo.graph.passes.routing import return_choices
+from qeff_zoo.graph.states import part_shared
 from qeff_zoo.package.programs import CompiledProgram
-from qeff_zoo.passes.choices import return_choices
 from qeff_zoo.prediction import device
 from qeff_zoo.prediction.rounded_weights import RoundedWeights
 from qeff_zoo.runtime.fixed_shapes import shapes_of
 from qeff_zoo.runtime.memory import new_states
 from qeff_zoo.runtime.program import Array, Tensor
-from qeff_zoo.states import part_shared
 from qeff_zoo.targets.ort.session import dtypes_of, open_graph
-from qeff_zoo.targets.qaic import ops, sampler
-from qeff_zoo.weights import external_data
 from qeff_zoo.weights.layout import FileLayout
+
+from . import ops, sampler
 
 _GRAPH, _DATA = "predicted.onnx", "predicted.data"
 
@@ -55,7 +56,7 @@ def open_program(
     threads: int | None = None,
     choices: bool = False,
 ) -> "PredictedProgram":
-    """Open what a program is compiled from, see `qeff_zoo.targets.Preparing.predict`.
+    """Open what a program is compiled from, see `qeff_zoo.targets.OfflineCompiled.predict`.
 
     Args:
         lowered: Its graph, without places of weights.
@@ -132,7 +133,7 @@ class PredictedProgram:
         return self._shapes.together(starts, prefill=prefill, kept=kept)
 
     def retain(self, states: Mapping[str, Array]) -> None:
-        """Take what the host has, see `qeff_zoo.runtime.program.Retaining`."""
+        """Take what the host has, see `qeff_zoo.runtime.program.HoldsLoraWeights`."""
         self._memory |= {
             name: array.astype(self._memory[name].dtype) for name, array in states.items()
         }

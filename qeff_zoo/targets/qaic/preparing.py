@@ -5,14 +5,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo.prepared import SCRIPT
-from qeff_zoo.programs import ProgramPlan
-from qeff_zoo.states import State, states_of
+from qeff_zoo.graph.states import State, states_of
+from qeff_zoo.package.prepared import SCRIPT
+from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.targets import Lowered
-from qeff_zoo.targets.qaic import configs
 from qeff_zoo.targets.qaic.command import COMPILER, Files, arguments
 from qeff_zoo.targets.qaic.driver import script
 from qeff_zoo.weights.layout import FileLayout
+
+from . import configs
 
 
 def prepare(
@@ -107,7 +108,7 @@ def write_model(model: Any, layout: FileLayout, path: Path) -> None:
     """Write a graph beside its data file."""
     import onnx_ir as ir
 
-    from qeff_zoo.weights import external_data
+    from qeff_zoo.graph import external_data
 
     external_data.place(model, layout)
     ir.save(model, path)

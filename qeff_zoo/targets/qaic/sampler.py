@@ -25,11 +25,12 @@ import onnx.parser
 import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
 
-from qeff_zoo.passes.narrowing import HIDDEN
-from qeff_zoo.semantic.domains import OPSET, SEMANTIC
-from qeff_zoo.states import mark, state_of
-from qeff_zoo.targets.qaic import ops
+from qeff_zoo.graph.passes.narrowing import HIDDEN
+from qeff_zoo.graph.semantic.domains import OPSET, SEMANTIC
+from qeff_zoo.graph.states import mark, state_of
 from qeff_zoo.targets.qaic.options import TOP_K_IDS
+
+from . import ops
 
 _NAME = "Sampler"
 _FLOAT, _BOOL = ir.DataType.FLOAT, ir.DataType.BOOL

@@ -16,16 +16,17 @@ from typing import Any, Literal
 import numpy as np
 
 from qeff_zoo.errors import GenerationError, PackageError
+from qeff_zoo.graph.states import part_shared
 from qeff_zoo.package import Package
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.runtime.fixed_shapes import shapes_of
 from qeff_zoo.runtime.memory import new_states
 from qeff_zoo.runtime.program import Array, Memory, Tensor
-from qeff_zoo.states import part_shared
-from qeff_zoo.targets.qaic import cards
 from qeff_zoo.targets.qaic.buffers import buffer_of
 from qeff_zoo.targets.qaic.sdk import installed
 from qeff_zoo.targets.qaic.slices import Slices, specification
+
+from . import cards
 
 _QPC = "programqpc.bin"
 _TIMEOUT = 60_000  # milliseconds of one call
@@ -162,7 +163,7 @@ class QaicProgram:
         return self._shapes.together(starts, prefill=prefill, kept=kept)
 
     def retain(self, states: Mapping[str, Array]) -> None:
-        """Take what the host has, see `qeff_zoo.runtime.program.Retaining`."""
+        """Take what the host has, see `qeff_zoo.runtime.program.HoldsLoraWeights`."""
         self._changed.update(states)
 
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:

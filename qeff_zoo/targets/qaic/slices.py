@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from qeff_zoo.graph.states import State
 from qeff_zoo.runtime.program import Array, Memory
-from qeff_zoo.states import State
 
 _Offset: TypeAlias = tuple[str, int]
 

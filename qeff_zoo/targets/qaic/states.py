@@ -21,10 +21,11 @@ from dataclasses import replace
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-from qeff_zoo.adapters import sites_of
-from qeff_zoo.semantic.domains import SEMANTIC
-from qeff_zoo.states import State, layer_of, mark, state_of
-from qeff_zoo.targets.qaic import ops
+from qeff_zoo.checkpoint.adapters import sites_of
+from qeff_zoo.graph.semantic.domains import SEMANTIC
+from qeff_zoo.graph.states import State, layer_of, mark, state_of
+
+from . import ops
 
 #: In the names of states that one program hands to another, by which vllm-qaic knows them.
 _HANDED_OVER = "_vllmKvCache"

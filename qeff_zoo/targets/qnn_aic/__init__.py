@@ -11,14 +11,14 @@ from qeff_zoo.targets import Lowered, Resolved
 from qeff_zoo.targets.qaic import QaicTarget
 
 if TYPE_CHECKING:
-    from qeff_zoo.programs import ProgramPlan
+    from qeff_zoo.plan.programs import ProgramPlan
     from qeff_zoo.recipe import Shape
     from qeff_zoo.weights.layout import FileLayout
 
 
 @dataclass(frozen=True)
 class QnnAicTarget(QaicTarget):
-    """See `qeff_zoo.targets.Target` and `qeff_zoo.targets.Preparing`."""
+    """See `qeff_zoo.targets.Target` and `qeff_zoo.targets.OfflineCompiled`."""
 
     name: str = "qnn-aic"
     weights: tuple[str, ...] = ("fp32",)  # of integers in its converter nothing is known
@@ -30,25 +30,25 @@ class QnnAicTarget(QaicTarget):
         self, config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]
     ) -> list[str]:
         """Return choices that conflict with each other or with the model."""
-        from qeff_zoo.targets.qnn_aic import qnn_config
+        from . import qnn_config
 
         return [*super().problems(config, shape, options), *qnn_config.problems(options)]
 
     def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:
         """Return the SDK of this machine, and the types that the QPC will hold."""
-        from qeff_zoo.targets.qnn_aic import sdk
+        from . import sdk
 
         return replace(super().resolve(config, options), toolchain={sdk.GENERATOR: sdk.installed()})
 
     def commands(self, program: "ProgramPlan", name: str) -> list[list[str]]:
         """Return what compiles a program, in the folder that it was prepared in."""
-        from qeff_zoo.targets.qnn_aic import command
+        from . import command
 
         return command.commands(program, name)
 
     def require_compiler(self) -> None:
         """Refuse to begin without the SDK."""
-        from qeff_zoo.targets.qnn_aic import sdk
+        from . import sdk
 
         if why := sdk.lacking():
             raise CompileError(
@@ -63,7 +63,7 @@ class QnnAicTarget(QaicTarget):
         folder: Path,
     ) -> list[Path]:
         """Write graphs, their configs and the script that compiles them."""
-        from qeff_zoo.targets.qnn_aic import preparing
+        from . import preparing
 
         return preparing.prepare(programs, layout, folder)
 

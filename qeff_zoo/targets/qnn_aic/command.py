@@ -7,10 +7,11 @@ In: what was planned. Out: arguments in QEfficient's order, with paths relative 
 from dataclasses import dataclass
 from string import Template
 
-from qeff_zoo.prepared import PROGRAM
-from qeff_zoo.programs import ProgramPlan
+from qeff_zoo.package.prepared import PROGRAM
+from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.targets.qaic import command as qaic
-from qeff_zoo.targets.qnn_aic import qnn_config, sdk
+
+from . import qnn_config, sdk
 
 #: The library that compiles, in the SDK.
 _LIBRARY = f"lib/{sdk.HOST}/libQnnAic.so"

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qeff_zoo.states import State
+from qeff_zoo.graph.states import State
 from qeff_zoo.targets.qnn_aic.options import SPELLED
 
 #: Of the backend's file: what QEfficient says where nobody chooses.

@@ -5,14 +5,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo.programs import ProgramPlan
+from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.targets import Lowered
 from qeff_zoo.targets.qaic.configs import name_nodes, precision_of, specializations, state_types
 from qeff_zoo.targets.qaic.driver import script
 from qeff_zoo.targets.qaic.preparing import float_states, write_model, write_script
-from qeff_zoo.targets.qnn_aic import configs, qnn_config
 from qeff_zoo.targets.qnn_aic.command import COMPILER, Files, steps
 from qeff_zoo.weights.layout import FileLayout
+
+from . import configs, qnn_config
 
 
 def prepare(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from qeff_zoo.choices import CHOICES
+from qeff_zoo.plan.request import CHOICES
 from qeff_zoo.targets.qnn_aic.options import SPELLED
 
 CONVERTER, GENERATOR = "converter_args_extension", "context_binary_generator_args_extension"

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.numerics import STORED
+from qeff_zoo.graph.numerics import STORED
 from qeff_zoo.targets import STORED_WAYS, Lowered, Resolved
 from qeff_zoo.versions import installed
 
 if TYPE_CHECKING:
     from qeff_zoo.export.graphs import BoundGraph
     from qeff_zoo.package import Package
-    from qeff_zoo.programs import ProgramPlan
+    from qeff_zoo.plan.programs import ProgramPlan
     from qeff_zoo.recipe import Shape
     from qeff_zoo.runtime.program import Program
     from qeff_zoo.weights.layout import FileLayout
@@ -62,7 +62,7 @@ class HtpTarget:
 
     def lower(self, graph: "BoundGraph", program: "ProgramPlan") -> Lowered:
         """Turn a portable graph into one that HTP's compiler takes, in place."""
-        from qeff_zoo.targets.qnn_htp import lowering
+        from . import lowering
 
         storage = program.storage(graph.encoded)
         return lowering.lower(graph.model, graph.bindings, storage, program.shape.ctx_len)
@@ -78,8 +78,9 @@ class HtpTarget:
         """Compile each specialization by itself: graphs that share weights cannot be opened on the simulator."""
         import onnx_ir as ir
 
-        from qeff_zoo.targets.qnn_htp import processes
-        from qeff_zoo.weights import external_data
+        from qeff_zoo.graph import external_data
+
+        from . import processes
 
         external_data.place(lowered.model, layout)
         scratch, out = folder / _SCRATCH, folder / name
@@ -109,7 +110,8 @@ class HtpTarget:
     ) -> "Program":
         """Open a program on the simulator, of the version that compiled it."""
         from qeff_zoo.targets import engines
-        from qeff_zoo.targets.qnn_htp import session
+
+        from . import session
 
         engines.require_to_run(package, _COMPILER)
         return session.open_program(package, role, threads=threads, choices=choices)

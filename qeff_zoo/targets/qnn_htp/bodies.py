@@ -6,7 +6,7 @@ Every shape is known when they are compiled, so that what computes shapes and in
 
 from typing import Any
 
-from qeff_zoo.semantic.domains import OPSET, SEMANTIC
+from qeff_zoo.graph.semantic.domains import OPSET, SEMANTIC
 
 #: Padding (-1) equals no row, so that nothing of it is written and no index can be out of range.
 _CACHE_WRITE = """

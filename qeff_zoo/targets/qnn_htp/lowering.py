@@ -10,16 +10,17 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
 
-from qeff_zoo.numerics import FLOAT32, Format, Numerics
-from qeff_zoo.passes import bfloat16, position_tables
-from qeff_zoo.passes import slots as slots_pass
-from qeff_zoo.semantic import domains
+from qeff_zoo.graph.numerics import FLOAT32, Format, Numerics
+from qeff_zoo.graph.passes import bfloat16, position_tables
+from qeff_zoo.graph.passes import slots as slots_pass
+from qeff_zoo.graph.semantic import domains
 from qeff_zoo.targets import Lowered
-from qeff_zoo.targets.qnn_htp import bodies
 from qeff_zoo.weights import expressions, products
 from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.matrices import Matrix
 from qeff_zoo.weights.storage import Storage
+
+from . import bodies
 
 
 def lower(

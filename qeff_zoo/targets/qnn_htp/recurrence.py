@@ -17,8 +17,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.tape import Tape
 
-from qeff_zoo.passes.parts import Array
-from qeff_zoo.semantic import domains
+from qeff_zoo.graph.passes.parts import Array
+from qeff_zoo.graph.semantic import domains
 
 #: Semantic ops that are replaced here.
 OPS = frozenset({"LinearRecurrence", "DeltaRecurrence"})

@@ -11,11 +11,12 @@ import onnx_ir as ir
 import onnxscript.optimizer
 from onnx_ir.passes import common as onnx_passes
 
-from qeff_zoo.passes import narrowing, parts, sequences
-from qeff_zoo.passes.choices import return_choices
-from qeff_zoo.passes.parts import Array
-from qeff_zoo.semantic import domains
-from qeff_zoo.targets.qnn_htp import recurrence, rewrites
+from qeff_zoo.graph.passes import narrowing, parts, sequences
+from qeff_zoo.graph.passes.parts import Array
+from qeff_zoo.graph.passes.routing import return_choices
+from qeff_zoo.graph.semantic import domains
+
+from . import recurrence, rewrites
 
 _LARGEST = 1 << 22  # bytes of a constant that is computed here, and of what it is computed from
 _FEW = 64  # numbers of a constant by which a shape may be told

@@ -56,7 +56,7 @@ def compile(folder: str, graph: str, output: str, soc_model: str, symbols: str) 
     """
     import onnx_ir as ir
 
-    from qeff_zoo.targets.qnn_htp import static
+    from . import static
 
     os.chdir(folder)
     model = ir.load(graph)

@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast a package is: sizes in, figures out, each case in a process of its own, see `qeff_zoo.bench.case`."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any, overload
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.package import Package
+from qeff_zoo.tasks import (
+    ANY_TO_ANY,
+    AUDIO_TEXT_TO_TEXT,
+    IMAGE_TEXT_TO_TEXT,
+    IMAGE_TO_TEXT,
+    SPEECH_RECOGNITION,
+    SPEECH_SEQ2SEQ,
+    TEXT2TEXT,
+    TEXT_GENERATION,
+)
+
+if TYPE_CHECKING:
+    from qeff_zoo.runtime.speculation import Own
+
+#: Tasks whose prompts have pictures or sounds among their tokens; and all whose packages answer prompts.
+_SHOWN = (IMAGE_TEXT_TO_TEXT, AUDIO_TEXT_TO_TEXT, ANY_TO_ANY)
+_PROMPTED = (TEXT_GENERATION, TEXT2TEXT, *_SHOWN, IMAGE_TO_TEXT)
+#: Tasks whose packages write down speech.
+SPEECH = (SPEECH_RECOGNITION, SPEECH_SEQ2SEQ)
+_PROMPT_LEN, _GENERATION_LEN = 128, 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What to measure.
+
+    Args:
+        batch_size: Requests at a time.
+        prompt_len: Tokens of each prompt.
+        generation_len: Tokens to generate for each.
+        threads: CPU threads that compute one operator; None for one per physical core.
+        speculate: What drafts tokens: "lookup", "heads", or the folder of a package; None for nothing.
+        images: Files of the pictures of each prompt, whose tokens are counted beside `prompt_len`; without any, a
+            package that reads pictures is shown one of noise. Where text is written of a picture alone, its prompt is
+            how that begins.
+        sounds: The same of recordings, of a package that hears.
+    """
+
+    batch_size: int
+    prompt_len: int
+    generation_len: int
+    threads: int | None
+    speculate: str | None = None
+    images: tuple[str, ...] = ()
+    sounds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures(Case):
+    """What was measured: medians over the runs.
+
+    Args:
+        ttft_s: Seconds until a request has its first token, on average over the batch; pictures and sounds are
+            prepared and encoded in that time.
+        encode_s: Seconds to encode the pictures or sounds of a prompt; None of packages that read none.
+        image_tokens: Tokens of a prompt that are of pictures.
+        audio_tokens: The same of sounds.
+        prefill_tokens_per_s: Prompt tokens, divided by the time of prefill calls.
+        decode_tokens_per_s: Generated tokens but the first of each request, divided by the rest of the time; None where
+            each request has only one.
+        e2e_tokens_per_s: Generated tokens, divided by the whole time.
+        peak_rss_bytes: Highest resident set of the case's process, mapped weights included.
+        drafted_tokens: Tokens that were drafted and checked.
+        accepted_tokens: Of those, how many the model chose as well.
+    """
+
+    ttft_s: float
+    encode_s: float | None
+    image_tokens: int
+    audio_tokens: int
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float | None
+    e2e_tokens_per_s: float
+    peak_rss_bytes: int
+    drafted_tokens: int
+    accepted_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechCase:
+    """What to measure of a package that writes down speech.
+
+    Args:
+        batch_size: Recordings at a time.
+        generation_len: Tokens of a window at most; None for as many as the model writes, and of one that labels frames.
+        threads: As of `Case`.
+        language: That is spoken; None for the one that the package detects, or knows.
+        sound: File of the recording, which all of a batch are; None for noise, of which no two are alike. That fills a
+            window, and has 30 seconds at most.
+    """
+
+    batch_size: int
+    generation_len: int | None
+    threads: int | None
+    language: str | None = None
+    sound: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechFigures(SpeechCase):
+    """What was measured: medians over the runs.
+
+    Args:
+        sound_s: Seconds of a recording.
+        ttft_s: Seconds until all of a batch have their first token: recordings are read, the first window of each is
+            encoded, and its prompt run. None of a package that labels frames, as the next two.
+        generated_tokens: All that were written, those that end a window among them.
+        decode_tokens_per_s: Those, divided by the time in which they were decoded and chosen.
+        total_s: Seconds until all of a batch are written down.
+        real_time_factor: Those, divided by the seconds of all recordings.
+        peak_rss_bytes: As of `Figures`.
+    """
+
+    sound_s: float
+    ttft_s: float | None = None
+    generated_tokens: int | None = None
+    decode_tokens_per_s: float | None = None
+    total_s: float
+    real_time_factor: float
+    peak_rss_bytes: int
+
+
+def plan(
+    package: Package,
+    *,
+    prompt_lens: Sequence[int] = (),
+    generation_len: int | None = None,
+    batch_sizes: Sequence[int] = (),
+    threads: int | None = None,
+    spread: bool = False,
+    speculate: "Package | Own | None" = None,
+    images: Sequence[str] = (),
+    sounds: Sequence[str] = (),
+) -> list[Case]:
+    """List the cases of a package: every batch size with every prompt length.
+
+    Args:
+        package: For text generation.
+        prompt_lens: Left out, 128 or what the context has room for.
+        generation_len: Left out, 64 or what the context has room for.
+        batch_sizes: Left out, one and all rows of the package.
+        threads: CPU threads; None for one per physical core.
+        spread: Sizes that are left out cover the context, and the rows, by doubling.
+        speculate: What drafts tokens.
+        images: Files of pictures for each prompt.
+        sounds: Files of recordings for each prompt.
+
+    Raises:
+        GenerationError: The package cannot be measured, or not with these sizes; every reason is given.
+    """
+    from qeff_zoo.runtime.sizes import DecoderSizes
+
+    _check(package, images, sounds)
+    if package.task == IMAGE_TO_TEXT:
+        prompt_lens = prompt_lens or [1]
+    shown = package.task in _SHOWN
+    sizes = DecoderSizes.read(package.programs[0].specializations)
+    new = generation_len
+    if new is None:
+        new = max(1, min(_GENERATION_LEN, sizes.ctx_len // (4 if shown else 2)))
+    room = sizes.encoder_ctx_len or sizes.ctx_len - new
+    if shown:  # of which pictures and sounds have most
+        room //= 3
+    if not prompt_lens:
+        prompt_lens = _doubled(room) if spread else [max(1, min(_PROMPT_LEN, room))]
+    if not batch_sizes:
+        batch_sizes = _doubled(sizes.rows) if spread else sorted({1, sizes.rows})
+    drafts = str(speculate.path.absolute()) if isinstance(speculate, Package) else speculate
+    cases = [
+        Case(
+            batch_size=batch,
+            prompt_len=length,
+            generation_len=new,
+            threads=threads,
+            speculate=drafts,
+            images=tuple(images),
+            sounds=tuple(sounds),
+        )
+        for batch, length in product(batch_sizes, prompt_lens)
+    ]
+    problems = {problem: None for case in cases for problem in _problems(case, sizes)}
+    if problems:
+        raise GenerationError("\n".join(problems))
+    return cases
+
+
+def _check(package: Package, images: Sequence[str], sounds: Sequence[str]) -> None:
+    """Refuse a package that has no prompts, and what its prompts cannot have."""
+    if package.task in SPEECH:
+        raise GenerationError(
+            f"Package {str(package.path)!r} writes down speech, and has no prompts; expected another. Use plan_speech."
+        )
+    if package.task not in _PROMPTED:
+        raise GenerationError(
+            f"Package {str(package.path)!r} is for task {package.task!r}; expected "
+            f"{' or '.join(map(repr, (*_PROMPTED, *SPEECH)))}, whose speed is measured. Measure such a package."
+        )
+    for flag, files, task, other in (
+        ("--image", images, IMAGE_TEXT_TO_TEXT, IMAGE_TO_TEXT),
+        ("--sound", sounds, AUDIO_TEXT_TO_TEXT, ANY_TO_ANY),
+    ):
+        if files and package.task not in (task, other, ANY_TO_ANY):
+            raise GenerationError(
+                f"{flag} does not apply to {package.task}, which reads none; expected {task!r}. Leave it out."
+            )
+    if package.task == IMAGE_TO_TEXT and len(images) > 1:
+        raise GenerationError(
+            f"There are {len(images)} pictures, and text is written of one; expected one. Give --image once."
+        )
+
+
+def plan_speech(
+    package: Package,
+    *,
+    batch_sizes: Sequence[int] = (),
+    generation_len: int | None = None,
+    threads: int | None = None,
+    language: str | None = None,
+    sounds: Sequence[str] = (),
+) -> list[SpeechCase]:
+    """List the cases of a package that writes down speech: every batch size.
+
+    Args:
+        package: Of a task of `SPEECH`.
+        batch_sizes: Left out, one and all rows of the package.
+        generation_len: As of `SpeechCase`, and so the next two.
+        threads: CPU threads.
+        language: That is spoken.
+        sounds: File of a recording; nothing for noise.
+
+    Raises:
+        GenerationError: The package cannot be measured with these sizes, or there are several recordings.
+        MediaError: The recording cannot be read.
+    """
+    from qeff_zoo.media.features import load_features
+    from qeff_zoo.media.sound import read_sound
+    from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
+
+    if len(sounds) > 1:
+        raise GenerationError(
+            f"There are {len(sounds)} recordings, and a batch is of one; expected one. Give --sound once."
+        )
+    for path in sounds:
+        read_sound(path, load_features(package.path).rate)
+    given = package.programs[0].specializations
+    writes = package.task == SPEECH_SEQ2SEQ
+    rows = DecoderSizes.read(given).rows if writes else EncoderSizes.read(given).batch_size
+    cases = [
+        SpeechCase(
+            batch_size=batch,
+            generation_len=generation_len,
+            threads=threads,
+            language=language,
+            sound=next(iter(sounds), None),
+        )
+        for batch in batch_sizes or sorted({1, rows})
+    ]
+    if problems := {problem: None for case in cases for problem in _out_of_bounds(case, rows)}:
+        raise GenerationError("\n".join(problems))
+    return cases
+
+
+def _doubled(most: int) -> list[int]:
+    """Return `most`, and up to three times half of it."""
+    return sorted({max(1, most >> halvings) for halvings in range(4)})
+
+
+def _problems(case: Case, sizes: Any) -> list[str]:
+    """Say why a case cannot be run."""
+    found = [*_out_of_bounds(case, sizes.rows)]
+    if sizes.encoder_ctx_len:
+        found += _misfits(case, sizes)
+    elif case.prompt_len + case.generation_len > sizes.ctx_len:
+        found.append(
+            f"A prompt of {case.prompt_len:,} and {case.generation_len:,} new tokens do not fit; expected at most the "
+            f"{sizes.ctx_len:,} of ctx_len together. Change --prompt-len or --generation-len, or build with a larger "
+            "--ctx-len."
+        )
+    return found
+
+
+def _out_of_bounds(case: Case | SpeechCase, rows: int) -> Iterator[str]:
+    """Say which sizes are below 1, or more than a package has rows."""
+    for name in ("batch_size", "prompt_len", "generation_len", "threads"):
+        value = getattr(case, name, None)
+        if value is not None and value < 1:
+            yield (
+                f"Cannot measure {name} {value}; expected at least 1. Change --{name.replace('_', '-')}."
+            )
+    if case.batch_size > rows:
+        yield (
+            f"A batch of {case.batch_size} is more than the package has rows; expected at most {rows}. Change "
+            "--batch-size, or build with a larger --batch-size or --full-batch-size."
+        )
+
+
+def _misfits(case: Case, sizes: Any) -> Iterator[str]:
+    """Say what is too long where prompts are read apart, and an answer begins with a token."""
+    for name, most, size in (
+        ("prompt_len", sizes.encoder_ctx_len, "seq_lens"),
+        ("generation_len", sizes.ctx_len - 1, "ctx_len"),
+    ):
+        if getattr(case, name) > most:
+            yield (
+                f"A {name} of {getattr(case, name):,} does not fit; expected at most {most:,}, by {size} of the "
+                f"package. Change --{name.replace('_', '-')}, or build with a larger --{size.replace('_', '-')}."
+            )
+
+
+@overload
+def run(
+    package: Package,
+    cases: Sequence[Case],
+    *,
+    repeat: int = ...,
+    progress: Callable[[int], None] = ...,
+) -> list[Figures]: ...
+@overload
+def run(
+    package: Package,
+    cases: Sequence[SpeechCase],
+    *,
+    repeat: int = ...,
+    progress: Callable[[int], None] = ...,
+) -> list[SpeechFigures]: ...
+def run(
+    package: Package,
+    cases: Sequence[Case] | Sequence[SpeechCase],
+    *,
+    repeat: int = 3,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Any:
+    """Measure cases, one after the other, each in a process of its own.
+
+    Args:
+        package: As `plan` or `plan_speech` takes it.
+        cases: As they list them.
+        repeat: Runs that count.
+        progress: Told of every case.
+
+    Raises:
+        GenerationError: A case fails.
+
+    Example:
+        >>> package = qeff_zoo.api.find_package("my-package")  # doctest: +SKIP
+        >>> figures = bench.run(package, bench.plan(package))  # doctest: +SKIP
+        >>> figures[0].decode_tokens_per_s  # doctest: +SKIP
+    """
+    if repeat < 1:
+        raise GenerationError(
+            f"Cannot measure {repeat} runs; expected at least 1. Change --repeat."
+        )
+    figures = []
+    for case in cases:
+        figures.append(_in_a_process(package, case, repeat))
+        progress(1)
+    return figures
+
+
+def _in_a_process(
+    package: Package, case: Case | SpeechCase, repeat: int
+) -> Figures | SpeechFigures:
+    asked = {"package": str(package.path.absolute()), "repeat": repeat, "case": asdict(case)}
+    command = [sys.executable, "-m", "qeff_zoo.bench.case", json.dumps(asked)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["it was killed"])[-1]
+        raise GenerationError(
+            f"Measuring {package.name!r} with {asdict(case)} ended with {done.returncode}: {said} Expected figures. "
+            "Try a smaller case, or free memory if it was killed."
+        )
+    answer = json.loads(done.stdout)
+    if "refused" in answer:
+        raise GenerationError(answer["refused"])
+    return SpeechFigures(**answer) if isinstance(case, SpeechCase) else Figures(**answer)

@@ -1,0 +1,424 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adapters merged into weights: what each weight becomes, as an expression that is computed when weights are written.
+
+In: adapters by folder or Hub id, and the model that they change. Out: by names of its state_dict, expressions over the
+weight as it is (named "") and the adapters' tensors. Several adapters are summed, each with its weight.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.checkpoint.adapters.peft_files import Adapter, open_adapter, place_of, plain
+from qeff_zoo.checkpoint.files import some
+from qeff_zoo.checkpoint.safetensors_index import TensorInfo
+from qeff_zoo.errors import AdapterError
+from qeff_zoo.weights.expressions import (
+    Expression,
+    cut,
+    index,
+    matmul,
+    plus,
+    reshape,
+    scaled_to,
+    shape_of,
+    sources_of,
+    stack,
+    substitute,
+    transpose,
+)
+
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint.opening import Checkpoint
+
+#: Stands for a weight as it is, in what becomes of it.
+ITSELF = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merged:
+    """An adapter on its way into a checkpoint's weights.
+
+    Args:
+        adapter: Opened and checked, as far as that goes without the model.
+        weight: That all it adds is multiplied by.
+        number: Among those that are merged.
+    """
+
+    adapter: Adapter
+    weight: float = 1.0
+    number: int = 0
+
+    @cached_property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """Its tensors, by names that no checkpoint has."""
+        return {
+            self.named(name): replace(info, name=self.named(name))
+            for name, info in self.adapter.tensors.items()
+        }
+
+    def named(self, tensor: str) -> str:
+        """Return what a tensor of its is called beside those of the checkpoint."""
+        return f"adapter {self.number}: {tensor}"
+
+    @property
+    def name(self) -> str:
+        """What it is called beside its model: as on the Hub, or as its folder."""
+        return self.adapter.repository or self.adapter.folder.resolve().name
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """What identifies it in a build's spec."""
+        hub = {"model_id": self.adapter.repository, "revision": self.adapter.revision}
+        return {
+            **({name: value for name, value in hub.items() if value}),
+            "digest": f"sha256:{self.adapter.digest}",
+            "weight": self.weight,
+        }
+
+    @property
+    def located(self) -> dict[str, Any]:
+        """Where it is for who reads it by code of their own."""
+        return {"folder": str(self.adapter.folder.absolute()), "weight": self.weight}
+
+
+def open_merged(asked: Sequence[str]) -> tuple[Merged, ...]:
+    """Open adapters that are to be merged, and refuse what cannot be.
+
+    Args:
+        asked: Each a folder, or a Hub `org/name` or `org/name/folder`, after which `@` and a revision may follow, and
+            then `=` and a weight.
+
+    Raises:
+        AdapterError: One is none, or cannot be merged.
+        CheckpointError: A file is damaged, or cannot be had.
+    """
+    merged = []
+    for number, one in enumerate(asked):
+        source, weight = _weighted(one)
+        name, revision = source, None
+        plainly = source.count("/") == 1 and not source.startswith((".", "/", "~"))
+        if plainly or place_of(source)[1]:  # of the Hub
+            name, _, revision = source.partition("@")
+        adapter = open_adapter(name, revision or None)
+        adapter.require({})
+        if (named := adapter.config.get("target_parameters")) and not adapter.stacks:
+            raise adapter.refused(
+                f"target_parameters is {named!r}, of which it has no matrices",
+                "lora_A and lora_B of these",
+            )
+        merged.append(Merged(adapter=adapter, weight=weight, number=number))
+        _require_sum(merged[-1], alone=len(asked) == 1)
+    return tuple(merged)
+
+
+def with_adapters(checkpoint: "Checkpoint", asked: Sequence[str] | None) -> "Checkpoint":
+    """Return a checkpoint with adapters that are to be merged into its weights; see `open_merged`."""
+    if not asked:
+        return checkpoint
+    return replace(checkpoint, merged=open_merged(asked))
+
+
+def _weighted(one: str) -> tuple[str, float]:
+    """Part what is asked for into an adapter and its weight."""
+    source, equals, text = one.rpartition("=")
+    if not equals or Path(one).expanduser().is_dir():
+        return one, 1.0
+    try:
+        weight = float(text)
+    except ValueError:
+        return one, 1.0  # of a folder's name
+    if not math.isfinite(weight) or not weight:
+        raise AdapterError(
+            f"The weight of an adapter in --adapter {one!r} is {text}; expected a number other than 0. Correct it."
+        )
+    return source, weight
+
+
+def _require_sum(merged: Merged, *, alone: bool) -> None:
+    """Refuse what only is itself where it is all that is merged, and by its whole weight."""
+    if alone and merged.weight == 1.0:
+        return
+    adapter = merged.adapter
+    kind = "scales whole weights (DoRA)" if adapter.config.get("use_dora") else ""
+    if adapter.replaced:
+        kind = f"replaces {some(sorted(adapter.replaced))}"
+    if kind:
+        raise AdapterError(
+            f"Cannot merge the adapter {adapter.name!r} with others, or with a weight of {merged.weight:g}: it {kind}, "
+            "which has no weighted sum. Expected it alone, with a weight of 1. Merge it by itself, or leave it out."
+        )
+
+
+@dataclass(frozen=True)
+class Change:
+    """What becomes of one weight.
+
+    Args:
+        value: Over the weight as it is, `ITSELF`, and tensors of adapters.
+        shape: Of both.
+        untied: Whether the model ties it to another weight, which becomes something else.
+    """
+
+    value: Expression
+    shape: tuple[int, ...]
+    untied: bool = False
+
+
+def changes(merged: Sequence[Merged], model: Any) -> dict[str, Change]:
+    """Find what adapters change of a model.
+
+    Args:
+        merged: The adapters.
+        model: transformers' model for the task, on the meta device if need be.
+
+    Returns:
+        By names of its state_dict.
+
+    Raises:
+        AdapterError: An adapter does not fit the model; with all that does not.
+    """
+    found = _Changes(model)
+    for one in merged:
+        problems = list(found.add(one))
+        if problems:
+            raise AdapterError(
+                f"Cannot merge the adapter {one.adapter.name!r} into {type(model).__name__}: {some(problems, 4)}. "
+                "Expected one that was trained on this model, for linear layers and embeddings. Use such an adapter, "
+                "or merge it with peft's merge_and_unload and build that checkpoint."
+            )
+    found.untie()
+    return found.made
+
+
+@dataclass
+class _Changes:
+    """What has been found to change in a model."""
+
+    model: Any
+    made: dict[str, Change] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.modules = dict(self.model.named_modules())
+        self.shapes = {name: tuple(one.shape) for name, one in self.model.state_dict().items()}
+
+    def untie(self) -> None:
+        """Part tied weights that do not change alike, as peft computes the model before it merges anything."""
+        for name, origin in self.model.all_tied_weights_keys.items():
+            value = self._now(name)
+            if value != self._now(origin):
+                self.made[name] = Change(value, self.shapes[name], untied=True)
+
+    def _here(self, path: str, known: Mapping[str, Any]) -> str:
+        """Return a path as this model has it, which may have a head in front of what was trained; "" for none."""
+        prefix = f"{self.model.base_model_prefix}."
+        paths = (path, prefix + path, path.removeprefix(prefix))
+        return next((one for one in paths if one in known), "") or self._renamed(path, known)
+
+    def _renamed(self, path: str, known: Mapping[str, Any]) -> str:
+        """Return what transformers calls now what it once called by a path; "" for nothing."""
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import WeightRenaming, rename_source_key
+
+        mapping = get_model_conversion_mapping(self.model)
+        renamings = [one for one in mapping if isinstance(one, WeightRenaming)]
+        prefix, ending = self.model.base_model_prefix, "" if known is self.shapes else ".weight"
+        place, _ = rename_source_key(path + ending, renamings, [], prefix, self.shapes)
+        place = place.removesuffix(ending)
+        return place if place in known else ""
+
+    def add(self, one: Merged) -> Iterator[str]:
+        """Add what an adapter changes; yield what does not fit."""
+        adapter = one.adapter
+        for name, tensor in adapter.replaced.items():  # to what is replaced, it may add as well
+            yield from self._replace(one, name, tensor)
+        for module in adapter.modules:
+            yield from self._add_linear(one, module)
+        for module in adapter.stacks:
+            yield from self._add_stack(one, module)
+        for module, names in adapter.embeddings.items():
+            yield from self._add_embedding(one, module, names)
+        for module in adapter.strange:
+            yield f"it has {module!r}"
+
+    def _add_linear(self, one: Merged, module: str) -> Iterator[str]:
+        import numpy as np
+        import torch
+        from transformers.pytorch_utils import Conv1D
+
+        adapter, path = one.adapter, self._here(module, self.modules)
+        layer = self.modules.get(path) if path else None
+        if not isinstance(layer, torch.nn.Linear | Conv1D):
+            kind = f"a {type(layer).__name__}" if layer is not None else "no layer of it"
+            yield f"it changes {module!r}, which is {kind}"
+            return
+        rows, columns = self.shapes[f"{path}.weight"]
+        by_input = isinstance(layer, Conv1D)  # (in, out)
+        here = (rows, columns) if by_input else (columns, rows)
+        if adapter.shape(module) != here:
+            has = adapter.shape(module)
+            yield f"its {module!r} is from {has[0]} to {has[1]}, here from {here[0]} to {here[1]}"
+            return
+        if not all(np.isfinite(matrix).all() for matrix in adapter.pair(module)):
+            yield f"its {module!r} is infinite or not a number"
+        down, up = map(one.named, adapter.matrices(module))
+        value = (
+            transpose(0, 1, self._now(f"{path}.weight"))
+            if by_input
+            else self._now(f"{path}.weight")
+        )
+        value = plus(value, one.weight * adapter.scaling(module), matmul(up, down))
+        if magnitude := adapter.beside(module, "lora_magnitude_vector"):
+            value = scaled_to(0, value, one.named(magnitude))
+        elif adapter.config.get("use_dora"):
+            yield f"its {module!r} has no magnitudes"
+        self._become(f"{path}.weight", transpose(0, 1, value) if by_input else value)
+        if bias := adapter.beside(module, "lora_B.bias"):
+            if f"{path}.bias" not in self.shapes:
+                yield f"its {module!r} has a bias, and that layer has none"
+                return
+            added = one.weight * adapter.scaling(module)
+            self._become(f"{path}.bias", plus(self._now(f"{path}.bias"), added, one.named(bias)))
+
+    def _add_stack(self, one: Merged, module: str) -> Iterator[str]:
+        """Add to matrices that lie in one parameter, as of experts; peft wraps the first such of a module innermost."""
+        import numpy as np
+
+        adapter, owner = one.adapter, plain(module)
+        path = self._here(owner, self.modules)
+        layer = self.modules.get(path) if path else None
+        own = [name for name, _ in layer.named_parameters(recurse=False)] if layer else []
+        names = [name for name in own if adapter.targets(f"{owner}.{name}")]
+        inside = sorted((other for other in adapter.stacks if plain(other) == owner), key=len)
+        if len(names) != len(inside):
+            yield f"it changes {len(inside)} parameters of {owner!r}, which has {names} of those"
+            return
+        name = names[len(names) - 1 - inside.index(module)]
+        place, key = f"{path}.{name}", f"{owner}.{name}"
+        by_input = bool(getattr(layer, "is_transposed", False))
+        shapes = [adapter.tensors[tensor].shape for tensor in adapter.matrices(module)]
+        count, *sides = self.shapes[place] if len(self.shapes[place]) == 3 else (0, 0, 0)
+        columns, rows = sides[:: 1 if by_input else -1]
+        rank = adapter.rank(key)
+        if shapes != [(rank * count, columns), (rows, rank * count)]:
+            yield f"its {key!r} has {[*map(list, shapes)]}, here {list(self.shapes[place])}"
+            return
+        if not all(np.isfinite(adapter.read(name)).all() for name in adapter.matrices(module)):
+            yield f"its {key!r} is infinite or not a number"
+        down, up = map(one.named, adapter.matrices(module))
+        by_expert = transpose(0, 2, reshape((rows, rank, count), up))
+        added = [
+            matmul(transpose(0, 1, index(expert, by_expert)), cut(0, at, at + rank, down))
+            for expert, at in enumerate(range(0, rank * count, rank))
+        ]
+        whole = stack(0, *(transpose(0, 1, each) if by_input else each for each in added))
+        self._become(place, plus(self._now(place), one.weight * adapter.scaling(key), whole))
+
+    def _add_embedding(self, one: Merged, module: str, names: tuple[str, str]) -> Iterator[str]:
+        place = self._here(f"{module}.weight", self.shapes)
+        down, up = names
+        wanted = self.shapes.get(place, ())
+        (rank, rows), (columns, same) = (one.adapter.tensors[name].shape for name in names)
+        if wanted != (rows, columns) or rank != same:
+            yield f"its {module!r} has {rows} rows of {columns}, here {list(wanted)}"
+            return
+        product = matmul(transpose(0, 1, one.named(down)), transpose(0, 1, one.named(up)))
+        factor = one.weight * one.adapter.scaling(module)
+        self._become(place, plus(self._now(place), factor, product))
+
+    def _replace(self, one: Merged, name: str, tensor: str) -> Iterator[str]:
+        place, shape = self._here(name, self.shapes), one.adapter.tensors[tensor].shape
+        if not place:
+            yield f"it replaces {name!r}, which is no weight of it"
+        elif shape != self.shapes[place]:
+            yield f"its {name!r} is {list(shape)}, here {list(self.shapes[place])}"
+        else:
+            self._become(place, one.named(self._same(one.adapter, place, tensor)))
+
+    def _same(self, adapter: Adapter, place: str, tensor: str) -> str:
+        """Return the first replacement of a tied weight that equals this one, so that both stay tied."""
+        import numpy as np
+
+        ties = self.model.all_tied_weights_keys
+        places = {own: self._here(name, self.shapes) for name, own in adapter.replaced.items()}
+        tied = [own for own, at in places.items() if ties.get(at, at) == ties.get(place, place)]
+        if len(tied) == 1:
+            return tensor
+        value = adapter.read(tensor)
+        same = (one for one in tied if one == tensor or np.array_equal(adapter.read(one), value))
+        return next(same)
+
+    def _now(self, place: str) -> Expression:
+        """Return what is known to become of a weight so far."""
+        return self.made[place].value if place in self.made else ITSELF
+
+    def _become(self, place: str, value: Expression) -> None:
+        self.made[place] = Change(value, self.shapes[place])
+
+
+def values_of(
+    found: Mapping[str, Change], expressions: Mapping[str, Expression], checkpoint: "Checkpoint"
+) -> dict[str, Expression]:
+    """Return what becomes of a checkpoint's tensors.
+
+    Args:
+        found: By names of the model's state_dict.
+        expressions: What weights of one program are made of, over the checkpoint's tensors, by the same names.
+        checkpoint: With its adapters.
+
+    Raises:
+        AdapterError: A weight that changes is not one tensor of the checkpoint.
+    """
+    values: dict[str, Expression] = {}
+    for name in found.keys() & expressions.keys():
+        made, value = expressions[name], found[name].value
+        if isinstance(made, str) or len(sources_of(made)) == 1:
+            tensor = sources_of(made)[0]
+            if checkpoint.logical[tensor].shape != found[name].shape:
+                raise _in_another_form(name, made, checkpoint)
+            values[tensor] = substitute(value, {ITSELF: checkpoint.values.get(tensor, tensor)})
+            assert shape_of(values[tensor], checkpoint.tensors) == found[name].shape
+            continue
+        while value != ITSELF:  # what is added, to each of the tensors that it is made of
+            match value:
+                case ["sum", factor, before, added]:
+                    for tensor, part in _parts_of(made, added, checkpoint):
+                        now = values.get(tensor, checkpoint.values.get(tensor, tensor))
+                        values[tensor] = plus(now, factor, part)
+                    value = before
+                case _:
+                    raise _in_another_form(name, made, checkpoint)
+    return values
+
+
+def _parts_of(
+    made: Expression, added: Expression, checkpoint: "Checkpoint"
+) -> Iterator[tuple[str, Expression]]:
+    """Yield what of a sum goes to each tensor that a weight is joined of."""
+    match made:
+        case str():
+            yield made, added
+        case ["stack", 0, *parts]:
+            for place, part in enumerate(parts):
+                yield from _parts_of(part, index(place, added), checkpoint)
+        case ["concat", dim, *parts]:
+            start = 0
+            for part in parts:
+                stop = start + shape_of(part, checkpoint.logical)[dim]
+                yield from _parts_of(part, cut(dim, start, stop, added), checkpoint)
+                start = stop
+        case ["transpose", one, other, inner]:
+            yield from _parts_of(inner, transpose(one, other, added), checkpoint)
+        case _:
+            raise _in_another_form("", made, checkpoint)
+
+
+def _in_another_form(name: str, made: Expression, checkpoint: "Checkpoint") -> AdapterError:
+    return AdapterError(
+        f"Cannot merge into {name or 'a weight'!r}: {checkpoint.name!r} has it in {some(sources_of(made))}, in another "
+        "form than the model. Expected one tensor of the model's shape, or tensors that it is joined of. Merge the "
+        "adapter with peft's merge_and_unload, and build that checkpoint."
+    )

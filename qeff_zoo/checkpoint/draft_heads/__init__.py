@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads that draft tokens for a model: a checkpoint beside the model's, read without trust.
+
+In: a folder, or a repository of the Hub. Out: a `Speculator`: what it computes, as JSON values, and the tensors of its
+parameters. It reads the model's hidden states, so it must have been trained for that very model.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+from qeff_zoo.checkpoint.draft_heads.eagle3 import JOINED
+from qeff_zoo.checkpoint.draft_heads.kinds import KINDS, Kind
+from qeff_zoo.checkpoint.files import Files, digest_of_files, read_json, some
+from qeff_zoo.checkpoint.safetensors_index import TensorInfo, index_tensors
+from qeff_zoo.checkpoint.side_files import files_beside
+from qeff_zoo.disk.digests import sha256_file
+from qeff_zoo.errors import SpeculatorError
+
+from . import assistant, mtp
+
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint.opening import Checkpoint
+
+#: Roles of the program that drafts: heads, each of which says one token; a decoder layer with a cache of its own; or a
+#: model that reads keys and values of the one it drafts for.
+HEADS: Literal["heads"] = "heads"
+DRAFT: Literal["draft"] = "draft"
+ASSISTANT: Literal["assistant"] = assistant.KIND
+ROLES = (HEADS, DRAFT, ASSISTANT)
+#: What the model's part that it is traced from is called in its state_dict.
+PREFIX = "speculator."
+#: What identifies a layer of the model's own checkpoint, whose weights are identified anyway.
+OF_MODEL: Mapping[str, Any] = MappingProxyType(
+    {"digest": f"sha256:{sha256(mtp.MTP.encode()).hexdigest()}"}
+)
+#: Tokens that a layer drafts unless told otherwise, each after the one before.
+_CHAINED = 4
+_PICKLES = (".pt", ".pth", ".bin", ".ckpt")
+_HIDDEN = ("hidden_size", "n_embd", "d_model", "dim")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Speculator:
+    """Heads, opened.
+
+    Args:
+        name: As they were asked for, for messages.
+        folder: Of their files.
+        files: Names of those: the configuration, then the weights.
+        said: What they compute, in JSON values; see `qeff_zoo.checkpoint.draft_heads.kinds`.
+        sources: By name of a parameter, that of its tensor.
+        repository: Of the Hub, `org/name`; "" for a folder.
+        revision: Of that repository, 40 hex digits.
+        layer: Of a layer of the model's own checkpoint, by name of a tensor of a model of one layer, that of its
+            tensor; nothing for what has files of its own.
+    """
+
+    name: str
+    folder: Path
+    files: tuple[str, ...]
+    said: Mapping[str, Any]
+    sources: Mapping[str, str]
+    repository: str = ""
+    revision: str = ""
+    layer: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """The tensor of each parameter, by names that no model's checkpoint has; those of the model's own are there."""
+        if self.layer:
+            return {}
+        found = index_tensors(self.folder / name for name in self.files[1:])
+        return {
+            _beside(name): replace(found[tensor], name=_beside(name))
+            for name, tensor in self.sources.items()
+        }
+
+    @property
+    def role(self) -> Literal["heads", "draft", "assistant"]:
+        """Of the program that it becomes."""
+        if "heads" in self.said:
+            return HEADS
+        return ASSISTANT if self.said["kind"] == ASSISTANT else DRAFT
+
+    @property
+    def at_once(self) -> bool:
+        """Whether all it drafts follows from one hidden state, and from no token that it drafted."""
+        return bool(self.said["kind"] == "projections")
+
+    @property
+    def count(self) -> int:
+        """Tokens that it drafts, unless told otherwise."""
+        return int(self.said.get("heads", _CHAINED))
+
+    def reads(self, config: Mapping[str, Any]) -> bool | dict[str, Any]:
+        """Say what it reads of each token: what logits are made of, or states within the model.
+
+        Args:
+            config: Of the language model.
+
+        Returns:
+            True, or `layers`, whose inputs are joined, and `size`, that of the matrix that they are multiplied with.
+        """
+        if "joins" not in self.said:
+            return True
+        return {"layers": self._layers(config), "size": self.said["joins"]}
+
+    def _layers(self, config: Mapping[str, Any]) -> list[int]:
+        """Return the layers whose inputs are joined, in the order in which a model comes to them."""
+        count = int(config.get("num_hidden_layers", 0))
+        return sorted({*self.said.get("layers", (2, count // 2, count - 3))})
+
+    @property
+    def bindings(self) -> dict[str, str]:
+        """By name of an initializer, the tensor that it is read from."""
+        named = self.sources if self.layer else {name: _beside(name) for name in self.sources}
+        return {PREFIX + name: tensor for name, tensor in named.items()}
+
+    @cached_property
+    def source(self) -> Mapping[str, Any]:
+        """What identifies it in a build's spec."""
+        if self.layer:
+            return OF_MODEL
+        hub = {"model_id": self.repository, "revision": self.revision}
+        digests = {name: sha256_file(self.folder / name) for name in self.files}
+        return {
+            **{name: value for name, value in hub.items() if value},
+            "digest": digest_of_files(digests),
+        }
+
+    @property
+    def located(self) -> dict[str, Any]:
+        """Where it is for who reads it by code of their own; of the model's own, what it is."""
+        own = {"said": self.said, "sources": self.sources, "layer": self.layer}
+        return {
+            "folder": str(self.folder.absolute()),
+            "files": list(self.files),
+            **(own if self.layer else {}),
+        }
+
+    def problems(self, name: str, config: Mapping[str, Any]) -> list[str]:
+        """Say, in one sentence each, why it does not go with a model.
+
+        Args:
+            name: Of the model.
+            config: Of its language model.
+        """
+        hidden = next((config[key] for key in _HIDDEN if key in config), None)
+        pairs = (
+            ("hidden states", "numbers", "hidden_size", hidden),
+            ("a vocabulary", "tokens", "vocab_size", config.get("vocab_size")),
+        )
+        found = self._misplaced(name, config) if "joins" in self.said else []
+        if self.role == ASSISTANT and (unlike := assistant.unlike(self.said, config)):
+            found.append(
+                f"--speculator {self.name!r} reads keys and values of a model with {'; '.join(unlike)} of {name!r}. "
+                "Expected the one that it was trained for. Give another, or leave it out."
+            )
+        return found + [
+            f"--speculator {self.name!r} has heads for {what} of {self.said[key]:,} {unit}, and {name!r} has "
+            f"{theirs:,}. Expected heads that were trained for this model; give those, or leave it out."
+            for what, unit, key, theirs in pairs
+            if theirs is not None and self.said.get(key) not in (None, theirs)
+        ]
+
+    def _misplaced(self, name: str, config: Mapping[str, Any]) -> list[str]:
+        """Say what is wrong with the layers whose inputs it reads."""
+        layers, last = self._layers(config), int(config.get("num_hidden_layers", 0)) - 1
+        if len(layers) == JOINED and 1 <= layers[0] <= layers[-1] <= last:
+            return []
+        return [
+            f"--speculator {self.name!r} reads what goes into layers {layers}, and {name!r} has layers 0 to {last}. "
+            f"Expected {JOINED} of them, from 1 on. Give one that was trained for this model, or leave it out."
+        ]
+
+
+def with_speculator(checkpoint: "Checkpoint", asked: str | None) -> "Checkpoint":
+    """Return a checkpoint with heads that draft for it, see `open_speculator`; "mtp" for a layer of its own.
+
+    Raises:
+        SpeculatorError: There are none, or none that are known, or they are damaged.
+    """
+    if asked is None:
+        return checkpoint
+    if asked != mtp.MTP:
+        return replace(checkpoint, speculator=open_speculator(asked))
+    found = mtp.find(
+        checkpoint.name, checkpoint.text_config, checkpoint.tensor_names, checkpoint.config
+    )
+    own = Speculator(
+        name=asked,
+        folder=checkpoint.folder,
+        files=checkpoint.weight_files,
+        said=found.said,
+        sources=found.sources,
+        layer=found.layer,
+    )
+    return replace(checkpoint, speculator=own)
+
+
+def source_of(asked: str) -> Mapping[str, Any]:
+    """Return what identifies heads in a build's spec, by how they are asked for."""
+    return OF_MODEL if asked == mtp.MTP else open_speculator(asked).source
+
+
+def open_speculator(source: str, revision: str | None = None) -> Speculator:
+    """Open heads; of the Hub, download them.
+
+    Args:
+        source: A folder, or a Hub `org/name`, of which `@` and a revision may follow. A folder that exists wins.
+        revision: Branch, tag or commit of a Hub repository; None for its default branch.
+
+    Raises:
+        SpeculatorError: There are none, or none that are known, or they are damaged.
+        CheckpointError: A file cannot be had.
+    """
+    repository, _, at = source.partition("@")
+    configs = {kind.config for kind in KINDS}
+    files = files_beside(source, repository, at or revision, lambda name: name in configs)
+    if files is None:
+        raise SpeculatorError(
+            f"No folder {source!r}. Expected that of heads that draft, or a Hub id 'org/name'. Check the path."
+        )
+    kind, config_name, config = _kind_of(source, files)
+    weights = sorted(name for name in files.names if kind.holds(name))
+    if not weights:
+        pickled = sorted(name for name in files.names if name.endswith(_PICKLES))
+        had = f", only {some(pickled)}: pickles, which can run code" if pickled else ""
+        raise SpeculatorError(
+            f"The heads in {files} have no weights{had}. Expected {kind.weights}. Convert them with safetensors' "
+            "save_file, under the same names."
+        )
+    files.fetch([config_name, *weights])
+    tensors = index_tensors(files.folder / name for name in weights)
+    stripped = {kind.plain(name): name for name in tensors}
+    said, shapes = kind.read(
+        source, config, {name: tensors[stripped[name]].shape for name in stripped}
+    )
+    wrong = [
+        f"{name!r} is {list(tensors[stripped[name]].shape) if name in stripped else 'missing'}, expected {list(shape)}"
+        for name, shape in shapes.values()
+        if name not in stripped or tensors[stripped[name]].shape != shape
+    ]
+    if wrong:
+        raise SpeculatorError(
+            f"The heads in {files} are not those of their {config_name}: {some(wrong, 4)}. Expected one tensor of the "
+            "right shape for every parameter. Get both files again, from one revision."
+        )
+    return Speculator(
+        name=source,
+        folder=files.folder,
+        files=(config_name, *weights),
+        said=said,
+        sources={name: stripped[tensor] for name, (tensor, _) in shapes.items()},
+        repository=getattr(files, "model_id", ""),
+        revision=getattr(files, "revision", ""),
+    )
+
+
+def _kind_of(source: str, files: Files) -> tuple[Kind, str, Mapping[str, Any]]:
+    read: dict[str, Mapping[str, Any]] = {}
+    for kind in KINDS:
+        if kind.config not in files.names:
+            continue
+        if kind.config not in read:
+            files.fetch([kind.config])
+            read[kind.config] = read_json(files.folder / kind.config)
+        if kind.recognizes(read[kind.config]):
+            return kind, kind.config, read[kind.config]
+    known = "; ".join(f"{kind.name}: {kind.known_by}" for kind in KINDS)
+    raise SpeculatorError(
+        f"{files} has no heads that draft, as --speculator {source!r} asks for. Expected one of these kinds: {known}. "
+        "Give such a folder or repository, or draft with 'lookup'."
+    )
+
+
+def _beside(name: str) -> str:
+    return f"speculator: {name}"

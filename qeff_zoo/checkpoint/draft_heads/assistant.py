@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Assistants of Gemma 4 as they are shared: a configuration in; what they are, and the tensor of each parameter, out.
+
+An assistant is a small model of the same class, whose layers have queries alone: it reads the keys and values of the
+model that it drafts for, of its last full and its last sliding layer that have some of their own. Some also have a list
+of tokens by cluster (`use_ordered_embeddings`), of which transformers computes likely ones alone. Here logits are those
+of all tokens, as transformers has them without it: which clusters are likely would change with every rounding.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+from qeff_zoo.errors import SpeculatorError
+
+Shape: TypeAlias = tuple[int, ...]
+
+KIND: Literal["assistant"] = "assistant"
+KEY = "backbone_hidden_size"
+_NORMS = ("input", "post_attention", "pre_feedforward", "post_feedforward")
+#: What must be alike in both models.
+_ALIKE = ("model_type", "head_dim", "global_head_dim")
+_EMBED = "model.embed_tokens.weight"
+
+
+def read(
+    name: str, config: Mapping[str, Any], shapes: Mapping[str, Shape]
+) -> tuple[dict[str, Any], dict[str, tuple[str, Shape]]]:
+    """Read what an assistant computes; see `qeff_zoo.checkpoint.draft_heads.kinds.Kind`.
+
+    Raises:
+        SpeculatorError: Its configuration lacks something.
+    """
+    text = config.get("text_config") or {}
+    numbers = {key: text.get(key) for key in ("hidden_size", "intermediate_size", "vocab_size")}
+    numbers |= {key: text.get(key) for key in ("num_hidden_layers", "num_attention_heads")}
+    numbers[KEY] = config[KEY]
+    for key, value in numbers.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise SpeculatorError(
+                f"The assistant {name!r} has {key} {value!r} in its configuration; expected a number above 0. Correct "
+                "it."
+            )
+    # Its keys and values are another model's, which transformers' own configuration cannot say of all layers.
+    own = {"num_kv_shared_layers": 0, "tie_word_embeddings": False}
+    said = {
+        "kind": KIND,
+        "hidden_size": config[KEY],
+        "vocab_size": text["vocab_size"],
+        "config": {**text, **own},
+    }
+    return said, _parameters(numbers, shapes)
+
+
+def _parameters(
+    numbers: Mapping[str, Any], shapes: Mapping[str, Shape]
+) -> dict[str, tuple[str, Shape]]:
+    hidden, inner, vocab = (
+        numbers[key] for key in ("hidden_size", "intermediate_size", "vocab_size")
+    )
+    target = numbers[KEY]
+    same: dict[str, Shape] = {
+        "pre_projection.weight": (hidden, 2 * target),
+        "post_projection.weight": (target, hidden),
+    }
+    of_model: dict[str, Shape] = {"norm.weight": (hidden,)}
+    for number in range(numbers["num_hidden_layers"]):
+        layer = f"layers.{number}."
+        (size,) = shapes.get(f"model.{layer}self_attn.q_norm.weight") or (0,)
+        queries = numbers["num_attention_heads"] * size
+        of_model |= {f"{layer}{norm}_layernorm.weight": (hidden,) for norm in _NORMS}
+        of_model |= {
+            f"{layer}layer_scalar": (1,),
+            f"{layer}self_attn.q_norm.weight": (size,),
+            f"{layer}self_attn.q_proj.weight": (queries, hidden),
+            f"{layer}self_attn.o_proj.weight": (hidden, queries),
+            f"{layer}mlp.gate_proj.weight": (inner, hidden),
+            f"{layer}mlp.up_proj.weight": (inner, hidden),
+            f"{layer}mlp.down_proj.weight": (hidden, inner),
+        }
+    found = {one: (one, shape) for one, shape in same.items()}
+    found |= {f"inner.model.{one}": (f"model.{one}", shape) for one, shape in of_model.items()}
+    head = "lm_head.weight" if "lm_head.weight" in shapes else _EMBED
+    return {**found, "inner.lm_head.weight": (head, (vocab, hidden))}
+
+
+def unlike(said: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """Name what keeps an assistant from reading a model's keys and values.
+
+    Args:
+        said: What it is.
+        config: Of the language model that it is to draft for.
+    """
+    pairs = {key: (said["config"].get(key), config.get(key)) for key in _ALIKE}
+    return [
+        f"{key} {own!r}, not {theirs!r}"
+        for key, (own, theirs) in pairs.items()
+        if own != theirs and None not in (own, theirs)
+    ]

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantized checkpoints: which tensors of the float model they store in fewer bits, and what those bits are.
+
+The module of a method has a function `encodings(stored)`. What it returns is read row by row, so that no more than a
+piece of a matrix is ever decoded. Where some of a method cannot be read, a function `problem(config)` says so, and
+where it has small floats in place of integers, `floats(config)`. Nothing here imports torch or transformers.
+"""
+
+import importlib
+import warnings
+from collections.abc import Collection, Mapping
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.errors import UnsupportedModelError
+
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint.formats.encoded import Encodings, Stored
+    from qeff_zoo.checkpoint.opening import Checkpoint
+
+# In one text: core names no recipe, and one is called as a method is.
+_METHODS = "auto-round awq bitnet bitsandbytes compressed-tensors fp8 gguf gptq hqq mxfp4 torchao"
+_OTHERS = (
+    "aqlm eetq exl2 exl3 fouroversix fp_quant gemma higgs marlin "
+    "metal modelopt nvfp4 quark quip quanto sinq spqr vptq"
+)
+#: `quant_method` of a checkpoint's `quantization_config` -> module of this package.
+METHODS: Mapping[str, str] = MappingProxyType(
+    {
+        **{method: method.replace("-", "_") for method in _METHODS.split()},
+        **dict.fromkeys(("fbgemm_fp8", "mxfp8"), "fp8"),
+    }
+)
+#: What weights of floats are not stored in; tables of int64 are no weights.
+_SMALL = ("I8", "U8", "I32", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F4")
+#: Methods that are known and cannot be read, and what to do instead.
+REFUSED: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(_OTHERS.split(), "Use the unquantized checkpoint; `--weights int4` quantizes it")
+)
+
+
+def methods_of(exceptions: Collection[str]) -> list[str]:
+    """Return the values of `quant_method` that work, "none" for checkpoints of floats among them.
+
+    Args:
+        exceptions: Of an architecture.
+    """
+    return ["none", *(method for method in METHODS if method not in exceptions)]
+
+
+def problem_of(config: Mapping[str, Any], exceptions: Collection[str] = ()) -> str:
+    """Say why a quantized checkpoint cannot be read; nothing if it can.
+
+    Args:
+        config: `quantization_config`.
+        exceptions: Methods that do not work with its architecture.
+    """
+    method = str(config.get("quant_method"))
+    if method in exceptions:
+        return f"quantized with {method!r}, which does not work with its architecture. Use another checkpoint of it."
+    if method not in METHODS:
+        instead = REFUSED.get(method, "Use another checkpoint of the model")
+        return f"quantized with {method!r}; {', '.join(METHODS)} can be read. {instead}."
+    problem = getattr(_module(method), "problem", None)
+    if problem and (found := problem(config)):
+        return f"{found}. Use the unquantized checkpoint, or another of the model."
+    return ""
+
+
+def floats_of(config: Mapping[str, Any]) -> str:
+    """Say which small floats, of which no kernel computes products, a checkpoint stores matrices in; nothing for none.
+
+    Args:
+        config: `quantization_config`.
+    """
+    floats = getattr(_module(str(config["quant_method"])), "floats", None)
+    return str(floats(config)) if floats else ""
+
+
+def halves_experts(config: Mapping[str, Any]) -> bool:
+    """Whether an expert's `gate_proj` and `up_proj` are the halves of a matrix in which the model alternates them.
+
+    GPTQModel cuts every matrix in two, others take the rows of each; the names are the same.
+
+    Args:
+        config: `quantization_config`; empty if there is none.
+    """
+    meta = config.get("meta")
+    written_by = meta.get("quantizer") if isinstance(meta, Mapping) else None
+    return "gptqmodel" in str(written_by)
+
+
+def _module(method: str) -> ModuleType:
+    return importlib.import_module(f"{__name__}.{METHODS[method]}")
+
+
+def find(stored: "Stored") -> "Encodings":
+    """Find what a checkpoint stores in fewer bits.
+
+    Raises:
+        CheckpointError: What it stores is not what its method says.
+        UnsupportedModelError: The method, or a variant of it, cannot be read.
+    """
+    if problem := problem_of(stored.config):
+        raise UnsupportedModelError(f"{stored.name!r} is {problem}")
+    found: Encodings = _module(str(stored.config["quant_method"])).encodings(stored)
+    if not (found.encoded or found.values):
+        if strange := next((one for one in stored.tensors.values() if one.dtype in _SMALL), None):
+            raise stored.wrong(
+                f"no tensor is stored so; {strange.name!r} is {strange.dtype}", "some"
+            )
+        method = stored.config["quant_method"]
+        warnings.warn(
+            f"{stored.name!r} has a `quantization_config` of {method!r}, but all its weights are floats, which are "
+            "used as they are. Give --weights to quantize them.",
+            stacklevel=2,
+        )
+    return found
+
+
+def require_finite_scales(checkpoint: "Checkpoint") -> None:
+    """Refuse scales and minima that are not all numbers; those inside of blocks are seen where these are read.
+
+    Args:
+        checkpoint: With its weights at hand; only its scales are read.
+
+    Raises:
+        CheckpointError: One is infinite or not a number.
+    """
+    from qeff_zoo.checkpoint.formats.fields import FLOATS, finite, to_floats
+
+    for name, encoded in checkpoint.encoded.items():
+        for info in map(checkpoint.stored.__getitem__, encoded.sources):
+            if info.dtype in FLOATS:
+                finite(to_floats(checkpoint.read_stored(info.name), info.dtype), info)
+        checkpoint.release(name)

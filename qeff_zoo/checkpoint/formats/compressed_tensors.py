@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""compressed-tensors, as LLM Compressor writes them: packed or plain integers, 8-bit floats, MXFP4, NVFP4, MXFP8.
+
+    weight_packed (…, rows, columns * bits / 32) int32, weight_shape, and perhaps weight_zero_point, packed along the
+                  rows; or (…, rows, columns / 2) uint8, pairs of E2M1
+    weight        (…, rows, columns) int8, or 8-bit floats
+    weight_scale  (…, blocks down, blocks across); for NVFP4 divided by weight_global_scale
+    weight_g_idx  (columns,) the group of each column, where those were sorted by importance
+
+`qeff-zoo quantize` writes a stack of experts NAME, which is no module, as NAME_by_rows.weight_packed and so on where it
+is (experts, rows, columns), and as NAME_by_columns.weight_packed where it is (experts, columns, rows).
+
+Which scheme a module has follows from its tensors, not from the patterns of `config_groups`: it is the one there whose
+sizes its tensors have. Source: https://github.com/vllm-project/compressed-tensors, `compressors`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.checkpoint.formats.encoded import (
+    Array,
+    Encoded,
+    Encodings,
+    Integers,
+    Order,
+    Part,
+    Stored,
+    of_integers,
+)
+from qeff_zoo.checkpoint.formats.fields import (
+    FLOATS,
+    POWER,
+    SMALL_FLOATS,
+    finite,
+    halved,
+    scales_of_blocks,
+    signed,
+    small_floats,
+    to_floats,
+    twice_e2m1,
+    unpack,
+    unpack_some,
+)
+from qeff_zoo.checkpoint.formats.gptq import order_of_groups
+from qeff_zoo.checkpoint.safetensors_index import TensorInfo
+from qeff_zoo.weights.expressions import Expression, Read, transpose
+
+_FORMATS = (
+    "dense",
+    "float-quantized",
+    "int-quantized",
+    "mixed-precision",
+    "mxfp4-pack-quantized",
+    "mxfp8-quantized",
+    "naive-quantized",
+    "nvfp4-pack-quantized",
+    "pack-quantized",
+)
+_STACKS = ("_by_rows", "_by_columns")
+#: Tensors that say how activations and caches are quantized.
+_ACTIVATIONS = (
+    "input_scale",
+    "input_zero_point",
+    "input_global_scale",
+    "input_g_idx",
+    "output_scale",
+    "output_zero_point",
+    "k_scale",
+    "v_scale",
+    "q_scale",
+)
+
+
+def problem(config: Mapping[str, Any]) -> str:
+    """Say why a variant cannot be read; nothing if it can."""
+    named = [config.get("format"), *(group.get("format") for group in _groups(config))]
+    if unknown := {str(name) for name in named if name is not None} - set(_FORMATS):
+        return f"in the format {min(unknown)!r} of compressed-tensors; {', '.join(_FORMATS)} can be read"
+    sparsity = config.get("sparsity_config")
+    sparse = sparsity.get("format") if isinstance(sparsity, dict) else None
+    if sparse not in (None, "dense"):
+        return f"in the sparse format {sparse!r} of compressed-tensors; dense ones can be read"
+    transforms = config.get("transform_config")
+    if isinstance(transforms, dict) and transforms.get("config_groups"):
+        return "in compressed-tensors with rotations (`transform_config`)"
+    return ""
+
+
+def floats(config: Mapping[str, Any]) -> str:
+    """Say what some matrices are stored in, if not in integers; E2M1, twice as large, is one."""
+    told = [group.get("weights") for group in _groups(config)]
+    found = [one for one in told if isinstance(one, dict) and one.get("type") == "float"]
+    return "8-bit floats" if any(one.get("num_bits") == 8 for one in found) else ""
+
+
+def _groups(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    groups = config.get("config_groups")
+    return (
+        [one for one in groups.values() if isinstance(one, dict)]
+        if isinstance(groups, dict)
+        else []
+    )
+
+
+def encodings(stored: Stored) -> Encodings:
+    """Find the tensors of a compressed-tensors checkpoint."""
+    weights = [group.get("weights") for group in _groups(stored.config)]
+    return with_sizes(stored, [one for one in weights if isinstance(one, dict)])
+
+
+def with_sizes(stored: Stored, schemes: list[Mapping[str, Any]]) -> Encodings:
+    """Find the tensors of schemes.
+
+    Args:
+        stored: The checkpoint.
+        schemes: Each with what of `num_bits` (or `bits`), `group_size` and `block_structure` it has.
+    """
+    encoded: dict[str, Encoded] = {}
+    values: dict[str, Expression] = {}
+    for path in stored.modules("weight_packed", "weight_scale"):
+        packed = stored.tensors.get(f"{path}.weight_packed")
+        if packed is None:
+            made = _plain(stored, path, schemes)
+        elif packed.dtype == "I32":
+            made = _packed(stored, path, schemes)
+        else:
+            made = _pairs(stored, path)
+        name = f"{path}.weight"
+        encoded[name] = made
+        if len(made.shape) == 3 and path.endswith(_STACKS):
+            turned = path.endswith(_STACKS[1])
+            stack, _, _ = path.rpartition("_by_")
+            values[stack] = transpose(1, 2, name) if turned else name
+    beside = {name for name in stored.tensors if name.rpartition(".")[2] in _ACTIVATIONS}
+    return Encodings(encoded=encoded, values=values, beside=frozenset(beside))
+
+
+def _block(
+    stored: Stored, scale: TensorInfo, shape: tuple[int, ...], schemes: list[Mapping[str, Any]]
+) -> tuple[int, int]:
+    """Return rows and columns of a block: those of the one scheme that has as many blocks as there are scales."""
+    *lead, rows, columns = shape
+    fitting = set()
+    for scheme in schemes:
+        block = scheme.get("block_structure")
+        if isinstance(block, list) and len(block) == 2:
+            tall, wide = (stored.group(block[0], rows), stored.group(block[1], columns))
+        elif scheme.get("strategy") == "tensor":
+            tall, wide = rows, columns
+        else:
+            tall, wide = 1, stored.group(scheme.get("group_size"), columns)
+        grid = (*lead, -(-rows // tall), -(-columns // wide))
+        left_out = set(grid[len(scale.shape) :])
+        if grid[: len(scale.shape)] == scale.shape and left_out <= {1}:
+            fitting.add((tall, wide))
+    if len(fitting) != 1:
+        raise stored.wrong(
+            f"scales {scale.name!r} are {list(scale.shape)} for {list(shape)}",
+            "as many as one of its `config_groups` has",
+        )
+    return fitting.pop()
+
+
+def _scale(stored: Stored, path: str) -> TensorInfo:
+    scale = stored.tensor(f"{path}.weight_scale", (*FLOATS, POWER, "U8"))
+    return replace(scale, dtype=POWER) if scale.dtype == "U8" else scale
+
+
+def _plain(stored: Stored, path: str, schemes: list[Mapping[str, Any]]) -> Encoded:
+    """Find a tensor of int8 or 8-bit floats."""
+    weight = stored.matrix(f"{path}.weight", ("I8", *SMALL_FLOATS), 2, 3)
+    scale = _scale(stored, path)
+    tall, wide = _block(stored, scale, weight.shape, schemes)
+    scales = scales_of_blocks(stored, scale, weight.shape, tall, wide)
+    if weight.dtype != "I8":
+        rows, columns = weight.shape[-2:]
+        about = f"fp8 in blocks of {tall} by {wide}"
+        if wide == columns:
+            about = "fp8 by rows" if tall == 1 else "fp8" if tall == rows else about
+        return small_floats(weight, scales, scale, wide, about)
+    names = [weight.name, scale.name]
+    zeros = None
+    if f"{path}.weight_zero_point" in stored.tensors:
+        info = stored.tensor(f"{path}.weight_zero_point", ("I8",))
+        names.append(info.name)
+        zeros = _signed_zeros(stored, info, weight.shape, tall, wide)
+    found = Integers(
+        bits=8, group=wide, integers=signed(stored, weight, 8), scales=scales, zeros=zeros
+    )
+    return _ordered(stored, path, weight.shape, names, found)
+
+
+def _packed(stored: Stored, path: str, schemes: list[Mapping[str, Any]]) -> Encoded:
+    """Find a tensor of packed integers."""
+    packed = stored.matrix(f"{path}.weight_packed", ("I32",), 2, 3)
+    length = stored.tensor(f"{path}.weight_shape", ("I64", "I32"), (len(packed.shape),))
+    shape = tuple(stored.read(length.name, None, None).tolist())
+    *lead, words = packed.shape
+    fitting = []
+    for scheme in schemes:
+        bits = scheme.get("num_bits", scheme.get("bits"))
+        if type(bits) is int and 2 <= bits <= 8 and words == -(-shape[-1] * bits // 32):
+            fitting.append((bits, scheme))
+    if shape[:-1] != tuple(lead) or len({bits for bits, _ in fitting}) != 1 or shape[-1] < 1:
+        raise stored.wrong(
+            f"{packed.name!r} is {list(packed.shape)} for {list(shape)}",
+            "the words of one of its `num_bits`",
+        )
+    bits, columns = fitting[0][0], shape[-1]
+    scale = _scale(stored, path)
+    tall, wide = _block(stored, scale, shape, [scheme for _, scheme in fitting])
+    names = [packed.name, scale.name, length.name]
+    zeros = None
+    if f"{path}.weight_zero_point" in stored.tensors:
+        info = stored.tensor(f"{path}.weight_zero_point", ("I32", "I8"))
+        names.append(info.name)
+        make = _signed_zeros if info.dtype == "I8" else _packed_zeros
+        zeros = make(stored, info, shape, tall, wide, bits)
+
+    def integers(read: Read, start: int, stop: int) -> Array:
+        return unpack(read(packed.name, start, stop), bits)[..., :columns]
+
+    scales = scales_of_blocks(stored, scale, shape, tall, wide)
+    found = Integers(bits=bits, group=wide, integers=integers, scales=scales, zeros=zeros)
+    return _ordered(stored, path, shape, names, found)
+
+
+def _ordered(
+    stored: Stored, path: str, shape: tuple[int, ...], names: list[str], found: Integers
+) -> Encoded:
+    """Return a tensor of integers, its columns in the order of their groups."""
+    if (name := f"{path}.weight_g_idx") in stored.tensors:
+        names = [*names, name]
+        unused = (stored.read(name, None, None) == -1).all()
+        order = None if unused else order_of_groups(stored, name, shape[-1], found.group)
+        if order:
+            found = replace(found, integers=_sorted(found.integers, order), order=order)
+    return of_integers(shape, tuple(names), found)
+
+
+def _sorted(integers: Part, order: Order) -> Part:
+    def part(read: Read, start: int, stop: int) -> Array:
+        return np.take(integers(read, start, stop), order(read), -1)
+
+    return part
+
+
+def _signed_zeros(
+    stored: Stored, info: TensorInfo, shape: tuple[int, ...], tall: int, wide: int, bits: int = 8
+) -> Part:
+    """Return what reads zero points that are stored as scales are."""
+    zeros = scales_of_blocks(stored, replace(info, dtype="I8"), shape, tall, wide)
+
+    def part(read: Read, start: int, stop: int) -> Array:
+        moved: Array = (zeros(read, start, stop) + (1 << (bits - 1))).astype(np.uint8)
+        return moved
+
+    return part
+
+
+def _packed_zeros(
+    stored: Stored, info: TensorInfo, shape: tuple[int, ...], tall: int, wide: int, bits: int
+) -> Part:
+    """Return what reads zero points that are packed along the rows."""
+    *lead, rows, columns = shape
+    groups = -(-columns // wide)
+    wanted = (*lead, -(-rows * bits // 32), groups)
+    if info.shape != wanted or tall != 1:
+        raise stored.wrong(f"zero points {info.name!r} are {list(info.shape)}", f"{list(wanted)}")
+
+    def part(read: Read, start: int, stop: int) -> Array:
+        words = read(info.name, start, stop) if lead else read(info.name, None, None)
+        first, last = (0, rows) if lead else (start, stop)
+        zeros = unpack_some(words.swapaxes(-1, -2), bits, first, last)
+        return np.ascontiguousarray(zeros.swapaxes(-1, -2))
+
+    return part
+
+
+def _pairs(stored: Stored, path: str) -> Encoded:
+    """Find a tensor of E2M1: MXFP4, or NVFP4 where it has a scale for all."""
+    packed = stored.matrix(f"{path}.weight_packed", ("U8",), 2, 3)
+    shape = (*packed.shape[:-1], packed.shape[-1] * 2)
+    names = [packed.name, f"{path}.weight_scale"]
+    if f"{path}.weight_global_scale" in stored.tensors:
+        about, group = "nvfp4", 16
+        scale = stored.tensor(names[1], SMALL_FLOATS[:1])
+        whole = stored.tensor(f"{path}.weight_global_scale", ("F32",))
+        names.append(whole.name)
+        scales = _divided(stored, scales_of_blocks(stored, scale, shape, 1, group), whole)
+    else:
+        about, group = "mxfp4", 32
+        scale = replace(stored.tensor(names[1], ("U8", POWER)), dtype=POWER)
+        scales = scales_of_blocks(stored, scale, shape, 1, group)
+    integers = Integers(bits=8, group=group, integers=twice_e2m1(packed), scales=halved(scales))
+    return replace(of_integers(shape, tuple(names), integers), about=about)
+
+
+def _divided(stored: Stored, scales: Part, whole: TensorInfo) -> Part:
+    """Return what reads scales divided by the one for all."""
+    if int(np.prod(whole.shape)) != 1:
+        raise stored.wrong(f"{whole.name!r} is {list(whole.shape)}", "one number")
+
+    def part(read: Read, start: int, stop: int) -> Array:
+        by = to_floats(read(whole.name, None, None), whole.dtype).reshape(-1)[0]
+        with np.errstate(all="ignore"):
+            return finite(scales(read, start, stop) / by, whole)
+
+    return part

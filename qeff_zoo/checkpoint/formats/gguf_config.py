@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A GGUF file's metadata -> the config.json of its model, with llama.cpp's defaults for what they leave out.
+
+gguf_configs.json says of each model which metadata are which values of the configuration.
+Source: https://github.com/ggml-org/llama.cpp, src/models/*.cpp, src/llama-model.cpp
+"""
+
+import json
+from array import array
+from collections.abc import Callable, Mapping, MutableMapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo.checkpoint.files import some
+from qeff_zoo.checkpoint.formats.gguf_rope import rope_of
+from qeff_zoo.checkpoint.gguf_index import GgufHeader
+from qeff_zoo.checkpoint.safetensors_index import TensorInfo
+from qeff_zoo.errors import CheckpointError, UnsupportedModelError
+
+from . import gguf_names
+
+_Said = MutableMapping[str, Any]
+#: Metadata that may be one value for each layer.
+_BY_LAYER = ("attention.sliding_window_pattern",)
+#: Metadata that others are divided by, or counted with.
+_SIZES = ("attention.head_count", "block_count", "embedding_length", "expert_used_count")
+#: Values of `pooling_type`; 4, of rerankers, is no embedder's.
+_POOLINGS = (None, "mean", "cls", "lasttoken")
+
+
+@cache
+def _known() -> Mapping[str, Any]:
+    """Return gguf_configs.json."""
+    path = Path(__file__).with_name("gguf_configs.json")
+    known: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return known
+
+
+def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
+    """Make the config.json of a file's model.
+
+    Args:
+        name: Of the file, for messages.
+        header: Of the file.
+
+    Raises:
+        CheckpointError: The metadata contradict themselves.
+        UnsupportedModelError: A value of the configuration is neither in the metadata nor one of llama.cpp's defaults,
+            or metadata are unknown.
+    """
+    architecture = gguf_names.architecture_of(name, header.metadata)
+    said = _said(architecture, header.metadata)
+    kind, entry = _entry(name, architecture, said, header.tensors)
+    keys: dict[str, str] = {}
+    for group in entry["keys"]:
+        keys |= _known()["keys"][group]
+    keys |= entry.get("also", {})
+    if missing := [key for key in keys if key not in said and key not in _known()["optional"]]:
+        raise _refused(name, architecture, f"its metadata lack {_named(architecture, missing)}")
+    _require_numbers(name, architecture, said, entry)
+    config: dict[str, Any] = {
+        "model_type": kind,
+        "architectures": _made(entry["architectures"], header.tensors),
+        **{key: _made(value, header.tensors) for key, value in entry.get("set", {}).items()},
+    }
+    if entry.get("tied", True):
+        config["tie_word_embeddings"] = "output.weight" not in header.tensors
+    if "token_embd.weight" in header.tensors:
+        config["vocab_size"] = header.tensors["token_embd.weight"].shape[0]
+    for rule in entry.get("rules", ()):
+        _RULES[rule](said, config, entry)
+    size = _head_size(name, architecture, said, keys)
+    _add_layers(said, config, entry)
+    if entry.get("rope", True):
+        config["rope_parameters"] = _rope(name, said, entry, header.tensors, size)
+    if size and entry.get("head_dim", True):
+        config[entry.get("head_dim", "head_dim")] = size
+    ignored = set(entry.get("ignored", ()))
+    for key, ours in keys.items():
+        if key in said and key not in ignored:
+            config[ours] = said.pop(key)
+    ignored |= set(_known()["ignored"])
+    if odd := [key for key in said if key not in ignored]:
+        raise _refused(
+            name, architecture, f"its metadata {_named(architecture, odd)} mean nothing here"
+        )
+    return config
+
+
+def pooling_of(metadata: Mapping[str, Any]) -> str | None:
+    """Return how a file's embedder reduces token states, in sentence-transformers' words; None of no embedder.
+
+    Args:
+        metadata: Of the file.
+    """
+    kind = metadata.get(f"{metadata.get('general.architecture')}.pooling_type", 0)
+    return _POOLINGS[kind] if kind in range(1, len(_POOLINGS)) else None
+
+
+def _said(architecture: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata of the architecture without its name, numbers of float32 as they were before."""
+    start = f"{architecture}."
+    return {
+        key.removeprefix(start): float(f"{value:.7g}") if isinstance(value, float) else value
+        for key, value in metadata.items()
+        if key.startswith(start)
+    }
+
+
+def _entry(
+    name: str, architecture: str, said: Mapping[str, Any], tensors: Mapping[str, TensorInfo]
+) -> tuple[str, Mapping[str, Any]]:
+    """Find which model of an architecture a file has."""
+    layouts, models = gguf_names.layouts(), _known()["models"]
+    for kind, entry in models.items():
+        known = (layouts[kind].architecture, layouts[kind].also)
+        if architecture in known and _fits(entry.get("when", {}), said, tensors):
+            return kind, entry
+    architectures = {
+        one for kind in models for one in (layouts[kind].architecture, layouts[kind].also) if one
+    }
+    raise UnsupportedModelError(
+        f"{name!r} is GGUF of architecture {architecture!r}, which is unknown. Expected one of "
+        f"{some(sorted(architectures), len(architectures))}. Use the safetensors checkpoint."
+    )
+
+
+def _fits(
+    when: Mapping[str, Any], said: Mapping[str, Any], tensors: Mapping[str, TensorInfo]
+) -> bool:
+    """Tell whether a file has the tensor, or the value, by which one model of an architecture is told from others."""
+    if "tensor" in when:
+        return when["tensor"] in tensors
+    value = said.get(when.get("key", ""))
+    return not when or (value == when["is"] if "is" in when else bool(value))
+
+
+def _require_numbers(
+    name: str, architecture: str, said: Mapping[str, Any], entry: Mapping[str, Any]
+) -> None:
+    """Refuse metadata of other types than numbers, sizes of 0, and values by layer where a model has one."""
+    for key, value in said.items():
+        if key in _BY_LAYER or key in entry.get("by layer", ()) or key == "rope.scaling.type":
+            continue
+        size = key in _SIZES and key not in entry.get("ignored", ())
+        if not isinstance(value, int | float) or (size and value <= 0):
+            shown = "values by layer" if isinstance(value, array) else repr(value)
+            raise CheckpointError(
+                f"{name!r} says {architecture}.{key}: {shown}. Expected one {'size' if size else 'number'}. Get the "
+                "file again from its source, or name the checkpoint that it was made from with --config-from."
+            )
+
+
+def _named(architecture: str, keys: list[str]) -> str:
+    return some([f"{architecture}.{key}" for key in keys], 10)
+
+
+def _refused(name: str, architecture: str, why: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{name!r} is GGUF of architecture {architecture!r}, and its metadata do not make a configuration: {why}. "
+        "Expected a value for each setting of the model. Name the checkpoint that it was made from with --config-from."
+    )
+
+
+def _made(value: Any, tensors: Mapping[str, TensorInfo]) -> Any:
+    """Return a value of an entry: itself, or what follows of the file's having a tensor, or how many rows one has."""
+    if not isinstance(value, dict):
+        return value
+    if "rows" in value:
+        return tensors[value["rows"]].shape[0] if value["rows"] in tensors else 0
+    if "has" in value:
+        found = value["has"] in tensors
+        return value["then"] if found and "then" in value else value.get("else", found)
+    return value["lacks"] not in tensors
+
+
+def _head_size(name: str, architecture: str, said: _Said, keys: Mapping[str, str]) -> int:
+    """Return the size of a head, 0 without heads; add the number of heads of keys."""
+    if "attention.head_count" not in keys:
+        return 0
+    heads = said["attention.head_count"]
+    key_heads = said.pop("attention.head_count_kv", heads)
+    if "attention.head_count_kv" in keys:
+        said["attention.head_count_kv"] = key_heads
+    size: int = said.pop("attention.key_length", said["embedding_length"] // heads)
+    value = said.pop("attention.value_length", size)
+    if size != value:
+        raise _contradiction(
+            name, f"{architecture}.attention.key_length {size!r}", f"value_length {value!r}"
+        )
+    return size
+
+
+def _contradiction(name: str, one: str, other: str) -> CheckpointError:
+    return CheckpointError(
+        f"{name!r} says {one} and {other}. Expected one number. Name the checkpoint that it was made from with "
+        "--config-from."
+    )
+
+
+def _add_layers(said: _Said, config: dict[str, Any], entry: Mapping[str, Any]) -> None:
+    """Add the sliding window, and which layers have it."""
+    window = entry.get("window")
+    if window is None:
+        return
+    layers = said["block_count"]
+    pattern = said.pop("attention.sliding_window_pattern", window["every"])
+    size = said.pop("attention.sliding_window", window.get("default", 0))
+    if window.get("layers", layers) != layers:
+        size = 0  # llama.cpp has it for one size of model alone
+    slides = (
+        [bool(one) for one in pattern]
+        if isinstance(pattern, array)
+        else [layer % pattern < pattern - 1 for layer in range(layers)]
+    )
+    config["layer_types"] = [
+        "sliding_attention" if size and one else "full_attention" for one in slides[:layers]
+    ]
+    if size or "off" in window:
+        config["sliding_window"] = size or window["off"]
+
+
+def _rope(
+    name: str,
+    said: _Said,
+    entry: Mapping[str, Any],
+    tensors: Mapping[str, TensorInfo],
+    size: int,
+) -> dict[str, Any]:
+    """Make the parameters of RoPE, once or for each type of layer."""
+    rotated = said.pop("rope.dimension_count", size)
+    partial = entry.get("partial", False)
+    if rotated != size and not partial:
+        raise _contradiction(name, f"rope.dimension_count {rotated!r}", f"heads of {size!r} values")
+    rope = rope_of(name, said, tensors, rotated)
+    if partial:
+        rope["partial_rotary_factor"] = rotated / size
+    if rope["rope_type"] != "default":
+        rope |= entry.get("rope values", {})
+    if "local rope" not in entry:
+        return rope
+    theta = said.pop("rope.freq_base_swa", entry["local rope"] or rope["rope_theta"])
+    sliding = {"rope_type": "default", "rope_theta": theta}
+    return {"sliding_attention": sliding, "full_attention": rope}
+
+
+def _multi_query(said: _Said, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    config["multi_query"] = said.get("attention.head_count_kv") == 1
+
+
+def _query_scale(said: _Said, config: dict[str, Any], entry: Mapping[str, Any]) -> None:
+    """Scale queries by the size of a head; in the largest Gemma, by the width of the model."""
+    wide: int = said["embedding_length"] // said["attention.head_count"]
+    largest = said["block_count"] == entry["layers of 27b"]
+    config["query_pre_attn_scalar"] = wide if largest else said.get("attention.key_length", wide)
+
+
+def _layers_of_heads(said: _Said, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Layers without heads of keys are convolutions."""
+    heads = said["attention.head_count_kv"]
+    counts = list(heads) if isinstance(heads, array) else [heads] * said["block_count"]
+    config["layer_types"] = ["full_attention" if count else "conv" for count in counts]
+    said["attention.head_count_kv"] = max(counts)
+
+
+def _latent_attention(said: _Said, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Set the sizes of heads of latent attention, which older files have under the names of others."""
+    rotated = said["rope.dimension_count"]
+    sizes = [
+        said.pop(f"attention.{one}_mla", said[f"attention.{one}"])
+        for one in ("key_length", "value_length")
+    ]
+    said.update({"attention.key_length": rotated, "attention.value_length": rotated})
+    said["attention.head_count_kv"] = said["attention.head_count"]
+    config["qk_rope_head_dim"] = rotated
+    config["qk_nope_head_dim"], config["v_head_dim"] = sizes[0] - rotated, sizes[1]
+
+
+def _expansion(said: _Said, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    config["expand"] = said["ssm.inner_size"] // said["embedding_length"]
+
+
+def _window_of_all_layers(said: _Said, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    config["sliding_window"] = said.pop("attention.sliding_window", 0) or None
+
+
+def _original_context(said: _Said, config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    config["original_max_position_embeddings"] = said.get(
+        "rope.scaling.original_context_length", said["context_length"]
+    )
+
+
+def _expert_sizes(said: _Said, _: dict[str, Any], entry: Mapping[str, Any]) -> None:
+    """Add sizes of experts, which llama.cpp makes of others where files leave them out."""
+    dense = said["feed_forward_length"]
+    said.setdefault("expert_feed_forward_length", dense // said["expert_used_count"])
+    if "expert_shared_feed_forward_length" in entry["also"]:
+        said.setdefault("expert_shared_feed_forward_length", dense)
+
+
+#: What a configuration has and no single value of the metadata says.
+_RULES: Mapping[str, Callable[[_Said, dict[str, Any], Mapping[str, Any]], None]] = {
+    "multi query": _multi_query,
+    "query scale": _query_scale,
+    "layers of heads": _layers_of_heads,
+    "expansion": _expansion,
+    "latent attention": _latent_attention,
+    "window of all layers": _window_of_all_layers,
+    "original context": _original_context,
+    "expert sizes": _expert_sizes,
+}

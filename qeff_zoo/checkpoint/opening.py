@@ -1,0 +1,502 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any checkpoint: a model id or a path in; configuration, companions, tensors, identity out.
+
+Opening reads small files only. Weights are safetensors or GGUF, fetched by `Checkpoint.fetch` and read without a copy.
+Pickle is refused: reading one can run code. Needs neither torch nor transformers.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo import tasks
+from qeff_zoo.checkpoint.files import (
+    Files,
+    LocalFiles,
+    Progress,
+    as_path,
+    digest_of_files,
+    is_companion,
+    is_wanted,
+    license_of,
+    read_config,
+    read_json,
+    require_no_revision,
+    some,
+)
+from qeff_zoo.checkpoint.gguf_index import GgufHeader, read_shards, shards_of
+from qeff_zoo.checkpoint.hub_snapshot import HubSnapshot, open_snapshot
+from qeff_zoo.checkpoint.safetensors_index import TensorInfo, TensorReader, index_tensors
+from qeff_zoo.checkpoint.sentence_transformers import dense_files
+from qeff_zoo.checkpoint.weight_files import (
+    no_config,
+    no_files,
+    no_path,
+    no_weights,
+    only_config,
+    only_gguf,
+    read_weight_map,
+    undescribed,
+    weights_entry,
+)
+from qeff_zoo.disk.digests import sha256_file
+from qeff_zoo.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from qeff_zoo.checkpoint.adapters.merging import Merged
+    from qeff_zoo.checkpoint.draft_heads import Speculator
+    from qeff_zoo.checkpoint.formats.encoded import Encoded, Encodings
+    from qeff_zoo.weights.expressions import Expression
+
+__all__ = ["Checkpoint", "Place", "Progress", "TensorInfo", "open_checkpoint"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Checkpoint:
+    """A model's files, opened: small ones are read, large ones when asked for.
+
+    Args:
+        name: `org/name`, or the folder's name; for display.
+        model_id: `org/name` of a Hub model; None for a local one.
+        revision: Commit of a Hub model, 40 hex digits; None for a local one.
+        folder: Folder of the files.
+        config: config.json as it stands.
+        generation_config: generation_config.json as it stands; empty without one.
+        companions: Configuration, tokenizer and documents: local path by relative path.
+        files: Where the files come from.
+        gguf: Name of the GGUF file of the weights, or of the first of several; nothing for safetensors.
+        merged: Adapters that are to be merged into the weights: their tensors are there beside the checkpoint's.
+        speculator: Heads that draft for it, whose tensors are there too; None without.
+    """
+
+    name: str
+    model_id: str | None = None
+    revision: str | None = None
+    folder: Path
+    config: Mapping[str, Any]
+    generation_config: Mapping[str, Any] = field(default_factory=dict)
+    companions: Mapping[str, Path]
+    files: Files = field(repr=False)
+    gguf: str = ""
+    merged: "tuple[Merged, ...]" = ()
+    speculator: "Speculator | None" = None
+
+    @property
+    def model_type(self) -> str:
+        """`model_type` of the configuration."""
+        return str(self.config["model_type"])
+
+    @property
+    def model_config(self) -> Mapping[str, Any]:
+        """What the configuration says of the model that is built; all of it but where there are several."""
+        return tasks.model_config(self.config)
+
+    @property
+    def text_config(self) -> Mapping[str, Any]:
+        """What the configuration says of the language model; all of it where there is no other model."""
+        config = self.model_config
+        inner = config.get("text_config") or config.get("decoder")
+        return inner if isinstance(inner, Mapping) else self.config
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """`architectures` of the configuration."""
+        return tuple(self.config.get("architectures") or ())
+
+    @property
+    def needs_remote_code(self) -> bool:
+        """Whether the configuration points to modelling code of its own (`auto_map`)."""
+        return bool(self.config.get("auto_map"))
+
+    @cached_property
+    def license(self) -> str | None:
+        """`license` in the front matter of README.md."""
+        readme = self.companions.get("README.md")
+        return license_of(readme) if readme else None
+
+    @cached_property
+    def weight_files(self) -> tuple[str, ...]:
+        """Relative paths of the files of weights, sorted."""
+        if self.gguf:
+            return shards_of(self.gguf)
+        shards = set(self._weight_map.values()) or {weights_entry(self.config, self.files)}
+        return tuple(sorted({*shards, *dense_files(self.companions).values()}))
+
+    @cached_property
+    def _weight_map(self) -> Mapping[str, str]:
+        entry = weights_entry(self.config, self.files)
+        if not entry.endswith(".json"):
+            return {}
+        self.files.fetch([entry])
+        return read_weight_map(self.folder / entry)
+
+    def weights_digest(self, file_digest: Callable[[Path], str] | None = None) -> str:
+        """Identify the weights by name and content of their files, wherever those are.
+
+        Downloads no large file. The digest is that of what `sha256sum` prints, sorted by name.
+
+        Args:
+            file_digest: SHA-256 of a file, with or without a "sha256:" before it; where the caller
+                has a cache.
+
+        Returns:
+            "sha256:" and 64 hex digits.
+        """
+        known = {name: self.files.sha256(name) for name in self.weight_files}
+        unknown = [name for name, digest in known.items() if digest is None]
+        self.files.fetch(unknown)  # small: the Hub tells the digest of every file over 10 MB
+        try:
+            read = {name: (file_digest or sha256_file)(self.folder / name) for name in unknown}
+        except OSError as error:
+            raise CheckpointError(
+                f"Cannot read {error.filename!r}: {error.strerror}. Expected a readable file of "
+                "weights. Check that it is there and that you may read it."
+            ) from error
+        return digest_of_files(
+            {name: (digest or read[name]).removeprefix("sha256:") for name, digest in known.items()}
+        )
+
+    def companions_digest(self) -> str:
+        """Identify the configuration and tokenizer by name and content; documents do not count.
+
+        Returns:
+            "sha256:" and 64 hex digits.
+        """
+        counted = [name for name in self.companions if is_companion(name)]
+        return digest_of_files({name: sha256_file(self.companions[name]) for name in counted})
+
+    def fetch(self, progress: Progress | None = None) -> None:
+        """Fetch the weights into `folder`; does nothing where they are there.
+
+        Args:
+            progress: Called with the bytes done and the bytes in all.
+        """
+        self.files.fetch(self.weight_files, progress)
+
+    @property
+    def tensor_names(self) -> Iterable[str]:
+        """Names of the tensors: of an index, or of files, which are fetched for it."""
+        if self._weight_map and not self.gguf:
+            return self._weight_map
+        self.fetch()
+        return self.logical
+
+    @property
+    def names_at_hand(self) -> Iterable[str]:
+        """Names of the stored tensors if they are known without a download of weights; else none."""
+        if self.files.names and not self.gguf and self._weight_map:
+            return self._weight_map
+        with suppress(CheckpointError):  # a damaged file is refused when it is read
+            return self.stored if self.is_at_hand else ()
+        return ()
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether the weights need no download."""
+        return bool(self.files.names) and all(
+            (self.folder / one).is_file() for one in self.weight_files
+        )
+
+    @property
+    def located(self) -> dict[str, Any]:
+        """Where it is for who reads it by code of their own: the folder of config.json, GGUF files, adapters."""
+        files = self.weight_files if self.gguf else ()
+        return {
+            "checkpoint": str(self.companions["config.json"].parent.absolute()),
+            "gguf": [str((self.folder / name).absolute()) for name in files],
+            "adapters": [one.located for one in self.merged],
+            "speculator": self.speculator and self.speculator.located,
+        }
+
+    @cached_property
+    def gguf_header(self) -> GgufHeader:
+        """What the GGUF files say of themselves, checked; they must have been fetched."""
+        return read_shards([self.folder / name for name in self.weight_files])
+
+    @cached_property
+    def stored(self) -> Mapping[str, TensorInfo]:
+        """Every tensor of the files by name, from checked headers; the weights must have been fetched."""
+        if self.gguf:
+            return self.gguf_header.tensors
+        behind = dense_files(self.companions)
+        tensors = index_tensors(
+            self.folder / name for name in self.weight_files if name not in behind.values()
+        )
+        for folder, name in behind.items():  # each has a `linear.weight`
+            dense = index_tensors([self.folder / name])
+            tensors |= {f"{folder}/{tensor}": info for tensor, info in dense.items()}
+        absent = [
+            f"{name!r} in {shard!r}"
+            for name, shard in self._weight_map.items()
+            if name not in tensors or tensors[name].path != self.folder / shard
+        ]
+        if absent:
+            raise CheckpointError(
+                f"The weights in {self.files} lack {len(absent)} tensors that their index names: {some(absent)}. "
+                "Expected each in its shard. Get the shards and the index again, from one revision."
+            )
+        return tensors
+
+    @cached_property
+    def quantization(self) -> Mapping[str, Any]:
+        """`quantization_config` of the configuration; empty for a checkpoint of floats."""
+        return self.config.get("quantization_config") or {}
+
+    @property
+    def method(self) -> str:
+        """How it is quantized: `quant_method` of the configuration, "none" for a checkpoint of floats."""
+        return str(self.quantization.get("quant_method")) if self.quantization else "none"
+
+    @cached_property
+    def _encodings(self) -> "Encodings":
+        from qeff_zoo.checkpoint.formats.encoded import Encodings, Stored
+
+        from . import formats
+
+        if not self.quantization:
+            if error := undescribed(self.name, self.files, self.stored):
+                raise error
+            return Encodings(encoded={})
+        said = {"model": self.config, "metadata": self.gguf_header.metadata} if self.gguf else {}
+        return formats.find(
+            Stored(
+                name=self.name,
+                config={**self.quantization, **said},
+                tensors=self.stored,
+                read=self._reader.read,
+            )
+        )
+
+    @property
+    def encoded(self) -> "Mapping[str, Encoded]":
+        """Tensors that are stored in fewer bits, by name."""
+        return self._encodings.encoded
+
+    @property
+    def values(self) -> "Mapping[str, Expression]":
+        """Of names of the float model that no tensor has, what they are made of."""
+        return self._encodings.values
+
+    @cached_property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """Every tensor that `read` reads: in place of what stores others in fewer bits, those others."""
+        return self._own | self._beside if self._beside else self._own
+
+    @cached_property
+    def _beside(self) -> dict[str, TensorInfo]:
+        others: list[Merged | Speculator] = [
+            *self.merged,
+            *([self.speculator] if self.speculator else []),
+        ]
+        return {name: info for one in others for name, info in one.tensors.items()}
+
+    @cached_property
+    def _own(self) -> dict[str, TensorInfo]:
+        if not self.encoded:
+            return dict(self.stored)
+        parts = {name for one in self.encoded.values() for name in one.sources}
+        parts |= self._encodings.beside
+        plain = {name: info for name, info in self.stored.items() if name not in parts}
+        return plain | {name: self._decoded(name, one) for name, one in self.encoded.items()}
+
+    def _decoded(self, name: str, encoded: "Encoded") -> TensorInfo:
+        sources = [self.stored[source] for source in encoded.sources]
+        nbytes = sum(source.nbytes for source in sources)
+        return TensorInfo(name, "F32", encoded.shape, sources[0].path, 0, nbytes)
+
+    @cached_property
+    def logical(self) -> Mapping[str, TensorInfo]:
+        """The tensors by the names, and in the shapes, that the float checkpoint has them."""
+        if not self.values:
+            return self._own
+        from qeff_zoo.weights.expressions import shape_of, sources_of
+
+        made = {name: sources_of(value) for name, value in self.values.items()}
+        parts = {source for sources in made.values() for source in sources}
+        plain = {name: info for name, info in self._own.items() if name not in parts}
+        return plain | {
+            name: replace(self._own[made[name][0]], name=name, shape=shape_of(value, self._own))
+            for name, value in self.values.items()
+        }
+
+    @cached_property
+    def _reader(self) -> TensorReader:
+        return TensorReader({**self.stored, **self._beside})
+
+    def read(
+        self, name: str, start: int | None = None, stop: int | None = None
+    ) -> "np.ndarray[Any, Any]":
+        """Show a tensor, or rows `start:stop` of its first axis, without a copy.
+
+        Args:
+            name: Tensor name.
+            start: First row; None for the first.
+            stop: Row after the last; None for all that follow.
+
+        Returns:
+            A view: BF16 as uint16, 8-bit floats as uint8, other types as themselves. Of a tensor stored in fewer bits,
+            its values in float32.
+        """
+        if name not in self.encoded:
+            return self._reader.read(name, start, stop)
+        encoded = self.encoded[name]
+        stop = encoded.shape[0] if stop is None else stop
+        return encoded.values(self._reader.read, start or 0, stop)
+
+    def read_stored(
+        self, name: str, start: int | None = None, stop: int | None = None
+    ) -> "np.ndarray[Any, Any]":
+        """Show a tensor of the files, or rows of it, as `read` does, never decoded."""
+        return self._reader.read(name, start, stop)
+
+    def release(self, name: str) -> None:
+        """Give back the memory that reading a tensor took; views of it stay valid.
+
+        Args:
+            name: Tensor name.
+        """
+        for source in self.encoded[name].sources if name in self.encoded else (name,):
+            self._reader.release(source)
+
+    def close(self) -> None:
+        """Unmap the weights; a later `read` maps them again."""
+        if "_reader" in self.__dict__:
+            self._reader.close()
+
+
+def open_checkpoint(
+    model: str,
+    *,
+    revision: str | None = None,
+    need_weights: bool = True,
+    config_from: str | None = None,
+    gguf_file: str | None = None,
+) -> Checkpoint:
+    """Open a checkpoint; downloads its small files if it is on the Hub, and no weights.
+
+    Args:
+        model: A folder, a GGUF file, a config.json, or a Hub `org/name`. A path that exists wins.
+        revision: Branch, tag or commit of a Hub model; None for its default branch.
+        need_weights: Refuse a checkpoint without usable weights.
+        config_from: Of GGUF, the checkpoint that it was made from: a folder, a config.json, or a Hub `org/name`. Its
+            configuration and tokenizer are used. None for a config.json beside the file, else for what the file says.
+        gguf_file: Name of a GGUF file in the folder or repository, or its quantization ("Q8_0"); None for safetensors,
+            or for the one GGUF file where there is nothing else.
+
+    Raises:
+        CheckpointError: No such model, or it cannot be used as it is.
+
+    Example:
+        >>> checkpoint = open_checkpoint("org/name")
+        >>> checkpoint.fetch()
+        >>> checkpoint.read("model.embed_tokens.weight", 0, 4).shape
+        (4, 2048)
+    """
+    path = as_path(model)
+    if gguf_file is not None or (path and path.suffix == ".gguf" and not path.is_dir()):
+        return _gguf(model, path, gguf_file, config_from, revision)
+    snapshot = None if path else open_snapshot(model, revision, is_wanted)
+    files = snapshot or LocalFiles.of_folder(path)
+    if files and (one := only_gguf(files)):
+        return _gguf(model, path, one, config_from, revision)
+    if config_from is not None:
+        raise CheckpointError(
+            f"--config-from {config_from!r} was given with {model!r}, which has a configuration of its own. Expected "
+            "it with a GGUF file. Leave it out, or name the file with --gguf-file."
+        )
+    return _open(model, path or snapshot, revision, need_weights)
+
+
+def _open(
+    model: str, place: Path | HubSnapshot | None, revision: str | None, need_weights: bool
+) -> Checkpoint:
+    """Open a checkpoint of safetensors, or a configuration; of the Hub if no place is known."""
+    if isinstance(place, Path):
+        checkpoint = _open_path(place, revision, need_weights)
+    else:
+        snapshot = place or open_snapshot(model, revision, is_wanted)
+        checkpoint = _checkpoint(snapshot, model, model, snapshot.revision)
+    if need_weights and (missing := sorted(set(checkpoint.weight_files) - checkpoint.files.names)):
+        raise no_files(checkpoint.files, missing, len(checkpoint.weight_files))
+    return checkpoint
+
+
+def _gguf(
+    model: str,
+    path: Path | None,
+    gguf_file: str | None,
+    config_from: str | None,
+    revision: str | None,
+) -> Checkpoint:
+    """Open a GGUF checkpoint; of files that are here, check that every tensor has a place in the model."""
+    from qeff_zoo.checkpoint.formats import gguf_names
+
+    from . import gguf
+
+    if path is not None:
+        require_no_revision(path, revision)
+    found = gguf.find(model, path, gguf_file, config_from, revision)
+    original = _open(found.original, as_path(found.original), None, need_weights=False)
+    checkpoint = replace(
+        original,
+        name=found.name,
+        model_id=found.model_id,
+        revision=found.revision,
+        folder=found.files.folder,
+        config={**original.config, "quantization_config": {"quant_method": "gguf"}},
+        files=found.files,
+        gguf=found.file,
+    )
+    if all((checkpoint.folder / name).is_file() for name in checkpoint.weight_files):
+        header = checkpoint.gguf_header
+        gguf_names.places_of(found.name, checkpoint.config, header.metadata, header.tensors)
+    return checkpoint
+
+
+def _open_path(path: Path, revision: str | None, need_weights: bool) -> Checkpoint:
+    require_no_revision(path, revision)
+    path = path.absolute()
+    if not os.path.exists(path):  # noqa: PTH110 -- a name too long for a file is none
+        raise no_path(path)
+    if path.is_dir():
+        return _checkpoint(LocalFiles.of(path), path.resolve().name)
+    if path.is_file() and path.suffix == ".json":
+        if need_weights:
+            raise only_config(path)
+        return _configuration(path)
+    raise no_weights(LocalFiles(path.parent, frozenset([path.name])))
+
+
+def _configuration(path: Path) -> Checkpoint:
+    return Checkpoint(
+        name=path.parent.name if path.name == "config.json" else path.stem,
+        folder=path.parent,
+        config=read_config(path),
+        companions={"config.json": path},
+        files=LocalFiles(path.parent, frozenset()),
+    )
+
+
+def _checkpoint(
+    files: Files, name: str, model_id: str | None = None, revision: str | None = None
+) -> Checkpoint:
+    if "config.json" not in files.names:
+        raise no_config(files)
+    companions = {name: files.folder / name for name in sorted(files.names) if is_wanted(name)}
+    generation = companions.get("generation_config.json")
+    return Checkpoint(
+        name=name,
+        model_id=model_id,
+        revision=revision,
+        folder=files.folder,
+        config=read_config(companions["config.json"]),
+        generation_config=read_json(generation) if generation else {},
+        companions=companions,
+        files=files,
+    )

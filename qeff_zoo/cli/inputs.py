@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What commands are given: files, packages to run, and the choices of a build."""
+
+import argparse
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.disk import text_files
+from qeff_zoo.errors import GenerationError, PlanError
+from qeff_zoo.plan.request import CHOICES
+
+if TYPE_CHECKING:
+    from qeff_zoo.package import Package
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file, or say what is wrong with it."""
+    try:
+        return text_files.read(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise GenerationError(
+            f"Cannot read {str(path)!r}: {error}. Expected a text file in UTF-8."
+        ) from error
+
+
+def usable_package(reference: str) -> "Package":
+    """Find a package to run, or pull it, and print what to know about it."""
+    from qeff_zoo.api import find_usable
+
+    with saying_warnings():
+        return find_usable(reference, lambda line: print(line, file=sys.stderr))
+
+
+def drafting(arguments: argparse.Namespace) -> Any:
+    """Return what drafts tokens: a package, "lookup", "heads" or nothing."""
+    from qeff_zoo.runtime.speculation import OWN
+
+    asked = arguments.speculate
+    return asked if asked in (None, *OWN) else usable_package(asked)
+
+
+@contextmanager
+def saying_warnings() -> Iterator[None]:
+    """Print what the library warns of, each in a line of its own."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for warning in caught:
+        print(warning.message, file=sys.stderr)
+
+
+def source_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what says which checkpoint is meant, beside its name."""
+    return {name: getattr(arguments, name) for name in ("revision", "config_from", "gguf_file")}
+
+
+def choices_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what was asked of a build or of a package, by the fields of `qeff_zoo.plan.request.Request`."""
+    if arguments.activations is not None:
+        raise PlanError(
+            [
+                f"--activations is {arguments.activations!r}, but how activations are rounded is not chosen: products "
+                "of integers round their left sides to int8 block by block, and schemes that a checkpoint stores are "
+                "not applied (the record says which). Leave it out; `--weights fp32` rounds nothing."
+            ]
+        )
+    given = {name: getattr(arguments, name) for name in CHOICES}
+    if arguments.enable_qnn is not None:
+        said = {"target": "qnn-aic", "qnn_config": arguments.enable_qnn}
+        given |= {name: _once(name, given[name], it) for name, it in said.items() if it is not True}
+    return {name: tuple(it) if isinstance(it, list) else it for name, it in given.items()}
+
+
+def _once(name: str, given: Any, said: Any) -> Any:
+    """Return what --enable-qnn says of a choice, which nothing else may contradict."""
+    if given not in (None, said):
+        flag = CHOICES[name].flag
+        raise PlanError(
+            [f"{flag} is {given!r}, and --enable-qnn means {flag} {said!r}. Leave one of them out."]
+        )
+    return said

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decoder layers that draft, as torch computes them, for the exporter: transformers' own layer, joined as papers say.
+
+Such a layer reads of each token the hidden state of the one before, and predicts the next; what it makes of a token
+that it drafted stands for the hidden state that the model has not computed.
+"""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qeff_zoo import registry
+from qeff_zoo.export.loader import load_meta
+from qeff_zoo.export.transforms.modules import give
+
+
+class Eagle3(nn.Module):
+    """A layer of Llama whose attention reads tokens and hidden states side by side.
+
+    Args:
+        said: See `qeff_zoo.checkpoint.draft_heads.eagle3`.
+        model: That it drafts for.
+    """
+
+    def __init__(self, said: Mapping[str, Any], model: Any) -> None:
+        super().__init__()
+        config = said["config"]
+        self.inner: Any = load_meta(config, registry.recipe_for(config))
+        layer, size = self.inner.model.layers[0], config["hidden_size"]
+        for name in ("q_proj", "k_proj", "v_proj"):
+            before = getattr(layer.self_attn, name)
+            wide = nn.Linear(2 * size, before.out_features, bias=before.bias is not None)
+            setattr(layer.self_attn, name, wide)
+        layer.hidden_norm = deepcopy(layer.input_layernorm)
+        layer.normed_first = bool(said.get("norm_before_residual"))
+        give(layer, _side_by_side)
+        self._vocab_size = said["vocab_size"]
+        if "d2t" in said["own"]:
+            self.d2t = nn.Parameter(torch.zeros(config["vocab_size"]), requires_grad=False)
+        if "embed_tokens" in said["own"]:
+            self.embed_tokens = nn.Embedding(said["vocab_size"], size)
+
+    @property
+    def head(self) -> Any:
+        """What makes logits."""
+        return self.inner.lm_head
+
+    def forward(self, embed: Any, input_ids: Tensor, hidden_states: Tensor, **cache: Any) -> Any:
+        """Return logits (batch, seq, vocab), and what stands for hidden states, (batch, seq, size).
+
+        Args:
+            embed: The model's embedding of tokens.
+            input_ids: (batch, seq).
+            hidden_states: (batch, seq, size), of the tokens before.
+            **cache: As transformers' models take it, and positions.
+        """
+        embeds = getattr(self, "embed_tokens", embed)(input_ids)
+        handed: list[Tensor] = []
+        watch = self.inner.model.norm.register_forward_pre_hook(
+            lambda _, args: handed.append(args[0])
+        )
+        try:
+            both = torch.cat([embeds, hidden_states], -1)
+            output = self.inner(inputs_embeds=both, use_cache=True, **cache)
+        finally:
+            watch.remove()
+        return SimpleNamespace(logits=self._widened(output.logits), handed=handed[0])
+
+    def _widened(self, logits: Tensor) -> Tensor:
+        """Put logits of a vocabulary of its own where the model's has them; of others, the least of them all."""
+        if not hasattr(self, "d2t"):
+            return logits
+        tokens = torch.arange(logits.shape[-1]) + self.d2t.long()
+        least = logits.amin(-1, keepdim=True).expand(-1, -1, self._vocab_size)
+        return least.scatter(-1, tokens.expand(logits.shape), logits)
+
+
+def _side_by_side(self: Any, hidden_states: Tensor, **given: Any) -> Tensor:
+    """Compute a layer of Llama (its class's `forward`) whose attention reads two states of each token."""
+    embeds, hidden = hidden_states.chunk(2, -1)
+    normed = self.hidden_norm(hidden)
+    joined = torch.cat([self.input_layernorm(embeds), normed], -1)
+    attended, _ = self.self_attn(hidden_states=joined, **given)
+    hidden = (normed if self.normed_first else hidden) + attended
+    result: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
+    return result
+
+
+class Mtp(nn.Module):
+    """A layer of the model's own kind, which reads tokens and hidden states joined by a matrix.
+
+    Args:
+        said: See `qeff_zoo.checkpoint.draft_heads.mtp`.
+        model: That it drafts for.
+    """
+
+    def __init__(self, said: Mapping[str, Any], model: Any) -> None:
+        super().__init__()
+        config, size = said["config"], said["hidden_size"]
+        self.inner: Any = load_meta(config, registry.recipe_for(config))
+        if "without" in said:
+            _WITHOUT[said["without"]](self.inner)
+        norm = last_norm(self.inner)
+        self.token_norm, self.hidden_norm = deepcopy(norm), deepcopy(norm)
+        self.join = nn.Linear(2 * size, size, bias=False)
+        if "embed" in said["own"]:
+            self.embed_tokens = nn.Embedding(said["vocab_size"], size)
+        self._normed = bool(said.get("normed"))
+        self._hidden_first = bool(said.get("hidden_first"))
+        # Not a part of this one where it is the model's.
+        self._head = [(self.inner if "head" in said["own"] else model).get_output_embeddings()]
+
+    @property
+    def head(self) -> Any:
+        """What makes logits."""
+        return self._head[0]
+
+    def forward(self, embed: Any, input_ids: Tensor, hidden_states: Tensor, **cache: Any) -> Any:
+        """As of `Eagle3`."""
+        embeds = getattr(self, "embed_tokens", embed)(input_ids)
+        pair = [self.token_norm(embeds), self.hidden_norm(hidden_states)]
+        joined = torch.cat(pair[::-1] if self._hidden_first else pair, -1)
+        decoder, handed = self.inner.get_decoder(), list[Tensor]()
+        norm = last_norm(self.inner)
+        watch = norm.register_forward_pre_hook(lambda _, args: handed.append(args[0]))
+        try:
+            output = decoder(inputs_embeds=self.join(joined), use_cache=True, **cache)
+        finally:
+            watch.remove()
+        state = output.last_hidden_state
+        return SimpleNamespace(logits=self.head(state), handed=state if self._normed else handed[0])
+
+
+def last_norm(model: Any) -> nn.Module:
+    """Return the norm of which a model makes logits."""
+    decoder = model.get_decoder()
+    norm: nn.Module = getattr(decoder, "norm", None) or decoder.norm_f
+    return norm
+
+
+class _Stream(nn.Module):
+    """What reads from several streams of hidden states, where there is one.
+
+    Args:
+        writes: Whether to say too with what it is written to.
+    """
+
+    def __init__(self, *, writes: bool) -> None:
+        super().__init__()
+        self._writes = writes
+
+    def forward(self, streams: Tensor) -> Any:
+        """Return the stream, of (batch, seq, 1, size); a layer also adds once what it makes of it."""
+        (stream,) = streams.unbind(2)
+        return (streams.new_ones(streams.shape[:3]), stream) if self._writes else stream
+
+
+def _drop_streams(model: Any) -> None:
+    """Let a Hunyuan 4 have one stream of hidden states."""
+    model.model.hc_head = _Stream(writes=False)
+    for layer in model.model.layers:
+        layer.attn_hc, layer.ffn_hc = _Stream(writes=True), _Stream(writes=True)
+
+
+def _drop_half(model: Any) -> None:
+    """Let layers of LongCat-Flash have one attention and one MLP, and no experts."""
+    for layer in model.model.layers:
+        del layer.mlp
+        for name in ("self_attn", "mlps", "input_layernorm", "post_attention_layernorm"):
+            setattr(layer, name, getattr(layer, name)[:1])
+        give(layer, _half)
+
+
+def _half(self: Any, hidden_states: Tensor, **given: Any) -> Tensor:
+    """Compute the first half of a layer of LongCat-Flash (its class's `forward`), without the shortcut."""
+    attended, _ = self.self_attn[0](hidden_states=self.input_layernorm[0](hidden_states), **given)
+    hidden = hidden_states + attended
+    result: Tensor = hidden + self.mlps[0](self.post_attention_layernorm[0](hidden))
+    return result
+
+
+_WITHOUT: Mapping[str, Any] = MappingProxyType({"streams": _drop_streams, "half": _drop_half})
+_LAYERS: Mapping[str, Any] = MappingProxyType({"eagle3": Eagle3, "mtp": Mtp})
+
+
+def build(said: Mapping[str, Any], model: Any) -> Any:
+    """Build the module of a layer that drafts for a model, without its values."""
+    return _LAYERS[said["kind"]](said, model)

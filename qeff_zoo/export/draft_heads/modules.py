@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads as torch computes them, for the exporter: hidden states in, logits of the tokens after the next one out."""
+
+import math
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Block(nn.Module):
+    """One layer of a projection.
+
+    Args:
+        size: Of hidden states.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Add what the layer makes of hidden states to them."""
+        return hidden + nn.functional.silu(self.linear(hidden))
+
+
+class Projections(nn.ModuleList):
+    """Heads side by side: each projects the hidden state, of which the model's matrix or one of its own makes logits.
+
+    Args:
+        said: See `qeff_zoo.checkpoint.draft_heads.kinds`.
+    """
+
+    reads_tokens = False
+
+    def __init__(self, said: Mapping[str, Any]) -> None:
+        size, vocab = said["hidden_size"], said.get("vocab_size")
+
+        def layers() -> Iterator[nn.Module]:
+            yield from (Block(size) for _ in range(said["layers"]))
+            if vocab:
+                yield nn.Linear(size, vocab, bias=False)
+
+        super().__init__(nn.ModuleList(layers()) for _ in range(said["heads"]))
+        self._own = bool(vocab)
+
+    def forward(self, hidden: Tensor, head: nn.Module, _: Tensor | None = None) -> Tensor:
+        """Return logits (rows, heads, vocab) of hidden states (rows, size)."""
+        found = []
+        for layers in self:
+            assert isinstance(layers, nn.ModuleList)
+            state = hidden
+            for layer in layers:
+                state = layer(state)
+            found.append(state)
+        several = torch.stack(found, dim=1)
+        return several if self._own else head(several)
+
+
+class Chained(nn.Module):
+    """Heads one after the other: each reads the state of the one before, and the token that was drafted last.
+
+    Args:
+        said: See `qeff_zoo.checkpoint.draft_heads.kinds`.
+    """
+
+    reads_tokens = True
+
+    def __init__(self, said: Mapping[str, Any]) -> None:
+        super().__init__()
+        hidden, inner, vocab = said["hidden_size"], said["inner_size"], said["vocab_size"]
+        count, tied = said["heads"], bool(said.get("tied"))
+
+        def several(make: Any) -> nn.ModuleList:
+            first = make()
+            return nn.ModuleList(first if tied else make() for _ in range(count))
+
+        self.emb = several(lambda: nn.Embedding(vocab, inner))
+        first, others = (
+            nn.Linear(hidden, inner, bias=False),
+            several(lambda: nn.Linear(inner, inner, bias=False)),
+        )
+        self.proj = nn.ModuleList([first, *others[: count - 1]])
+        self.ln = several(lambda: Norm(inner))
+        self.head = several(lambda: nn.Linear(inner, vocab, bias=False))
+        self._scaled = bool(said.get("scaled"))
+        weight = 0.5 ** (0.5 / count)  # of the state
+        self._share = math.sqrt((1 - weight**2) * (inner / 2)) / weight
+
+    def forward(self, hidden: Tensor, _: nn.Module, input_ids: Tensor) -> Tensor:
+        """Return logits (rows, heads, vocab).
+
+        Args:
+            hidden: (rows, size).
+            input_ids: (rows, heads): the newest token, then each drafted one; -1 for the likeliest.
+        """
+        state = _normed(hidden) / math.sqrt(2) if self._scaled else hidden
+        found: list[Tensor] = []
+        for number, (emb, proj, ln, head) in enumerate(
+            zip(self.emb, self.proj, self.ln, self.head, strict=True)
+        ):
+            token = input_ids[:, number]
+            likeliest = found[-1].argmax(-1) if found else torch.zeros_like(token)
+            token = torch.where(token < 0, likeliest, token)
+            state = nn.functional.gelu(ln(proj(state) + self._share * emb(token)))
+            found.append(head(state))
+        return torch.stack(found, dim=1)
+
+
+class Norm(nn.Module):
+    """A root-mean-square norm with a bias.
+
+    Args:
+        size: Of what is normed.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(size)), nn.Parameter(torch.zeros(size))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Norm each row."""
+        return _normed(values) * self.weight + self.bias
+
+
+def _normed(values: Tensor) -> Tensor:
+    return values * torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+
+_MODULES: Mapping[str, Any] = MappingProxyType({"projections": Projections, "chained": Chained})
+
+
+def build(said: Mapping[str, Any]) -> Any:
+    """Build the module of heads, without their values."""
+    return _MODULES[said["kind"]](said)

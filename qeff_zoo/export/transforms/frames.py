@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sound that is padded: what lies behind its end changes nothing, neither a norm over time nor a convolution.
+
+Hugging Face's models hide padded frames from attention alone: a group norm averages over them, and a convolution with
+padding of its own sees them across the end. So a sound in a batch has other logits than by itself; not so here.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qeff_zoo.export.transforms.modules import give
+
+from . import squeezed_frames
+
+
+@dataclass
+class Heard:
+    """How much of a batch is sound, for those modules that have to know.
+
+    Attributes:
+        lengths: (batch,), inputs of each row that are sound.
+        inputs: The same of the strided convolution that comes next.
+        frames: (batch, frames), True where a frame of the encoder is.
+    """
+
+    lengths: Tensor | None = None
+    inputs: Tensor | None = None
+    frames: Tensor | None = None
+
+
+def apply(model: Any) -> int:
+    """Let norms over time and padded convolutions of an encoder know the end of each sound.
+
+    Args:
+        model: With strided convolutions before its encoder.
+    """
+    model.heard = heard = Heard()
+    reader = model.get_encoder() if model.config.is_encoder_decoder else model
+    knows_frames = hasattr(type(model), "_get_feature_vector_attention_mask")
+    squeezed = {
+        one
+        for module in model.modules()
+        if squeezed_frames.squeezes(module)
+        for one in module.modules()
+    }
+    changed = 0
+
+    def note(
+        _: nn.Module, args: tuple[Any, ...], given: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        mask = given["attention_mask"]
+        heard.lengths = heard.inputs = mask.sum(1)
+        return args, given if knows_frames else {**given, "attention_mask": _whole(reader, mask)}
+
+    reader.register_forward_pre_hook(note, with_kwargs=True)
+    for module in model.modules():
+        norm, conv = (_own(module, kind) for kind in (nn.GroupNorm, nn.Conv1d))
+        if norm is not None and conv is not None:
+            _limit(norm, conv, heard)
+            changed += 1
+        if hasattr(type(module), "_get_feature_vector_attention_mask"):
+            module.heard = heard
+            give(module, _frames_of, "_get_feature_vector_attention_mask")
+        if squeezed_frames.squeezes(module):
+            squeezed_frames.apply(module)
+            changed += 1
+        elif isinstance(module, nn.Conv1d) and module.padding != (0,) and module not in squeezed:
+            (_hide if module.stride == (1,) else _hide_inputs)(module, heard)
+            changed += 1
+    if not knows_frames:
+        for module in (model, reader):
+            module.strided = [one for one in reader.children() if isinstance(one, nn.Conv1d)]
+            give(module, _count, "_get_feat_extract_output_lengths")
+    return changed
+
+
+def _own(module: nn.Module, kind: type[nn.Module]) -> Any:
+    """Return the first of a module's own parts that is of a kind; None where there is none."""
+    return next((one for one in module.children() if isinstance(one, kind)), None)
+
+
+def _outputs(conv: nn.Conv1d, inputs: Any) -> Any:
+    """Return how many outputs become of so many inputs: numbers or tensors of them."""
+    (width,), (stride,) = conv.kernel_size, conv.stride
+    padding = int(conv.padding[0])
+    beyond = inputs - (width - 2 * padding)
+    if isinstance(inputs, Tensor):
+        return torch.div(beyond, stride, rounding_mode="floor") + 1
+    return beyond // stride + 1
+
+
+def _count(self: Any, input_lengths: Any) -> Any:
+    """Return how many frames become of so many samples, of each row."""
+    for conv in self.strided:
+        input_lengths = _outputs(conv, input_lengths)
+    return input_lengths
+
+
+def _whole(reader: Any, mask: Tensor) -> Tensor:
+    """Return a mask that is 1 at the first input of each whole frame, where the model looks for it."""
+    step = math.prod(conv.stride[0] for conv in reader.strided)
+    frames = reader._get_feat_extract_output_lengths(mask.sum(1))
+    whole: Tensor = (torch.arange(mask.shape[1]) < frames[:, None] * step).to(mask.dtype)
+    return whole
+
+
+def _frames_of(
+    self: Any, feature_vector_length: int, attention_mask: Tensor, add_adapter: bool | None = None
+) -> Tensor:
+    """Tell which frames are of the sound, without an index that torch.export cannot follow."""
+    if attention_mask.dim() > 2:  # of each query, for what was read before
+        return attention_mask
+    lengths = self._get_feat_extract_output_lengths(self.heard.lengths)
+    self.heard.frames = torch.arange(feature_vector_length) < lengths[:, None]
+    return self.heard.frames  # type: ignore[no-any-return]
+
+
+def _limit(norm: nn.GroupNorm, conv: nn.Conv1d, heard: Heard) -> None:
+    """Let a norm, of each channel or of all together, average over the frames of the sound alone."""
+    together = norm.num_groups < norm.num_channels
+    assert norm.num_groups == (1 if together else norm.num_channels)
+
+    def forward(self: nn.GroupNorm, states: Tensor) -> Tensor:
+        assert heard.lengths is not None
+        counts = _outputs(conv, heard.lengths)[:, None, None].clamp(min=1)
+        real = (torch.arange(states.shape[2]) < counts).to(states.dtype)  # (batch, 1, frames)
+        share = _root_of_share(counts, states.dtype)
+
+        def mean(values: Tensor) -> Tensor:
+            average = (values * share).sum(2, keepdim=True) * share
+            return average.mean(1, keepdim=True) if together else average
+
+        centred = (states - mean(states * real)) * real
+        scaled = centred * torch.rsqrt(mean(centred.square()) + self.eps)
+        normed: Tensor = scaled * self.weight[:, None] + self.bias[:, None]
+        return normed
+
+    give(norm, forward)
+
+
+def _root_of_share(counts: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return 1 / sqrt(counts): a mean takes it before and after its sum, so that neither is beyond float16."""
+    blocks = counts // 64  # ends of long sounds are themselves beyond it
+    return torch.rsqrt(blocks.to(dtype) + (counts - 64 * blocks).to(dtype) / 64) / 8
+
+
+def _hide_inputs(conv: nn.Conv1d, heard: Heard) -> None:
+    """Let a strided convolution of a chain find zeros behind the end of the sound."""
+
+    def silence(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+        assert heard.inputs is not None
+        real = torch.arange(args[0].shape[2]) < heard.inputs[:, None]
+        heard.inputs = _outputs(conv, heard.inputs)
+        return (args[0] * real[:, None, :].to(args[0].dtype),)
+
+    conv.register_forward_pre_hook(silence)
+
+
+def _hide(conv: nn.Conv1d, heard: Heard) -> None:
+    """Let a convolution find zeros behind the end of the sound, as it does behind the end of its input."""
+
+    def silence(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+        assert heard.frames is not None
+        return (args[0] * heard.frames[:, None, :].to(args[0].dtype),)
+
+    conv.register_forward_pre_hook(silence)

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Linear layers add what an adapter of their row says, by the semantic op `Lora`: see `qeff_zoo.checkpoint.adapters`."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from qeff_zoo.checkpoint.adapters import IDS, Site, Slots
+from qeff_zoo.errors import ExportError
+from qeff_zoo.export import layers, ops  # noqa: F401  (defines torch.ops.qeff_zoo)
+from qeff_zoo.export.transforms.modules import give
+from qeff_zoo.tasks import Tracing
+
+_MATRICES = "lora"  # the argument that holds those of all sites
+
+
+@dataclass
+class _Given:
+    """What the call that is being traced was given.
+
+    Args:
+        ids: Slot of each row.
+        matrices: Of each site.
+    """
+
+    ids: Any = None
+    matrices: Mapping[Site, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+
+def apply(
+    tracing: Tracing, model: nn.Module, repeated: layers.RepeatedLayers | None, slots: Slots
+) -> Tracing:
+    """Let the linear layers of a model take adapters.
+
+    Args:
+        tracing: Of the model.
+        model: Changed in place; it has the layers that are traced.
+        repeated: What was found of its layers.
+        slots: For how many adapters, of which layers.
+
+    Returns:
+        The same with more inputs.
+
+    Raises:
+        ExportError: The model has no such layers.
+    """
+    found = _find(model, repeated)
+    sites = {site: module for site, (path, module) in found.items() if slots.takes(path)}
+    if not sites:
+        have = ", ".join(dict.fromkeys(site.module for site in found)) or "none"
+        raise ExportError(
+            f"{type(model).__name__} has no linear layers that adapters could change by the names "
+            f"{list(slots.targets) or 'of its layers'!r}. Expected some of those in its repeated layers: {have}. "
+            "Change --lora-targets, or build without --max-loras."
+        )
+    given = _Given()
+    inputs: list[Tensor] = []
+    for site, module in sites.items():
+        rows, columns = _sizes(module)
+        _adapt(module, site, given)
+        inputs.append(torch.zeros(slots.count + 1, rows, slots.rank))
+        inputs.append(torch.zeros(slots.count + 1, slots.rank, columns))
+    _pass_on(tracing.module, [*sites], given)
+    first = next(iter(tracing.inputs.values()))
+    batch = next(iter(tracing.dynamic_shapes.values()))[0]
+    names = {name: site.layer for site in sites for name in site.inputs}
+    ids = torch.zeros(first.shape[0], 1, dtype=torch.int64)
+    return replace(
+        tracing,
+        inputs={**tracing.inputs, _MATRICES: inputs, IDS: ids},
+        dynamic_shapes={**tracing.dynamic_shapes, _MATRICES: [{} for _ in inputs], IDS: {0: batch}},
+        input_names=[*tracing.input_names, *names, IDS],
+        layers=names,
+    )
+
+
+def _find(model: Any, repeated: layers.RepeatedLayers | None) -> dict[Site, tuple[str, nn.Module]]:
+    """Return path and module of every linear layer in the repeated layers."""
+    if repeated is not None:
+        path, indices = repeated.path, repeated.traced
+    else:  # all of them are traced
+        count = int(getattr(model.config.get_text_config(), "num_hidden_layers", 0))
+        found = layers.find(model, count)
+        if found is None:
+            return {}
+        path, indices = found[0], tuple(range(count))
+    sites: dict[Site, tuple[str, nn.Module]] = {}
+    listed = model.get_submodule(path)
+    for index in indices:
+        for name, module in listed[index].named_modules():
+            if isinstance(module, nn.Linear | Conv1D) and _makes_numbers(module):
+                sites[Site(index, name)] = (f"{path}.{index}.{name}", module)
+    return sites
+
+
+def _makes_numbers(module: Any) -> bool:
+    """Tell whether a linear layer makes what such a layer makes; some routers are one that makes a choice as well."""
+    if type(module).forward in (nn.Linear.forward, Conv1D.forward):
+        return True
+    with torch.no_grad():
+        made = module(torch.zeros(1, _sizes(module)[0], device=module.weight.device))
+    return isinstance(made, Tensor)
+
+
+def _sizes(module: Any) -> tuple[int, int]:
+    """Return how many numbers a linear layer reads of a token, and how many it makes."""
+    rows, columns = module.weight.shape
+    return (rows, columns) if isinstance(module, Conv1D) else (columns, rows)
+
+
+def _adapt(module: Any, site: Site, given: _Given) -> None:
+    """Let a linear layer add what the adapter of each row makes of what it reads."""
+    plain = module.forward
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        added = torch.ops.qeff_zoo.lora(plain(x), x, *given.matrices[site], given.ids)
+        return added  # type: ignore[no-any-return]
+
+    give(module, forward)
+
+
+def _pass_on(module: Any, sites: list[Site], given: _Given) -> None:
+    """Let a module take the matrices of adapters and the slots of rows besides all that it takes."""
+    plain = module.forward
+
+    def forward(self: Any, **arguments: Any) -> Any:
+        given.ids, matrices = arguments.pop(IDS), arguments.pop(_MATRICES)
+        pairs = zip(matrices[::2], matrices[1::2], strict=True)
+        given.matrices = dict(zip(sites, pairs, strict=True))
+        rows = next(iter(arguments.values())).shape[0]
+        torch._check(given.ids.shape[0] == rows)  # known from now on
+        return plain(**arguments)
+
+    # torch.export reads off the signature what there is.
+    known = inspect.signature(plain).parameters.values()
+    own = (inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in (_MATRICES, IDS))
+    first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    forward.__signature__ = inspect.Signature([first, *known, *own])  # type: ignore[attr-defined]
+    give(module, forward)

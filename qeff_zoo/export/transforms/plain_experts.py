@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gated experts of a class that transformers gives no choice of implementation: they are computed as all others."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from qeff_zoo.export.transforms.experts import mix_experts
+from qeff_zoo.export.transforms.modules import give, of_class
+
+#: What transformers' choice says of others: the gate's and the other matrix are one, rows are outputs, without biases.
+_SAID = {
+    "has_gate": True,
+    "has_bias": False,
+    "is_transposed": False,
+    "has_post_expert_norm": False,
+}
+
+
+def forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+    """Compute a block of experts; see `qeff_zoo.export.transforms.experts.mix_experts`."""
+    return mix_experts(self, hidden_states, top_k_index, top_k_weights)
+
+
+def apply(model: nn.Module, *, name: str) -> int:
+    """Change every module of a class; return their number.
+
+    Args:
+        model: In place.
+        name: Of the class.
+    """
+    found = of_class(model, name)
+    for module in found:
+        vars(module).update(_SAID)
+        give(module, forward)
+    return len(found)

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cache seam: what transformers needs of a cache, reading and writing tensors that the caller keeps between calls.
+
+Keys and values are written at their positions. Convolutions and recurrences keep what their next token needs; a row
+that starts at position 0 finds them empty, whatever an earlier request left there.
+
+A compute context (`comp_ctx_lengths`) is how many rows of the cache a call reads: keys, values and masks are those of
+the first rows alone, while the cache keeps all `ctx_len` of them. Only the length of the tensor counts: it is a size
+like any other. What is computed is the same as long as all of the call's positions are below it, since the mask hides
+what lies beyond them. States of windows and recurrences have no such rows and stay as they are.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from transformers import Cache
+
+from qeff_zoo.export import ops  # noqa: F401  (defines torch.ops.qeff_zoo)
+from qeff_zoo.export.layers import plain
+from qeff_zoo.export.transforms.latent_kv import Expanders
+from qeff_zoo.graph.states import State, StateKind
+
+#: By the graph's name of an input: `past_key.3`, `past_value.3`, `past_index.3`, `conv_state.3`, `recurrent_state.3`.
+States: TypeAlias = dict[str, Tensor]
+#: Cache rows of layers that keep a window only, by layer index.
+Windows: TypeAlias = Mapping[int, int]
+
+
+class RetainedState(Cache):
+    """Stands in for a transformers cache: new tokens go to their positions, attention sees the whole context.
+
+    Args:
+        states: What is retained, as `Probe` found it.
+        past: States before the call, all with the batch (or the slots) first: keys and values (…, kv_heads, ctx_len or
+            window, head_dim), an indexer's keys (…, 1, ctx_len, head_dim), `conv_state` (…, channels, kernel),
+            `recurrent_state` in any shape.
+        position_ids: (batch, seq); -1 is padding and writes nothing; a row's tokens follow one another.
+        batch_index: (batch, 1), the cache slot of each row, for continuous batching.
+        expanders: Layers whose keys and values are retained expanded, see `transforms.latent_kv`.
+        comp_ctx_lengths: (rows that the call reads,), any values; None for all rows.
+    """
+
+    is_compileable = True
+    #: Some forwards mask tokens that see one another only in a call on an empty cache; here a mask is of any call.
+    is_initialized = False
+
+    def __init__(
+        self,
+        states: Sequence[State],
+        past: States,
+        position_ids: Tensor,
+        batch_index: Tensor | None = None,
+        expanders: Expanders | None = None,
+        comp_ctx_lengths: Tensor | None = None,
+    ) -> None:
+        self.states = {state.name: state for state in states}
+        self.past, self.position_ids, self.batch_index = past, position_ids, batch_index
+        self.windows: Windows = {
+            state.layer: int(state.axes[2]) for state in states if state.kind == "window"
+        }
+        self.expanders, self.comp_ctx_lengths = expanders or {}, comp_ctx_lengths
+        self.present: States = {}
+        #: Columns whose logits the call returns, (batch, 1) unless told otherwise: that of each row's highest position.
+        self.needed = position_ids.argmax(1, keepdim=True)
+        #: Positions whose queries are computed, (batch, seq); after `narrow`, those of the needed columns.
+        self.queries = position_ids
+
+    # --- queries -----------------------------------------------------------------------------------
+    @property
+    def narrowed(self) -> bool:
+        """Whether hidden states have the needed columns alone."""
+        return self.queries is not self.position_ids
+
+    def narrow(self, *values: Tensor) -> list[Tensor]:
+        """Go on with the needed columns: keys and values stay those of all tokens, queries and masks are theirs.
+
+        Args:
+            *values: (batch, seq, size) each.
+
+        Returns:
+            Their needed columns, (batch, needed, size).
+        """
+        self.queries = self.position_ids.gather(1, self.needed)
+        return [self.only_needed(value) for value in values]
+
+    def only_needed(self, values: Tensor) -> Tensor:
+        """Return the needed columns of (batch, seq, size), (batch, needed, size)."""
+        columns = self.needed[:, :, None].expand(-1, -1, values.shape[2])
+        return values.gather(1, columns)
+
+    # --- attention: keys and values ----------------------------------------------------------------
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write (batch, kv_heads, seq, head_dim) at the positions; return all that attention may read."""
+        layer = plain(layer_idx)
+        if layer in self.expanders:
+            key_states, value_states = self.expanders[layer](key_states, value_states)
+        kind: StateKind = "window" if layer in self.windows else "growing"
+        pair = ("past_key", key_states), ("past_value", value_states)
+        key, value = (self._keep(kind, _name(name, layer), new) for name, new in pair)
+        return key, value
+
+    def update_indexer(self, indexer_key_states: Tensor, layer_idx: int) -> Tensor:
+        """Write the keys (batch, seq, head_dim) by which sparse attention chooses; return those of the context."""
+        name = _name("past_index", layer_idx)
+        return self._keep("index", name, indexer_key_states.unsqueeze(1)).squeeze(1)
+
+    def _keep(self, kind: StateKind, name: str, new: Tensor) -> Tensor:
+        """Write rows of new tokens; return all that the call may read."""
+        return self._slide(name, new) if kind == "window" else self._write(name, new)
+
+    def _write(self, name: str, new: Tensor) -> Tensor:
+        past, slots = self.past[name], self.batch_index
+        if slots is None:
+            self.present[name] = torch.ops.qeff_zoo.cache_write(past, self.position_ids, new)
+        else:
+            self.present[name] = torch.ops.qeff_zoo.slot_write(past, slots, self.position_ids, new)
+        seen = self.present[name]
+        if self.comp_ctx_lengths is not None:
+            seen = torch.ops.qeff_zoo.context_read(seen, self.comp_ctx_lengths)
+        return self._rows(seen)
+
+    def _slide(self, name: str, new: Tensor) -> Tensor:
+        """Return the window before this call and the new tokens, and keep the newest of both."""
+        before, window = self.past[name], self.past[name].shape[2]
+        seen = torch.cat([self._rows(before), new.to(before.dtype)], dim=2)
+        newest = self.position_ids.amax(1, keepdim=True)
+        kept = (self.position_ids >= 0) & (self.position_ids > newest - window)
+        rows = torch.where(kept, self.position_ids % window, -1)
+        # Written to what was read: a session writes states in place, and must not before they are read.
+        self._replace(name, torch.ops.qeff_zoo.cache_write(seen[:, :, :window], rows, new))
+        return seen
+
+    def rows_of(self, name: str) -> Tensor:
+        """Return this call's rows of a state as the call finds it, of one that calls do not write."""
+        return self._rows(self.past[name])
+
+    def _rows(self, state: Tensor) -> Tensor:
+        """Return this call's rows of a state."""
+        if self.batch_index is None:
+            return state
+        rows: Tensor = torch.ops.qeff_zoo.slot_read(state, self.batch_index)
+        return rows
+
+    # --- convolutions and recurrences --------------------------------------------------------------
+    def is_recording_past(self, *_: Any, **__: Any) -> bool:
+        """Tell transformers that states are never rolled back."""
+        return False
+
+    def get_conv_state(self, *_: Any, **__: Any) -> None:
+        """Return none, so that transformers takes the path that `update_conv_state` serves, whatever the length."""
+
+    def update_conv_state(  # type: ignore[override]
+        self,
+        conv_states: Tensor,
+        layer_idx: int,
+        state_idx: int = 0,
+        *,
+        conv_kernel_size: int,
+        **_: Any,
+    ) -> Tensor:
+        """Return (batch, channels, kernel + seq): the columns before this call, then the new ones; keep the newest."""
+        name = _name("conv_state", layer_idx, state_idx)
+        before = self.before(name)
+        if before is None:
+            before = conv_states.new_zeros(*conv_states.shape[:2], conv_kernel_size)
+        seen: Tensor
+        seen, newest = torch.ops.qeff_zoo.convolution_window(before, self.position_ids, conv_states)
+        self._replace(name, newest)
+        return seen
+
+    def get_recurrent_state(self, *_: Any, **__: Any) -> None:
+        """Return none: `transforms.recurrence` reads it with `before`, whatever the length."""
+
+    def update_recurrent_state(
+        self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **_: Any
+    ) -> Tensor:
+        """Keep what a recurrence ended with; padding must not have changed it."""
+        self._replace(_name("recurrent_state", layer_idx, state_idx), recurrent_states)
+        return recurrent_states
+
+    def before(self, name: str) -> Tensor | None:
+        """Return this call's rows of a state as the call finds them: zeros where a row starts at position 0."""
+        before: Tensor = torch.ops.qeff_zoo.state_before(
+            self._rows(self.past[name]), self.position_ids
+        )
+        return before
+
+    def _replace(self, name: str, rows: Tensor) -> None:
+        past = self.past[name]
+        if self.batch_index is None:
+            self.present[name] = rows.to(past.dtype)
+        else:
+            self.present[name] = torch.ops.qeff_zoo.slot_replace(past, self.batch_index, rows)
+
+    # --- masks -------------------------------------------------------------------------------------
+    @property
+    def is_sliding(self) -> list[bool]:
+        """Tell which layers keep a window only; the masks of those are made for their keys."""
+        return [layer in self.windows for layer in range(max(self._layers(), default=-1) + 1)]
+
+    @property
+    def is_linear(self) -> list[bool]:
+        """Tell which layers have no keys; masks are made for others."""
+        keyed = {
+            state.layer for state in self.states.values() if state.kind in ("growing", "window")
+        }
+        return [layer not in keyed for layer in range(max(self._layers(), default=-1) + 1)]
+
+    @property
+    def is_dummy(self) -> list[bool]:
+        """No layer is a stand-in."""
+        return [False] * len(self.is_linear)
+
+    def _layers(self) -> set[int]:
+        return {state.layer for state in self.states.values()}
+
+    def get_query_offset(self, layer_idx: int = 0) -> Tensor:  # type: ignore[override]
+        """The true positions of the queries: masks are evaluated there. Padding is masked as at position 0."""
+        return self.queries.clamp(min=0)
+
+    def get_mask_sizes(  # type: ignore[override]
+        self, query_length: int, layer_idx: int = 0
+    ) -> tuple[int, int | Tensor]:
+        """Number of keys a mask covers, and the position of the first; of a window, all positions (batch, keys)."""
+        window = self.windows.get(layer_idx)
+        if window is None:
+            return self._seen(), 0
+        # Rows hold the newest positions before this call: row r the largest that is r modulo the window.
+        positions = self.position_ids
+        last = positions.masked_fill(positions < 0, _FAR).amin(1, keepdim=True) - 1
+        rows = torch.arange(window, device=positions.device)
+        held = last - (last - rows) % window
+        return window + query_length, torch.cat([held, positions], dim=1)
+
+    def _ctx_len(self) -> int:
+        full = (name for name, state in self.states.items() if state.kind == "growing")
+        name = next(full, None)
+        return self.position_ids.shape[1] if name is None else self.past[name].shape[2]
+
+    def _seen(self) -> int:
+        """Rows of the cache that the call reads."""
+        lengths = self.comp_ctx_lengths
+        return self._ctx_len() if lengths is None else lengths.shape[0]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Number of keys before this call's, so that the total is the number of rows read (ALiBi counts so)."""
+        return self._seen() - self.position_ids.shape[1]
+
+    def get_max_cache_shape(self, layer_idx: int = 0) -> int:
+        """Rows of the cache."""
+        return self._ctx_len()
+
+    def has_previous_state(self, *_: Any, **__: Any) -> bool:
+        """Tell transformers to start from what `before` gives, not from nothing."""
+        return True
+
+    def __len__(self) -> int:
+        return max(self._layers(), default=-1) + 1
+
+
+_FAR = (1 << 31) - 1  # beyond every position; compilers for devices truncate integers to 32 bits
+
+
+def _name(what: str, layer_idx: int, state_idx: int = 0) -> str:
+    return f"{what}{f'_{state_idx}' if state_idx else ''}.{plain(layer_idx)}"
+
+
+def _layer(name: str) -> int:
+    """Return the layer in what `_name` made."""
+    return int(name.rpartition(".")[2])
+
+
+class Probe(RetainedState):
+    """Notes what every state is in one forward call from position 0, and stores nothing.
+
+    Args:
+        position_ids: (batch, seq).
+        windows: Layers that keep keys and values of that many newest positions only.
+        expanders: As of `RetainedState`.
+    """
+
+    def __init__(self, position_ids: Tensor, windows: Windows, expanders: Expanders) -> None:
+        super().__init__([], {}, position_ids, expanders=expanders)
+        self.windows, self.found = windows, dict[str, State]()
+
+    def _keep(self, kind: StateKind, name: str, new: Tensor) -> Tensor:
+        rows = self.windows[_layer(name)] if kind == "window" else "ctx_len"
+        self._note(name, kind, (new.shape[1], rows, new.shape[3]))
+        return new
+
+    def _note(self, name: str, kind: StateKind, sizes: tuple[int | str, ...]) -> None:
+        axes = ("batch_size", *sizes)
+        self.found[name] = State(name=name, kind=kind, layer=_layer(name), axes=axes)
+
+    def before(self, name: str) -> None:
+        """Nothing came before."""
+
+    def _replace(self, name: str, rows: Tensor) -> None:
+        self._note(name, "recurrent", tuple(rows.shape[1:]))
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        """As many keys as tokens."""
+        return query_length, 0

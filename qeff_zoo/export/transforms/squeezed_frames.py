@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frames that are squeezed by a factor before the layers and stretched behind them (SEW), of any length.
+
+Hugging Face's encoder drops the last frames where the factor does not divide their number, and answers zeros for them.
+Here it gets a number that the factor divides, and what it would have dropped of each sound is hidden from its layers.
+"""
+
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+
+from qeff_zoo.export.transforms.modules import give
+
+
+def squeezes(module: nn.Module) -> bool:
+    """Tell whether a module is an encoder that squeezes its frames."""
+    return hasattr(module, "pool") and hasattr(module, "upsample")
+
+
+def apply(encoder: Any) -> None:
+    """Let an encoder read any number of frames, with the end of each sound where it is.
+
+    Args:
+        encoder: Changed in place; it is given a mask that is true for frames of the sound.
+    """
+    plain, convolved = encoder.forward, encoder.pos_conv_embed.forward
+    factor: int = encoder.config.squeeze_factor
+    heard: list[Tensor] = []
+
+    def positions(_: Any, __: Tensor) -> Tensor:
+        result: Tensor = convolved(heard.pop())
+        return result
+
+    def pooled(mask: Tensor, **_: Any) -> Tensor:  # torch's own makes a number of the length
+        return mask[:, :, ::factor]
+
+    def forward(_: Any, hidden_states: Tensor, attention_mask: Tensor, **given: Any) -> Any:
+        count = hidden_states.shape[1]
+        squeezed = (count + factor - 1) // factor
+        at = torch.arange(squeezed * factor)
+        real = (at < count) & attention_mask[:, at.clamp(max=count - 1)]
+        states = hidden_states[:, at.clamp(max=count - 1)] * real[:, :, None].to(
+            hidden_states.dtype
+        )
+        whole = at < real.sum(1, keepdim=True) // factor * factor
+        heard.append(states.transpose(1, 2).clone())  # positions see the frames that are dropped
+        with mock.patch.object(nn.functional, "max_pool1d", pooled):
+            result = plain(states, attention_mask=whole, **given)
+        stretched = result.last_hidden_state * whole[:, :, None].to(states.dtype)
+        result.last_hidden_state = stretched[:, torch.arange(count)]
+        return result
+
+    give(encoder.pos_conv_embed, positions)
+    give(encoder, forward)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attention seam of towers, which read pictures beside a language model: no cache, perhaps no mask.
+
+A tower may pack pictures, or windows of one, into one sequence, and say where each ends. transformers hands those ends
+over to implementations whose name contains "flash"; others are given pieces, whose number depends on the sizes. Here a
+mask keeps the segments apart, so that one graph does for any.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from . import attention
+
+IMPLEMENTATION = "qeff_zoo_flash"
+#: Of the language model beside a tower: rows may have pictures at different places, whose tokens see one another.
+BY_ROW = "qeff_zoo_by_row"
+_MORE = ("cu_seq_lens_k", "max_length_q", "max_length_k", "is_causal")
+
+
+def implement(model: Any) -> None:
+    """Give a language model the attention of `transforms.attention`, and the towers beside it that of here.
+
+    Set on the config, not the model: some older classes refuse the change although the mask seam needs only the name.
+
+    Args:
+        model: Changed in place.
+    """
+    config = model.config
+    text = config.get_text_config()
+    towers = {name: getattr(config, name, None) for name in config.sub_configs}
+    config._attn_implementation = {
+        "": attention.IMPLEMENTATION,
+        **{name: BY_ROW if one is text else IMPLEMENTATION for name, one in towers.items()},
+    }
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    cu_seq_lens_q: Tensor | None = None,
+    **extra: Any,
+) -> tuple[Tensor, None]:
+    """Compute attention without a cache, as transformers' attention interface asks.
+
+    Args:
+        module: The calling attention module.
+        query: (batch or 1, heads, seq, head_dim).
+        key: (batch, kv_heads, ctx, head_dim).
+        value: As the key.
+        attention_mask: Additive; None where every token sees all.
+        cu_seq_lens_q: (segments + 1,), where the segments of a packed sequence begin and end; None for none.
+        **extra: As of `attention.attend`.
+    """
+    for name in _MORE:
+        extra.pop(name, None)
+    if query.shape[0] != key.shape[0]:  # learned queries, which are the same for all
+        query = query.expand(key.shape[0], -1, -1, -1)
+    if cu_seq_lens_q is not None:
+        attention_mask = apart(query.shape[2], cu_seq_lens_q)
+    elif attention_mask is None:
+        attention_mask = torch.zeros(1, 1, query.shape[2], key.shape[2])
+    return attention.attend(module, query, key, value, attention_mask, **extra)
+
+
+def apart(length: int, ends: Tensor) -> Tensor:
+    """Mask what lies in other segments, (1, 1, length, length)."""
+    segment = (torch.arange(length)[:, None] >= ends[None, 1:]).sum(1)
+    same = segment[:, None] == segment[None, :]
+    return torch.where(same, 0.0, torch.finfo(torch.float32).min)[None, None]
+
+
+AttentionInterface.register(IMPLEMENTATION, attend)
+AttentionMaskInterface.register(IMPLEMENTATION, attention.additive_mask)
+AttentionInterface.register(BY_ROW, attention.attend)
+AttentionMaskInterface.register(BY_ROW, partial(attention.additive_mask, by_row=True))

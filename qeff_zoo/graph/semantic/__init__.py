@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Semantic ops: what a target may lower as one piece; name, signature and ONNX body of each, without torch.
+
+The body is an ONNX function that makes the portable graph run in any ONNX runtime. The same in torch stands in
+`export.ops`.
+"""
+
+from typing import Any
+
+from qeff_zoo.graph.semantic.domains import OPSET, SEMANTIC
+
+from . import attention, experts, linear, recurrence, rotary, states
+
+ALL = (
+    linear.LINEAR,
+    linear.LORA,
+    linear.RMS_NORM,
+    states.CACHE_WRITE,
+    states.SLOT_WRITE,
+    states.SLOT_READ,
+    states.SLOT_REPLACE,
+    states.CONTEXT_READ,
+    states.STATE_BEFORE,
+    states.CONVOLUTION_WINDOW,
+    recurrence.LINEAR_RECURRENCE,
+    recurrence.DELTA_RECURRENCE,
+    attention.CAUSAL_MASK,
+    attention.WINDOW_MASK,
+    attention.HELD_MASK,
+    attention.ATTENTION,
+    attention.SOFTCAP_ATTENTION,
+    attention.SINK_ATTENTION,
+    experts.ROUTED_LINEAR,
+    experts.EXPERTS,
+    experts.INTERLEAVED_EXPERTS,
+    *rotary.ROTARY_EMBEDDINGS,
+)
+
+
+def functions() -> list[Any]:
+    """Bodies of all semantic ops as `onnx_ir.Function`s."""
+    import onnx.parser
+    import onnx_ir as ir
+
+    header = f'<domain: "{SEMANTIC}", opset_import: ["" : {OPSET}]>'
+    return [ir.from_proto(onnx.parser.parse_function(header + op.body)) for op in ALL]

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What remotes said last: the index of each, so that it is not sent twice, and so that no older one is accepted.
+
+In: a remote's URL and the index that it gave. Out: the same later. Kept as one file for each remote, below `remotes/`
+in the store: a line of JSON, then the bytes of the index.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from qeff_zoo.disk.regular import read_regular
+from qeff_zoo.disk.staging import write_durably
+from qeff_zoo.errors import RemoteError, TrustError
+from qeff_zoo.hub.index import Index, decode
+from qeff_zoo.hub.policy import OFF, policy
+from qeff_zoo.hub.urls import canonical, unpinned
+from qeff_zoo.store import default_root
+
+from . import trust
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An index as a remote gave it.
+
+    Args:
+        content: Its bytes.
+        index: What they say.
+        etag: By which the remote knows them again; "" for none.
+        commit: Of a Hub repository, 40 hex digits; "" for none.
+    """
+
+    content: bytes
+    index: Index
+    etag: str = ""
+    commit: str = ""
+
+
+def recall(url: str) -> Seen | None:
+    """Return what a remote said last; None if nothing complete is kept."""
+    try:
+        head, _, content = read_regular(_file(url)).partition(b"\n")
+        facts = json.loads(head)
+        if (
+            facts["url"] == canonical(url)
+            and facts["sha256"] == hashlib.sha256(content).hexdigest()
+        ):
+            return Seen(
+                content, decode(content, known=True), str(facts["etag"]), str(facts["commit"])
+            )
+    except (OSError, ValueError, TypeError, KeyError, RemoteError):
+        return None  # absent, of an older version, or damaged: to be asked for again
+    return None
+
+
+def accept(url: str, seen: Seen) -> Seen:
+    """Take an index for the remote's present one, and remember it.
+
+    Args:
+        url: The remote's.
+        seen: What it gave.
+
+    Raises:
+        TrustError: It is older than what was seen before.
+    """
+    before = recall(url)  # anew, since another process may have seen more meanwhile
+    refuse_older(url, seen, before)
+    if seen != before:
+        _remember(url, seen)
+    return seen
+
+
+def refuse_older(url: str, seen: Seen, before: Seen | None) -> None:
+    """Refuse an index that is older than what was seen before, or that cannot follow it.
+
+    Args:
+        url: The remote's.
+        seen: What it gave.
+        before: What `recall` gave.
+
+    Raises:
+        TrustError: It is older, or another one of the same serial, or no longer signed, or by somebody else.
+    """
+    if before is None:
+        return
+    index, known = seen.index, before.index
+    if index.serial < known.serial:
+        why = f"one of {known.serial} was seen before: it was rolled back, which would hide what became known since"
+    elif index.serial == known.serial and index != known:
+        why = "another one of the same serial was seen before: somebody shows each of us something else"
+    elif _is_less(url, seen, before):
+        why = "is not signed as the one that was seen before is: somebody else wrote it"
+    else:
+        return
+    raise TrustError(
+        f"The index of {url!r} has serial {index.serial}, and {why}. Expected {known.serial} or more, from the same "
+        f"hands. Ask who keeps the remote; if it was begun anew on purpose, remove {str(_file(url))!r}."
+    )
+
+
+def _is_less(url: str, seen: Seen, before: Seen) -> bool:
+    """Tell whether less is proved of an index than of the one that was seen before."""
+    if before.index.signature is None or policy(url).mode == OFF:
+        return False
+    ranks = [trust.vouches(url, each.content, each.index) for each in (seen, before)]
+    return ranks[0] < ranks[1]
+
+
+def _remember(url: str, seen: Seen) -> None:
+    digest = hashlib.sha256(seen.content).hexdigest()
+    head = json.dumps(
+        {"url": canonical(url), "etag": seen.etag, "commit": seen.commit, "sha256": digest}
+    )
+    with suppress(OSError):  # a store that cannot be written only forgets
+        file = _file(url)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(file, head.encode() + b"\n" + seen.content)
+
+
+def _file(url: str) -> Path:
+    # The same repository of another Hub is another one.
+    url = canonical(url)
+    endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") if url.startswith("hf://") else ""
+    name = hashlib.sha256(f"{endpoint} {url}".encode()).hexdigest()[:32]
+    return default_root() / "remotes" / name
+
+
+def offline_index(url: str) -> Seen:
+    """Return what a remote said last, when it may not be asked.
+
+    Raises:
+        RemoteError: It was never asked before.
+    """
+    if seen := recall(url):
+        return _checked(url, seen)
+    raise RemoteError(
+        f"{url!r} cannot be asked offline, and its index was not seen before. Expected a remote that was asked once. "
+        "Run the command once with a connection."
+    )
+
+
+def newest(url: str, fetch: Callable[[Seen | None], Seen | None]) -> Seen | None:
+    """Ask a remote for its index, given what is known of it.
+
+    Args:
+        url: The remote's.
+        fetch: From what was seen last to what is there now; None if nothing is there.
+
+    Raises:
+        TrustError: What is there is older than what was seen.
+    """
+    before = recall(url)
+    seen = fetch(before)
+    if seen is None:
+        return None
+    seen = _checked(url, seen)
+    return accept(url, seen) if seen != before else seen
+
+
+def _checked(url: str, seen: Seen) -> Seen:
+    return replace(seen, index=trust.check_index(url, seen.content, seen.index))
+
+
+def is_first_pull(url: str) -> bool:
+    """Tell, once for each remote, that nothing was pulled from it before.
+
+    Args:
+        url: The remote's.
+    """
+    note = _file(unpinned(url)).with_suffix(".pulled")
+    if note.exists():
+        return False
+    with suppress(OSError):
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.touch()
+    return True

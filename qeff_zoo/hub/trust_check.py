@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a package may be used: the one question before every use of it.
+
+In: a package, and the store that may know where it is from. Out: nothing, warnings, or a refusal. A package that was
+built here is used. Every other one is held against the trust policy as it is now, and against what the remote that it
+came from said of it last; nobody is asked.
+"""
+
+from dataclasses import replace
+
+from qeff_zoo.errors import TrustError
+from qeff_zoo.hub.index import Notice
+from qeff_zoo.hub.naming import said
+from qeff_zoo.hub.policy import REQUIRE
+from qeff_zoo.hub.trust import check, policy_for, read_signed
+from qeff_zoo.hub.urls import unpinned
+from qeff_zoo.package import Package
+from qeff_zoo.store import Store
+from qeff_zoo.store.origins import BuiltHere, Origin, Provenance, read_origin
+
+from . import index_cache
+
+
+def require_usable(package: Package, store: Store) -> list[str]:
+    """Check before it is used that a package was built here, or that policy and notices let it pass.
+
+    Args:
+        package: Of the store, or of any folder.
+        store: Of this machine.
+
+    Returns:
+        Warnings, a sentence each; of one that nobody signed only where somebody is pinned.
+
+    Raises:
+        TrustError: The policy refuses it; its signature is not genuine; or it is known to be bad.
+    """
+    warnings = require_trusted(package, store)
+    notice = known_notice(package, store)
+    if notice is None:
+        return warnings
+    if notice.state == "known_bad":
+        raise TrustError(
+            f"{package.name!r} is {said(notice)}. That is what the remote says that it was pulled from; expected a "
+            "package that is right. Pull or build another one."
+        )
+    return [*warnings, f"It is {said(notice)}."]
+
+
+def require_trusted(package: Package, store: Store) -> list[str]:
+    """Check that a package was built here, or that the policy lets it pass, whatever became known about it."""
+    origin = _origin(package, store)
+    if isinstance(origin, BuiltHere):
+        return []
+    return check(*read_signed(package.path), policy_for(origin))
+
+
+def is_as_good_as_ours(package: Package, store: Store) -> bool:
+    """Tell whether a package saves a build, and is published as ours: built here, or signed by one who is pinned.
+
+    A copy in another folder was built here if the store has a package that was, of the same files but for evidence.
+    """
+    ours = store.lookup(package.build_key) if store.is_built_here(package.build_key) else None
+    if ours and _content(ours) == _content(package):
+        return True
+    origin = _origin(package, store)
+    chosen = policy_for(origin)
+    if not chosen.pins_somebody:
+        return False
+    try:
+        check(*read_signed(package.path), replace(chosen, mode=REQUIRE))
+        require_usable(package, store)
+    except TrustError:
+        return False
+    return True
+
+
+def _content(package: Package) -> dict[str, str]:
+    """Return the digests of all files that a validation does not write."""
+    files = package.manifest["files"]
+    return {file["path"]: file["digest"] for file in files if file["role"] != "evidence"}
+
+
+def _origin(package: Package, store: Store) -> Provenance | None:
+    """Say where a package is from; nobody knows that of a copy outside of the store, whatever note lies there."""
+    if package.path != store.folder(package.build_key):
+        return None
+    return store.origin(package.build_key)
+
+
+def known_notice(package: Package, store: Store) -> Notice | None:
+    """Return what the remote that a package came from said of it last; its own note is believed against it alone.
+
+    Args:
+        package: Of the store, or of any folder.
+        store: Of this machine.
+    """
+    origin = _origin(package, store) or read_origin(package.path)
+    return notice_of(origin) if isinstance(origin, Origin) else None
+
+
+def notice_of(origin: Origin) -> Notice | None:
+    """Return what a remote said last of a package; nobody is asked.
+
+    Args:
+        origin: Where the package is from.
+    """
+    known = index_cache.recall(unpinned(origin.url)) or index_cache.recall(origin.url)
+    return known.index.notices.get(origin.path) if known else None

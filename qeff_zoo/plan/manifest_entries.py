@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a build writes into the manifest of its package, before anything was validated."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib.metadata import version
+from typing import Any
+
+from qeff_zoo.checkpoint.opening import Checkpoint
+from qeff_zoo.export.graphs import BoundGraph
+from qeff_zoo.graph.numerics import STORED
+from qeff_zoo.graph.states import VISION_SIZE, State, state_of
+from qeff_zoo.package.manifest import name_with
+from qeff_zoo.plan.programs import ProgramPlan
+from qeff_zoo.plan.resolve import Plan
+from qeff_zoo.plan.source_tree import has_uncommitted_changes
+from qeff_zoo.targets import Lowered
+from qeff_zoo.terminal.progress import Stopwatch, peak_rss_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """One program on its way from the plan to the package.
+
+    Args:
+        plan: Of the program.
+        graph: Portable; its model may have become the lowered one.
+        lowered: For the target.
+    """
+
+    plan: ProgramPlan
+    graph: BoundGraph
+    lowered: Lowered
+
+
+def program_entry(plan: Plan, made: Made, tensors: str) -> dict[str, Any]:
+    """Write the entry of a program, but for its path.
+
+    Args:
+        plan: Of the build.
+        made: The program.
+        tensors: "sha256:…" of the data file.
+    """
+    graph = made.lowered.model.graph
+    inputs = [value for value in graph.inputs if not value.is_initializer()]
+    states = {value.name: state for value in inputs if (state := state_of(value))}
+    written = {state.output for state in states.values()}
+    compiler = dict(plan.resolved.toolchain)
+    name, number = next(iter(compiler.items()))
+    specializations = made.plan.specialized(graph)
+    size = graph.metadata_props.get(VISION_SIZE)
+    return {
+        "role": made.plan.role,
+        "graph": {"digest": made.graph.digest, "opset": 18},
+        "compiled_from": {
+            "tensors": tensors,
+            "flags": {
+                "target": {"name": plan.target, "revision": plan.spec["target"]["revision"]},
+                "quantization": plan.spec["quantization"],
+                "specializations": specializations,
+                **made.plan.flags,
+            },
+            "compiler": {"name": name, "version": number},
+        },
+        "specializations": specializations,
+        "inputs": [tensor_entry(value) for value in inputs if value.name not in states],
+        "outputs": [tensor_entry(value) for value in graph.outputs if value.name not in written],
+        "states": [
+            _state(states[value.name], value, plan.resolved.states)
+            for value in inputs
+            if value.name in states
+        ],
+        "numerics": made.lowered.numerics.as_dict(),
+        **({"ways": dict(made.lowered.ways)} if made.lowered.ways else {}),
+        **({VISION_SIZE: int(size)} if size else {}),
+    }
+
+
+def _state(state: State, value: Any, types: Mapping[str, str]) -> dict[str, Any]:
+    dtype = _dtype(value)
+    kept = types.get(state.kind, dtype) if value.dtype.is_floating_point() else dtype
+    return {**state.as_dict(), "dtype": kept}
+
+
+def tensor_entry(value: Any) -> dict[str, Any]:
+    """Write the entry of an input or an output, an `onnx_ir.Value`."""
+    shape = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+    return {"name": value.name, "dtype": _dtype(value), "shape": shape}
+
+
+def _dtype(value: Any) -> str:
+    """Return the name of a type as numpy has it; ONNX calls float32 FLOAT."""
+    name: str = value.dtype.name.lower()
+    return {"float": "float32", "double": "float64"}.get(name, name)
+
+
+def manifest(
+    checkpoint: Checkpoint,
+    plan: Plan,
+    programs: Sequence[Mapping[str, Any]],
+    tensors: int,
+    watch: Stopwatch,
+) -> dict[str, Any]:
+    """Write the manifest of a package, but for what `write_manifest` fills in.
+
+    Args:
+        checkpoint: That it was made from.
+        plan: Of the build.
+        programs: Entries with their paths.
+        tensors: How many tensors of the checkpoint the programs read.
+        watch: Of the build so far.
+    """
+    return {
+        "name": name_with(checkpoint.name, [one.name for one in checkpoint.merged]),
+        "task": plan.recipe.task,
+        "model_type": plan.recipe.model_type,
+        "target": {"name": plan.target, "needs": dict(plan.resolved.needs)},
+        "spec": plan.spec,
+        "why": plan.why,
+        "programs": [*programs],
+        "provenance": {
+            "version": version("qeff-zoo"),
+            **({"dirty": True} if has_uncommitted_changes() else {}),
+            "finished": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "seconds": dict(watch.seconds),
+            "peak_rss_bytes": peak_rss_bytes(),
+        },
+        "weights": {
+            "storage": _storage(plan, programs),
+            "tensors": tensors,
+            **({"gguf_file": checkpoint.gguf} if checkpoint.gguf else {}),
+        },
+        "validated": "none",
+        "validation": [],
+        "license": checkpoint.license,
+    }
+
+
+def _storage(plan: Plan, programs: Sequence[Mapping[str, Any]]) -> str:
+    """Return how matrices are stored: as a target holds them, unless the checkpoint's own integers are kept."""
+    asked: str = plan.spec["quantization"]["weights"]
+    matrices = (one for program in programs for one in program["numerics"]["matrices"])
+    if asked == STORED and any(one.get("kept") for one in matrices):
+        return STORED
+    return plan.resolved.storage or asked

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QEfficient's Python interface: its classes and functions, on top of our plan, store and runtime.
+
+`import qeff_zoo.qefficient as QEfficient` is the one line that changes; docs/from-qefficient.md says what differs.
+"""
+
+from qeff_zoo.qefficient.causal import QEFFAutoModelForCausalLM
+from qeff_zoo.qefficient.encoders import (
+    QEFFAutoModel,
+    QEFFAutoModelForCTC,
+    QEFFAutoModelForSequenceClassification,
+)
+from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, PerfMetrics
+from qeff_zoo.qefficient.functions import cloud_ai_100_exec_kv, compile, export, transform
+from qeff_zoo.qefficient.lora import QEffAutoLoraModelForCausalLM, QEffAutoPeftModelForCausalLM
+from qeff_zoo.qefficient.speech import QEFFAutoModelForSpeechSeq2Seq
+from qeff_zoo.qefficient.vision import QEFFAutoModelForImageTextToText
+
+__all__ = [
+    "CloudAI100ExecInfo",
+    "PerfMetrics",
+    "QEFFAutoModel",
+    "QEFFAutoModelForCTC",
+    "QEFFAutoModelForCausalLM",
+    "QEFFAutoModelForImageTextToText",
+    "QEFFAutoModelForSequenceClassification",
+    "QEFFAutoModelForSpeechSeq2Seq",
+    "QEffAutoLoraModelForCausalLM",
+    "QEffAutoPeftModelForCausalLM",
+    "cloud_ai_100_exec_kv",
+    "compile",
+    "export",
+    "transform",
+]

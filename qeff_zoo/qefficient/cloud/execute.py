@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qeff-cloud-execute`: a package and prompts in, answers out."""
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from qeff_zoo.cli import guarded
+from qeff_zoo.cli.inputs import saying_warnings
+from qeff_zoo.cli.printing import print_json
+from qeff_zoo.disk.regular import is_here
+from qeff_zoo.errors import GenerationError
+
+from . import flags
+
+#: How QEfficient calls the folder of a compiled model: cores, batch, sizes, devices, formats.
+_NAMED = re.compile(
+    r"qpc_\d+cores_(?P<batch>\d+)(?P<continuous>F?)BS_(?P<prompt_len>\d+)PL_(?P<ctx_len>\d+)CL_"
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    arguments = _parser().parse_args(argv)
+    return guarded(lambda: _execute(arguments), argv)
+
+
+def _execute(arguments: argparse.Namespace) -> None:
+    flags.say_where(arguments)
+
+    from qeff_zoo.qefficient.execution import prompts_of
+
+    prompts = prompts_of(arguments.prompt, arguments.prompts_txt_file_path)
+    answer(_package(arguments), prompts, arguments, flags.picture_of(arguments))
+
+
+def _package(arguments: argparse.Namespace) -> str:
+    """Return where the package is: of a path as QEfficient's commands make them, what `infer` built for these sizes."""
+    path = str(arguments.qpc_path)
+    sizes = _NAMED.search(path)
+    if sizes is None or arguments.model_name is None or is_here(path):
+        return path
+    from qeff_zoo.qefficient.functions import find_built
+
+    batch = "full_batch_size" if sizes["continuous"] else "batch_size"
+    package = find_built(
+        flags.say_where(arguments),
+        prefill_seq_len=int(sizes["prompt_len"]),
+        ctx_len=int(sizes["ctx_len"]),
+        **{batch: int(sizes["batch"])},
+    )
+    if package is None:
+        return path  # which says that nothing is there
+    print(f"There is no {path!r}: running {package.path}, which has these sizes.", file=sys.stderr)
+    return str(package.path)
+
+
+def answer(
+    path: str, prompts: Sequence[str], arguments: argparse.Namespace, picture: Any = None
+) -> None:
+    """Answer prompts with a package, and print them.
+
+    Args:
+        path: Of the package.
+        prompts: Any number.
+        arguments: Of a command: `device_group`, `full_batch_size`, `generation_len` and `json`.
+        picture: That every prompt is about, for a package that reads pictures.
+
+    Raises:
+        GenerationError: The package has another number of slots, or a prompt cannot be answered.
+    """
+    from qeff_zoo.qefficient import cloud_ai_100_exec_kv
+    from qeff_zoo.qefficient.execution import CARDS
+    from qeff_zoo.qefficient.functions import package_at
+
+    package = package_at(path)
+    slots = {
+        entry["symbols"].get("full_batch_size") for entry in package.programs[0].specializations
+    }
+    if arguments.full_batch_size is not None and slots != {str(arguments.full_batch_size)}:
+        raise GenerationError(
+            f"--full_batch_size is {arguments.full_batch_size}, and package {str(package.path)!r} has "
+            f"{', '.join(filter(None, slots)) or 'none'}; expected the same. Leave it out, or build with it."
+        )
+    with saying_warnings():
+        info = cloud_ai_100_exec_kv(
+            None,
+            package.path,
+            prompts,
+            device_id=arguments.device_group if package.target in CARDS else None,
+            generation_len=arguments.generation_len,
+            stream=not arguments.json,
+            image=picture,
+        )
+    if arguments.json:
+        print_json({"package": str(package.path), **asdict(info)})
+    else:
+        print(info, file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = flags.command("execute", "Run a package on prompts.")
+    flags.add_model(parser, required=False)
+    text = "folder of a package, or one with `qpcs` in it; or a key or name of the store"
+    flags.add(parser, "qpc_path", required=True, metavar="DIR", help=text)
+    flags.add_devices(parser)
+    flags.add_prompts(parser)
+    flags.add_picture(parser)
+    flags.add(parser, "full_batch_size", type=int, metavar="N", help="slots that it must have")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

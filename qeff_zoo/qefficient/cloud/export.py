@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`qeff-cloud-export`: a model in, the path of its portable ONNX graph out."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from qeff_zoo.cli import guarded
+from qeff_zoo.cli.inputs import saying_warnings
+from qeff_zoo.cli.printing import print_json
+
+from . import flags
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    arguments = _parser().parse_args(argv)
+    return guarded(lambda: _export(arguments), argv)
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    model_name = flags.say_where(arguments)
+
+    from qeff_zoo import qefficient
+
+    with saying_warnings():
+        _, path = qefficient.export(model_name, full_batch_size=arguments.full_batch_size)
+    if arguments.json:
+        print_json({"path": path})
+    else:
+        print(path)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = flags.command(
+        "export", "Write the portable ONNX graph of a model, unless it is there."
+    )
+    flags.add_model(parser)
+    flags.add(
+        parser, "full_batch_size", type=int, metavar="N", help="for a graph of continuous batching"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

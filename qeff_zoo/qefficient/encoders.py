@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QEfficient's classes of models that read whole inputs: embeddings, classifiers, and labels of frames of sound."""
+
+import os
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any, TypeVar
+
+from qeff_zoo.errors import GenerationError, PlanError
+from qeff_zoo.qefficient.execution import read
+from qeff_zoo.qefficient.models import Model
+from qeff_zoo.tasks import FEATURE_EXTRACTION, SPEECH_RECOGNITION, TEXT_CLASSIFICATION
+
+from . import translation
+
+_E = TypeVar("_E", bound="_Encoder")
+
+
+class _Encoder(Model):
+    """What the classes have in common whose models read whole inputs."""
+
+    @classmethod
+    def from_pretrained(
+        cls: type[_E],
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        *,
+        trust_remote_code: bool = False,
+        **source: Any,
+    ) -> _E:
+        """Look at a checkpoint; nothing large is read.
+
+        Args:
+            pretrained_model_name_or_path: Hub id or folder.
+            trust_remote_code: As for `QEFFAutoModelForCausalLM`.
+            **source: As there.
+        """
+        return cls._load(pretrained_model_name_or_path, source)
+
+    def compile(
+        self,
+        *,
+        seq_len: int | Sequence[int] = 32,
+        batch_size: int = 1,
+        num_devices: int = 1,
+        num_cores: int = 16,
+        mxfp6_matmul: bool = False,
+        target: str | None = None,
+        compile_dir: str | os.PathLike[str] | None = None,
+        **compiler_options: Any,
+    ) -> str:
+        """Build a package, or find it in the store.
+
+        Args:
+            seq_len: Tokens of a text, one length or several.
+            batch_size: Texts read at a time.
+            num_devices: As for `QEFFAutoModelForCausalLM.compile`, and so the others.
+            num_cores: Of each card.
+            mxfp6_matmul: Matrices in MXFP6, on a card.
+            target: What to compile for.
+            compile_dir: Also copy the package there.
+            **compiler_options: As there.
+
+        Returns:
+            The package's folder, or the prepared one.
+        """
+        given = {
+            "seq_len": seq_len,
+            "batch_size": batch_size,
+            "num_devices": None
+            if "device_group" in compiler_options and num_devices == 1
+            else num_devices,
+            "num_cores": num_cores,
+            "mxfp6_matmul": mxfp6_matmul,
+        }
+        return self._compile(target, compile_dir, given | compiler_options)
+
+    def generate(
+        self,
+        inputs: Mapping[str, Any],
+        device_ids: Sequence[int] | None = None,
+        runtime_ai100: bool = True,
+        **others: Any,
+    ) -> dict[str, Any]:
+        """Read texts that a tokenizer has encoded.
+
+        Args:
+            inputs: `input_ids` and `attention_mask`, (texts, tokens), of torch or numpy.
+            device_ids: Cards to run on; None for those that are free.
+            runtime_ai100: False to insist on the CPU.
+            **others: QEfficient's other arguments, which change nothing here or are refused.
+
+        Returns:
+            `output` of embeddings, `logits` of a classifier: float32, (texts, …).
+        """
+        translation.refuse("generate", others, translation.GENERATING)
+        return read(self._opened(device_ids, runtime_ai100), inputs)
+
+
+class QEFFAutoModel(_Encoder):
+    """A model that turns a text into a vector.
+
+    Example:
+        >>> model = QEFFAutoModel.from_pretrained("BAAI/bge-small-en-v1.5")  # doctest: +SKIP
+        >>> model.compile(num_cores=16, seq_len=[32, 128])  # doctest: +SKIP
+        >>> model.generate(tokenizer("a cat", return_tensors="pt"))["output"]  # doctest: +SKIP
+    """
+
+    _task = FEATURE_EXTRACTION
+
+    @classmethod
+    def from_pretrained(
+        cls: type[_E],
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        pooling: str | None = None,
+        *,
+        trust_remote_code: bool = False,
+        **source: Any,
+    ) -> _E:
+        """Look at a checkpoint; nothing large is read.
+
+        Args:
+            pretrained_model_name_or_path: Hub id or folder.
+            pooling: "mean", "max", "cls" or "lasttoken"; None for what the checkpoint says.
+            trust_remote_code: As for `QEFFAutoModelForCausalLM`.
+            **source: As there.
+        """
+        if callable(pooling) or pooling == "avg":
+            raise PlanError(
+                [
+                    f"`from_pretrained`: pooling is {pooling!r}, which no graph here computes; expected 'mean', 'max', "
+                    "'cls' or 'lasttoken'. Choose one."
+                ]
+            )
+        chosen = {} if pooling is None else {"pooling": pooling}
+        return cls._load(pretrained_model_name_or_path, source, **chosen)
+
+
+class QEFFAutoModelForSequenceClassification(_Encoder):
+    """A model that scores labels for a text, or how well two texts belong together.
+
+    Example:
+        >>> model = QEFFAutoModelForSequenceClassification.from_pretrained(
+        ...     "org/reranker"
+        ... )  # doctest: +SKIP
+        >>> model.compile(seq_len=128)  # doctest: +SKIP
+        >>> model.generate(tokenizer("a text", return_tensors="pt"))["logits"]  # doctest: +SKIP
+    """
+
+    _task = TEXT_CLASSIFICATION
+
+
+class QEFFAutoModelForCTC(_Encoder):
+    """A model that labels the frames of speech, and so writes it down.
+
+    Example:
+        >>> model = QEFFAutoModelForCTC.from_pretrained(
+        ...     "facebook/wav2vec2-base-960h"
+        ... )  # doctest: +SKIP
+        >>> model.compile(num_cores=16)  # doctest: +SKIP
+        >>> model.generate(processor, samples)  # doctest: +SKIP
+        ['A MAN SAID TO THE UNIVERSE SIR I EXIST']
+    """
+
+    _task = SPEECH_RECOGNITION
+
+    def compile(self, *, seq_len: int | Sequence[int] = 480_000, **choices: Any) -> str:
+        """Build a package, or find it in the store.
+
+        Args:
+            seq_len: Samples of a sound, one length or several; of models that read features, frames of those. What is
+                longer is read in windows.
+            **choices: As for `QEFFAutoModel.compile`.
+
+        Returns:
+            The package's folder, or the prepared one.
+        """
+        return super().compile(seq_len=seq_len, **choices)
+
+    def generate(  # type: ignore[override]
+        self,
+        processor: Any,
+        inputs: Any,
+        device_ids: Sequence[int] | None = None,
+        runtime_ai100: bool = True,
+        **others: Any,
+    ) -> list[str]:
+        """Write down what is said.
+
+        Args:
+            processor: QEfficient's argument; the package has the checkpoint's own, which computes the same.
+            inputs: Samples at the model's rate, (samples,), of torch or numpy, or the path or the bytes of a recording;
+                or several of those, of any length.
+            device_ids: Cards to run on; None for those that are free.
+            runtime_ai100: False to insist on the CPU.
+            **others: QEfficient's other arguments, which change nothing here or are refused.
+
+        Returns:
+            The text of each.
+        """
+        import numpy as np
+
+        translation.refuse("generate", others, translation.GENERATING)
+        if isinstance(inputs, Mapping):
+            raise GenerationError(
+                f"The inputs are {sorted(inputs)!r}; expected samples or recordings, of which features are made here. "
+                "Give those that the processor was called on."
+            )
+        whole = str, bytes, os.PathLike
+        of_numbers = isinstance(inputs, list | tuple) and any(
+            isinstance(one, Real) for one in inputs
+        )
+        given = inputs if isinstance(inputs, list | tuple) and not of_numbers else [inputs]
+        sounds = [one if isinstance(one, whole) else np.asarray(one) for one in given]
+        session = self._opened(device_ids, runtime_ai100)
+        return [found.text for found in session.transcribe(sounds)]

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A graph that QEfficient exported -> the folder of its QPC, by the card's compiler alone.
+
+In: the path of the graph and QEfficient's arguments. Out: `qpcs`, which QEfficient's runtime takes; or, without an SDK,
+the folder with the script that makes it.
+"""
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo import targets
+from qeff_zoo.errors import PlanError
+from qeff_zoo.package.prepared import SCRIPT
+from qeff_zoo.plan.decisions import Chosen
+from qeff_zoo.plan.request import Request
+
+from . import translation
+
+_TARGET = "qaic"
+_DRAFTED = "num_speculative_tokens"
+_SIZES = ("prefill_seq_len", "ctx_len", "batch_size", "full_batch_size", _DRAFTED)
+
+
+def compile_theirs(graph: Path, folder: Path, target: str | None, given: Mapping[str, Any]) -> str:
+    """Compile a graph of QEfficient's as it is.
+
+    Args:
+        graph: Its file, with its weights beside it.
+        folder: In which the QPC is put, as `qpcs`.
+        target: As it was asked for.
+        given: Arguments of `compile`, by QEfficient's names.
+
+    Returns:
+        Folder of the QPC; `folder` where there is no SDK.
+
+    Raises:
+        ZooError: A choice means nothing for a graph that is there, or the compiler refuses it.
+    """
+    from qeff_zoo.plan.resolve import choose_options
+    from qeff_zoo.targets.qaic import conflicts
+    from qeff_zoo.targets.qaic.foreign import compile_foreign
+    from qeff_zoo.targets.qaic.options import OF_GRAPHS
+
+    if target not in (None, _TARGET):
+        raise PlanError(
+            [
+                f"target is {target!r}, and QEfficient exported {str(graph)!r}, whose operators only target "
+                f"{_TARGET!r} has; expected that. Leave it out, or export the model by qeff-cloud-export."
+            ]
+        )
+    fields, _ = translation.translate(given, ("target",)).request(_TARGET)
+    choices = Chosen()
+    options = choose_options(targets.find(_TARGET), {}, Request(**fields), choices)
+    sizes = {name: fields[name] for name in _SIZES if name in fields}
+    drafted = sizes.pop(_DRAFTED, ())
+    if len(drafted) == 1:
+        sizes[_DRAFTED] = drafted[0]
+    elif drafted:
+        choices.problems.append(
+            f"`compile`: {_DRAFTED} is {drafted!r}; expected one number. Give one."
+        )
+    choices.problems += [
+        f"`compile`: {name} is {value}; expected at least 1. Correct it."
+        for name, value in sizes.items()
+        if value < 1
+    ]
+    choices.problems += [
+        f"`compile`: {name} is {value!r}, which QEfficient's graph has settled. Leave it out, or export the model by "
+        "qeff-cloud-export."
+        for name, value in fields.items()
+        if value is not None and name not in {"target", *_SIZES, *options} - OF_GRAPHS
+    ]
+    choices.problems += conflicts.problems({}, options)
+    if choices.problems:
+        raise PlanError(choices.problems)
+    made = compile_foreign(graph, folder, sizes, options)
+    if made == folder:
+        warnings.warn(
+            f"There is no Cloud AI SDK here: {str(folder)!r} has what it compiles. Run {SCRIPT} in it where the SDK "
+            "is, with the graph where it is now.",
+            stacklevel=3,
+        )
+    return str(made)

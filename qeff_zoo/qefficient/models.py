@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QEfficient's classes: a checkpoint and arguments as QEfficient documents them in, packages and answers out."""
+
+import inspect
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from qeff_zoo import pipeline, targets
+from qeff_zoo.api import load
+from qeff_zoo.errors import GenerationError, PlanError
+from qeff_zoo.package import Package
+from qeff_zoo.package.manifest import PREPARED
+from qeff_zoo.package.prepared import SCRIPT, manifest_of
+from qeff_zoo.plan.request import Request
+from qeff_zoo.qefficient.execution import CARDS, on_devices
+from qeff_zoo.qefficient.exported import Source
+from qeff_zoo.terminal.progress_bars import reporter
+
+from . import exported, sdks, translation
+
+_M = TypeVar("_M", bound="Model")
+_OURS = "qeff_zoo.qefficient."
+
+
+class Model:
+    """What the classes have in common: a checkpoint, what was chosen when it was loaded, and what became of it.
+
+    Args:
+        source: The checkpoint; `from_pretrained` takes its name.
+        **loaded: What was chosen about it, by the fields of `Request`.
+
+    Raises:
+        PlanError: A module is given in place of a checkpoint.
+    """
+
+    #: Hub pipeline tag.
+    _task: ClassVar[str]
+    #: Of `_task`, a number of slots that makes a graph one of continuous batching; sizes are no part of a graph.
+    _slots: int | None = None
+
+    def __init__(self, source: Source, **loaded: Any) -> None:
+        if not isinstance(source, Source):
+            raise _not_named(source)
+        self._source = source
+        self._loaded = {"task": self._task, **loaded}
+        #: By `compile`; None before, and where only a folder for an SDK was left.
+        self.package: Package | None = None
+        #: Seconds that each stage of `compile` took.
+        self.seconds: Mapping[str, float] = {}
+        #: The exported graph, by `export`.
+        self.onnx_path: str | None = None
+        self._prepared: Path | None = None
+        self._session: Any = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._source.model!r})"
+
+    @property
+    def model_name(self) -> str:
+        """The last part of the model's name."""
+        return Path(self._source.model).resolve().name
+
+    @property
+    def qpc_path(self) -> str | None:
+        """Folder of the package."""
+        return None if self.package is None else str(self.package.path)
+
+    @classmethod
+    def _load(cls: type[_M], name: Any, source: Mapping[str, Any], **loaded: Any) -> _M:
+        from qeff_zoo.checkpoint.opening import open_checkpoint
+        from qeff_zoo.plan.resolve import recipe_of
+
+        if not isinstance(name, str | os.PathLike):
+            raise _not_named(name)
+        of_source = {one: it for one, it in source.items() if one in Source.BESIDE}
+        others = {one: it for one, it in source.items() if one not in Source.BESIDE}
+        translation.refuse("from_pretrained", others, translation.LOADING)
+        found = Source(model=os.fspath(name), **of_source)
+        recipe_of(open_checkpoint(found.model, **found.beside))  # what has none is refused here
+        return cls(found, **loaded)
+
+    def export(self, export_dir: str | os.PathLike[str] | None = None, **others: Any) -> str:
+        """Write the portable ONNX graph with its weights, unless it is there; `compile` does not need it.
+
+        Args:
+            export_dir: A folder that is new, empty, or an export of the same; None for one below `qeff_models` here.
+            **others: QEfficient's other arguments, which change nothing here or are refused.
+
+        Returns:
+            Path of the graph.
+        """
+        translation.refuse("export", others, translation.EXPORTING)
+        source = self._source
+        request = Request(**self._loaded, full_batch_size=self._slots)
+        _, plan = pipeline.make_plan(source.model, request, **source.beside)
+        folder = Path(export_dir or exported.place(self.model_name, "onnx", plan.build_key))
+        note = exported.find(folder)
+        if note is None or note.key != plan.build_key:
+            made = pipeline.export(
+                source.model,
+                folder,
+                request=request,
+                **source.beside,
+                reporter=reporter(),
+            )
+            note = exported.write(
+                made.path, plan.build_key, source, self._task, continuous=self._slots is not None
+            )
+        self.onnx_path = str(folder / note.graph)
+        return self.onnx_path
+
+    def _compile(
+        self,
+        target: str | None,
+        compile_dir: str | os.PathLike[str] | None,
+        given: Mapping[str, Any],
+    ) -> str:
+        """Build a package, or leave what an SDK needs; return the folder."""
+        asked = dict(given)
+        # QEfficient's names, of two releases, for: leave what a compiler needs, and compile nothing.
+        only_files = True in [asked.pop(name, False) for name in ("artifacts", "artifact_only")]
+        if only_files and target is None:
+            target = "qnn-aic" if asked.get("enable_qnn") else "qaic"
+        request = self._request(target, asked)
+        self.package = self._prepared = self._session = None
+        chosen = targets.find(str(request.target))
+        if only_files and not isinstance(chosen, targets.OfflineCompiled):
+            raise PlanError(
+                [
+                    f"`compile`: artifacts is True, and target {target!r} compiles nothing elsewhere; expected one of "
+                    "a card. Leave target out."
+                ]
+            )
+        if isinstance(chosen, targets.OfflineCompiled) and (
+            only_files or not sdks.compiles(chosen)
+        ):
+            self._prepared = self._prepare(request, compile_dir)
+            return str(self._prepared)
+        built = pipeline.build(
+            self._source.model,
+            request,
+            **self._source.beside,
+            output=None if compile_dir is None else Path(compile_dir),
+            reporter=reporter(),
+        )
+        self.package, self.seconds = built.package, built.seconds
+        return str(built.package.path)
+
+    def _request(self, target: str | None, given: dict[str, Any]) -> Request:
+        """Read the arguments of `compile`; say what a CPU leaves out, where the user chose no target."""
+        qnn, config = given.pop("enable_qnn", None), given.pop("qnn_config", None)
+        card = "qnn-aic" if qnn or target == "qnn-aic" else "qaic"
+        if qnn and target not in (None, card):
+            raise PlanError(
+                [
+                    f"enable_qnn is {qnn!r}, and target is {target!r}; expected {card!r}. Leave one out."
+                ]
+            )
+        if config is not None and card != "qnn-aic":
+            raise PlanError(
+                [
+                    f"qnn_config is {config!r} without enable_qnn; expected both. Give both, or neither."
+                ]
+            )
+        if target not in (None, *targets.NAMES):
+            expected = ", ".join(map(repr, targets.NAMES))
+            raise PlanError([f"target is {target!r}, expected one of {expected}. Choose one."])
+        chosen = target or (card if sdks.has(card) else targets.NAMES[0])
+        asked = translation.translate(given, ("compile_dir", "target", "enable_qnn", "qnn_config"))
+        fields, left = asked.request(chosen)
+        text = None if config is None else sdks.json_text(config)
+        fields |= {"qnn_config": text} if chosen == "qnn-aic" else {}
+        problems = [
+            f"`compile`: {name} is {fields[name]!r}, and the model was loaded for {loaded!r}; expected the same. "
+            "Load it for the other."
+            for name, loaded in self._loaded.items()
+            if fields.get(name, loaded) != loaded
+        ]
+        left += ["enable_qnn=True"] if qnn and chosen != card else []
+        if target is not None:
+            problems += [f"Target {target!r} knows no {one}. Leave it out." for one in left]
+        if problems:
+            raise PlanError(problems)
+        if target is None and chosen != card:
+            without = f" Left out, as only a card knows it: {', '.join(left)}." if left else ""
+            warnings.warn(
+                f"There is no Cloud AI SDK here: {self.model_name!r} is built for target {chosen!r} and runs on the "
+                f"CPU.{without} target={card!r} leaves what an SDK compiles.",
+                stacklevel=_outside(),
+            )
+        return Request(**{**self._loaded, **fields})
+
+    def _prepare(self, request: Request, folder: str | os.PathLike[str] | None) -> Path:
+        """Leave a folder for a compiler that is elsewhere, unless it is there."""
+        model, beside = self._source.model, self._source.beside
+        _, plan = pipeline.make_plan(model, request, **beside)
+        output = Path(folder or exported.place(self.model_name, plan.target, plan.build_key))
+        there = (output / PREPARED).exists()
+        if not there or manifest_of(output)["build_key"] != plan.build_key:
+            pipeline.prepare(model, output, request=request, **beside, reporter=reporter())
+        return output
+
+    def _opened(self, device_ids: Sequence[int] | None, runtime_ai100: bool) -> Any:
+        """Return the session of the package; it is opened once."""
+        if self._prepared is not None:
+            raise GenerationError(
+                f"{str(self._prepared)!r} is prepared, and has no program yet; expected a package. Run {SCRIPT} in it "
+                "where the SDK is, then `qeff-zoo adopt`, and run what that prints with cloud_ai_100_exec_kv."
+            )
+        if self.package is None:
+            raise GenerationError(
+                f"{self.model_name!r} is not compiled; expected a package. Call `compile` before `generate`."
+            )
+        if not runtime_ai100 and self.package.target in CARDS:
+            raise GenerationError(
+                f"runtime_ai100 is False, and the package is for target {self.package.target!r}; expected one for the "
+                f"CPU. Call `compile` with target={targets.NAMES[0]!r}."
+            )
+        if self._session is None:
+            with on_devices(self.package, device_ids):
+                self._session = load(self.package)
+        return self._session
+
+
+def _outside() -> int:
+    """Return the `stacklevel` at which a warning of the caller's names the line of the user's."""
+    level, frame = 1, inspect.currentframe()
+    while (frame := frame and frame.f_back) and _OURS in frame.f_globals.get("__name__", ""):
+        level += 1
+    return level
+
+
+def _not_named(model: object) -> PlanError:
+    return PlanError(
+        [
+            f"A model of class {type(model).__name__!r} was given, expected its Hub id or folder: weights are read "
+            "from its checkpoint. Call save_pretrained(FOLDER) on it, and give the folder to from_pretrained."
+        ]
+    )

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QEfficient's class of models that write down speech token by token."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from qeff_zoo.errors import GenerationError, PlanError
+from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, PerfMetrics, printer
+from qeff_zoo.qefficient.models import Model
+from qeff_zoo.tasks import SPEECH_SEQ2SEQ
+
+from . import translation
+
+
+class QEFFAutoModelForSpeechSeq2Seq(Model):
+    """A model that writes down speech, or translates it.
+
+    Example:
+        >>> model = QEFFAutoModelForSpeechSeq2Seq.from_pretrained(
+        ...     "openai/whisper-tiny"
+        ... )  # doctest: +SKIP
+        >>> model.compile(num_cores=16, batch_size=1, ctx_len=448)  # doctest: +SKIP
+        >>> inputs = processor(samples, sampling_rate=16_000, return_tensors="pt")  # doctest: +SKIP
+        >>> model.generate(inputs=inputs, generation_len=100).generated_texts  # doctest: +SKIP
+        ['A man said to the universe, Sir, I exist.']
+    """
+
+    _task = SPEECH_SEQ2SEQ
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | os.PathLike[str], **source: Any
+    ) -> "QEFFAutoModelForSpeechSeq2Seq":
+        """Look at a checkpoint; nothing large is read.
+
+        Args:
+            pretrained_model_name_or_path: Hub id or folder.
+            **source: As for `QEFFAutoModelForCausalLM`.
+
+        Raises:
+            ZooError: As there.
+        """
+        return cls._load(pretrained_model_name_or_path, source)
+
+    def compile(
+        self,
+        *,
+        prefill_seq_len: int | None = None,
+        encoder_ctx_len: int | None = None,
+        ctx_len: int = 150,
+        batch_size: int = 1,
+        num_devices: int = 1,
+        num_cores: int = 16,
+        mxfp6_matmul: bool = False,
+        mxint8_kv_cache: bool = False,
+        target: str | None = None,
+        compile_dir: str | os.PathLike[str] | None = None,
+        **compiler_options: Any,
+    ) -> str:
+        """Build a package, or find it in the store.
+
+        Args:
+            prefill_seq_len: Tokens that begin a text, by one call; QEfficient's 1 gives the same answers.
+            encoder_ctx_len: Positions of a window of sound: the model's own, or None.
+            ctx_len: Tokens of a window, those that it is begun with included.
+            batch_size: Windows at a time.
+            num_devices: As for `QEFFAutoModelForCausalLM.compile`, and so the others.
+            num_cores: Of each card.
+            mxfp6_matmul: Matrices in MXFP6, on a card.
+            mxint8_kv_cache: States in MXINT8, on a card.
+            target: What to compile for.
+            compile_dir: Also copy the package there.
+            **compiler_options: As there.
+
+        Returns:
+            The package's folder.
+        """
+        from qeff_zoo.checkpoint.opening import open_checkpoint
+
+        source = self._source
+        config = open_checkpoint(source.model, **source.beside).config
+        positions = config.get("max_source_positions")  # none of sounds of any length
+        if encoder_ctx_len not in (None, positions):
+            raise PlanError(
+                [
+                    f"`compile`: encoder_ctx_len is {encoder_ctx_len!r}, and a window of this model has {positions} "
+                    "positions. Leave it out."
+                ]
+            )
+        given = {
+            "prefill_seq_len": prefill_seq_len,
+            "ctx_len": ctx_len,
+            "batch_size": batch_size,
+            "num_devices": num_devices,
+            "num_cores": num_cores,
+            "mxfp6_matmul": mxfp6_matmul,
+            "mxint8_kv_cache": mxint8_kv_cache,
+        }
+        return self._compile(target, compile_dir, given | compiler_options)
+
+    def generate(
+        self,
+        inputs: Mapping[str, Any] | Sequence[Any] | Any,
+        generation_len: int | None = None,
+        streamer: Any = None,
+        device_ids: Sequence[int] | None = None,
+        *,
+        runtime_ai100: bool = True,
+        choices: Any = None,
+        **others: Any,
+    ) -> CloudAI100ExecInfo:
+        """Write down what is said.
+
+        Args:
+            inputs: What transformers' processor of the checkpoint returns, of torch or numpy: `input_features`, of
+                Whisper (windows, bins, frames), or `input_values`, and their `attention_mask`; or recordings as
+                `SpeechSeq2SeqSession.transcribe` takes them, of any length.
+            generation_len: Tokens of a window at most; None for as many as fit.
+            streamer: Any, to print the text of each segment as it ends.
+            device_ids: Cards to run on; None for those that are free.
+            runtime_ai100: False to insist on the CPU.
+            choices: A `qeff_zoo.runtime.TranscriptionOptions`: language, task, times and more.
+            **others: QEfficient's other arguments, which change nothing here or are refused.
+
+        Raises:
+            ZooError: It is not compiled, or a recording cannot be read.
+        """
+        import numpy as np
+
+        from qeff_zoo.runtime import TranscriptionOptions
+
+        translation.refuse("generate", others, translation.GENERATING)
+        session = self._opened(device_ids, runtime_ai100)
+        told: dict[str, Any] = {"choices": choices or TranscriptionOptions()}
+        told |= {} if generation_len is None else {"generation_len": generation_len}
+        show = printer()
+        told |= {} if streamer is None else {"listen": lambda _, one: show(f"{one.text}\n")}
+        begun = time.perf_counter()
+        if isinstance(inputs, Mapping):
+            if (name := session.input_name) not in inputs:
+                raise GenerationError(
+                    f"The inputs are {sorted(inputs)!r}; expected {name}, as a processor returns them. Call it on the "
+                    "samples."
+                )
+            sounds = np.asarray(inputs[name], np.float32)
+            mask = np.asarray(inputs.get("attention_mask", np.ones(sounds.shape[:2])))
+            features = (
+                [one[: int(there.sum())] for one, there in zip(sounds, mask, strict=True)]
+                if session.sources.any_length
+                else [one.T for one in sounds]
+            )
+            found = session.write_down(features, **told)
+        else:
+            found = session.transcribe(inputs, **told)
+        seconds = time.perf_counter() - begun
+        ids = [[token for one in each.segments for token in one.tokens] for each in found]
+        speed, timings = sum(map(len, ids)) / seconds, session.timings
+        return CloudAI100ExecInfo(
+            batch_size=session.decoder.sizes.rows,
+            generated_texts=[one.text for one in found],
+            generated_ids=ids,
+            perf_metrics=PerfMetrics(
+                prefill_time=(timings.first or timings.begun) - timings.begun,
+                decode_perf=speed,
+                total_perf=speed,
+                total_time=seconds,
+            ),
+        )

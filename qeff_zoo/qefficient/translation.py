@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QEfficient's arguments -> the choices of a build, or a refusal that says what to use in their place.
+
+In: keyword arguments as a user of QEfficient writes them. Out: fields of `qeff_zoo.plan.request.Request`. Nothing is dropped
+unseen: what only a card understands is returned by name, and what nobody understands is refused.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from qeff_zoo import targets
+from qeff_zoo.errors import PlanError
+from qeff_zoo.plan.option import Choice, JsonText
+from qeff_zoo.plan.request import CHOICES
+
+#: QEfficient's other names of choices.
+_ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        "aic_num_cores": "num_cores",
+        "mdp_ts_num_devices": "num_devices",
+        "mxfp6": "mxfp6_matmul",
+        "mxint8": "mxint8_kv_cache",
+        "prompt_len": "prefill_seq_len",
+        "seq_len": "seq_lens",
+        "use_onnx_subfunctions": "sub_functions",
+    }
+)
+#: How alike two names are of which one was meant for the other.
+_TYPO = 0.85
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """An argument of QEfficient's that chooses nothing here.
+
+    Args:
+        harmless: Values that ask for what is done anyway.
+        instead: What to do about any other.
+    """
+
+    harmless: tuple[Any, ...]
+    instead: str
+
+
+_OFF = (None, False)
+_EITHER = (None, False, True)
+_FOLLOWS = Foreign((None, True), "Leave it out: it follows from the other choices.")
+_PARTITIONS = Foreign((None,), "Use num_devices and mdp_num_partitions, which write that file.")
+_CHECKED = Foreign(
+    (None, False, True),
+    "Give num_speculative_tokens to `compile`, and load the package with speculate=….",
+)
+_NOT_RECORDED = Foreign(_OFF, "Leave it out: what goes into a program is not written to files.")
+_ONE_PACKAGE = Foreign(_OFF, "Leave it out: one package has both programs.")
+_ALWAYS = Foreign(_EITHER, "Leave it out.")
+
+#: Arguments of `from_pretrained`.
+LOADING: Mapping[str, Foreign] = MappingProxyType(
+    {
+        "max_seq_len_cached": Foreign((None,), "Give ctx_len to `compile`."),
+        "layerwise": _ALWAYS,  # memory never grows with the model
+        "weight_free": _ALWAYS,  # weights never enter a graph
+        "low_cpu_mem_usage": _ALWAYS,
+        "dtype": Foreign(
+            (None, "auto", "float32"),
+            "Give weights='int8' or another format to `compile`; a card computes in float16.",
+        ),
+        "torch_dtype": Foreign((None, "auto", "float32"), "As dtype: give weights to `compile`."),
+        "attn_implementation": Foreign((None, "eager"), "Leave it out: the graph has its own."),
+        "enable_proxy": Foreign(_OFF, "Leave it out: a package is of a whole model."),
+        "num_hidden_layers": Foreign((None,), "Leave it out: a package is of a whole model."),
+        "kv_offload": Foreign(_OFF, "Use QEFFAutoModelForImageTextToText."),
+        "is_tlm": _CHECKED,
+        "cache_dir": Foreign((None,), "Set HF_HUB_CACHE for downloads, QEFF_HOME for packages."),
+        "token": Foreign((None,), "Set HF_TOKEN."),
+        "use_auth_token": Foreign((None,), "Set HF_TOKEN."),
+        "local_files_only": Foreign(_OFF, "Set HF_HUB_OFFLINE=1."),
+    }
+)
+#: Keys of `qaic_config`.
+CONFIG: Mapping[str, Foreign] = MappingProxyType(
+    {
+        "pretrained_model_name_or_path": Foreign(
+            (None,), "Leave it out: it is the first argument."
+        ),
+        "speculative_model_type": Foreign(
+            (None, False, "target", "turbo"),
+            "There are 'target', a model that checks drafts, with num_speculative_tokens of `compile`, and 'turbo', a "
+            "model with heads that draft.",
+        ),
+        "replicate_kv_heads": Foreign(_OFF, "Give kv_heads=N to `compile`, N heads in all."),
+        "enable_blocking": Foreign(
+            _OFF, "Leave it out, and give `compile` blocking_mode with num_kv_blocks or its kin."
+        ),
+        "mla_absorption": Foreign(
+            (None,),
+            "Leave it out: latents are retained; expanded_kv=True of `compile` keeps heads.",
+        ),
+    }
+)
+#: Arguments of `export`.
+EXPORTING: Mapping[str, Foreign] = MappingProxyType(
+    {
+        "layerwise": _ALWAYS,
+        "layerwise_window_size": Foreign((None, 1), "Leave it out: no windows are needed."),
+        "offload_pt_weights": _ALWAYS,
+        "dynamo": _ALWAYS,  # it always is
+        "use_onnx_subfunctions": Foreign(_OFF, "Give it to `compile`."),
+        "prefill_only": _ALWAYS,  # one graph runs prompts and decodes; `compile` chooses
+        "enable_chunking": _ALWAYS,  # prompts always run in chunks
+        "retain_full_kv": _ALWAYS,  # states of both are laid out alike
+        "moe_prefill_packed_chunk_size": Foreign((None, 256), "Leave it out."),
+        "kv_cache_prefix": Foreign(
+            (None, "vllmKvCache"),
+            "Leave it out: with prefill_only, states are called past_key.N_vllmKvCache on a card.",
+        ),
+    }
+)
+#: Arguments of `compile`, beside the choices of a build.
+COMPILING: Mapping[str, Foreign] = MappingProxyType(
+    {
+        **{name: one for name, one in EXPORTING.items() if name not in {*_ALIASES, *CHOICES}},
+        "onnx_path": Foreign((None,), "Use qeff_zoo.qefficient.compile, which takes one."),
+        "specializations": Foreign((None,), "Use prefill_seq_len, ctx_len and batch_size."),
+        "mdp_ts_json_path": _PARTITIONS,
+        "mdp_load_partition_config": _PARTITIONS,
+        "mdp_dump_partition_config": _PARTITIONS,
+        "mdp_compiler_dump_path": _PARTITIONS,
+        "mdp_strategy": Foreign((None,), "Leave it out: stages are made from the graph."),
+        "custom_io": _FOLLOWS,
+        "custom_io_file_path": Foreign((None,), "Use mxint8_kv_cache, which writes that file."),
+        "retained_state": _FOLLOWS,
+        "convert_to_fp16": _FOLLOWS,
+        **{
+            name: Foreign((None,), "Leave it out: pictures are given to `generate`.")
+            for name in ("img_size", "image_path", "image_url")
+        },
+        "skip_vision": _ONE_PACKAGE,
+        "skip_lang": _ONE_PACKAGE,
+    }
+)
+#: Arguments of `generate` and `cloud_ai_100_exec_kv`.
+GENERATING: Mapping[str, Foreign] = MappingProxyType(
+    {
+        "write_io": _NOT_RECORDED,
+        "write_io_dir": _NOT_RECORDED,
+        "artifacts": _NOT_RECORDED,
+        "automation": Foreign(_OFF, "Leave it out, or use stream=False, which prints nothing."),
+        "iteration": Foreign((None, 1), "Leave it out, or use `qeff-zoo bench --repeat N`."),
+        "enable_debug_logs": Foreign(_OFF, "Leave it out."),
+        "is_tlm": _CHECKED,
+        "prompt_to_lora_id_mapping": Foreign(
+            (None,),
+            "Use QEffAutoLoraModelForCausalLM, which takes adapters by name.",
+        ),
+        "comp_ctx_lengths_prefill": Foreign((None,), "Leave it out: the package says it."),
+        "comp_ctx_lengths_decode": Foreign((None,), "Leave it out: the package says it."),
+        "include_sampler": _ALWAYS,
+        "return_pdfs": Foreign(_OFF, "Use sampling=Sampling(logprobs=N)."),
+        "sampling_params": Foreign((None,), "Use sampling=Sampling(…)."),
+    }
+)
+
+
+def refuse(function: str, given: Mapping[str, Any], table: Mapping[str, Foreign]) -> None:
+    """Refuse what is not a choice of a function, all of it at once.
+
+    Args:
+        function: Its name.
+        given: Arguments that it does not have itself.
+        table: What QEfficient's are about.
+
+    Raises:
+        PlanError: One asks for something.
+    """
+    if problems := list(_problems(function, given, table)):
+        raise PlanError(problems)
+
+
+def _problems(
+    function: str, given: Mapping[str, Any], table: Mapping[str, Foreign]
+) -> Iterator[str]:
+    for name, value in given.items():
+        known = table.get(name)
+        if known is None:
+            yield f"`{function}` takes no {name!r}, which is {value!r}. Leave it out."
+        elif not any(_same(value, one) for one in known.harmless):
+            yield f"`{function}`: {name} is {value!r}, which means nothing here. {known.instead}"
+
+
+def _same(value: Any, harmless: Any) -> bool:
+    if isinstance(harmless, str):
+        return str(value).removeprefix("torch.") == harmless
+    return value is harmless or (type(value) is int and value == harmless)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a user of QEfficient asked of a compilation.
+
+    Args:
+        choices: Fields of `Request`, without `target`.
+        flags: Of the compiler, that no choice has: `NAME` or `NAME=VALUE`.
+    """
+
+    choices: Mapping[str, Any]
+    flags: tuple[str, ...]
+
+    def request(self, target: str) -> tuple[dict[str, Any], list[str]]:
+        """Return the fields of a request for a target, and what of it only other targets understand.
+
+        Args:
+            target: Name.
+        """
+        taken = {name: it for name, it in self.choices.items() if _is_for(CHOICES[name], target)}
+        left = [
+            f"{name}={value!r}"
+            for name, value in self.choices.items()
+            if name not in taken and value != CHOICES[name].default
+        ]
+        if not _is_for(CHOICES["compiler_flag"], target):
+            return {**taken, "target": target}, left + [f"-{flag}" for flag in self.flags]
+        flags = (*taken.get("compiler_flag", ()), *self.flags)
+        return {**taken, "target": target, "compiler_flag": flags or None}, left
+
+
+def _is_for(choice: Choice, target: str) -> bool:
+    if choice.fixed and not targets.find(target).fixed:
+        return False
+    return not choice.targets or target in choice.targets
+
+
+def translate(given: Mapping[str, Any], taken: Iterable[str]) -> Asked:
+    """Read the arguments of `compile`.
+
+    Args:
+        given: By QEfficient's names, or ours; None and False are not chosen.
+        taken: Names of what `compile` reads by itself, for who misspells one.
+
+    Raises:
+        PlanError: One means nothing here, or is misspelled, or is no value of its choice; all of them at once.
+    """
+    choices: dict[str, Any] = {}
+    flags: list[str] = []
+    problems: list[str] = []
+    known = {*CHOICES, *_ALIASES, *COMPILING, *taken, "device_group"}
+    for name, value in given.items():
+        choice = CHOICES.get(_ALIASES.get(name, name))
+        if name == "device_group":
+            choice, value = CHOICES["num_devices"], len(value) if value else None
+        if name == "prefill_only" and value is False:  # None is for both
+            choice, value = CHOICES["decode_only"], True
+        if name in COMPILING:
+            problems += _problems("compile", {name: value}, COMPILING)
+        elif value is None or value is False:
+            continue
+        elif choice is not None:
+            read = _read(choice, value)
+            if read is None:
+                problems.append(
+                    f"`compile`: {name} is {value!r}; expected {_kind(choice)}. Correct it."
+                )
+            elif choices.setdefault(choice.name, read) != read:
+                problems.append(
+                    f"`compile`: {name} is {value!r}, and {choice.name} is said to be {choices[choice.name]!r} as well;"
+                    " expected one of them. Leave one out."
+                )
+        elif close := difflib.get_close_matches(name, known, 1, _TYPO):
+            problems.append(
+                f"`compile` takes no {name!r}, which is {value!r}. Did you mean {close[0]!r}? A flag of the compiler "
+                "is given by compiler_flag."
+            )
+        else:
+            flag = name.replace("_", "-")
+            flags.append(flag if value is True else f"{flag}={value}")
+    if problems:
+        raise PlanError(problems)
+    return Asked(choices=choices, flags=tuple(flags))
+
+
+def _kind(choice: Choice) -> str:
+    if choice.kind in (str, JsonText):
+        return "a text"
+    return {int: "a whole number", bool: "True or False"}.get(choice.kind, "one value or a list")
+
+
+def _read(choice: Choice, value: Any) -> Any:
+    """Return a value as its choice has it, or None where it is none."""
+    if choice.kind is int:
+        digits = isinstance(value, str) and value.isdecimal()
+        return int(value) if digits or type(value) is int else None
+    if choice.kind is bool:
+        return value if isinstance(value, bool) else None
+    if choice.kind in (tuple[int, ...], tuple[str, ...]):
+        several = value.split(",") if isinstance(value, str) else value
+        every = tuple(several) if isinstance(several, list | tuple) else (several,)
+        if choice.kind == tuple[str, ...]:
+            return every if all(isinstance(one, str) for one in every) else None
+        whole = all(type(one) is int or str(one).isdecimal() for one in every)
+        return tuple(map(int, every)) if whole and every else None
+    return value if isinstance(value, str) else None

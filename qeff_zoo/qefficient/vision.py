@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QEfficient's class of models that read pictures and text."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.errors import GenerationError, PlanError
+from qeff_zoo.qefficient.causal import QEFFAutoModelForCausalLM
+from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, execute
+from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT
+
+from . import translation
+
+if TYPE_CHECKING:
+    from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+    from qeff_zoo.runtime.media_text import Prepared
+
+_GRID, _RATIOS = "image_grid_thw", "aspect_ratio_ids"
+_SHAPES = ("spatial_shapes", "pixel_attention_mask")
+_SIZES = "target_sizes"
+_COUNTS = "num_local_patches"
+_CROPS, _GRIDS, _POOLED = "image_num_crops", "image_grids", "image_token_pooling"
+#: What processors make of sounds and videos.
+_UNREAD = ("input_features", "audio_input_features", "pixel_values_videos")
+
+
+class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
+    """A model that answers about pictures.
+
+    Example:
+        >>> model = QEFFAutoModelForImageTextToText.from_pretrained(
+        ...     "llava-hf/llava-1.5-7b-hf"
+        ... )  # doctest: +SKIP
+        >>> model.compile(prefill_seq_len=128, ctx_len=1024)  # doctest: +SKIP
+        >>> inputs = processor(images=image, text=prompt, return_tensors="pt")  # doctest: +SKIP
+        >>> model.generate(inputs=inputs, generation_len=64)  # doctest: +SKIP
+    """
+
+    _task = IMAGE_TEXT_TO_TEXT
+    _single_program = False
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        kv_offload: bool | None = None,
+        continuous_batching: bool = False,
+        qaic_config: Mapping[str, Any] | None = None,
+        **loaded: Any,
+    ) -> "QEFFAutoModelForImageTextToText":
+        """Look at a checkpoint; nothing large is read.
+
+        Args:
+            pretrained_model_name_or_path: Hub id or folder.
+            kv_offload: False for one program on a card, which reads pictures itself; else there are two.
+            continuous_batching: As for `QEFFAutoModelForCausalLM`.
+            qaic_config: As there.
+            **loaded: As there.
+
+        Raises:
+            ZooError: As there.
+        """
+        model = super().from_pretrained(
+            pretrained_model_name_or_path, continuous_batching, qaic_config, **loaded
+        )
+        assert isinstance(model, cls)
+        model._single_program = kv_offload is False
+        return model
+
+    def compile(
+        self,
+        *,
+        img_size: int | None = None,
+        height: int | Sequence[int] | None = None,
+        width: int | Sequence[int] | None = None,
+        num_frames: int = 1,
+        **choices: Any,
+    ) -> str:
+        """Build a package, or find it in the store.
+
+        Args:
+            img_size: QEfficient's; of no use here, as the checkpoint's processor says how large pictures become.
+            height: Of models that read pictures of any size, that of the largest, or of several, for a card.
+            width: As many.
+            num_frames: Of QEfficient's videos; 1, a picture.
+            **choices: As for `QEFFAutoModelForCausalLM.compile`.
+
+        Returns:
+            The package's folder.
+
+        Raises:
+            ZooError: As there; or heights and widths do not go together, or it is a video.
+        """
+        heights, widths = ([one] if isinstance(one, int) else one or () for one in (height, width))
+        if len(heights) != len(widths) or num_frames != 1:
+            raise PlanError(
+                [
+                    f"`compile`: height is {height!r}, width {width!r} and num_frames {num_frames!r}; expected as many "
+                    "heights as widths, and 1 frame. Give both, or neither."
+                ]
+            )
+        if heights:
+            sizes = zip(heights, widths, strict=True)
+            choices["image_size"] = tuple(f"{tall}x{wide}" for tall, wide in sizes)
+        if self._single_program and choices.get("target") in (None, "qaic"):
+            choices.setdefault("single_program", True)
+        return super().compile(**choices)
+
+    def generate(  # type: ignore[override]
+        self,
+        inputs: Mapping[str, Any] | None = None,
+        streamer: Any = None,
+        device_ids: Sequence[int] | None = None,
+        runtime_ai100: bool = True,
+        generation_len: int | None = None,
+        *,
+        tokenizer: Any = None,
+        processor: Any = None,
+        prompts: str | Sequence[str] = (),
+        images: Sequence[Any] = (),
+        sampling: Any = None,
+        **others: Any,
+    ) -> CloudAI100ExecInfo:
+        """Answer prompts with pictures.
+
+        Args:
+            inputs: What transformers' processor of the checkpoint returns: `input_ids`, (prompts, tokens), with
+                `attention_mask`, `pixel_values` and, of patches, `image_grid_thw`.
+            streamer: Any, to print prompts and answers as they grow.
+            device_ids: Cards to run on; None for those that are free.
+            runtime_ai100: False to insist on the CPU.
+            generation_len: Tokens for each at most; None for as many as the context holds.
+            tokenizer: QEfficient's argument; the package has the checkpoint's own.
+            processor: The same.
+            prompts: In place of `inputs`: users' messages, to which the chat template is applied.
+            images: Of each of `prompts` one picture: a path, bytes, a Pillow image or an array; of one prompt, no
+                list is needed.
+            sampling: A `qeff_zoo.runtime.Sampling`; None to take the most likely token each time.
+            **others: QEfficient's other arguments, which change nothing here or are refused.
+
+        Raises:
+            ZooError: It is not compiled, or a prompt cannot be answered.
+        """
+        from qeff_zoo.runtime.media_text import listed
+
+        translation.refuse("generate", others, translation.GENERATING)
+        given, images = listed(prompts), listed(images)
+        if bool(given) == (inputs is not None) or len(images) not in (0, len(given)):
+            raise GenerationError(
+                f"There are {'no ' if inputs is None else ''}inputs, {len(given)} prompts and {len(images)} images; "
+                "expected inputs alone, or prompts with an image each. Give one of the two."
+            )
+        session = self._opened(device_ids, runtime_ai100)
+        choices = {"generation_len": generation_len}
+        choices |= {} if sampling is None else {"sampling": sampling}
+        if inputs is not None:
+            requests = [
+                session.request_written_out(tokens, pictures, **choices)
+                for tokens, pictures in _of_processor(session, inputs)
+            ]
+        else:
+            shown = [[one] for one in images] or [[]] * len(given)
+            requests = [
+                session.request(prompt, images=pictures, chat=True, **choices)
+                for prompt, pictures in zip(given, shown, strict=True)
+            ]
+        return execute(session, requests, stream=streamer is not None)
+
+
+def _of_processor(
+    session: "ImageTextToTextSession", inputs: Mapping[str, Any]
+) -> "Iterator[tuple[list[int], list[Prepared]]]":
+    """Yield the token ids of each prompt, and its pictures, in the order of both."""
+    import numpy as np
+
+    if "input_ids" not in inputs:
+        raise GenerationError(
+            f"The inputs are {sorted(inputs)!r}; expected input_ids, as a processor returns them. Call it on the text."
+        )
+    if unread := [name for name in _UNREAD if name in inputs]:
+        raise GenerationError(
+            f"The inputs have {' and '.join(unread)}; expected text and pictures, which this package reads. Call the "
+            "processor without sounds and videos."
+        )
+    ids = np.atleast_2d(np.asarray(inputs["input_ids"]))
+    mask = np.atleast_2d(np.asarray(inputs.get("attention_mask", np.ones_like(ids)))).astype(bool)
+    arrays = {name: np.asarray(inputs[name]) for name in inputs}
+    told = session.told
+    more = [told.get("mask", ""), told.get("tiles", ""), *told.get("finer", ())[:1]]
+    pictures = iter(_pictures(arrays, told.get("pixels", "pixel_values"), more))
+    for row, seen in zip(ids, mask, strict=True):
+        tokens = row[seen].tolist()
+        left, shown = sum(one in session.placeholders for one in tokens), list["Prepared"]()
+        while left > 0 and (picture := next(pictures, None)) is not None:
+            shown.append(picture)
+            left -= session.reader.look(picture).rows
+        yield tokens, shown
+    if unshown := sum(1 for _ in pictures):
+        raise GenerationError(
+            f"The inputs have {unshown} more pictures than its prompts have places for; expected as many of both. Call "
+            "the processor on texts that have the model's token for each picture, or leave pictures out."
+        )
+
+
+def _pictures(
+    inputs: Mapping[str, Any], pixels_name: str = "pixel_values", more: Sequence[str] = ()
+) -> "list[Prepared]":
+    """Take apart what a processor returns of several pictures, perhaps with more that it says of each."""
+    import numpy as np
+
+    if pixels_name not in inputs:
+        return []
+    pixels, grids = inputs[pixels_name], inputs.get(_GRID)
+    if pixels_name != "pixel_values":  # which has more to say of each
+        names = [name for name in inputs if name.startswith("image_")]
+        return [{name: inputs[name][at : at + 1] for name in names} for at in range(len(pixels))]
+    if _RATIOS in inputs:  # of each prompt as many pictures; those that fill up have none
+        names = [name for name in inputs if name == "pixel_values" or name.startswith("aspect_")]
+        return [
+            {name: inputs[name][row : row + 1, place : place + 1] for name in names}
+            for row, place in np.argwhere(inputs[_RATIOS] > 0)
+        ]
+    if _SHAPES[0] in inputs:  # a tile each, since their tokens are written out
+        names = ["pixel_values", *_SHAPES]
+        return [{name: inputs[name][at : at + 1] for name in names} for at in range(len(pixels))]
+    if _SIZES in inputs:  # a tile each, too
+        ends = inputs[_SIZES].prod(axis=1).cumsum() * pixels.shape[2]
+        parts = np.split(pixels, ends[:-1], axis=-1)
+        return [
+            {"pixel_values": part, _SIZES: size[None]}
+            for part, size in zip(parts, inputs[_SIZES], strict=True)
+        ]
+    if _CROPS in inputs:
+        return [*_of_crops(inputs)]
+    if _COUNTS in inputs:
+        return [*_with_tiles(inputs, more)]
+    if pixels.ndim == 2 and grids is None:  # patches of one picture, each of which is a row
+        return [{"pixel_values": pixels}]
+    if grids is None:
+        names = ["pixel_values", *({*more} & inputs.keys())]
+        return [{name: inputs[name][at : at + 1] for name in names} for at in range(len(pixels))]
+    ends = grids.prod(axis=1).cumsum()
+    return [
+        {"pixel_values": pixels[stop - grid.prod() : stop], _GRID: grid[None]}
+        for grid, stop in zip(grids, ends, strict=True)
+    ]
+
+
+def _with_tiles(inputs: Mapping[str, Any], more: Sequence[str]) -> "Iterator[Prepared]":
+    """Give each of several pictures its tiles, which lie in an array of their own."""
+    import numpy as np
+
+    names, begun = {*more} & inputs.keys(), 0
+    for at, count in enumerate(inputs[_COUNTS].tolist()):
+        of_tiles = {name: inputs[name][begun : begun + count] for name in names if count}
+        begun += count
+        yield {"pixel_values": inputs["pixel_values"][[at]], _COUNTS: np.array([count]), **of_tiles}
+
+
+def _of_crops(inputs: Mapping[str, Any]) -> "Iterator[Prepared]":
+    """Take apart crops of several pictures, and rows of them, which count the patches of all."""
+    import numpy as np
+
+    crop = row = 0
+    for count, grid in zip(inputs[_CROPS].tolist(), inputs[_GRIDS], strict=True):
+        rows = int(grid[0] * grid[1] + grid[2] * grid[3])
+        pixels, pooled = inputs["pixel_values"], inputs[_POOLED][row : row + rows]
+        before = crop * pixels.shape[1]
+        yield {
+            "pixel_values": pixels[crop : crop + count],
+            _POOLED: np.where(pooled < 0, -1, pooled - before),
+            _GRIDS: grid[None],
+        }
+        crop, row = crop + count, row + rows

@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model on its way to integers: for each layer scales are folded, and each group of matrices is rounded.
+
+A group is rounded for the inputs that the layers before it, rounded, now give it.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qeff_zoo.quantizer.inputs import (
+    Stage,
+    inputs_of,
+    linear_of,
+    moments,
+    set_weights,
+    stages_of,
+    weights_of,
+)
+from qeff_zoo.quantizer.measuring import Measured
+from qeff_zoo.quantizer.options import FOLDING, NEAREST, VERSION, Matrix, Quantized
+from qeff_zoo.quantizer.rounding import compensating, error_of, gptq, nearest
+from qeff_zoo.quantizer.writing import (
+    Planned,
+    Writer,
+    planned_matrix,
+    quantization_config,
+    to_bytes,
+    torch_dtype,
+)
+from qeff_zoo.weights.quantization import FLOATS
+
+from . import folding
+
+_REMEMBERED = 512 << 20  # bytes of second moments at a time
+
+
+@dataclass
+class Work:
+    """A model whose schemes are chosen.
+
+    Args:
+        measured: What the float model said.
+    """
+
+    measured: Measured
+    matrices: list[Matrix] = field(default_factory=list)
+    folded: list[str] = field(default_factory=list)
+    distance: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.subject, self.schemes = self.measured.subject, self.measured.schemes
+
+    def write(self, folder: Path, step: Callable[[int], None]) -> None:
+        """Quantize, and write the weights.
+
+        Args:
+            folder: For them.
+            step: Told of every layer.
+        """
+        streamed = self.subject.streamed
+        self.writer = Writer(
+            folder, self._planned(), {"quantization": json.dumps(self.calibration)}
+        )
+        if self.subject.embedding in self.schemes:
+            name = f"{self.subject.embedding}.weight"
+            weights = streamed.value(name)
+            streamed.use(
+                name, self._round(self.subject.embedding, weights, self._of_embedding(weights))
+            )
+        floats = hidden = streamed.begin(self.subject.inputs)
+        for number, prefix in enumerate(streamed.layer_names()):
+            with streamed.loaded(prefix):
+                hidden, floats = self._layer(number, prefix, hidden, floats)
+            step(1)
+        if self.subject.head in self.schemes:
+            name = f"{self.subject.head}.weight"
+            with streamed.loaded(), moments(linear_of(streamed.model, self.subject.head)) as found:
+                for inputs, one in zip(self.subject.inputs, hidden, strict=True):
+                    streamed.finish(inputs, one)
+            streamed.use(name, self._round(self.subject.head, streamed.value(name), found))
+        with streamed.loaded():
+            self.distance = self.subject.distance(
+                self.measured.expected, [hidden[text] for text in self.subject.measured]
+            )
+        self._copy_rest()
+        self.writer.finish()
+
+    def _of_embedding(self, weights: Tensor) -> Tensor:
+        """Return second moments for an embedding: every row is looked up whole, and may be multiplied by as well."""
+        even = torch.eye(weights.shape[1])
+        if self.measured.head_moments is None:
+            return even
+        return self.measured.head_moments / self.measured.head_moments.diagonal().mean() + even
+
+    def _layer(
+        self, number: int, prefix: str, hidden: Sequence[Tensor], floats: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Quantize the matrices of a layer that is loaded.
+
+        Returns:
+            What it makes of the states of each text: as it is now of `hidden`, as it was of `floats`.
+        """
+        layer, run = (
+            self.subject.streamed.layers[number],
+            partial(self.subject.streamed.run, number),
+        )
+        stages = stages_of(layer, partial(run, 0, hidden[0]))
+        if self.subject.wishes.method == FOLDING:
+            self._fold(layer, prefix, stages, run, hidden)
+        was = weights_of(layer, (name for stage in stages for name in stage.linears))
+        now = dict(was)
+        for stage in stages:
+            for part in _parts(stage, {name: one.shape[1] for name, one in was.items()}):
+                self._stage(layer, prefix, part, run, (now, hidden), (was, floats))
+        set_weights(layer, was)
+        before = [run(text, one) for text, one in enumerate(floats)]
+        set_weights(layer, now)
+        return [run(text, one) for text, one in enumerate(hidden)], before
+
+    def _stage(
+        self,
+        layer: nn.Module,
+        prefix: str,
+        stage: Stage,
+        run: Callable[[int, Tensor], Tensor],
+        rounded: tuple[dict[str, Tensor], Sequence[Tensor]],
+        plain: tuple[dict[str, Tensor], Sequence[Tensor]],
+    ) -> None:
+        """Quantize groups of a layer.
+
+        Args:
+            layer: Loaded.
+            prefix: Its name.
+            stage: The groups.
+            run: Runs it on the states of a text.
+            rounded: Its weights and the states of each text as they are now; the weights are changed.
+            plain: As they were.
+        """
+        now, was = rounded[0], plain[0]
+        chosen = [
+            [name for name in group.linears if f"{prefix}.{name}" in self.schemes]
+            for group in stage.groups
+        ]
+        chosen = [names for names in chosen if names]
+        sizes = [was[names[0]].shape[1] for names in chosen]
+        hessians, crossed = ([torch.zeros(size, size) for size in sizes] for _ in range(2))
+        with ExitStack() as stack:
+            inputs = [stack.enter_context(inputs_of(linear_of(layer, n[0]))) for n in chosen]
+            for text in range(len(rounded[1])):
+                seen: list[list[Tensor]] = []
+                for weights, states in (rounded,) if stage.routed else (rounded, plain):
+                    set_weights(layer, weights)
+                    run(text, states[text])
+                    seen.append(
+                        [
+                            torch.cat([one[:0], *of])
+                            for one, of in zip(hessians, inputs, strict=True)
+                        ]
+                    )
+                    for of in inputs:
+                        of.clear()
+                for number, found in enumerate(seen[0]):
+                    hessians[number].addmm_(found.T, found)
+                    # Tokens that a router sends elsewhere once it is given other states are not compared.
+                    same = seen[-1][number].shape == found.shape
+                    crossed[number].addmm_((seen[-1][number] if same else found).T, found)
+        for names, hessian, cross in zip(chosen, hessians, crossed, strict=True):
+            for name in names:
+                wanted = was[name]
+                if self.subject.wishes.method != NEAREST and not stage.routed:
+                    wanted = compensating(wanted, hessian, cross)
+                now[name] = self._round(f"{prefix}.{name}", wanted, hessian)
+
+    def _fold(
+        self,
+        layer: nn.Module,
+        prefix: str,
+        stages: Sequence[Stage],
+        run: Callable[[int, Tensor], Tensor],
+        hidden: Sequence[Tensor],
+    ) -> None:
+        """Fold scales into what makes the inputs of groups, where that helps."""
+        earlier: list[str] = []
+        for group in (stage.groups[0] for stage in stages if not stage.routed):
+            schemes = [self.schemes.get(f"{prefix}.{name}") for name in group.linears]
+            scheme = schemes[0]
+            if scheme is not None and scheme.bits == 4 and None not in schemes:
+                with moments(linear_of(layer, group.linears[0])) as hessian:
+                    for text, one in enumerate(hidden):
+                        run(text, one)
+                found = folding.fold(
+                    layer,
+                    group,
+                    earlier,
+                    hessian,
+                    scheme,
+                    lambda name: self._stored_dtype(f"{prefix}.{name}"),
+                    self.subject.head_dim,
+                    partial(run, 0, hidden[0]),
+                )
+                if found is not None:
+                    self.folded.append(f"{prefix}.{found.name}")
+                    for name, value in found.values.items():
+                        if name == "bias" or f"{prefix}.{found.name}" not in self.schemes:
+                            self.subject.streamed.use(f"{prefix}.{found.name}.{name}", value)
+            earlier += [name for name in group.linears if f"{prefix}.{name}" in self.schemes]
+
+    def _round(self, name: str, weights: Tensor, hessian: Tensor) -> Tensor:
+        """Quantize a matrix, write it, and return its values."""
+        scheme, dtype = self.schemes[name], self.subject.dtype(name)
+        plain = nearest(weights, torch.ones(weights.shape[1]), scheme, dtype)
+        is_reached = bool(hessian.any())
+        found = (
+            plain
+            if self.subject.wishes.method == NEAREST or not is_reached
+            else gptq(weights, hessian, scheme, dtype)
+        )
+        place = self.subject.sources[name]
+        self.writer.put_matrix(place.path, found, place.expert or 0)
+        whole = error_of(weights, torch.zeros(()), hessian) or 1.0
+        errors = [error_of(weights, one.values, hessian) / whole for one in (found, plain)]
+        self.matrices.append(
+            Matrix(
+                name=self.subject.called(name),
+                bits=scheme.bits,
+                group=scheme.group,
+                zero_points=scheme.zero_points,
+                error=errors[0],
+                nearest_error=errors[1],
+                expert=place.expert,
+                is_reached=is_reached,
+            )
+        )
+        return found.values
+
+    def _stored_dtype(self, module: str) -> torch.dtype | None:
+        """Return the type that the floats of a module are stored in; None where they are not stored one by one."""
+        found = set()
+        for part in ("weight", "bias"):
+            name = self.subject.streamed.expressions.get(f"{module}.{part}")
+            if name is None or (part == "weight" and module in self.schemes):
+                continue
+            if (
+                not isinstance(name, str)
+                or self.subject.checkpoint.stored[name].dtype not in FLOATS
+            ):
+                return None
+            found.add(torch_dtype(self.subject.checkpoint.stored[name].dtype))
+        return min(found, key=lambda one: one.itemsize, default=torch.float32)
+
+    @property
+    def calibration(self) -> dict[str, Any]:
+        """What decided the integers beside the weights."""
+        return {
+            "by": "qeff-zoo quantize",
+            "version": VERSION,
+            "method": self.subject.wishes.method,
+            "budget": self.subject.wishes.budget,
+            "texts": self.subject.read.digest,
+            "tokens": self.subject.read.tokens,
+        }
+
+    def _plain(self) -> dict[str, str]:
+        """Return the stored tensors that stay floats, and their names in the state_dict where they have one."""
+        places = {
+            e: name for name, e in self.subject.streamed.expressions.items() if isinstance(e, str)
+        }
+        gone = {self.subject.sources[name].tensor for name in self.schemes}
+        if self.subject.embedding in self.schemes:  # tied to it, and stored again
+            gone |= {one for one in self.subject.streamed.doubled if isinstance(one, str)}
+        here = self.subject.checkpoint.folder
+        return {
+            name: places.get(name, "")
+            for name, info in self.subject.checkpoint.stored.items()
+            if name not in gone and info.path.parent == here
+        }
+
+    def _planned(self) -> dict[str, Planned]:
+        stored = self.subject.checkpoint.stored
+        planned = {name: Planned(stored[name].dtype, stored[name].shape) for name in self._plain()}
+        for name, scheme in self.schemes.items():
+            place = self.subject.sources[name]
+            planned |= planned_matrix(place, stored[place.tensor], scheme)
+        return planned
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights that will be written."""
+        return sum(one.nbytes for one in self._planned().values())
+
+    def _copy_rest(self) -> None:
+        """Write what stays floats, and what scales were folded into."""
+        for name, place in self._plain().items():
+            if place in self.subject.streamed.replaced:
+                value = self.subject.streamed.value(place)
+                self.writer.put(name, to_bytes(value, self.subject.checkpoint.stored[name].dtype))
+            else:
+                self.writer.put(name, self.subject.checkpoint.read_stored(name))
+                self.subject.checkpoint.release(name)
+
+    def config(self) -> dict[str, Any]:
+        """Return `quantization_config`."""
+        schemes = {self.subject.called(name): scheme for name, scheme in self.schemes.items()}
+        return quantization_config(schemes, self._floats())
+
+    def _floats(self) -> list[str]:
+        """Return the linear layers that stay floats."""
+        modules = self.subject.streamed.model.named_modules()
+        return [
+            self.subject.called(name)
+            for name, module in modules
+            if isinstance(module, nn.Linear) and name not in self.schemes
+        ]
+
+    def answer(self, path: Path) -> Quantized:
+        """Say what was done.
+
+        Args:
+            path: The folder, in its place.
+        """
+        return Quantized(
+            path=path,
+            bits_per_weight=self.subject.bits(self.schemes),
+            distance=self.distance,
+            measure="mean KL" if self.subject.streamed.is_decoder else "mean squared difference",
+            calibration=self.calibration,
+            matrices=self.matrices,
+            folded=self.folded,
+            floats=self._floats(),
+        )
+
+
+def _parts(stage: Stage, columns: Mapping[str, int]) -> Iterator[Stage]:
+    """Cut a stage so that what is remembered of the inputs of each part fits in little memory.
+
+    Args:
+        stage: Of a layer.
+        columns: Of each matrix.
+    """
+    size = columns[stage.linears[0]] ** 2 * 8  # two matrices of float32
+    step = max(1, _REMEMBERED // size)
+    for first in range(0, len(stage.groups), step):
+        yield replace(stage, groups=stage.groups[first : first + step])

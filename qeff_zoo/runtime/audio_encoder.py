@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program that hears, at work: a sound in, as a processor prepares it, its rows of features out."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.media.features import load_features
+from qeff_zoo.media.sound import decoding, open_sound
+from qeff_zoo.media.sound_processor import SoundProcessor
+from qeff_zoo.media.steps import Steps, finished
+from qeff_zoo.runtime.feature_cache import Reader
+from qeff_zoo.runtime.multimodal_spans import Encoded
+from qeff_zoo.runtime.program import Array, Program
+
+#: Begins the name of rows that a sound has where a prompt has pictures, too, of models that read it otherwise there.
+BESIDE = "beside_pictures."
+FEATURES, NUMBER = "input_features", "window_ids"
+#: Tell sound from what fills up the last block, and which of its frames a window has.
+_REAL, _WINDOWS = "attention_mask", "window_index"
+#: There is no row, and nothing is heard in its place.
+_HEARD = -2
+
+
+def _too_short() -> GenerationError:
+    return GenerationError(
+        "A sound is too short to become a row of features; expected a twentieth of a second or more. Give a longer one."
+    )
+
+
+class Hearing(Reader):
+    """Reads sounds: `input_features`, (windows, bins, frames), and of models that ask what of them is no padding."""
+
+    kind = "sounds"
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """As of `Reader`."""
+        return (self.name,)
+
+    @property
+    def name(self) -> str:
+        """What a processor calls the features of a sound."""
+        return str(self._told.get("features") or FEATURES)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Bins and frames of a window, or frames of a block and bins."""
+        return tuple(map(int, self.program.inputs[FEATURES].shape[1:]))
+
+    def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
+        prepared = self._cut(prepared) if self._told.get("window") else prepared
+        features, name = prepared[FEATURES], self._told.get("mask", "")
+        if features.shape[1:] != self.shape or (name and name not in prepared):
+            raise GenerationError(
+                f"A sound has {FEATURES} of {features.shape} and {sorted(prepared)}; expected windows of "
+                f"{self.shape}{f' and {name}' if name else ''}. Give what the checkpoint's own processor returns."
+            )
+        found = [self._hear(prepared, number) for number in range(len(features))]
+        rows = {key: np.concatenate([one[key] for one in found]) for key in found[0]}
+        if not len(next(iter(rows.values()))):
+            raise _too_short()
+        return Encoded(digest=digest, features=rows, kind=self.kind)
+
+    def _cut(self, prepared: Mapping[str, Array]) -> dict[str, Array]:
+        """Cut a sound, (1, bins, frames) and their mask, into the windows that have any of it, and fill up the last."""
+        (bins, frames), count = self.shape, prepared[FEATURES].shape[-1]
+        mask = prepared.get(self._told["mask"])
+        if prepared[FEATURES].shape != (1, bins, count) or mask is None or mask.shape != (1, count):
+            return dict(prepared)
+        found, windows = {}, -(-int(mask.sum()) // frames)
+        for name in (FEATURES, self._told["mask"]):
+            array = prepared[name][..., : windows * frames]
+            lacking = windows * frames - array.shape[-1]
+            whole = np.pad(array[0], [(0, 0)] * (array.ndim - 2) + [(0, lacking)])
+            found[name] = np.moveaxis(whole.reshape(*whole.shape[:-1], -1, frames), -2, 0)
+        return found
+
+    def _hear(self, prepared: Mapping[str, Array], number: int) -> dict[str, Array]:
+        """Read a window by itself: windows do not hear one another."""
+        window = {name: array[number : number + 1] for name, array in prepared.items()}
+        window[FEATURES] = np.ascontiguousarray(window[FEATURES], np.float32)
+        if NUMBER in self.program.inputs:
+            window[NUMBER] = np.array([number])
+        found = self._run(window)
+        lengths = found.pop("lengths", None)
+        stop = None if lengths is None else int(lengths[0])
+        return {key: rows[:stop] for key, rows in found.items()}
+
+
+class BlockHearing(Hearing):
+    """Reads sounds of any length at once: `input_features`, (1, frames, bins)."""
+
+    def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
+        count, told = self._in_blocks(prepared)
+        width = int(self.program.inputs[_WINDOWS].shape[1])
+        index = np.arange(-(-count // width) * width)
+        places = np.where(index < count, index, -1).reshape(-1, width)
+        return Encoded(
+            digest=digest, features=self._run({**told, _WINDOWS: places}), kind=self.kind
+        )
+
+    def _in_blocks(self, prepared: Mapping[str, Array]) -> tuple[int, dict[str, Array]]:
+        """Return the frames of a sound, and those in blocks, the last of which is filled up."""
+        name, (frames, bins) = self.name, self.shape
+        features = prepared[name]
+        if features.ndim != 3 or features.shape[0] != 1 or features.shape[2] != bins:
+            raise GenerationError(
+                f"A sound has {name} of {features.shape}; expected (1, frames, {bins}). Give what the checkpoint's "
+                "own processor returns of one sound."
+            )
+        if not (count := features.shape[1]):
+            raise _too_short()
+        blocks = -(-count // frames)
+        whole = np.zeros((blocks * frames, bins), np.float32)
+        whole[:count] = features[0]
+        real = (np.arange(blocks * frames) < count).astype(np.int64)
+        return count, {
+            FEATURES: whole.reshape(blocks, frames, bins),
+            _REAL: real.reshape(blocks, frames),
+        }
+
+
+class SpanHearing(BlockHearing):
+    """Reads sounds of any length at once, of which so many frames become a row: (1, frames, bins)."""
+
+    def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
+        _, told = self._in_blocks(prepared)
+        rows, most = len(told[_REAL]), int(self._told["span"])
+        width = min(rows, most)
+        index = np.arange(-(-rows // width) * width)
+        # As transformers does, whose encoder hears what fills up the last of several spans.
+        places = np.where(index < rows, index, _HEARD).reshape(-1, width)
+        found = self._run({**told, _WINDOWS: places})
+        features = {name: one[:rows] for name, one in found.items()}
+        return Encoded(digest=digest, features=features, kind=self.kind)
+
+
+class ChunkHearing(BlockHearing):
+    """Reads sounds of any length at once, of which so many frames become the rows of a chunk: (1, frames, bins).
+
+    Or one frame of samples its row: (1, frames, samples).
+    """
+
+    def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
+        count = int(prepared[self._told["mask"]].sum())  # what is behind was never heard
+        heard = {self.name: prepared[self.name][:, :count]}
+        count, told = self._in_blocks(heard)
+        found, filled = dict(self._run(told)), told[_REAL].size
+        if (lengths := found.pop("lengths", None)) is not None:  # as many rows of every sound
+            self._check_rows(int(lengths[0]), *found.values())
+            return Encoded(digest=digest, features=found, kind=self.kind)
+        features = {
+            name: rows[: -(-count // (filled // len(rows)))] for name, rows in found.items()
+        }
+        return Encoded(digest=digest, features=features, kind=self.kind)
+
+    def _check_rows(self, count: int, rows: Array) -> None:
+        if count > len(rows):
+            raise GenerationError(
+                f"A sound has {count} rows of features; expected at most {len(rows)}, which is what the model hears. "
+                "Give a shorter one, or what the checkpoint's own processor returns of it."
+            )
+
+
+def hearing_of(
+    program: Program, config: Mapping[str, Any], budget: int, told: Mapping[str, Any]
+) -> Hearing:
+    """Return what reads the sounds of a package; see `Reader` for its arguments."""
+    kinds = {
+        "blocks": BlockHearing,
+        "span": SpanHearing,
+        "chunks": ChunkHearing,
+        "samples": ChunkHearing,
+    }
+    kind = next((one for name, one in kinds.items() if told.get(name)), Hearing)
+    return kind(program, config, budget, told)
+
+
+class SoundPreparer:
+    """Makes arrays of sounds, which the encoder of a package takes.
+
+    Args:
+        reader: Of its sounds.
+        told: What the recipe says of those.
+    """
+
+    def __init__(self, reader: Hearing, told: Mapping[str, Any]) -> None:
+        self._reader, self._told = reader, told
+        self._processor: SoundProcessor | None = None
+
+    def __call__(self, given: Any, folder: Path) -> Any:
+        """Make the arrays of a sound.
+
+        Args:
+            given: A path, the bytes of a file, an array of samples at the model's rate, or what a processor prepared;
+                what has been encoded stays so.
+            folder: The package.
+
+        Raises:
+            MediaError: It cannot be read, or is too long.
+            PackageError: The package does not say how sounds are prepared.
+        """
+        return finished(self.steps(given, folder))
+
+    def encoding(self, given: Any, folder: Path) -> Steps[Encoded]:
+        """Prepare a sound and encode it, in steps."""
+        prepared = yield from self.steps(given, folder)
+        yield
+        return self._reader.look(prepared)
+
+    def steps(self, given: Any, folder: Path) -> Steps[Any]:
+        """As a call, in steps."""
+        if isinstance(given, Mapping | Encoded):
+            return given
+        if self._processor is None:
+            features = load_features(folder)
+            self._processor = SoundProcessor(features, self._reader.shape, self._told)
+        rate = self._processor.rate
+        return self._processor((yield from decoding(open_sound(given, rate), rate)))

@@ -1,0 +1,445 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A prompt's states, handed from the process that computed them to the one that decodes.
+
+A `PrefillServer` runs prompts; the engine of another process asks it through `Prefills`, writes what it gets into a row
+and goes on from there. An answer has arrays whose sizes both know: the logits after the prompt, and every state. Two
+processes of one machine pass them by a file in shared memory. Each message says which model, which precision and which
+states it is about, and another one is refused. A connection begins with a greeting (`qeff_zoo.runtime.admission`).
+
+A picture is read by the server where this side has no program for that: its pixels go there, its features come back.
+They are part of the prompt from then on, so that any server can run it, and both sides lay out its positions alike.
+"""
+
+import hashlib
+import json
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from qeff_zoo.errors import GenerationError, HandoffError, PackageError
+from qeff_zoo.runtime.admission import PATIENCE, Door, greeting
+from qeff_zoo.runtime.answers import Handover
+from qeff_zoo.runtime.decoder import Decoder
+from qeff_zoo.runtime.feature_cache import RemoteEncoder, digest_of
+from qeff_zoo.runtime.media_text import MediaTextSession
+from qeff_zoo.runtime.multimodal_spans import Encoded, MultimodalSpans
+from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.text_generation import TextGenerationSession
+from qeff_zoo.runtime.tokenizer import read_json
+
+from . import wire
+
+_VERSION = wire.VERSION
+_CONNECT, _ANSWER = 5.0, 120.0  # seconds
+_LOGITS = "logits"
+_SHARED = Path("/dev/shm")
+_ACCEPT = 0.2  # seconds between looks at whether a server is to end
+_MOST_CLIENTS = 256  # at a time, each in a thread
+_LOG = logging.getLogger(__name__)
+#: Makes the arrays of an answer, by what the server says.
+_Room: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Array]]
+
+
+def terms_of(session: TextGenerationSession, *, reads: bool = False) -> dict[str, str]:
+    """Say what states are of: the model, its precision, and their layout, each as a digest.
+
+    Packages that differ in sizes of calls and of the context can hand over to each other; what differs in any of these
+    cannot.
+
+    Args:
+        session: Whose states.
+        reads: Whether they are to be read; else they are written alone.
+
+    Raises:
+        HandoffError: Its device keeps the states, where nobody can reach them.
+    """
+    decoder = session.decoder
+    if not decoder.movable and (reads or decoder.program.memory is None):
+        raise HandoffError(
+            f"Package {str(session.folder)!r} runs on a device that keeps its states; expected states that can be "
+            f"{'read' if reads else 'written'}. Hand over between packages for target 'ort', or for 'qaic' from one of "
+            "--prefill-only to one of --decode-only, without --mxint8-kv-cache."
+        )
+    manifest = read_json(session.folder / "manifest.json")
+    numerics = manifest["programs"][0]["numerics"]  # of what answers, whatever is beside it
+    layout = decoder.layout
+    told = {"model": manifest["spec"]["sources"], "precision": numerics, "layout": layout}
+    return {
+        name: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+        for name, value in told.items()
+    }
+
+
+class PrefillServer:
+    """Runs prompts for other processes, one after another.
+
+    Args:
+        session: Its own until `close`.
+        listener: Bound, and not yet listening.
+        api_key: That clients must send; None for none.
+
+    Raises:
+        HandoffError: The session's states cannot be read.
+        GenerationError: The session is in use.
+    """
+
+    def __init__(
+        self, session: TextGenerationSession, listener: socket.socket, *, api_key: str | None = None
+    ) -> None:
+        self._session, self._listener, self._key = session, listener, api_key
+        self._room = threading.BoundedSemaphore(_MOST_CLIENTS)
+        self._terms = terms_of(session, reads=True)
+        self._closing = threading.Event()
+        self._computing = threading.Lock()
+        self._lease = session.exclusively()
+        self._scheduler = self._lease.__enter__()
+
+    def serve(self) -> None:
+        """Answer until `close`, each client that has shown the key in a thread of its own."""
+        self._listener.listen()
+        door = Door(self._listener, self._key)
+        try:
+            while not self._closing.is_set():
+                for client in door.admitted(_ACCEPT):
+                    if self._room.acquire(blocking=False):
+                        threading.Thread(target=self._attend, args=(client,), daemon=True).start()
+                    else:
+                        door.refuse(
+                            client,
+                            HandoffError(
+                                f"The prefill server answers {_MOST_CLIENTS} clients already; expected fewer. Ask "
+                                "another one."
+                            ),
+                        )
+        finally:
+            door.close()
+            with self._computing:
+                self._lease.__exit__(None, None, None)
+
+    def close(self) -> None:
+        """End `serve`, from any thread, once the prompt that runs has ended."""
+        self._closing.set()
+
+    def _attend(self, client: socket.socket) -> None:
+        try:
+            with client, suppress(EOFError, OSError):  # a client that has gone is no matter of ours
+                self._answer(client, time.monotonic() + _ANSWER)
+        finally:
+            self._room.release()
+
+    def _answer(self, client: socket.socket, until: float) -> None:
+        try:
+            asked = wire.receive(client, until)
+            _check(asked, self._terms, "The client")
+            groups = wire.room_for(asked.get("arrays", []))
+            for array in (one for group in groups for one in group.values()):
+                wire.fill(client, array, until)
+            said, arrays = self._serve(asked, groups)
+        except GenerationError as error:
+            client.settimeout(PATIENCE)
+            wire.send(client, {"version": _VERSION, "error": str(error)})
+            client.shutdown(socket.SHUT_WR)
+            end = time.monotonic() + PATIENCE
+            while client.recv(1 << 16) and time.monotonic() < end:
+                pass  # to hang up on what is still sent would lose the error
+            return
+        client.settimeout(_ANSWER)
+        self._pass_on(client, said, arrays, shared=asked.get("shared") is True)
+
+    def _serve(
+        self, asked: Mapping[str, Any], groups: Sequence[Mapping[str, Array]]
+    ) -> tuple[dict[str, Any], list[Array]]:
+        """Read a picture, or run a prompt; return what is said of it, and the arrays."""
+        if "prompt" not in asked:
+            (prepared,) = groups or ({},)
+            encoded = self._read(prepared)
+            found = {"grid": encoded.grid, "arrays": wire.sizes_of([encoded.features])}
+            return found, [*encoded.features.values()]
+        handover = self._run(asked["prompt"], asked.get("grids", []), groups)
+        return {}, [handover.logits, *(handover.states[name] for name in sorted(handover.states))]
+
+    def _read(self, prepared: Mapping[str, Array]) -> Encoded:
+        if not isinstance(self._session, MediaTextSession):
+            raise HandoffError(
+                f"Package {str(self._session.folder)!r} reads no pictures; expected one that does. Serve a package of "
+                "an image-text-to-text model with --role prefill."
+            )
+        try:
+            encoded: Encoded = self._session.reader.look(prepared)
+        except (PackageError, LookupError, TypeError, ValueError) as error:
+            raise HandoffError(
+                f"A picture is {wire.sizes_of([prepared])[0]}, which cannot be read ({error}); expected what the "
+                "checkpoint's own processor makes of one. Prepare it with that."
+            ) from error
+        return encoded
+
+    def _run(self, prompt: Any, grids: Any, groups: Sequence[Mapping[str, Array]]) -> Handover:
+        if not (isinstance(prompt, list) and all(type(token) is int for token in prompt)):
+            raise HandoffError(
+                f"A prompt is {type(prompt).__name__}; expected a list of token ids. Ask as `Prefills` does."
+            )
+        insets = None
+        if groups and isinstance(self._session, MediaTextSession):
+            parts = _parts(grids, groups)
+            insets = self._session.request_of_parts(prompt, parts, generation_len=1).insets
+        else:
+            self._session.request(prompt, generation_len=1)
+        with self._computing:
+            if self._closing.is_set():
+                raise HandoffError(
+                    "The prefill server is closing; expected one that runs. Ask another one."
+                )
+            logits = self._scheduler.run_prompt(prompt, insets)
+            return Handover(logits, self._session.decoder.save(0, 0, len(prompt)))
+
+    def _pass_on(
+        self,
+        client: socket.socket,
+        found: Mapping[str, Any],
+        arrays: Sequence[Array],
+        *,
+        shared: bool,
+    ) -> None:
+        said = {"version": _VERSION, "terms": self._terms, **found}
+        if not (shared and _SHARED.is_dir()):
+            wire.send(client, said, arrays)
+            return
+        path = _SHARED / f"qeff-zoo-{secrets.token_hex(16)}"
+        try:
+            path.touch(0o600, exist_ok=False)
+            with path.open("wb") as file:
+                for array in arrays:
+                    file.write(wire.as_bytes(array))
+            wire.send(client, {**said, "file": path.name})
+            client.recv(1)  # it has read the file, or has gone
+        finally:
+            path.unlink(missing_ok=True)
+
+
+class Prefills:
+    """Prefill servers, asked in turns until `close`.
+
+    Args:
+        session: That goes on with the prompts.
+        addresses: Of the servers, each `HOST:PORT`.
+        api_key: Of the servers.
+
+    Raises:
+        HandoffError: There is none, an address is none, or the session's states cannot be written.
+    """
+
+    def __init__(
+        self,
+        session: TextGenerationSession,
+        addresses: Sequence[str],
+        *,
+        api_key: str | None = None,
+    ) -> None:
+        if not addresses:
+            raise HandoffError(
+                "No prefill server is named; expected the address of at least one. Give --prefill-from HOST:PORT."
+            )
+        self.addresses = [_address(one) for one in addresses]
+        self._decoder, self._terms, self._key = session.decoder, terms_of(session), api_key
+        if isinstance(session.reader, RemoteEncoder):
+            session.reader.ask = self.read
+        self._turns = count()
+        self._changed, self._asked, self._closed = threading.Lock(), set[socket.socket](), False
+
+    def close(self) -> None:
+        """Break off what is asked, from any thread, and ask no more."""
+        with self._changed:
+            self._closed = True
+            for connection in self._asked:
+                with suppress(OSError):  # the server has gone already
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def run(self, prompt: Sequence[int], insets: MultimodalSpans | None = None) -> Handover:
+        """Let one of the servers run a prompt; where it fails, the next one.
+
+        Args:
+            prompt: Token ids that fit into the context.
+            insets: Its pictures or sounds.
+
+        Raises:
+            HandoffError: All of them failed; the message is that of the last.
+        """
+        parts = insets.parts if insets else ()
+        features = [part.features for part in parts]
+        asked = {
+            "prompt": [int(token) for token in prompt],
+            "grids": [part.grid for part in parts],
+            "arrays": wire.sizes_of(features),
+        }
+        sizes = dict(sorted(_sizes(self._decoder, len(prompt))))
+
+        def room(_: Mapping[str, Any]) -> dict[str, Array]:
+            logits = np.empty(self._decoder.vocab_size, np.float32)
+            return {_LOGITS: logits, **{name: np.empty(*size) for name, size in sizes.items()}}
+
+        what = (
+            f"the states of {len(prompt):,} tokens. See whether it runs; the prompt is computed here "
+            "meanwhile"
+        )
+        _, found = self._in_turns(
+            asked, [one for part in features for one in part.values()], room, what
+        )
+        return Handover(found.pop(_LOGITS), found)
+
+    def read(self, prepared: Mapping[str, Array]) -> tuple[tuple[int, int, int], dict[str, Array]]:
+        """Let one of the servers read a picture; where it fails, the next one.
+
+        Args:
+            prepared: As a processor prepares it.
+
+        Returns:
+            How its rows of features lie, and those, as in `Encoded`.
+
+        Raises:
+            HandoffError: All of them failed; the message is that of the last.
+        """
+
+        def room(said: Mapping[str, Any]) -> dict[str, Array]:
+            (found,) = wire.room_for(said.get("arrays")) or ({},)
+            return found
+
+        what = "what it reads of a picture. See whether it runs, and ask again"
+        asked = {"arrays": wire.sizes_of([prepared])}
+        said, features = self._in_turns(asked, [*prepared.values()], room, what)
+        (part,) = _parts([said.get("grid")], [features])
+        return part.grid, features
+
+    def _in_turns(
+        self, asked: Mapping[str, Any], given: Sequence[Array], room: _Room, what: str
+    ) -> tuple[dict[str, Any], dict[str, Array]]:
+        first, most = next(self._turns), len(self.addresses)
+        for number in range(most):
+            address = self.addresses[(first + number) % most]
+            try:
+                return self._ask(address, asked, given, room, what)
+            except HandoffError as error:
+                last = error
+                if self._closed:
+                    break
+                _LOG.warning("%s", error)
+        raise last
+
+    def _ask(
+        self,
+        address: tuple[str, int],
+        asked: Mapping[str, Any],
+        given: Sequence[Array],
+        room: _Room,
+        what: str,
+    ) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Ask one server; return what it says, and its arrays, by name in their order."""
+        server = f"Prefill server {address[0]}:{address[1]}"
+        told = {"version": _VERSION, "terms": self._terms, **asked}
+        try:
+            with (
+                socket.create_connection(address, _CONNECT) as connection,
+                self._until_closed(connection),
+            ):
+                connection.settimeout(_ANSWER)
+                here, there = (end()[0] for end in (connection.getsockname, connection.getpeername))
+                wire.send(connection, greeting(self._key))
+                wire.send(connection, {**told, "shared": here == there}, given)
+                said = wire.receive(connection)
+                if "error" in said:
+                    raise HandoffError(f"{server} refuses: {said['error']}")
+                _check(said, self._terms, server)
+                arrays = room(said)
+                _take(connection, said.get("file"), [*arrays.values()])
+                return said, arrays
+        except (OSError, EOFError) as error:
+            raise HandoffError(
+                f"{server} broke off: {error or type(error).__name__}; expected {what}."
+            ) from error
+
+    @contextmanager
+    def _until_closed(self, connection: socket.socket) -> Iterator[None]:
+        """Let `close` break a connection off."""
+        with self._changed:
+            if self._closed:
+                raise ConnectionAbortedError("this side is closed")
+            self._asked.add(connection)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._asked.discard(connection)
+
+
+def _take(connection: socket.socket, name: object, arrays: Sequence[Array]) -> None:
+    """Fill arrays with what a server passes on."""
+    if name is None:
+        for array in arrays:
+            wire.fill(connection, array)
+        return
+    if Path(str(name)).name != name or not str(name).startswith("qeff-zoo-"):
+        raise HandoffError(
+            f"A prefill server names the file {name!r}; expected one of shared memory. Use a server of this version."
+        )
+    with (_SHARED / str(name)).open("rb") as file:
+        for array in arrays:
+            if file.readinto(wire.as_bytes(array)) != array.nbytes:
+                raise EOFError("the file is too short")
+    connection.sendall(b"\0")
+
+
+def _parts(grids: Any, groups: Sequence[Mapping[str, Array]]) -> list[Encoded]:
+    """Return pictures as another process has read them; who they are is told by their features alone."""
+    fits = isinstance(grids, list) and len(grids) == len(groups)
+    for grid, features in zip(grids, groups, strict=True) if fits else ():
+        rows = {len(array) if array.ndim == 2 else 0 for array in features.values()}
+        sizes = isinstance(grid, list) and len(grid) == 3 and all(type(one) is int for one in grid)
+        fits = fits and sizes and min(grid) > 0 and len(rows) == 1 and 0 not in rows
+    if not fits:
+        raise HandoffError(
+            f"Pictures lie as {str(grids)[:60]!r}; expected three sizes of each, and as many pictures as there are "
+            "features of. Use the same qeff-zoo on both sides."
+        )
+    return [
+        Encoded(digest=digest_of(features), features=features, grid=(grid[0], grid[1], grid[2]))
+        for grid, features in zip(grids, groups, strict=True)
+    ]
+
+
+def _sizes(decoder: Decoder, tokens: int) -> Iterator[tuple[str, tuple[tuple[int, ...], Any]]]:
+    """Yield shape and type of what a row retains of that many tokens, by state."""
+    growing = {state.name for state in decoder.program.states if state.grows}
+    for name, state in decoder.states.items():
+        heads, *rest = state.shape[1:]
+        rest = [tokens, *rest[1:]] if name in growing else rest
+        yield name, ((heads, *rest), state.dtype)
+
+
+def _check(said: Mapping[str, Any], terms: Mapping[str, str], who: str) -> None:
+    """Refuse a message about other states."""
+    wire.require_version(said, who)
+    theirs = said.get("terms")
+    theirs = theirs if isinstance(theirs, dict) else {}
+    for what, digest in terms.items():
+        if theirs.get(what) != digest:
+            raise HandoffError(
+                f"{who} has another {what}, {str(theirs.get(what))[:12]!r}; expected {digest[:12]!r}. Build both "
+                "packages of one checkpoint, with the same target and weights."
+            )
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+        raise HandoffError(
+            f"Cannot reach a prefill server at {text!r}; expected HOST:PORT. Correct --prefill-from."
+        )
+    return host.strip("[]"), int(port)

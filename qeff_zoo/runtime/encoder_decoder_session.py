@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is common to sessions whose answers are written of what an encoder reads: a text, or a picture."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.encoder_inputs import Sources
+from qeff_zoo.runtime.logits_processors import WritingRules
+from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
+from qeff_zoo.runtime.program import Program
+from qeff_zoo.runtime.sampling import Sampling
+from qeff_zoo.runtime.text_generation import TextGenerationSession
+
+
+class WritingSession(TextGenerationSession):
+    """An opened package with programs `encoder` and `decoder`. An answer begins as its generation_config.json says.
+
+    Args:
+        folder: The package.
+        program: Its decoder, opened.
+        encoder: Its encoder, opened.
+
+    Raises:
+        GenerationError: Another task's package, or the states do not fit into memory.
+    """
+
+    sources: Sources
+    #: Hub pipeline tag, and what the encoder reads.
+    task: ClassVar[str]
+    reads: ClassVar[str]
+
+    def __init__(self, folder: Path, program: Program, *, encoder: Program) -> None:
+        super().__init__(
+            folder, program, prefixes=PrefixCacheOptions(bytes=0)
+        )  # prompts of one token
+        self.sources = Sources(encoder, program.memory)
+        self.rules = WritingRules.read(folder)
+
+    def _begun(
+        self,
+        begun: Sequence[int],
+        rules: WritingRules,
+        *,
+        generation_len: int | None,
+        sampling: Sampling,
+        **choices: Any,
+    ) -> Request:
+        """Return the request of an answer that is written by rules; what it is written of is to be added.
+
+        Args:
+            begun: Tokens that it is begun with.
+            rules: As the package's, or with changes.
+            generation_len: Tokens at most; None for as many as the rules say.
+            sampling: How tokens are chosen.
+            **choices: As of `TextGenerationSession.request`.
+        """
+        for name in ("grammar", "blocks"):
+            if choices.get(name):
+                raise GenerationError(
+                    f"{name!r} does not apply to {self.task}: a {self.reads} is read whole, and its package says "
+                    "how an answer begins and ends. Expected none. Leave it out."
+                )
+        if sampling.repetition_penalty == 1:
+            sampling = replace(sampling, repetition_penalty=rules.repetition_penalty)
+        if generation_len is None:
+            generation_len = rules.limit(len(begun))
+        if choices.get("ignore_eos"):
+            rules = replace(rules, last=None)
+        made = super().request(
+            [*begun], generation_len=generation_len, sampling=sampling, **choices
+        )
+        return replace(made, rules=rules)

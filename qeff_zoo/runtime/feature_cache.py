@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program that reads pictures or sounds: one in, as a processor prepares it, its rows of features out, each once."""
+
+import copy
+import hashlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from qeff_zoo.errors import HandoffError, MediaError
+from qeff_zoo.runtime.image_prompt_templates import LAYOUTS
+from qeff_zoo.runtime.multimodal_spans import Encoded, Kind
+from qeff_zoo.runtime.program import Array, Program, Tensor
+
+
+class _UncountableError(Exception):
+    """A program alone knows how many rows it makes."""
+
+
+class Reader:
+    """Remembers what it has read up to a budget of memory; the least recently used goes first.
+
+    Args:
+        program: Opened; None where another process has it.
+        config: config.json of the model.
+        budget: Bytes of features that are kept.
+        told: What the recipe says of pictures or sounds.
+    """
+
+    kind: ClassVar[Kind]
+    program: Program
+
+    def __init__(
+        self,
+        program: Program | None,
+        config: Mapping[str, Any],
+        budget: int,
+        told: Mapping[str, Any],
+    ) -> None:
+        if program is not None:
+            self.program = program
+        self._config, self._budget, self._told = config, budget, told
+        #: How what it reads is written into a prompt.
+        self.layout = LAYOUTS[told.get("layout", "")]
+        #: Bytes in use.
+        self.used = 0
+        #: How many it was asked for, and of those, how many the program has read.
+        self.asked = self.read = 0
+        self._in_use = threading.Lock()
+        self._counts = False
+        self._known: OrderedDict[bytes, Encoded] = OrderedDict()
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The arrays of which a processor makes one, by name; none where another process looks at what is shown."""
+        return ()
+
+    def look(self, prepared: Mapping[str, Array]) -> Encoded:
+        """Return what a picture or a sound is to the language model.
+
+        Args:
+            prepared: As the model's forward takes it, of numpy or torch.
+
+        Raises:
+            MediaError: It is not as the model's processor makes it.
+        """
+        prepared = self._checked(prepared)
+        digest = digest_of(prepared)
+        with self._in_use:  # any thread may prepare a request
+            self.asked += 1
+            if digest in self._known:
+                self._known.move_to_end(digest)
+                return self._known[digest]
+            begun = time.perf_counter()
+            encoded = self._encode(digest, prepared)
+            self.read += 1
+            self._keep(encoded)
+        return replace(encoded, seconds=time.perf_counter() - begun)
+
+    def measure(self, prepared: Mapping[str, Any]) -> Encoded | None:
+        """Return an image as `look` does, but for the values of its features; nothing is computed.
+
+        Args:
+            prepared: Arrays as of `look`, of which the shapes count.
+
+        Returns:
+            None if only the program knows how many rows it makes.
+        """
+        counting = copy.copy(self)
+        counting._counts = True
+        try:
+            arrays = {name: np.asarray(one) for name, one in prepared.items()}
+            return counting._encode(b"", arrays)
+        except _UncountableError:
+            return None
+
+    def forget(self) -> None:
+        """Drop all that was read."""
+        with self._in_use:
+            self._known.clear()
+            self.used = 0
+
+    def _checked(self, prepared: Mapping[str, Any]) -> dict[str, Array]:
+        """Return arrays of what was prepared, which may have come from anywhere."""
+        arrays = {name: np.asarray(one) for name, one in prepared.items()}
+        if self.needed and arrays.keys().isdisjoint(self.needed):
+            wanted = " or ".join(map(repr, self.needed))
+            raise _not_prepared(self.kind, f"as {sorted(arrays)}; expected {wanted} among them")
+        for name, array in arrays.items():
+            if array.dtype.kind not in "biuf":
+                raise _not_prepared(
+                    self.kind, f"and {name} is of type {array.dtype}; expected numbers"
+                )
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise _not_prepared(
+                    self.kind, f"and {name} has values that are no numbers; expected finite ones"
+                )
+        return arrays
+
+    def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
+        raise NotImplementedError
+
+    def _run(self, told: Mapping[str, Array], program: Program | None = None) -> dict[str, Array]:
+        """Run a program, that of this reader unless it is another, on those of its inputs that are told."""
+        program = program or self.program
+        known = {name: array for name, array in told.items() if name in program.inputs}
+        for name, array in known.items():
+            shape = program.inputs[name].shape
+            fixed = [size if isinstance(size, int) else None for size in shape]
+            if len(fixed) != array.ndim or any(
+                size not in (None, found) for size, found in zip(fixed, array.shape, strict=True)
+            ):
+                raise _not_prepared(self.kind, f"and {name} is {array.shape}; expected {shape}")
+        if self._counts:
+            return {
+                name: np.zeros(self._shape(one, known)) for name, one in program.outputs.items()
+            }
+        contiguous = {name: np.ascontiguousarray(array) for name, array in known.items()}
+        return dict(program.run(contiguous))
+
+    def _shape(self, output: Tensor, told: Mapping[str, Array]) -> tuple[int, ...]:
+        """Return the shape of an output, whose rows alone count: (rows, 1).
+
+        Raises:
+            _UncountableError: The program chooses the number of rows.
+        """
+        if not all(isinstance(size, int) for size in output.shape[:-1]):
+            raise _UncountableError
+        return (*output.shape[:-1], 1)
+
+    def _keep(self, encoded: Encoded) -> None:
+        if encoded.nbytes > self._budget:
+            return
+        self._known[encoded.digest] = encoded
+        self.used += encoded.nbytes
+        while self.used > self._budget:
+            _, dropped = self._known.popitem(last=False)
+            self.used -= dropped.nbytes
+
+
+def _not_prepared(kind: Kind, problem: str) -> MediaError:
+    one = kind.removesuffix("s")
+    return MediaError(
+        f"A {one} was prepared, {problem}. Give what the checkpoint's own processor returns of a {one}."
+    )
+
+
+class RemoteEncoder(Reader):
+    """Lets other processes read pictures, of a package of --decode-only, which has no program for that."""
+
+    kind = "pictures"
+    #: Returns how rows of features lie, and those; set by who reaches such a process.
+    ask: Callable[[Mapping[str, Array]], tuple[tuple[int, int, int], dict[str, Array]]] | None = (
+        None
+    )
+
+    def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
+        if self._counts:
+            raise _UncountableError
+        if self.ask is None:
+            raise HandoffError(
+                "The package decodes alone (--decode-only) and reads no picture itself; expected a prefill server that "
+                "does. Serve it with --role decode and --prefill-from, or run a whole package."
+            )
+        grid, features = self.ask(prepared)
+        return Encoded(digest=digest, features=features, grid=grid)
+
+
+def digest_of(prepared: Mapping[str, Array]) -> bytes:
+    """Name a picture or a sound by all that is read of it."""
+    digest = hashlib.blake2b(digest_size=32)
+    for name in sorted(prepared):
+        array = np.ascontiguousarray(prepared[name])
+        digest.update(f"{name} {array.dtype} {array.shape};".encode())
+        digest.update(array.tobytes())
+    return digest.digest()

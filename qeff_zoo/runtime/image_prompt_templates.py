@@ -1,0 +1,433 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a picture that is read as tiles lies in a prompt: its rows of features, their order, and the tokens among them.
+
+A recipe names its layout. Features are ordered as transformers' model does, and written as its processor does.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from qeff_zoo.errors import MediaError
+from qeff_zoo.runtime.patch_positions import Tower
+from qeff_zoo.runtime.program import Array
+
+#: Is there beside the arrays of a video, or of a frame that is read by itself.
+OF_VIDEO = "of_video"
+#: Tokens by their text, or as `field.number` of a list of the config, and numbers of placeholders.
+Written: TypeAlias = list[str | int]
+#: Tiles in all, or rows of features of the first, and rows and columns of those that are parts; of a picture that is
+#: none, its own rows and columns.
+Grid: TypeAlias = tuple[int, int, int]
+
+
+def _in_order(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
+    return np.concatenate(tiles)
+
+
+def _one_after_another(grid: Grid, rows: int) -> Written:
+    return [rows]
+
+
+def _counted(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    return tiles, tiles, 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """One of `LAYOUTS`.
+
+    Args:
+        arrange: Features of each tile -> those of the picture, (rows, width).
+        grid: How many tiles there are, and how they lie.
+        write: What stands for a picture of so many rows in a prompt.
+        settings: Of processor_config.json, those that `write` takes by their names.
+        joined: Whether pictures that stand side by side share the token between them.
+    """
+
+    arrange: Callable[[Sequence[Array], Mapping[str, Array], Any], Array] = _in_order
+    grid: Callable[[int, Mapping[str, Array], Any], Grid] = _counted
+    write: Callable[..., Written] = _one_after_another
+    settings: tuple[str, ...] = ()
+    joined: bool = False
+
+
+# --- LLaVA-NeXT: the whole picture, then all of its parts as one, whose lines each end with a learned row ----------
+
+
+def _best_of(height: int, width: int, choices: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """Choose the (height, width) that keeps most pixels of a picture, and of those the one that wastes least."""
+
+    def worth(choice: Sequence[int]) -> tuple[int, int]:
+        scale = min(choice[1] / width, choice[0] / height)
+        kept = min(int(width * scale) * int(height * scale), width * height)
+        return kept, kept - choice[0] * choice[1]
+
+    tall, wide = max(choices, key=worth)
+    return tall, wide
+
+
+def _unpadded(features: Array, height: int, width: int) -> Array:
+    """Cut off what a picture of (height, width) was padded by, (rows, columns, …)."""
+    rows, columns = features.shape[:2]
+    if width / height > columns / rows:
+        kept = int(round(height * (columns / width), 7))
+        cut = (rows - kept) // 2
+        return features[cut : rows - cut]
+    kept = int(round(width * (rows / height), 7))
+    cut = (columns - kept) // 2
+    return features[:, cut : columns - cut]
+
+
+def _lines(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
+    """Order features of tiles, each of which ends with the learned row."""
+    parts, newline = [tile[:-1] for tile in tiles], tiles[0][-1:]
+    if OF_VIDEO in prepared:
+        return np.concatenate([*map(_halved, parts), newline])
+    if len(tiles) == 1:
+        return tiles[0]
+    size, side = int(config["vision_config"]["image_size"]), math.isqrt(len(parts[0]))
+    height, width = (int(one) for one in prepared["image_sizes"].reshape(2))
+    tall, wide = (one // size for one in _best_of(height, width, config["image_grid_pinpoints"]))
+    whole = np.stack(parts[1 : 1 + tall * wide]).reshape(tall, wide, side, side, -1)
+    whole = whole.transpose(0, 2, 1, 3, 4).reshape(tall * side, wide * side, -1)
+    whole = _shrunk(_unpadded(whole, height, width), side, config.get("vision_aspect_ratio"))
+    ended = np.concatenate(
+        [whole, np.broadcast_to(newline, (len(whole), 1, whole.shape[2]))], axis=1
+    )
+    return np.concatenate([parts[0], ended.reshape(-1, whole.shape[2])])
+
+
+def _shrunk(features: Array, side: int, limit: str | None) -> Array:
+    """Interpolate features of a picture of more tiles than `limit` names, as `anyres_max_9`."""
+    rows, columns = features.shape[:2]
+    most = int(limit.removeprefix("anyres_max_")) if limit else 0
+    ratio = math.sqrt(rows * columns / (most * side**2)) if most else 0
+    if ratio <= 1.1:
+        return features
+    down, right = (_taps(old, int(old // ratio)).astype(features.dtype) for old in (rows, columns))
+    found: Array = np.einsum("ri,ijw,cj->rcw", down, features, right, optimize=True)
+    return found
+
+
+def _halved(features: Array) -> Array:
+    """Interpolate features of a frame to half as many rows and columns."""
+    side = math.isqrt(len(features))
+    taps = _taps(side, math.ceil(side / 2)).astype(features.dtype)
+    square = features.reshape(side, side, -1)
+    found: Array = np.einsum("ri,ijw,cj->rcw", taps, square, taps)
+    return found.reshape(-1, features.shape[-1])
+
+
+def _taps(old: int, new: int) -> Array:
+    """Return the weights of bilinear interpolation, (new, old), without aligned corners."""
+    at = np.clip((np.arange(new) + 0.5) * (old / new) - 0.5, 0, None)
+    first = np.minimum(at.astype(int), old - 1)
+    weights = np.zeros((new, old))
+    np.add.at(weights, (np.arange(new), first), 1 - (at - first))
+    np.add.at(weights, (np.arange(new), np.minimum(first + 1, old - 1)), at - first)
+    return weights
+
+
+# --- Pixtral: a picture of any size, each line of which ends with a token -------------------------------------------
+
+
+def _sized(_: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    unit = int(config["vision_config"]["patch_size"]) * int(config.get("spatial_merge_size", 1))
+    height, width = (int(one) // unit for one in prepared["image_sizes"].reshape(2))
+    return 1, height, width
+
+
+def _broken_lines(grid: Grid, rows: int) -> Written:
+    line: Written = [grid[2], "[IMG_BREAK]"]
+    return [*(line * grid[1])[:-1], "[IMG_END]"]
+
+
+def _ended_lines(grid: Grid, rows: int) -> Written:
+    line: Written = [rows // grid[1], "|NEWLINE|"]
+    return line * grid[1]
+
+
+# --- Gemma 3: crops of a picture, which a sentence would lead to ----------------------------------------------------
+
+
+def _uncut(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    if np.any(prepared.get("num_crops", 0)):
+        raise MediaError(
+            f"A picture was cut into {tiles - 1} crops beside the whole, which no prompt is written for here; expected "
+            "the whole alone. Set `do_pan_and_scan` to false in preprocessor_config.json."
+        )
+    return tiles, tiles, 1
+
+
+# --- Idefics 2: each part between tokens, of which neighbours share one ---------------------------------------------
+
+
+def _between(grid: Grid, rows: int) -> Written:
+    part: Written = [rows // grid[0], "<fake_token_around_image>"]
+    return [part[1], *part * grid[0]]
+
+
+# --- tiles that are named in the prompt -----------------------------------------------------------------------------
+
+
+def _split(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    """Take what the processor of Idefics 3 says, which counts no tiles of a picture that was not cut."""
+    rows, columns = (
+        int(prepared[name].reshape(-1)[0]) if name in prepared else 0 for name in ("rows", "cols")
+    )
+    return tiles, rows, columns
+
+
+def _named_tiles(grid: Grid, rows: int) -> Written:
+    each, found = rows // grid[0], Written()
+    for row in range(grid[1]):
+        for column in range(grid[2]):
+            found += ["<fake_token_around_image>", f"<row_{row + 1}_col_{column + 1}>", each]
+        found.append("\n")
+    found[-1:] = ["\n\n"] if found else []
+    return [*found, "<fake_token_around_image>", "<global-img>", each, "<fake_token_around_image>"]
+
+
+def _named_or_one(grid: Grid, rows: int) -> Written:
+    """As of Idefics 3, where a picture that was not cut is named as a tile, and no whole."""
+    each, found = rows // grid[0], Written()
+    for row in range(max(grid[1], 1)):
+        for column in range(max(grid[2], 1)):
+            found += ["<fake_token_around_image>", f"<row_{row + 1}_col_{column + 1}>", each]
+        found.append("\n")
+    if grid[0] > 1:
+        whole: Written = ["<fake_token_around_image>", "<global-img>", each]
+        found[-1:] = ["\n\n", *whole, "<fake_token_around_image>"]
+    return found
+
+
+def _ratio(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    rows, columns = prepared.get("aspect_ratios", np.array([tiles - 1, 1])).reshape(2)
+    return tiles, int(rows), int(columns)
+
+
+def _separated_tiles(grid: Grid, rows: int) -> Written:
+    tiles, tall, wide = grid
+    each, found = rows // tiles, Written(["<|image_start|>"])
+    for _ in range(tall if tiles > 1 else 0):
+        found += [each, "<|tile_x_separator|>"] * wide
+        found[-1] = "<|tile_y_separator|>"
+    return [*found, "<|image|>", each, "<|image_end|>"]
+
+
+def _numbered_tiles(grid: Grid, rows: int) -> Written:
+    each, found = rows // grid[0], Written(["<|START_OF_IMG|>"])
+    for number in range(1, grid[0]):
+        found += [f"TILE_{number}", each]
+    return [*found, "TILE_GLOBAL", each, "<|END_OF_IMG|>"]
+
+
+def _ended_tiles(grid: Grid, rows: int) -> Written:
+    tile: Written = [rows // grid[0], "<|IMG_LINE_BREAK|>"]
+    return ["<|START_OF_IMG|>", *tile * grid[0], "<|END_OF_IMG|>"]
+
+
+def _shaped(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    """Take what the processor of LFM2-VL says, which leaves out how tiles lie unless it is asked for."""
+    if tiles > 1 and not {"image_rows", "image_cols"} <= prepared.keys():
+        raise MediaError(
+            f"Cannot tell how the {tiles} tiles of a picture lie: image_rows or image_cols is not there. Expected "
+            "both, which its image processor returns with return_row_col_info=True. Call it so."
+        )
+    tall, wide = (
+        int(np.reshape(prepared[name], -1)[0]) if name in prepared else 1
+        for name in ("image_rows", "image_cols")
+    )
+    first = int(prepared["spatial_shapes"].reshape(-1, 2)[0].prod())
+    return first // int(config["downsample_factor"]) ** 2, tall, wide
+
+
+def _placed_tiles(grid: Grid, rows: int) -> Written:
+    each, tall, wide = grid
+    whole, found = rows - each * tall * wide, Written()
+    for row in range(tall):
+        for column in range(wide):
+            found += [f"<|img_row_{row + 1}_col_{column + 1}|>", each]
+    if whole:
+        found += ["<|img_thumbnail|>", whole]
+    return ["<|image_start|>", *(found if tall * wide > 1 else [rows]), "<|image_end|>"]
+
+
+# --- Ovis 2: the whole picture, then tiles of it, with rows for the tokens around them, too ---------------------------
+
+
+_AROUND = "visual_indicator_token_ids"
+
+
+def _told_grid(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    tall, wide = (int(one) for one in np.reshape(prepared.get("grids", (1, 1)), -1))
+    return tiles, tall, wide
+
+
+def _between_tiles(grid: Grid) -> list[int]:
+    """Return which of the listed tokens stand before each tile, and at the end."""
+    begin, whole, column, row, end = range(5)
+    _, tall, wide = grid
+    line = [*[column] * (wide - 1), row]
+    return [begin, whole, *((line * tall)[:-1] if tall * wide > 1 else ()), end]
+
+
+def _surrounded(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
+    """Put the rows of tokens around tiles where those stand; each tile ends with all of them."""
+    count = len(config[_AROUND])
+    around, each = tiles[0][-count:], [tile[:-count] for tile in tiles]
+    found = list[Array]()
+    between = _between_tiles(_told_grid(len(tiles), prepared, config))
+    for at, number in enumerate(between):
+        found += [around[number : number + 1], *each[at : at + 1]]
+    return np.concatenate(found)
+
+
+def _surrounded_tiles(grid: Grid, rows: int) -> Written:
+    between = _between_tiles(grid)
+    each, found = (rows - len(between)) // grid[0], Written()
+    for at, number in enumerate(between):
+        found += [f"{_AROUND}.{number}", *[each][: at < grid[0]]]
+    return found
+
+
+# --- Molmo 2: the whole picture, then a canvas of it, lines of which end with a token ---------------------------------
+
+
+#: What a processor says of rows and columns of both.
+GRIDS = "image_grids"
+
+
+def _two_grids(_: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    down, right, tall, wide = (int(one) for one in prepared[GRIDS].reshape(4))
+    return down * right, tall, wide
+
+
+def _whole_and_canvas(
+    grid: Grid,
+    rows: int,
+    image_use_col_tokens: bool | None = True,
+    use_single_crop_col_tokens: bool | None = None,
+    use_single_crop_start_token: bool | None = True,
+    video_use_col_tokens: bool | None = False,
+    use_frame_special_tokens: bool | None = True,
+) -> Written:
+    """Write a picture; without a canvas, a frame of a video."""
+    first, tall, wide = grid
+    side, end = math.isqrt(first), "image_end_token_id"
+    if not tall:
+        kind = "frame" if use_frame_special_tokens else "image"
+        every: Written = [side, *["image_col_id"] * bool(video_use_col_tokens)]
+        return [f"{kind}_start_token_id", *every * side, f"{kind}_end_token_id"]
+    ended, own = image_use_col_tokens, use_single_crop_col_tokens
+    line: Written = [wide, *["image_col_id"] * bool(ended)]
+    of_whole: Written = [side, *["image_col_id"] * bool(ended if own is None else own)]
+    begin = f"{'low_res_' if use_single_crop_start_token else ''}image_start_token_id"
+    return [begin, *of_whole * side, end, "image_start_token_id", *line * tall, end]
+
+
+# --- MiniCPM-V: the whole picture, then slices of it, line by line ----------------------------------------------------
+
+
+def _sliced(_: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    whole = prepared["target_sizes"].reshape(-1, 2)[0].prod()
+    tall, wide = (int(one) for one in np.reshape(prepared.get("grids", (0, 0)), -1))
+    return int(whole) // Tower.read(config, {"packed": "target_sizes"}).merge ** 2, tall, wide
+
+
+def _whole_and_slices(grid: Grid, rows: int) -> Written:
+    first, tall, wide = grid
+    found: Written = ["image_start_token", first, "image_end_token"]
+    for row in range(tall):
+        found += ["\n"] * (row > 0)
+        each = (rows - first) // (tall * wide)
+        found += ["slice_start_token", each, "slice_end_token"] * wide
+    return found
+
+
+# --- Phi-4 multimodal: tiles without their padding, whose lines each end with a learned row, then the whole ----------
+
+
+def _cut_lines(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
+    """Order features of the whole picture and its tiles; lines of each end with a row, and each with another one."""
+    side, size = math.isqrt(len(tiles[0])), int(config["vision_config"]["crop_size"])
+    tall, wide = (int(one) // size for one in prepared["image_sizes"].reshape(2))
+    mask = prepared["image_attention_mask"]
+    mask = mask.reshape(-1, *mask.shape[-2:])[1 : 1 + tall * wide, ::2, ::2]
+    real = mask.reshape(tall, wide, side, side).transpose(0, 2, 1, 3).reshape(tall * side, -1)
+    rows, columns = int(real[:, 0].sum()), int(real[0].sum())
+    parts = np.stack([tile[:-1] for tile in tiles[1 : 1 + tall * wide]])
+    parts = parts.reshape(tall, wide, side, side + 1, -1)[:, :, :, :-1].transpose(0, 2, 1, 3, 4)
+    parts = parts.reshape(tall * side, wide * side, -1)[:rows, :columns]
+    ends = np.broadcast_to(tiles[0][side], (rows, 1, parts.shape[2]))
+    lines = np.concatenate([parts, ends], axis=1).reshape(-1, parts.shape[2])
+    return np.concatenate([lines, tiles[0][-1:], tiles[0][:-1]])
+
+
+# --- DeepSeek-OCR 2: tiles, then the whole; each ends with the learned row, which is kept of the whole alone ----------
+
+
+def _tiles_first(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
+    whole, *parts = tiles
+    return np.concatenate([*(part[:-1] for part in parts), whole])
+
+
+# --- Step 3.7: tiles line by line, then the whole ---------------------------------------------------------------------
+
+
+def _parts_and_whole(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    """Return the rows of the whole, of whose patches sixteen become one, and rows and columns of tiles."""
+    side = int(prepared["pixel_values"].shape[-1]) // int(config["vision_config"]["patch_size"])
+    tall, wide = (int(one) for one in np.reshape(prepared.get("grids", (tiles - 1, 1)), -1))
+    return (side // 4) ** 2, tall, wide
+
+
+def _parts_first(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
+    whole, *parts = tiles
+    return np.concatenate([*parts, whole])
+
+
+def _write_parts_first(grid: Grid, rows: int) -> Written:
+    whole, tall, wide = grid
+    found = Written()
+    for _ in range(tall):
+        part: Written = ["<patch_start>", (rows - whole) // (tall * wide), "<patch_end>"]
+        found += [*part * wide, "<patch_newline>"]
+    return [*found[:-1], "<im_start>", whole, "<im_end>"]
+
+
+#: By the name that recipes say.
+LAYOUTS: Mapping[str, Layout] = {
+    "": Layout(),
+    "between": Layout(write=_between, joined=True),
+    "broken_lines": Layout(grid=_sized, write=_broken_lines),
+    "cut_lines": Layout(arrange=_cut_lines),
+    "ended_lines": Layout(grid=_told_grid, write=_ended_lines),
+    "ended_tiles": Layout(write=_ended_tiles),
+    "lines": Layout(arrange=_lines),
+    "named_tiles": Layout(grid=_split, write=_named_tiles),
+    "named_tiles_or_one": Layout(grid=_split, write=_named_or_one),
+    "numbered_tiles": Layout(write=_numbered_tiles),
+    "parts_first": Layout(arrange=_parts_first, grid=_parts_and_whole, write=_write_parts_first),
+    "placed_tiles": Layout(grid=_shaped, write=_placed_tiles),
+    "separated_tiles": Layout(grid=_ratio, write=_separated_tiles),
+    "surrounded_tiles": Layout(arrange=_surrounded, grid=_told_grid, write=_surrounded_tiles),
+    "tiles_first": Layout(arrange=_tiles_first),
+    "uncut": Layout(grid=_uncut),
+    "whole_and_slices": Layout(grid=_sliced, write=_whole_and_slices),
+    "whole_and_canvas": Layout(
+        grid=_two_grids,
+        write=_whole_and_canvas,
+        settings=(
+            "image_use_col_tokens",
+            "use_single_crop_col_tokens",
+            "use_single_crop_start_token",
+            "video_use_col_tokens",
+            "use_frame_special_tokens",
+        ),
+    ),
+}

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sound of any length through an encoder that attends within blocks of it, as it is traced: program `audio`.
+
+IN   input_features (blocks, frames, bins) f32     of the whole sound, block by block; the last is filled up
+     attention_mask (blocks, frames) i64           1 is sound, 0 is what fills it up
+     window_index (windows, width) i64             which frames become the rows of a window; -1 where there is none
+OUT  audio_embeds (audio_rows, hidden)             a row for each placeholder token: some of each window
+
+The forward that is traced is transformers' own, of the sound as one sequence. Where it would fill up the last block or
+window itself, which takes sizes that a graph does not know, each is a row of a batch by itself. What fills up is hidden
+from attention, and zero for convolutions and in windows, as what lies behind the end of a sound alone.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+from torch.nn import functional
+
+from qeff_zoo.export.concrete import Concrete
+from qeff_zoo.recipe import Sounds
+from qeff_zoo.tasks.forward_patches import FeatureRecorder, swapped, unread
+from qeff_zoo.tasks.patch_tracing import rename, rows_of
+
+from . import Tracing
+
+FEATURES, REAL, WINDOWS = "input_features", "attention_mask", "window_index"
+_BLOCKS, _WINDOWS = 3, 5  # of the example
+MOST = 1 << 16  # of both
+
+
+class _Hidden(FeatureRecorder):
+    """Hides what is no sound from attention within blocks.
+
+    Args:
+        real: (blocks, frames), True is sound.
+    """
+
+    def __init__(self, real: Tensor) -> None:
+        super().__init__()
+        self.real = real
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is functional.scaled_dot_product_attention:
+            scores = kwargs.get("attn_mask")
+            if scores is not None:  # of distances, of which attention behind the encoder has none
+                least = torch.finfo(scores.dtype).min
+                seen = torch.where(self.real[:, None, None, :], scores, least)
+                kwargs = {**kwargs, "attn_mask": seen}
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+class Sound(nn.Module):
+    """The forward up to the merge, of a sound in blocks.
+
+    Args:
+        model: Hugging Face model whose attention is `qeff_zoo`.
+        sounds: As a recipe says of them.
+    """
+
+    def __init__(self, model: Any, sounds: Sounds) -> None:
+        super().__init__()
+        self.model, self.token = model, getattr(model.config, sounds.token)
+        parts = [*model.base_model.encoder.modules()]
+        self.attentions = [one for one in parts if hasattr(one, sounds.blocks)]
+        self.convolutions = [one for one in parts if any(map(_looks_around, one.children()))]
+
+    def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the rows of features."""
+        features, mask, windows = given
+        real = mask > 0
+        sound = real.reshape(1, 1, -1)
+
+        def attend(module: nn.Module) -> Callable[..., Tensor]:
+            plain = module.forward
+
+            def forward(states: Tensor, **told: Any) -> Tensor:
+                found: Tensor = plain(states.reshape(*real.shape, -1), **told)
+                return found.reshape(states.shape)
+
+            return forward
+
+        def convolve(module: nn.Module) -> Callable[..., Tensor]:
+            plain = module.forward
+            return lambda states: plain(states * sound.to(states.dtype))
+
+        projector = self.model.base_model.projector
+        project, ask = projector.forward, projector.qformer.forward
+
+        def in_windows(states: Tensor) -> Tensor:
+            there = (windows >= 0)[..., None].to(states.dtype)
+            found: Tensor = project(states[0, windows.clamp(min=0)] * there)
+            return found
+
+        def of_each(query_embeds: Tensor, **told: Any) -> Any:
+            # Spelled out, where transformers has one row of queries meet all windows.
+            return ask(query_embeds=query_embeds.expand(windows.shape[0], -1, -1), **told)
+
+        changes = [
+            *((one, "forward", attend(one)) for one in self.attentions),
+            *((one, "forward", convolve(one)) for one in self.convolutions),
+            (projector, "forward", in_windows),
+            (projector.qformer, "forward", of_each),
+            unread(self.model),
+        ]
+        tokens, hidden = torch.full((1, 2), self.token), _Hidden(real)
+        with swapped(*changes), Concrete(), hidden:
+            self.model(input_ids=tokens, **{FEATURES: features.reshape(1, -1, features.shape[2])})
+        return (rows_of(hidden.features),)
+
+
+def _looks_around(module: nn.Module) -> bool:
+    return isinstance(module, nn.Conv1d) and module.kernel_size != (1,)
+
+
+def tracing(model: Any, sounds: Sounds) -> Tracing:
+    """Describe how to trace the encoder of `model`.
+
+    Args:
+        model: From `loader.load_meta`.
+        sounds: As a recipe says of them.
+    """
+    encoder = model.base_model.encoder.config
+    frames = int(getattr(encoder, sounds.blocks))
+    given = [
+        torch.zeros(_BLOCKS, frames, encoder.input_dim),
+        torch.ones(_BLOCKS, frames, dtype=torch.long),
+        torch.zeros(_WINDOWS, model.base_model.projector.window_size, dtype=torch.long),
+    ]
+    sizes = [Dim(name, min=2, max=MOST) for name in ("blocks", "blocks", "windows")]
+    return Tracing(
+        module=Sound(model, sounds).eval(),
+        inputs={"given": given},
+        dynamic_shapes={"given": [{0: size} for size in sizes]},
+        input_names=[FEATURES, REAL, WINDOWS],
+        output_names=["audio_embeds"],
+        then=name_rows,
+    )
+
+
+def name_rows(graph: Any) -> None:
+    """Call the number of rows that, of which a trace knows how it was computed."""
+    rename(
+        graph.graph.outputs,
+        lambda dim, axis: dim if axis or isinstance(dim, int) else "audio_rows",
+    )

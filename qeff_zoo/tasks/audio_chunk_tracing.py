@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sound of any length through an encoder that attends within chunks of it, and what is before: program `audio`.
+
+IN   input_features (blocks, frames, bins) f32     of the whole sound, by the frames that become a chunk; the last is
+                                                   filled up
+     attention_mask (blocks, frames) i64           1 is sound, 0 is what fills it up
+OUT  audio_embeds (audio_rows, hidden)             a row for each of every chunk, those that fill it up, too; or as many
+                                                   of every sound, of models that fill those up themselves
+     [lengths (1,) i64]                            of those models, how many rows are of the sound
+
+The forward that is traced is transformers' own. Where it would cut a sequence into chunks, by sizes that a graph does
+not know, it has as many as blocks were given; so has the mask of what a chunk sees. What fills up the last is zero for
+convolutions, as what lies behind the end of a sound is.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+from torch.nn import functional
+
+from qeff_zoo.export.concrete import Concrete
+from qeff_zoo.recipe import Sounds
+from qeff_zoo.tasks.audio_block_tracing import FEATURES, REAL, name_rows
+from qeff_zoo.tasks.forward_patches import FeatureRecorder, swapped, unread
+from qeff_zoo.tasks.patch_tracing import rows_of
+
+from . import Tracing
+
+_BLOCKS, _MOST = 3, 1 << 16  # of the example, and at most
+_MERGED = 4  # frames that two convolutions make a row of
+_CUT, _AROUND, _HIDDEN = (
+    "_convert_to_block",
+    "_extract_block_context",
+    "_convert_4d_mask_to_blocked_5d",
+)
+#: What makes a mask of a sequence, and what says which rows a row sees.
+_MASKS, _WINDOW = "create_bidirectional_mask", "sliding_window_mask_function"
+#: What makes rows of a sound, and what that calls the mask of those that fill it up.
+_ROWS, _FILLED = "get_audio_features", "audio_mel_mask"
+
+
+class _All(FeatureRecorder):
+    """Keeps all rows where a forward would choose those that are of the sound, and joins none without rows."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is Tensor.__getitem__ and isinstance(args[1], Tensor):
+            values, where = args
+            if where.dtype is torch.bool and where.dim() == 2 < values.dim():
+                return values
+        if func is torch.cat:  # ONNX has no rule for an axis of one that becomes none
+            joined, *axis = args
+            return func([one for one in joined if not _is_empty(one)], *axis, **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def _is_empty(values: Tensor) -> bool:
+    return any(isinstance(size, int) and size == 0 for size in values.shape)
+
+
+class Sound(nn.Module):
+    """The forward up to the merge, of a sound in chunks.
+
+    Args:
+        model: Hugging Face model.
+        sounds: As a recipe says of them.
+    """
+
+    def __init__(self, model: Any, sounds: Sounds) -> None:
+        super().__init__()
+        self.model, self.sounds = model, sounds
+        self.tower = model.base_model.audio_tower
+        self.chunk = getattr(self.tower.config, sounds.chunks)
+        self.attentions = [one for one in self.tower.modules() if hasattr(one, _CUT)]
+        first, *_ = self.attentions
+        self.before, self.behind = first.max_past_horizon, first.max_future_horizon
+
+    def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the rows of features, and perhaps how many of them are of the sound."""
+        features, mask = given
+        chunks, real, counts = features.shape[0], mask > 0, list[Tensor]()
+        changes = [*self._in_chunks(chunks, real), *self._filled_up(counts), unread(self.model)]
+        token = getattr(self.model.config, self.sounds.token)
+        told = {
+            FEATURES: features.flatten(0, 1)[None],
+            self.sounds.mask: real.flatten()[None],
+        }
+        module = vars(sys.modules[type(self.model).__module__])
+        masks, noted = {_MASKS: lambda **_: real}, _All()
+        with swapped(*changes), mock.patch.dict(module, masks), Concrete(), noted:
+            self.model(input_ids=torch.full((1, 2), token), **told)
+        return rows_of(noted.features), *counts
+
+    def _in_chunks(self, chunks: int, real: Tensor) -> list[tuple[Any, str, Any]]:
+        """Let the encoder have as many chunks as blocks were given, and hear nothing in what fills up the last.
+
+        Args:
+            chunks: How many blocks were given, of a size that is not known yet.
+            real: (chunks, frames), True is sound.
+
+        Returns:
+            Changes, see `swapped`.
+        """
+        context = self.before + self.chunk + self.behind
+        # Of each chunk the rows around it, counted from those that are put before the first.
+        around = torch.arange(chunks)[:, None] * self.chunk + torch.arange(context)
+        merged = self.tower.subsample_conv_projection
+        merge = merged.forward
+
+        def in_chunks(frames: Tensor, *there: Tensor) -> Any:
+            found = merge(frames, *there)
+            rows = found[0] if there else found
+            states = rows.reshape(chunks, self.chunk, rows.shape[2]).flatten(0, 1)[None]
+            return (states, real[:, ::_MERGED].flatten()[None]) if there else states
+
+        def cut(states: Tensor) -> Tensor:
+            found: Tensor = states.unflatten(1, (chunks, self.chunk))
+            return found
+
+        def surrounded(states: Tensor) -> Tensor:
+            sides = (*[0, 0] * (states.dim() - 2), self.before, self.behind)
+            found: Tensor = functional.pad(states, sides)[:, around]
+            return found
+
+        if hasattr(self.tower, _HIDDEN):
+            hidden = [(self.tower, _HIDDEN, lambda _: self._unseen(real, around))]
+        else:  # its attention tells by itself what a chunk sees, and its convolutions are told of no mask
+            parts = [one for one in merged.children() if not isinstance(one, nn.Linear)]
+            hidden = [
+                (one, "forward", _within(one, real[:, :: 2**at])) for at, one in enumerate(parts)
+            ]
+        return [
+            *((one, _CUT, cut) for one in self.attentions),
+            *((one, _AROUND, surrounded) for one in self.attentions),
+            (merged, "forward", in_chunks),
+            *hidden,
+        ]
+
+    def _filled_up(self, counts: list[Tensor]) -> list[tuple[Any, str, Any]]:
+        """Let a model that fills up the rows of every sound to as many of them do so of any number of chunks.
+
+        Args:
+            counts: Is told how many rows are of the sound.
+
+        Returns:
+            Changes, see `swapped`.
+        """
+        if not self.sounds.rows:
+            return []
+        base, most = self.model.base_model, getattr(self.model.config, self.sounds.rows)
+        plain = getattr(base, _ROWS)
+
+        def filled(*args: Any, **told: Any) -> Any:
+            found = plain(*args, **told)
+            unheard = getattr(found, _FILLED)
+            counts.append((~unheard).sum(1))
+            found.pooler_output = functional.pad(found.pooler_output, (0, 0, 0, most))[:, :most]
+            setattr(found, _FILLED, functional.pad(unheard, (0, most), value=True)[:, :most])
+            return found
+
+        return [(base, _ROWS, filled)]
+
+    def _unseen(self, real: Tensor, around: Tensor) -> Tensor:
+        """Tell of each chunk what its rows do not see, (1, 1, chunks, rows, rows around), by transformers' own rule."""
+        rule = getattr(sys.modules[type(self.model).__module__], _WINDOW)
+        rows = around[:, None] - self.before
+        own = around[:, : self.chunk, None]
+        there = functional.pad(real[:, ::_MERGED].flatten(), (self.before, self.behind))
+        seen: Tensor = rule((self.before, self.behind))(0, 0, own, rows) & there[around][:, None]
+        return (~seen)[None, None]
+
+
+def _within(part: nn.Module, real: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return a part of the encoder that finds nothing, (1, channels, frames, bins), where there is no sound."""
+    plain, there = part.forward, real.reshape(1, 1, -1, 1)
+    return lambda states: plain(states * there.to(states.dtype))
+
+
+def tracing(model: Any, sounds: Sounds) -> Tracing:
+    """Describe how to trace the encoder of `model`.
+
+    Args:
+        model: From `loader.load_meta`.
+        sounds: As a recipe says of them.
+    """
+    module = Sound(model, sounds).eval()
+    merged = module.tower.subsample_conv_projection
+    *_, last = (one for one in merged.modules() if isinstance(one, nn.Conv2d))
+    bins = _MERGED * merged.input_proj_linear.in_features // last.out_channels
+    frames = _MERGED * module.chunk
+    given = [
+        torch.zeros(_BLOCKS, frames, bins),
+        torch.ones(_BLOCKS, frames, dtype=torch.long),
+    ]
+    blocks = Dim("blocks", min=2, max=_MOST)
+    return Tracing(
+        module=module,
+        inputs={"given": given},
+        dynamic_shapes={"given": [{0: blocks}, {0: blocks}]},
+        input_names=[FEATURES, REAL],
+        output_names=["audio_embeds", *(["lengths"] if sounds.rows else [])],
+        then=name_rows,
+        checked_later=True,
+    )

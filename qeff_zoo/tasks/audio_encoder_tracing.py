@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One window of a sound through the encoder of a model that reads sounds and text, as it is traced: program `audio`.
+
+IN   input_features (1, bins, frames) f32               of a window, as many frames as the encoder has positions for;
+                                                        or (blocks, 1, samples) of a sound of any length, of models
+                                                        that make a row of each frame of samples without an encoder
+     [<mask> (1, frames) i64]                           1 is sound, 0 is what fills it up, of models that ask; named
+                                                        after the forward's argument
+     [window_ids (1,) i64]                              which window of its sound it is, of models that ask when its
+                                                        rows are, or read a short sound otherwise than the last piece
+                                                        of a longer one
+OUT  audio_embeds (rows, hidden)                        a row for each placeholder token; (audio_rows, hidden)
+     [lengths (1,) i64]                                 with a mask: how many of those rows are of the sound
+
+The forward that is traced is transformers' own, up to where it would merge the features into the text. Encoders that
+read a sound of any length at once are in `qeff_zoo.tasks.audio_block_tracing`, `qeff_zoo.tasks.audio_span_tracing` and `qeff_zoo.tasks.audio_chunk_tracing`.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+from torch.utils._python_dispatch import _disable_current_modes
+
+from qeff_zoo.export.concrete import Concrete
+from qeff_zoo.recipe import Images, Sounds
+from qeff_zoo.tasks.forward_patches import FeatureRecorder, swapped, unread
+from qeff_zoo.tasks.patch_tracing import Rows, rows_of
+
+from . import Tracing, audio_block_tracing, audio_chunk_tracing, audio_span_tracing
+
+FEATURES, NUMBER = "input_features", "window_ids"
+_FRAMES = 3  # of the example
+#: Configs' names for the number of positions of an encoder.
+_POSITIONS = ("max_source_positions", "max_position_embeddings")
+#: What says where windows end in a sequence that has no padding, and how long the longest is.
+_ENDS, _MOST = "get_audio_cu_seqlens", "get_max_seqlen"
+#: What cuts sounds that have no padding into pieces.
+_CUTS = "chunk_and_pad_features"
+
+
+class _Heard(FeatureRecorder):
+    """Keeps all rows where a forward would choose those that are of the sound, and notes which."""
+
+    real: Tensor | None = None
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is Tensor.__getitem__ and isinstance(args[1], Tensor):
+            values, where = args
+            if where.dtype is torch.bool and where.shape == values.shape[:2] != values.shape:
+                self.real = where
+                return values
+        if func is Tensor.nonzero and args[0].dtype is torch.bool and args[0].dim() == 1:
+            self.real = args[0][None]
+            return torch.arange(args[0].shape[0])[:, None]
+        if func is Tensor.to and args[1:] == (torch.float64,):  # which devices do not have
+            return args[0]
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+class Window(nn.Module):
+    """The forward up to the merge, of a window of a sound.
+
+    Args:
+        model: Hugging Face model whose attention is `qeff_zoo`.
+        sounds: As a recipe says of them.
+    """
+
+    def __init__(self, model: Any, sounds: Sounds) -> None:
+        super().__init__()
+        self.model, self.sounds = model, sounds
+        self.names = [FEATURES, *filter(None, [sounds.mask, NUMBER if sounds.times else ""])]
+        self.token = getattr(model.config, sounds.token)
+
+    def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the rows of features, and perhaps how many of them count."""
+        heard, told = _Heard(), dict(zip(self.names, given, strict=True))
+        changes = [unread(self.model), *self._when(told)]
+        tokens, module = torch.full((1, 2), self.token), sys.modules[type(self.model).__module__]
+        packed = {_ENDS: _ends_of(module), _MOST: lambda *_, **__: 1} if self.sounds.window else {}
+        with swapped(*changes), mock.patch.dict(vars(module), packed), Concrete(), heard:
+            self.model(input_ids=tokens, **told)
+        rows = rows_of(heard.features)
+        if heard.real is None:
+            return (rows,)
+        # Frames that count may be merged to rows only after they were chosen.
+        return rows, heard.real.sum(1) * rows.shape[0] // heard.real.shape[1]
+
+    def _when(self, told: dict[str, Tensor]) -> list[tuple[Any, str, Any]]:
+        """Let the model say when rows are: those of the window that it is told, out of the longest sound's."""
+        if (number := told.pop(NUMBER, None)) is None:
+            return []
+        base, windows = self.model.base_model, self.sounds.windows
+        times = getattr(base, self.sounds.times)
+
+        def when(_: Tensor, __: Tensor, rows: int) -> Tensor:
+            with _disable_current_modes(), torch._C.DisableTorchFunction():
+                tokens = torch.full((1, windows * rows), self.token)
+                found: Tensor = times(tokens, torch.full((windows,), rows), rows)
+            return found.index_select(0, number)
+
+        return [(base, self.sounds.times, when)]
+
+
+def _made_of_samples(model: Any, frames: Tensor) -> Any:
+    return model.base_model.get_audio_features(frames).pooler_output
+
+
+class Packed(Window):
+    """As `Window`, of a forward that packs what is real of sounds, and cuts it: here all is real, and cut already.
+
+    Args:
+        model: As of `Window`.
+        sounds: As of `Window`.
+    """
+
+    def __init__(self, model: Any, sounds: Sounds) -> None:
+        super().__init__(model, sounds)
+        self.names = [FEATURES, sounds.mask, NUMBER]
+        self.each = 2 * model.config.audio_config.n_window
+
+    def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the rows of features, and how many of them count."""
+        features, mask, number = given
+        noted = FeatureRecorder()
+        alone = (mask.sum(1) < self.each) & (number == 0)
+        ends = _ends_in(self.model.base_model.audio_tower, mask.sum(1), alone)
+        with swapped(unread(self.model), *ends), Concrete(), noted:
+            told, rows = self._told(features, mask)
+            self.model(input_ids=torch.full((1, 2), self.token), **told)
+        return rows_of(noted.features), rows
+
+    def _told(self, features: Tensor, mask: Tensor) -> tuple[dict[str, Any], Tensor]:
+        """Return all that the forward is told of a window, and how many of its rows count."""
+        each = self.each
+        (states, rows), (all_of_each, _) = map(self._counts, (mask.sum(1), torch.tensor([each])))
+        cut = (features * mask[:, None].to(features.dtype))[0].unflatten(1, (-1, each))
+        count = int(all_of_each) * cut.shape[1]
+        known = {
+            "padded_feature": cut.transpose(0, 1),  # (pieces, bins, frames)
+            "chunk_lengths": mask.reshape(-1, each).sum(1),
+            "valid_indices": torch.arange(count),
+            "pool_indices": torch.arange(0, count, 2),
+            "cu_seqlens": torch.cat([torch.zeros_like(states), states, torch.tensor([count])]),
+            "max_seqlen": 1,
+        }
+        whole = {FEATURES: features, self.sounds.mask: torch.ones(mask.shape, dtype=torch.long)}
+        return {**whole, **{f"audio_{name}": one for name, one in known.items()}}, rows
+
+    def _counts(self, frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return how many states become of frames, and how many rows of those, by transformers' own rule."""
+        rule, model = "_get_feat_extract_output_lengths", self.model
+        if own := getattr(model.base_model.audio_tower, rule, None):
+            states, rows = own(frames)
+            return states, rows
+        half = model.config.audio_config.n_window
+        rows = getattr(sys.modules[type(model).__module__], rule)(frames, half)
+        return rows, rows
+
+
+def _ends_in(tower: Any, frames: Tensor, alone: Tensor) -> list[tuple[Any, str, Any]]:
+    """Let convolutions of a sound that is less than a piece see nothing behind its end, where it is not filled up.
+
+    Args:
+        tower: Its convolutions follow one another.
+        frames: (1,), of the sound.
+        alone: (1,), whether it is one.
+
+    Returns:
+        Changes, see `swapped`.
+    """
+
+    def within(conv: Any, count: Tensor, x: Tensor) -> Tensor:
+        behind = torch.arange(x.shape[-1]) >= count
+        found: Tensor = type(conv).forward(conv, torch.where(behind & alone, 0.0, x))
+        return found
+
+    changes = []
+    for conv in (one for one in tower.modules() if isinstance(one, nn.Conv1d | nn.Conv2d)):
+        changes.append((conv, "forward", partial(within, conv, frames)))
+        frames = (frames - 1) // conv.stride[-1] + 1
+    return changes
+
+
+def _ends_of(module: Any) -> Any:
+    """Return what says where a window's rows begin and end, and those of what fills it up, by transformers' own rule.
+
+    Args:
+        module: Of the model.
+    """
+
+    def ends(pieces: Tensor, frames: Tensor, _: int, half: int, **__: Any) -> Tensor:
+        whole = torch.tensor([2 * half * pieces.shape[0]])
+        count = module._get_feat_extract_output_lengths
+        return torch.cat([torch.zeros_like(whole), count(frames, half), count(whole, half)])
+
+    return ends
+
+
+def tracing(
+    model: Any, *, sounds: Mapping[str, Any], images: Mapping[str, Any] | None = None
+) -> Tracing:
+    """Describe how to trace the encoder of `model`.
+
+    Args:
+        model: From `loader.load_meta`.
+        sounds: As a recipe says of them.
+        images: The same of pictures that prompts may have, too.
+    """
+    told = Sounds(**sounds)
+    if told.blocks:
+        return audio_block_tracing.tracing(model, told)
+    if told.chunks:
+        return audio_chunk_tracing.tracing(model, told)
+    if told.span:
+        return audio_span_tracing.tracing(model, told, Images(**images) if images else None)
+    if told.samples:
+        samples = getattr(model.config.audio_config, told.samples)
+        return Tracing(
+            module=Rows(model, _made_of_samples).eval(),
+            inputs={"given": [torch.zeros(_FRAMES, 1, samples)]},
+            dynamic_shapes={"given": [{0: Dim("blocks", min=2, max=audio_block_tracing.MOST)}]},
+            input_names=[FEATURES],
+            output_names=["audio_embeds"],
+            then=audio_block_tracing.name_rows,
+        )
+    bins, frames = window_of(model, told)
+    given = [torch.zeros(1, bins, frames)]
+    if told.mask:
+        given.append(torch.ones(1, frames, dtype=torch.long))
+    packs = hasattr(sys.modules[type(model).__module__], _CUTS)
+    if told.times or packs:
+        given.append(torch.zeros(1, dtype=torch.long))
+    module = (Packed if packs else Window)(model, told).eval()
+    return Tracing(
+        module=module,
+        inputs={"given": given},
+        dynamic_shapes={"given": [{} for _ in given]},
+        input_names=module.names,
+        output_names=["audio_embeds", *(["lengths"] if told.mask else [])],
+    )
+
+
+def window_of(model: Any, sounds: Sounds) -> tuple[int, int]:
+    """Return bins and frames of a window: as many as the config says, or become the positions of the encoder."""
+    audio = model.config.audio_config
+    if sounds.window:
+        return audio.num_mel_bins, getattr(audio, sounds.window) * (2 if sounds.halves else 1)
+    frames = next(getattr(audio, name) for name in _POSITIONS if hasattr(audio, name))
+    first, *others = (
+        one for one in model.base_model.audio_tower.modules() if isinstance(one, nn.Conv1d)
+    )
+    for one in (first, *others):
+        frames *= one.stride[0]
+    return first.in_channels, frames

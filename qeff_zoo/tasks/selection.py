@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which task a checkpoint is built for, who chose it, and what stands in the way."""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from qeff_zoo.recipe import Recipe
+
+from . import NAMES, find, task_of, tasks_of
+
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint.opening import Checkpoint
+
+
+#: Of the name of an output head's tensors.
+_HEAD = "lm_head."
+#: Of the name of a class with a head.
+_SUFFIX = re.compile(r"(For[A-Z]\w*|LMHeadModel)$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """A chosen task.
+
+    Args:
+        task: Hub pipeline tag; the recipe's own where the one asked for cannot be served.
+        by: Who chose it.
+        problems: Why that one cannot be built, one sentence each.
+    """
+
+    task: str
+    by: str
+    problems: tuple[str, ...] = ()
+
+
+def classes_of(checkpoint: "Checkpoint", recipe: Recipe, asked: str | None) -> list[str]:
+    """Return a checkpoint's classes, with the class that has a head in place of the base class if it applies.
+
+    Many tools write the base class, as `LlamaModel`, beside weights with a head. transformers goes by the weights.
+
+    Args:
+        checkpoint: Opened; its weights need not be here.
+        recipe: Of its `model_type`.
+        asked: The user's choice of a task, if there is one.
+    """
+    heads = {
+        _SUFFIX.sub("Model", one): one
+        for one in reversed(recipe.architectures)
+        if find(recipe.task).has_head and task_of(one, recipe) == recipe.task
+    }
+
+    def has_head(name: str) -> bool:
+        if name not in recipe.architectures or asked == recipe.task:
+            return True  # nothing else can be built, or is to be
+        return any(tensor.startswith(_HEAD) for tensor in checkpoint.names_at_hand)
+
+    return [
+        heads[name] if name in heads and has_head(name) else name
+        for name in checkpoint.architectures
+    ]
+
+
+def choose(
+    name: str,
+    recipe: Recipe,
+    architectures: Sequence[str],
+    companions: Collection[str],
+    asked: str | None,
+) -> Chosen:
+    """Choose a task: the user's, else what the checkpoint was trained for, else the recipe's.
+
+    Args:
+        name: Of the checkpoint, for messages.
+        recipe: Of its `model_type`.
+        architectures: `config.architectures`.
+        companions: Files beside the checkpoint, by relative path.
+        asked: The user's choice, if there is one.
+    """
+    made_for = [
+        task_of(architecture, recipe)
+        for architecture in architectures
+        if architecture in recipe.architectures
+    ]
+    task, by = _first(recipe, made_for, companions, asked)
+    served = tasks_of(recipe)
+    if task not in served:
+        problem = (
+            f"{name!r} is to be built for {task!r} ({by}), but recipe {recipe.model_type!r} serves "
+            f"{', '.join(served)}. Choose one of those with --task."
+        )
+        return Chosen(task=recipe.task, by=by, problems=(problem,))
+    both = recipe.images and recipe.sounds  # of one class
+    if made_for and task not in made_for and find(task).has_head and not both:
+        classes = [one for one in recipe.architectures if task_of(one, recipe) == task]
+        problem = (
+            f"{name!r} has architecture {architectures[0]!r}, which has no head for {task!r} ({by}); expected "
+            f"{' or '.join(classes)}. Choose {' or '.join(dict.fromkeys(made_for))} with --task, or use a "
+            f"checkpoint that was trained for {task!r}."
+        )
+        return Chosen(task=task, by=by, problems=(problem,))
+    return Chosen(task=task, by=by)
+
+
+def _first(
+    recipe: Recipe, made_for: Sequence[str], companions: Collection[str], asked: str | None
+) -> tuple[str, str]:
+    if asked is not None:
+        return asked, "user"
+    classifies = [task for task in made_for if find(task).answers == "scores"]
+    for task in map(find, NAMES) if not classifies else ():
+        if task.companion in companions:
+            return task.name, f"checkpoint: {task.companion}"
+    if made_for:
+        return (classifies or made_for)[0], "checkpoint: architectures"
+    return recipe.task, "recipe"

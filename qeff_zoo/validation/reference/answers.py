@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asking the reference: a request goes to a process of its own, its answers come back."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+import numpy as np
+
+from qeff_zoo.errors import ParityError
+from qeff_zoo.validation.package_runner import Key, Progress
+from qeff_zoo.validation.parity import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What the reference said: see `qeff_zoo.validation.reference.process`.
+
+    Args:
+        about: The model's class, versions, what the damage of each canary was, and the greedy continuation.
+        arrays: `variant.sequence` -> (positions, values); of a run of the package `variant.sequence.run`, where the
+            reference was told to choose as the package did.
+    """
+
+    about: Mapping[str, Any]
+    arrays: Mapping[str, Array]
+
+    def at(self, variant: str, keys: Sequence[Key]) -> Array:
+        """Return a variant's answers to some questions."""
+        found = []
+        for number, index, run in keys:
+            name = f"{variant}.{number}"
+            found.append(self.arrays.get(f"{name}.{run}", self.arrays[name])[index])
+        return np.stack(found)
+
+    def all(self, variant: str) -> Array:
+        """Return all answers of a variant."""
+        names = [name.split(".") for name in self.arrays]
+        found = [name for name in names if name[0] == variant and len(name) == 2]
+        return np.concatenate([self.arrays[".".join(name)] for name in found])
+
+    def has(self, variant: str) -> bool:
+        """Tell whether a variant was run."""
+        return f"{variant}.0" in self.arrays
+
+
+class Reference:
+    """A process that answers one request; it imports what it needs, which takes seconds, until it is asked.
+
+    Args:
+        threads: CPU threads; None for one per physical core.
+        module: What runs there.
+    """
+
+    def __init__(
+        self, threads: int | None, module: str = "qeff_zoo.validation.reference.process"
+    ) -> None:
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+        if threads is not None:
+            environment["OMP_NUM_THREADS"] = str(threads)
+        with ExitStack() as opened:
+            name = opened.enter_context(tempfile.TemporaryDirectory(prefix="qeff-reference-"))
+            self._folder = Path(name)
+            log = opened.enter_context((self._folder / "log").open("wb"))
+            self._process = opened.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-W", "ignore", "-m", module, "answer.npz", "arrays.npz"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=environment,
+                    cwd=self._folder,
+                )
+            )
+            opened.callback(self._process.kill)
+            self._opened = opened.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def ask(
+        self,
+        request: Mapping[str, Any],
+        step: Progress,
+        arrays: Mapping[str, Array] = MappingProxyType({}),
+    ) -> Answers:
+        """Send the request and wait for the answers.
+
+        Args:
+            request: As the module takes it.
+            step: Told of every call.
+            arrays: What the request has besides JSON.
+
+        Raises:
+            ParityError: The process fails.
+        """
+        np.savez(self._folder / "arrays.npz", allow_pickle=False, **arrays)
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(BrokenPipeError), process.stdin as asked:
+            asked.write(json.dumps(request).encode())
+        for _ in process.stdout:
+            step(1)
+        if code := process.wait():
+            log = (self._folder / "log").read_text(encoding="utf-8", errors="replace")
+            raise _no_reference(request, log, code)
+        with np.load(self._folder / "answer.npz", allow_pickle=False) as answer:
+            found = dict(answer)
+        about = json.loads(str(found.pop("about")))
+        return Answers(about=about, arrays=found)
+
+
+def _no_reference(request: Mapping[str, Any], log: str, code: int) -> ParityError:
+    """Say why the process ended.
+
+    Args:
+        request: That it was to answer.
+        log: What it wrote on stderr.
+        code: Its exit code; below 0 the signal that ended it.
+    """
+    if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        said = "its process was killed, as the kernel does where memory runs out."
+    elif code < 0:
+        said = f"its process ended with {signal.Signals(-code).name}."
+    else:
+        said = (log.strip().splitlines() or [f"its process ended with {code}."])[-1]
+    return ParityError(
+        f"The reference for {request['checkpoint']!r} does not run: {said} Expected transformers to load the "
+        "checkpoint in float32, 4 bytes for each parameter, and run it. Free memory if it was killed, or build "
+        "with --no-validate and validate on a larger machine."
+    )

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GGUF files, decoded for the reference by gguf-py: for each parameter of the model, what llama.cpp made of it.
+
+Names are those that gguf-py gives the tensors of a Hugging Face model, and what llama.cpp's converters did to values is
+undone. Source: https://github.com/ggml-org/llama.cpp `convert_hf_to_gguf.py`.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import gguf
+import torch
+from torch import Tensor
+
+from qeff_zoo.validation.reference.formats.files import Decoded
+
+#: What converters do to the values of an architecture, for each architecture that is known here: rows of queries and
+#: keys are turned, norms are stored plus 1, matrices are transposed, the projection of each head is taken apart.
+_DONE: Mapping[str, str] = MappingProxyType(
+    {
+        "turns": "llama arcee granite granitemoe olmo smollm3",
+        "adds": "gemma gemma2 gemma3 nemotron",
+        "takes apart": "bloom falcon gptneox",
+        "transposes": " gpt2",  # core names no recipe
+        "transposes experts": "gpt-oss",
+        "": "bert cohere2 command-r deepseek2 ernie4_5 exaone4 glm4 hunyuan-dense lfm2 mamba minimax-m2 nomic-bert "
+        "olmo2 olmoe phi3 qwen2 qwen2moe qwen3 qwen3moe seed_oss stablelm starcoder starcoder2 t5 t5encoder",
+    }
+)
+#: Said by the configuration too.
+_ROPE = ("rope_freqs.", "rope_factors_")
+_ENDS = (".weight", ".bias")
+
+
+class _Tensors(Mapping[str, Tensor]):
+    """The tensors of GGUF files, each decoded when it is asked for."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.readers = [gguf.GGUFReader(path) for path in paths]
+        self._found = {one.name: one for reader in self.readers for one in reader.tensors}
+
+    def __getitem__(self, name: str) -> Tensor:
+        one = self._found[name]
+        return torch.from_numpy(gguf.quants.dequantize(one.data, one.tensor_type).astype("f4"))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> dict[str, Decoded]:
+    """Find a model's parameters in GGUF files.
+
+    Args:
+        paths: Of the file, or of all parts of one that was split.
+        config: Of the text model, as transformers has it.
+        names: Of the model's parameters.
+
+    Raises:
+        ValueError: The architecture is not known here, or tensors are left over.
+    """
+    tensors = _Tensors(paths)
+    told = tensors.readers[0].get_field("general.architecture")
+    architecture = str(told.contents()) if told else ""
+    done = {one: what for what, names_ in _DONE.items() for one in names_.split()}
+    if architecture not in done:
+        raise ValueError(
+            f"The reference cannot undo what was done to {architecture!r}; it knows {', '.join(done)}."
+        )
+    kind = next(one for one, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    layers = max(config.num_hidden_layers, getattr(config, "num_decoder_layers", None) or 0)
+    place_of = partial(_place, gguf.get_tensor_name_map(kind, layers), tensors)
+    found = {}
+    for name in names:
+        parts = {"value": place_of(name)}
+        if "experts.gate_up_proj" in name:
+            halves = (name.replace("gate_up_proj", half) for half in ("gate_proj", "up_proj"))
+            parts = dict(zip(("gate", "up"), map(place_of, halves), strict=True))
+        if name.endswith("kv_b_proj.weight") and not parts["value"]:
+            halves = (name.replace("kv_b", half) for half in ("k_b", "v_b"))
+            parts = dict(zip(("keys", "values"), map(place_of, halves), strict=True))
+        sources = {part: place for part, place in parts.items() if place}
+        if sources:  # a head that is not there is tied
+            undo = _latent_heads if "keys" in sources else _undo(done[architecture], name, config)
+            found[name] = Decoded(tensors, sources, undo)
+    used = {place for one in found.values() for place in one.sources.values()}
+    if left := [name for name in tensors if name not in used and not name.startswith(_ROPE)]:
+        raise ValueError(f"The reference does not know what these are for: {left[:5]}.")
+    return found
+
+
+def _place(names: gguf.TensorNameMap, tensors: Mapping[str, Tensor], name: str) -> str | None:
+    """Return the tensor that is made of a parameter; None without one. Experts have no ".weight" in the model."""
+    name = name.replace("block_sparse_moe", "mlp")
+    name = f"{name.removesuffix('_bias')}.bias" if name.endswith("_bias") else name
+    nomic = re.sub(r"^(layers\.\d+)\.self_attn\.[qkv]_proj", r"encoder.\1.attn.Wqkv", name)
+    nomic = nomic.replace("post_attention_layernorm", "norm1").replace(
+        "post_mlp_layernorm", "norm2"
+    )
+    nomic = nomic if nomic.startswith("encoder.") else f"encoder.{nomic}"
+    for whole in (name, f"model.{name}", name.removeprefix("transformer."), nomic):
+        for end in ("", ".weight"):
+            place = names.get_name(f"{whole}{end}", try_suffixes=_ENDS)
+            if place in tensors:
+                return str(place)
+    return None
+
+
+def _undo(done: str, name: str, config: Any) -> Callable[..., Tensor]:
+    """Return what makes a parameter of its tensor."""
+    module = name.split(".")[-2] if "." in name else ""
+    if "experts.gate_up_proj" in name:
+        return _in_turns if done == "transposes experts" else _joined
+    if done == "turns" and module in ("q_proj", "k_proj"):
+        heads = config.num_attention_heads if module == "q_proj" else config.num_key_value_heads
+        return partial(_turned_back, heads)
+    if done == "adds" and name.endswith("norm.weight"):
+        return _less_one
+    if done == "takes apart" and module == "query_key_value":
+        return partial(_together, config.num_attention_heads, _key_heads(config))
+    if (done == "transposes" and module.startswith("c_") and name.endswith("weight")) or (
+        done == "transposes experts" and name.endswith("experts.down_proj")
+    ):
+        return _transposed
+    if done == "" and name.startswith("layers.") and module in ("q_proj", "k_proj", "v_proj"):
+        return partial(_third, "qkv".index(module[0]))
+    if name.endswith("A_log"):
+        return _logarithm
+    if name.endswith(("conv.conv.weight", "conv1d.weight")):
+        return _kernel
+    return _one_row if module == "shared_expert_gate" else _as_it_is
+
+
+def _key_heads(config: Any) -> int:
+    """Return how many heads of keys and values a fused projection has."""
+    if getattr(config, "multi_query", False):
+        return 1
+    return int(getattr(config, "num_kv_heads", config.num_attention_heads))
+
+
+def _together(heads: int, key_heads: int, value: Tensor) -> Tensor:
+    """Put queries, keys and values of each group of heads beside each other, which are stored one after the other."""
+    size = value.shape[0] // (heads + 2 * key_heads)
+    kinds = value.split([heads * size, key_heads * size, key_heads * size])
+    groups = [kind.unflatten(0, (key_heads, -1)) for kind in kinds]
+    return torch.cat(groups, 1).flatten(0, 1)
+
+
+def _latent_heads(keys: Tensor, values: Tensor) -> Tensor:
+    """Return the rows of keys and values of each head; those of keys are stored transposed."""
+    return torch.cat([keys.transpose(1, 2), values], 1).flatten(0, 1)
+
+
+def _third(number: int, value: Tensor) -> Tensor:
+    """Return the rows of queries, keys or values of a projection that has one after the other."""
+    return value.chunk(3)[number]
+
+
+def _transposed(value: Tensor) -> Tensor:
+    return value.transpose(-1, -2)
+
+
+def _logarithm(value: Tensor) -> Tensor:
+    return torch.log(-value)
+
+
+def _kernel(value: Tensor) -> Tensor:
+    return value.unsqueeze(1)
+
+
+def _in_turns(gate: Tensor, up: Tensor) -> Tensor:
+    """Return the halves of experts column by column in turns, (experts, columns, 2 * rows), or their biases."""
+    both = torch.stack([gate, up], -1)  # (experts, rows, columns, 2) or (experts, rows, 2)
+    return (both.transpose(1, 2) if both.dim() > 3 else both).flatten(-2)
+
+
+def _turned_back(heads: int, value: Tensor) -> Tensor:
+    """Put the halves of each head's rows behind each other, which llama.cpp has in turns."""
+    pairs: Tensor = value.unflatten(0, (heads, -1, 2))
+    return pairs.transpose(1, 2).flatten(0, 2)
+
+
+def _less_one(value: Tensor) -> Tensor:
+    return value - 1
+
+
+def _one_row(value: Tensor) -> Tensor:
+    return value.reshape(1, -1)
+
+
+def _as_it_is(value: Tensor) -> Tensor:
+    return value
+
+
+def _joined(gate: Tensor, up: Tensor) -> Tensor:
+    """Return the two halves of experts in one, (experts, 2 * rows, columns)."""
+    return torch.cat([gate, up], 1)

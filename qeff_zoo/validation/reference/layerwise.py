@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference of a text decoder whose float32 weights do not fit into memory: all variants together, layer by layer.
+
+Only the reference process imports this. Each layer is read once, and all passes of `qeff_zoo.validation.reference.process` run
+through it, first those with the checkpoint's weights, then those with rounded ones. Memory holds one layer, and of each
+pass its hidden states. Three things are not as in `reference`:
+
+- Canaries are a fixed set (`_CANARIES`), since none can wait for what a slighter one shows.
+- The greedy continuation is one pass over the package's own tokens. It is the same up to the first token that differs.
+- Tied embeddings are read twice, for the first and for the last step of a pass. A model that chooses experts or keys is
+  read a second time if the package chose differently, to follow its choices.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from qeff_zoo import tasks
+from qeff_zoo.graph.numerics import Numerics
+from qeff_zoo.package.description import human_size
+from qeff_zoo.runtime.memory import MEMORY_ENV, available_memory
+from qeff_zoo.validation.faults import Fault
+from qeff_zoo.validation.reference.damage import HEADS, SWAPPED, HeadDamage, damaged, narrow_window
+from qeff_zoo.validation.reference.formats.orders import by_parameter
+from qeff_zoo.validation.reference.loading import count_parameters, decoded_weights, load_unloaded
+from qeff_zoo.validation.reference.losses import Losses
+from qeff_zoo.validation.reference.noticing import Noticing
+from qeff_zoo.validation.reference.numerics import Arithmetic, in_float16
+from qeff_zoo.validation.reference.routing import ChoiceRecorder, Choices
+from qeff_zoo.validation.reference.runs import Answers
+from qeff_zoo.validation.reference.turns import Pass, Turns
+from qeff_zoo.validation.reference.unloaded import Unloaded
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Around: TypeAlias = Callable[[Answers], AbstractContextManager[Any]]
+
+#: Of `HEADS`: one head times 1.01, times 1.25, and two swapped.
+_CANARIES = (0, 2, 4)
+_FLOAT32 = 4
+_SHARE = 0.8  # of the memory that is available: what is left is for states, logits, and a matrix that is being rounded
+_MOST = 32  # parameters of a byte of a checkpoint: more than any format has
+
+
+def unloaded_if_large(request: Mapping[str, Any], arrays: Mapping[str, Array]) -> Unloaded | None:
+    """Return the model without weights if those in float32 do not fit into memory; None if they do.
+
+    Args:
+        request: See `qeff_zoo.validation.reference.process`.
+        arrays: The same.
+
+    Raises:
+        ValueError: They do not fit, and the model is no text decoder.
+    """
+    available, factors = available_memory(), request["told"].get("rope_factors")
+    if available is None or _FLOAT32 * _MOST * _stored(request) <= _SHARE * available:
+        return None
+    needed = _FLOAT32 * count_parameters(request, request["task"])
+    if needed <= _SHARE * available:
+        return None
+    beside = [
+        *(request.get(name) for name in ("sources", "speculator", "adapters", "device")),
+        any(request.get("media") or ()),
+        any(name.startswith("sound.") for name in arrays),
+        (Path(request["checkpoint"]) / "adapter_config.json").is_file(),
+    ]
+    if tasks.find(request["task"]).answers == "logits" and not any(beside):
+        return load_unloaded(request, request["task"], factors)
+    if needed <= available:
+        return None
+    raise ValueError(
+        f"Its float32 weights need {human_size(needed)} of memory, {human_size(available)} are available, and only "
+        f"text decoders without adapters or draft heads are computed layer by layer; set {MEMORY_ENV} to the bytes "
+        "that may be used if there are more."
+    )
+
+
+def _stored(request: Mapping[str, Any]) -> int:
+    """Return the bytes of a checkpoint's weights."""
+    folder = Path(request["checkpoint"])
+    files = [Path(path) for path in request.get("gguf", ())] or folder.glob("*.safetensors")
+    return sum(file.stat().st_size for file in files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What `reference` answers.
+
+    Args:
+        arrays: `variant.sequence` and losses.
+        noticed: See `Noticing`.
+        greedy: The greedy continuation.
+    """
+
+    arrays: dict[str, Array]
+    noticed: dict[str, Any]
+    greedy: list[int]
+
+
+class Layerwise:
+    """All variants of one model, as passes that take turns.
+
+    Args:
+        unloaded: The model, and its checkpoint.
+        request: See `qeff_zoo.validation.reference.process`.
+        answers: Of the model.
+        choices: What it chooses, and what the package chose.
+    """
+
+    def __init__(
+        self, unloaded: Unloaded, request: Mapping[str, Any], answers: Answers, choices: Choices
+    ) -> None:
+        self._request, self._answers, self._choices = request, answers, choices
+        self._numerics = Numerics.from_dict(request["numerics"])
+        self._judged = "rounded" if self._numerics.rounds_weights else "reference"
+        self._everyone = range(len(request["sequences"]))
+        self._losses = answers.losses() if self._numerics.rounds else None
+        self._faults = [Fault.from_dict(entry) for entry in request["faults"]]
+        weights = None if request.get("gguf") else decoded_weights(Path(request["checkpoint"]))
+        orders = by_parameter(unloaded.model, weights.tensors, weights.orders) if weights else {}
+        self._turns = Turns(unloaded, answers, self._numerics.matrices, orders)
+
+    def run(self) -> Found:
+        """Run everything."""
+        passes = [(name, one) for name, every in self._passes().items() for one in every]
+        found: dict[str, dict[Any, Any]] = {}
+        for (name, _), result in zip(
+            passes, self._turns.run([one for _, one in passes]), strict=True
+        ):
+            found.setdefault(name, {}).update(result)
+        losses, greedy = found.pop("losses", {}), found.pop("greedy", {0: []})[0]
+        noticed = self._notice(found)
+        canaries = {f"canary.{number}" for number in _CANARIES}
+        used = {entry["variant"] for entry in noticed["stages"].values()}
+        used |= {entry["variant"] for entry in noticed["faults"]}
+        arrays = {
+            f"{variant}.{number}": array
+            for variant, every in found.items()
+            if variant in used or not (variant in canaries or variant.startswith("fault."))
+            for number, array in every.items()
+        }
+        return Found(arrays=arrays | losses | self._told(), noticed=noticed, greedy=greedy)
+
+    def _passes(self) -> dict[str, list[Pass]]:
+        """Return the passes of each variant; those with the checkpoint's weights first."""
+        numerics, choices = self._numerics, self._choices
+        simulating = partial(Arithmetic, self._turns.left_sides, halved=False)
+        rounds = numerics.rounds_weights
+        passes = {"reference": self._alone(None if rounds else choices.note, rounded=False)}
+        if rounds:
+            passes["rounded"] = self._alone(choices.note)
+        together = [*self._answers.groups(self._everyone)]
+        passes["noise"] = [
+            _batch(group, choices.repeat, partial(Arithmetic, halved=True)) for group in together
+        ]
+        if numerics.int8_activations:
+            passes["simulated"] = self._alone(within=simulating)
+            passes["swapped"] = self._alone(around=_damaging(SWAPPED))
+        if numerics.activations == "float16":
+            passes["half"] = self._alone(choices.repeat, around=_halving)
+        numbers = {number for keys in self._request["stages"].values() for number, _ in keys}
+        for number in _CANARIES:
+            around = _damaging(HEADS[number])
+            groups = self._answers.groups(sorted(numbers))
+            passes[f"canary.{number}"] = [_batch(group, around=around) for group in groups]
+        for number, fault in enumerate(self._faults):
+            passes[f"fault.{number}"] = _of_fault(fault)
+        if losses := self._losses:
+            passes["losses"] = [
+                Pass(run=partial(_measure, losses, "reference"), rounded=False),
+                *([Pass(run=partial(_measure, losses, "rounded"))] if rounds else []),
+            ]
+            if numerics.int8_activations:
+                measure = partial(_measure, losses, "simulated", within=simulating)
+                passes["losses"].append(Pass(run=measure))
+        if greedy := self._request.get("greedy"):
+            run = partial(_follow, prompt=greedy["prompt"], tokens=greedy["tokens"])
+            passes["greedy"] = [Pass(run=run, rounded=False)]
+        return passes
+
+    def _alone(
+        self,
+        watching: ChoiceRecorder | None = None,
+        within: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        **how: Any,
+    ) -> list[Pass]:
+        return [_batch([number], watching, within, **how) for number in self._everyone]
+
+    def _notice(self, found: dict[str, dict[int, Array]]) -> dict[str, Any]:
+        """Find the slightest damage that each stage notices, and the faults."""
+        kind = tasks.find(self._request["task"]).answers
+        expected, *others = (
+            [found[name][number] for number in self._everyone]
+            for name in (self._judged, "noise", "half")
+            if name in found
+        )
+        noticing = Noticing(self._request, kind, expected, others)
+        words = {}
+        for number in _CANARIES:
+            with damaged(self._answers.halves, HEADS[number]) as told:
+                words[number] = told
+        _, noticed = noticing.run(
+            lambda number, _: (words[number], found[f"canary.{number}"]),
+            lambda number: _whole(self._faults[number], found.get(f"fault.{number}", {})),
+            _CANARIES,
+        )
+        return noticed
+
+    def _told(self) -> dict[str, Array]:
+        """Run a sequence again for each run of the package that chose otherwise, as `reference` does."""
+        choices, runs = self._choices, [*self._choices.differing()]
+        if not runs:
+            return {}
+        answers = self._turns.run([_again(choices, run) for run in runs])
+        return {
+            f"{self._judged}.{choices.runs[run]}.{run}": array
+            for run, array in zip(runs, answers, strict=True)
+            if any(choices.told[run]) and choices.excused
+        }
+
+
+def _batch(
+    group: list[int],
+    watching: ChoiceRecorder | None = None,
+    within: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    **how: Any,
+) -> Pass:
+    """Return a pass of sequences in one batch."""
+
+    def run(answers: Answers) -> dict[int, Array]:
+        with within():
+            return answers.batch(group, watching)
+
+    return Pass(run=run, **how)
+
+
+def _of_fault(fault: Fault) -> list[Pass]:
+    """Return a pass for each sequence of a fault."""
+    return [
+        _with_fault(replace(fault, stops={number: stop})) for number, stop in fault.stops.items()
+    ]
+
+
+def _with_fault(fault: Fault) -> Pass:
+    if fault.kind != "window":
+        return Pass(run=lambda answers: answers.faulty(fault))
+    ((number, stop),) = fault.stops.items()
+    return Pass(
+        run=lambda answers: {number: answers.told(number, stop)},
+        around=lambda answers: narrow_window(answers.halves[0]),
+    )
+
+
+def _whole(fault: Fault, found: dict[int, Array]) -> dict[int, Array]:
+    """Return the answers with a fault, nothing if it cannot be made in one of the sequences."""
+    return found if found.keys() == fault.stops.keys() else {}
+
+
+def _measure(
+    losses: Losses,
+    variant: str,
+    answers: Answers,
+    within: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> dict[str, Array]:
+    with within():
+        return losses.measure(variant, answers.predict)
+
+
+def _follow(answers: Answers, prompt: Sequence[int], tokens: Sequence[int]) -> dict[int, list[int]]:
+    """Return the likeliest token behind a prompt, and behind each of the tokens that a package generated."""
+    logits = answers.predict(torch.tensor([[*prompt, *tokens[:-1]]]))
+    likeliest: list[int] = logits[0, len(prompt) - 1 :].argmax(-1).tolist()
+    return {0: likeliest}
+
+
+def _again(choices: Choices, run: int) -> Pass:
+    number, length = choices.runs[run], choices.length(run)
+    return Pass(run=lambda answers: answers.told(number, length, choices.tell(run)))
+
+
+def _damaging(change: HeadDamage) -> Around:
+    return lambda answers: damaged(answers.halves, change)
+
+
+def _halving(answers: Answers) -> AbstractContextManager[Any]:
+    return in_float16(answers.halves[0])

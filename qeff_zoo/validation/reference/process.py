@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference: transformers' own model, unpatched, in a process of its own.
+
+    python -m qeff_zoo.validation.reference.process answer.npz arrays.npz < request.json
+
+In: a checkpoint's folder, token sequences, and the positions whose answers matter. Out, per variant
+and sequence, an array of logits, one embedding, or labels' logits. The weights are loaded once; of a text decoder that
+does not fit into memory, layer by layer: see `qeff_zoo.validation.reference.layerwise`. Variants:
+
+    reference   float32, eager attention, each sequence alone and whole; of quantized checkpoints their dequantized
+                weights
+    rounded     the same with the weights that the package rounds rounded; what follows has them, too
+    noise       as right, but not the same: every sum in another order, sequences in padded batches
+    half        of packages that compute in float16: as right, computed by transformers in float16
+    double      as right, in float64; of small models that are not quantized
+    simulated   of packages that round activations: the left sides of products rounded likewise
+    device      of predicted packages: in all of the device's numerics, see `qeff_zoo.validation.reference.device`
+    device_noise    the same with every sum in another order
+    canary.N    wrong on purpose, from the slightest on, as far as it takes until each stage notices one: see
+                `qeff_zoo.validation.reference.damage`
+    swapped     of packages that round activations, are predicted, or draw tokens: two heads swapped
+
+and for each fault of a stage (`qeff_zoo.validation.faults`) `fault.N`. `loss.VARIANT` and `divergence.VARIANT` are what
+rounding costs, see `qeff_zoo.validation.reference.losses`.
+
+Where a model chooses, of experts or of keys, `noise`, `half` and `double` choose as the variant that they are compared
+with does, so that they differ by their arithmetic alone. And that variant runs again for every run of the package in
+which another choice was equally right by the reference's own scores: see `qeff_zoo.validation.reference.routing`.
+"""
+
+import importlib.metadata
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import transformers
+
+from qeff_zoo import tasks
+from qeff_zoo.graph.numerics import DeviceNumerics, Numerics
+from qeff_zoo.validation.faults import Fault
+from qeff_zoo.validation.reference.damage import HEADS, damaged
+from qeff_zoo.validation.reference.device import computing_as
+from qeff_zoo.validation.reference.formats.orders import by_parameter
+from qeff_zoo.validation.reference.layerwise import Found, Layerwise, unloaded_if_large
+from qeff_zoo.validation.reference.loading import about_quantization, decoded_weights, load_model
+from qeff_zoo.validation.reference.noticing import Noticing
+from qeff_zoo.validation.reference.numerics import (
+    Arithmetic,
+    Widest,
+    compute_in_float64,
+    in_float16,
+    round_matrices_to_float16,
+    round_weights,
+)
+from qeff_zoo.validation.reference.routing import Choices
+from qeff_zoo.validation.reference.runs import Answers, read_request
+from qeff_zoo.validation.reference.subjects import answers_of
+from qeff_zoo.validation.reference.turns import return_freed_memory
+
+from . import text
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+_SMALL = 50_000_000  # parameters: float64 fits easily, and takes no time
+_OURS = (
+    "qeff_zoo.export.transforms",
+    "qeff_zoo.export.ops",
+    "qeff_zoo.export.loader",
+    "qeff_zoo.export.exporter",
+)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Answer one request.
+
+    Args:
+        arguments: The answer's file, and that of what the package chose and read.
+    """
+    request = read_request()
+    torch.set_grad_enabled(False)
+    with np.load(arguments[1], allow_pickle=False) as found:
+        arrays = dict(found)
+    task, factors = request["task"], request["told"].get("rope_factors")
+    unloaded = unloaded_if_large(request, arrays)
+    model = unloaded.model if unloaded else load_model(request, task, factors)
+    answers = answers_of(model, request, arrays)
+    brought = ("media.", "sound.")
+    chosen = {name: array for name, array in arrays.items() if not name.startswith(brought)}
+    choices = Choices(request["runs"], chosen, **request["noise"])
+    if unloaded:
+        return_freed_memory()
+        ran = Layerwise(unloaded, request, answers, choices).run()
+    else:
+        ran = _run_variants(model, request, answers, choices)
+    about = {
+        "class": type(model).__name__,
+        "transformers": transformers.__version__,
+        "torch": importlib.metadata.version("torch"),
+        "layer_by_layer": unloaded is not None,
+        "noticed": ran.noticed,
+        "greedy": ran.greedy,
+        "choices": choices.summary(),
+        "text": text.answer(request),
+        **about_quantization(request),
+    }
+    assert_unpatched()
+    np.savez(arguments[0], allow_pickle=False, about=np.array(json.dumps(about)), **ran.arrays)
+
+
+def _run_variants(
+    model: Any, request: Mapping[str, Any], answers: Answers, choices: Choices
+) -> Found:
+    """Run every variant."""
+    greedy = request.get("greedy")
+    continued = answers.greedy(greedy["prompt"], len(greedy["tokens"])) if greedy else []
+    numerics = Numerics.from_dict(request["numerics"])
+    runs = {"reference": answers.alone(choices.note)}
+    losses = answers.losses() if numerics.rounds else None
+    found = losses.measure("reference", answers.predict) if losses else {}
+    weights = None if request.get("gguf") else decoded_weights(Path(request["checkpoint"]))
+    orders = by_parameter(model, weights.tensors, weights.orders) if weights else {}
+    left_sides = round_weights(model, numerics.matrices, orders)
+    judged = "reference"
+    if request.get("float16_weights"):
+        round_matrices_to_float16(model, numerics.matrices)
+    if numerics.rounds_weights or request.get("float16_weights"):
+        judged = "rounded"
+        runs["rounded"] = answers.alone(choices.note)
+        found |= losses.measure("rounded", answers.predict) if losses else {}
+    with Arithmetic(halved=True):
+        runs["noise"] = answers.together(choices.repeat)
+    if numerics.int8_activations:
+        with Arithmetic(left_sides, halved=False):
+            runs["simulated"] = answers.alone()
+            found |= losses.measure("simulated", answers.predict) if losses else {}
+    if numerics.int8_activations or request.get("swapped"):
+        with damaged(answers.halves):
+            runs["swapped"] = answers.alone()
+    if numerics.activations == "float16" and not request.get("float16_weights"):
+        runs["half"] = _in_float16(model, answers, choices)
+    told = _run_told(answers, choices)
+    others = [runs[name] for name in ("noise", "half") if name in runs]
+    kind = tasks.find(request["task"]).answers
+
+    def damage(number: int, sequences: list[int]) -> tuple[str, Mapping[int, Array]]:
+        with damaged(answers.halves, HEADS[number]) as words:
+            return words, answers.some(sequences)
+
+    faults = [Fault.from_dict(entry) for entry in request["faults"]]
+    damages, noticed = Noticing(request, kind, runs[judged], others).run(
+        damage, lambda number: answers.faulty(faults[number])
+    )
+    if request.get("device"):
+        runs |= _run_device(model, DeviceNumerics(**request["device"]), answers, choices)
+    elif not numerics.rounds and _is_small(model):
+        runs["double"] = _in_float64(model, answers, choices)
+    whole = {name: dict(enumerate(every)) for name, every in runs.items()}
+    arrays = {
+        f"{variant}.{number}": array
+        for variant, every in (*whole.items(), *damages.items())
+        for number, array in every.items()
+    }
+    arrays |= {f"{judged}.{name}": array for name, array in told.items()}
+    return Found(arrays=arrays | found, noticed=noticed, greedy=continued)
+
+
+def _is_small(model: Any) -> bool:
+    return bool(sum(weight.numel() for weight in model.parameters()) < _SMALL)
+
+
+def _in_float64(model: Any, answers: Answers, choices: Choices) -> list[Array]:
+    """Compute in float64; the model's weights stay so."""
+    compute_in_float64(model)
+    torch.set_default_dtype(torch.float64)  # for what transformers makes on the way
+    with Widest():
+        return answers.alone(choices.repeat)
+
+
+def _in_float16(model: Any, answers: Answers, choices: Choices) -> list[Array]:
+    """Compute in float16; what a model's own code makes in float32 all the same, rounded after every operator."""
+    try:
+        with in_float16(model):
+            return answers.alone(choices.repeat)
+    except RuntimeError:  # its operators get both types
+        kept = {name: parameter.data.clone() for name, parameter in model.named_parameters()}
+        try:
+            with computing_as(model, DeviceNumerics()):
+                return answers.alone(choices.repeat)
+        finally:
+            for name, parameter in model.named_parameters():
+                parameter.data.copy_(kept[name])
+
+
+def _run_device(
+    model: Any, device: DeviceNumerics, answers: Answers, choices: Choices
+) -> dict[str, list[Array]]:
+    """Run the variants in a device's numerics; the model's weights stay so."""
+    with computing_as(model, device):  # its matrices are rounded already
+        found = {"device": answers.alone(choices.repeat)}
+        with Arithmetic(halved=True):
+            found["device_noise"] = answers.alone(choices.repeat)
+    return found
+
+
+def _run_told(answers: Answers, choices: Choices) -> dict[str, Array]:
+    """Run a sequence again for each run of the package that chose otherwise; return `sequence.run` arrays.
+
+    They are none where more was told than noise can explain.
+    """
+    told = {}
+    for run in choices.differing():
+        number = choices.runs[run]
+        # A text by itself may also choose another of equal scores than as the beginning of a longer one.
+        told[f"{number}.{run}"] = answers.told(number, choices.length(run), choices.tell(run))
+    return told if choices.excused else {}
+
+
+def assert_unpatched() -> None:
+    """Make sure that nothing of ours was there to change transformers."""
+    ours = [name for name in sys.modules if name.startswith(_OURS)]
+    assert not ours, f"The reference must be Hugging Face's own; it imported {ours}."
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
