@@ -36,8 +36,8 @@ def build(
         gguf_file: Name of a GGUF file in the folder or Hub repository.
         validate: Compare with Hugging Face before the package is kept.
         output: Also copy the package to this folder.
-        **choices: Fields of `qeff_zoo.plan.request.Request`, which are the flags of `qeff-zoo build`; what takes several, as
-            `seq_lens`, `format` and `adapter`, takes one by itself, too.
+        **choices: Fields of `qeff_zoo.plan.request.Request`, which are the flags of `qeff-zoo build`; what takes
+            several, as `seq_lens`, `format` and `adapter`, takes one by itself, too.
 
     Raises:
         ZooError: The model, the choices or the machine stand in the way; the message says what to do.

@@ -84,7 +84,9 @@ class PatchShape(Shape):
 
 @dataclass(frozen=True, kw_only=True)
 class Transform:
-    """A torch-to-torch change, by name: `qeff_zoo.export.transforms.<name>.apply(model, **parameters) -> modules changed`.
+    """A change of torch modules, by name.
+
+    `qeff_zoo.export.transforms.<name>.apply(model, **parameters)` returns the number of modules changed.
 
     Args:
         name: Module below `qeff_zoo.export.transforms`.

@@ -31,8 +31,8 @@ RECIPE = Recipe(
     model_type="vision-encoder-decoder", architectures=("VisionEncoderDecoderModel",), task="image-to-text",
     special="Any of these encoders of pictures, any of these decoders; a projection where their widths differ.",
     transforms=(row_positions(lambda config: int(config.model_type in _OWN)),), shapes=CAPTION_SHAPES,
-    halves=SubModels(encoders=("vit", "deit", "beit", "swin", "donut-swin"), decoders=(*_OWN, *_COUNTED, "gpt2", "bert"),
-                  after_padding=_COUNTED, tagging=("donut-swin",)),
+    halves=SubModels(encoders=("vit", "deit", "beit", "swin", "donut-swin"), decoders=(*_OWN, *_COUNTED, "gpt2",
+                  "bert"), after_padding=_COUNTED, tagging=("donut-swin",)),
     tiny=tuple(Tiny(name=name, config={"encoder": reads, "decoder": writes}, image_processor={**kind, "size": size})
                for name, reads, writes, kind, size in _TINY),
 )  # fmt: skip

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from qeff_zoo.checkpoint.formats.encoded import Encoded, Encodings
     from qeff_zoo.weights.expressions import Expression
 
-__all__ = ["Checkpoint", "Place", "Progress", "TensorInfo", "open_checkpoint"]
+__all__ = ["Checkpoint", "Progress", "TensorInfo", "open_checkpoint"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -44,7 +44,7 @@ PROGRAM = "programqpc.bin"
 #: Lies beside a program: what the script compiled, and with which compiler.
 NOTE = "compiled.json"
 SCHEMA_ID = "qeff-prepared/1"
-_SCHEMA = Path(__file__).with_name("package") / "prepared.schema.json"
+_SCHEMA = Path(__file__).with_name("prepared.schema.json")
 _NOT_YET = "This is no package: it has no program. Run compile.sh where the compiler is, then `qeff-zoo adopt`."
 #: Roles of files that only the compiler reads.
 _COMPILED = ("graph", "weights")

@@ -8,7 +8,7 @@ _SOURCES = ("qeff_zoo", "recipes")
 _SECONDS = 20.0
 
 
-def has_uncommitted_changes(root: Path = Path(__file__).parent.parent) -> bool:
+def has_uncommitted_changes(root: Path = Path(__file__).parents[2]) -> bool:
     """Ask git about a checkout; an installed package, which is none, is what was released.
 
     Args:

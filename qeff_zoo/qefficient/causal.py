@@ -131,8 +131,8 @@ class QEFFAutoModelForCausalLM(Model):
             target: What to compile for; None for a card where SDK and runtime are here, else `ort`. A card's without
                 its SDK leaves a folder.
             compile_dir: Also copy the package there; of a prepared folder, where it is left.
-            **compiler_options: `enable_qnn`, `qnn_config`, `device_group`; fields of `qeff_zoo.plan.request.Request`; all
-                else is a flag of the card's compiler.
+            **compiler_options: `enable_qnn`, `qnn_config`, `device_group`; fields of `qeff_zoo.plan.request.Request`;
+                all else is a flag of the card's compiler.
 
         Returns:
             The package's folder, or the prepared one.

@@ -34,8 +34,8 @@ def transform(model: Any) -> Any:
         return model
     raise PlanError(
         [
-            f"`transform` got a {type(model).__name__}, expected a model of qeff_zoo.qefficient: transformers' own is never "
-            "changed. Save it, and load the folder with QEFFAutoModelForCausalLM.from_pretrained."
+            f"`transform` got a {type(model).__name__}, expected a model of qeff_zoo.qefficient: transformers' own is "
+            "never changed. Save it, and load the folder with QEFFAutoModelForCausalLM.from_pretrained."
         ]
     )
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """QEfficient's arguments -> the choices of a build, or a refusal that says what to use in their place.
 
-In: keyword arguments as a user of QEfficient writes them. Out: fields of `qeff_zoo.plan.request.Request`. Nothing is dropped
+In: keyword arguments as a user of QEfficient writes them. Out: fields of `qeff_zoo.plan.request.Request`. Nothing is
+    dropped
 unseen: what only a card understands is returned by name, and what nobody understands is refused.
 """
 

@@ -36,7 +36,7 @@ Session: TypeAlias = (
     "TextGenerationSession | ImageTextToTextSession | AudioTextToTextSession"
     " | Text2TextSession | ImageToTextSession | EmbeddingSession | TextClassificationSession"
     " | TokenClassificationSession | ImageClassificationSession | ImageEmbeddingSession"
-    " | ZeroShotSession | LabelledSpeechSession | SpeechSeq2SeqSession"
+    " | ZeroShotSession | CtcSession | SpeechSeq2SeqSession"
 )
 #: Opens a program by its role, with `threads` and `choices` as for `qeff_zoo.targets.Target.open`.
 Opening: TypeAlias = Callable[..., Program]

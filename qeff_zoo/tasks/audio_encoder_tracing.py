@@ -13,7 +13,8 @@ OUT  audio_embeds (rows, hidden)                        a row for each placehold
      [lengths (1,) i64]                                 with a mask: how many of those rows are of the sound
 
 The forward that is traced is transformers' own, up to where it would merge the features into the text. Encoders that
-read a sound of any length at once are in `qeff_zoo.tasks.audio_block_tracing`, `qeff_zoo.tasks.audio_span_tracing` and `qeff_zoo.tasks.audio_chunk_tracing`.
+read a sound of any length at once are in `qeff_zoo.tasks.audio_block_tracing`, `qeff_zoo.tasks.audio_span_tracing` and
+`qeff_zoo.tasks.audio_chunk_tracing`.
 """
 
 import sys

@@ -193,7 +193,8 @@ def tracing(
         comp_ctx_lengths: Let each call say how many rows of the cache it reads.
         num_logits_to_keep: Let each call say of how many positions it returns logits.
         hidden_states: Return what logits are made of, of every token; or, as `within.hand_out` takes it, states before.
-        heads: What heads compute whose logits are returned beside the model's, see `qeff_zoo.checkpoint.draft_heads.kinds`.
+        heads: What heads compute whose logits are returned beside the model's, see
+            `qeff_zoo.checkpoint.draft_heads.kinds`.
         step: What runs one call.
         more: What a call is given besides tokens and positions.
         probe: Finds the states.

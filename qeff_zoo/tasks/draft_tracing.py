@@ -8,7 +8,8 @@ IN   hidden_states (batch_size, hidden)     of the token before the newest one
                                             read them
 OUT  logits (batch_size, heads, vocab)      of the tokens after the newest one
 
-A decoder layer with a cache of its own, which says one token and goes on from that; else as `qeff_zoo.tasks.decoder_tracing`:
+A decoder layer with a cache of its own, which says one token and goes on from that; else as
+`qeff_zoo.tasks.decoder_tracing`:
 
 IN   input_ids (batch_size, seq_len) i64
      hidden_states (batch_size, seq_len, hidden)   of the token before each: the model's, or where it has not run that

@@ -4,7 +4,8 @@
 Two programs: `vision` reads a picture once, `language` reads what came of it among its tokens, or by cross-attention;
 what drafts is beside them. A third, `tiles`, is as `vision` for tiles of a picture, where those have another size, or
 `frames` for frames of a video, where those go through other operators. See `qeff_zoo.tasks.vision_tracing`,
-`qeff_zoo.tasks.multimodal_tracing`, `qeff_zoo.tasks.cross_attention_image_tracing` and `qeff_zoo.tasks.draft_tracing` for inputs and outputs.
+`qeff_zoo.tasks.multimodal_tracing`, `qeff_zoo.tasks.cross_attention_image_tracing` and `qeff_zoo.tasks.draft_tracing`
+for inputs and outputs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `image-to-text` contract: a picture in, and tokens of what is written of it out, one after the other.
 
-Two programs: `encoder` reads a picture once, `decoder` writes of what came of it. See `qeff_zoo.tasks.encoder_decoder_tracing` for
-inputs and outputs. Models that read pictures among a prompt are of `image-text-to-text`.
+Two programs: `encoder` reads a picture once, `decoder` writes of what came of it. See
+`qeff_zoo.tasks.encoder_decoder_tracing` for inputs and outputs. Models that read pictures among a prompt are of
+`image-text-to-text`.
 """
 
 import math

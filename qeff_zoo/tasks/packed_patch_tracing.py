@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles of any size, patches of which lie side by side in one line, as they are traced: `qeff_zoo.tasks.patch_tracing`."""
+"""Tiles of any size, patches of which lie side by side in one line, as they are traced: see `tasks.patch_tracing`."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `speech-seq2seq` contract: a sound in, and tokens of what was said, one after the other.
 
-Two programs: `encoder` reads a sound once, `decoder` writes of what came of it, see `qeff_zoo.tasks.encoder_decoder_tracing`. Of
-checkpoints that say which heads follow the sound, a third, `alignment`, says where each token was heard, see
-`qeff_zoo.tasks.alignment_tracing`. A model reads windows of one length, or sounds of any length, by `SoundShape`. The Hub's tag
-is `automatic-speech-recognition`, as of models that label frames.
+Two programs: `encoder` reads a sound once, `decoder` writes of what came of it, see
+`qeff_zoo.tasks.encoder_decoder_tracing`. Of checkpoints that say which heads follow the sound, a third, `alignment`,
+says where each token was heard, see `qeff_zoo.tasks.alignment_tracing`. A model reads windows of one length, or sounds
+of any length, by `SoundShape`. The Hub's tag is `automatic-speech-recognition`, as of models that label frames.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `text2text-generation` contract: a text in, and tokens of another out, one after the other.
 
-Two programs: `encoder` reads a text once, `decoder` writes of what came of it. See `qeff_zoo.tasks.encoder_decoder_tracing` for inputs
-and outputs. The Hub also has tags for translations and summaries, which are computed alike.
+Two programs: `encoder` reads a text once, `decoder` writes of what came of it. See
+`qeff_zoo.tasks.encoder_decoder_tracing` for inputs and outputs. The Hub also has tags for translations and summaries,
+which are computed alike.
 """
 
 from dataclasses import replace

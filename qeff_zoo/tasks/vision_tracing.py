@@ -5,7 +5,7 @@ IN   pixel_values (1, channels, height, width) f32      a picture or a tile, of 
                                                         or of any size in whole patches
      [high_res_pixel_values (1, channels, height, width) f32, where a second tower reads it in another size]; or
      pixel_values (patches, values) f32                 patches of a picture of any size, and where they lie: see
-                                                        `qeff_zoo.tasks.patch_tracing`; or crops: `qeff_zoo.tasks.overlapping_crop_tracing`; or
+                                                        `patch_tracing`; or crops: `overlapping_crop_tracing`; or
      pixel_values (image_rows, values) f32              patches alone, of models without a tower
                                                         in program `frames` a frame of a video
 OUT  image_embeds (rows, hidden)                        a row for each placeholder token of the picture or tile; where

@@ -9,8 +9,8 @@ In: a package and its checkpoint. Out: a `Record` of checks that fail closed, in
 - The package rounds as expected. As it ships, it lies about as far from that model as a simulation of the rounding.
 
 What rounding costs is measured beside them (`qeff_zoo.validation.costs`). The reference runs in its own process and
-answers several times (see `qeff_zoo.validation.reference.process`): right, right in other ways, and wrong on purpose, which the
-checks must notice.
+answers several times (see `qeff_zoo.validation.reference.process`): right, right in other ways, and wrong on purpose,
+which the checks must notice.
 """
 
 import importlib.metadata

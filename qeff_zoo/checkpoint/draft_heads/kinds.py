@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The formats of heads: a configuration in; what is computed, and the tensor and shape of each parameter, out.
 
-`said` is what the exporter builds a module from, see `qeff_zoo.export.draft_heads.modules`: its `kind`, the number of `heads`,
-the `hidden_size` of what they read, and `vocab_size` where they have matrices of their own for it. What has no number
-of heads is a decoder layer, see `qeff_zoo.export.draft_heads.layers`; `joins` is the size of what joins hidden states for it;
-or an assistant, see `qeff_zoo.export.draft_heads.assistants`.
+`said` is what the exporter builds a module from, see `qeff_zoo.export.draft_heads.modules`: its `kind`, the number of
+`heads`, the `hidden_size` of what they read, and `vocab_size` where they have matrices of their own for it. What has
+no number of heads is a decoder layer, see `qeff_zoo.export.draft_heads.layers`; `joins` is the size of what joins
+hidden states for it; or an assistant, see `qeff_zoo.export.draft_heads.assistants`.
 """
 
 import re

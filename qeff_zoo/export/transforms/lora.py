@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers add what an adapter of their row says, by the semantic op `Lora`: see `qeff_zoo.checkpoint.adapters`."""
+"""Linear layers add what an adapter of their row says, by the semantic op `Lora`: see `checkpoint.adapters`."""
 
 import inspect
 from collections.abc import Mapping

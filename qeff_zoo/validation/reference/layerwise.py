@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reference of a text decoder whose float32 weights do not fit into memory: all variants together, layer by layer.
 
-Only the reference process imports this. Each layer is read once, and all passes of `qeff_zoo.validation.reference.process` run
-through it, first those with the checkpoint's weights, then those with rounded ones. Memory holds one layer, and of each
-pass its hidden states. Three things are not as in `reference`:
+Only the reference process imports this. Each layer is read once, and all passes of
+`qeff_zoo.validation.reference.process` run through it, first those with the checkpoint's weights, then those with
+rounded ones. Memory holds one layer, and of each pass its hidden states. Three things are not as in `reference`:
 
 - Canaries are a fixed set (`_CANARIES`), since none can wait for what a slighter one shows.
 - The greedy continuation is one pass over the package's own tokens. It is the same up to the first token that differs.

@@ -4,9 +4,9 @@
     python -m qeff_zoo.validation.reference.prediction request.json answer.npz
 
 In: a checkpoint's folder, a task, token sequences and the positions whose answers matter, as for
-`qeff_zoo.validation.reference.process`; and perhaps `device`, the fields of `qeff_zoo.graph.numerics.DeviceNumerics` to compute in,
-with `numerics`, whose matrices are stored in its weights' format. Out: `reference.N`, (positions, values) of each
-sequence.
+`qeff_zoo.validation.reference.process`; and perhaps `device`, the fields of `qeff_zoo.graph.numerics.DeviceNumerics`
+to compute in, with `numerics`, whose matrices are stored in its weights' format. Out: `reference.N`, (positions,
+values) of each sequence.
 """
 
 import json

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantized checkpoints, decoded for the reference: whole tensors in float32, under the names of the float model.
 
-Only the reference process imports this. It shares no code with `qeff_zoo.checkpoint.formats`, by which packages are built: what
-both read alike is read right.
+Only the reference process imports this. It shares no code with `qeff_zoo.checkpoint.formats`, by which packages are
+built: what both read alike is read right.
 """
 
 from collections.abc import Callable, Mapping
