@@ -14,7 +14,6 @@ from qeff_zoo.errors import BusyError, ServingError
 from qeff_zoo.runtime import Engine
 from qeff_zoo.runtime import Request as RuntimeRequest
 from qeff_zoo.runtime.adapters import Adapters
-from qeff_zoo.runtime.image_to_text import ImageToTextSession
 from qeff_zoo.runtime.media_text import MediaTextSession
 from qeff_zoo.serving.browsers import AllowedHosts, AllowedOrigins, Hosts
 from qeff_zoo.serving.completion_choices import cancelling, submit, whole
@@ -30,6 +29,7 @@ from qeff_zoo.serving.prompts import blaming, prepare_chat, prepare_completion
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, listed
 from qeff_zoo.serving.streaming import EventStream, events, unless_gone
 from qeff_zoo.serving.transcriptions import SpeechQueue
+from qeff_zoo.tasks.encoder_decoder.image_to_text_session import ImageToTextSession
 
 from . import adapters, errors, matching, transcriptions
 

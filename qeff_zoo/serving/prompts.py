@@ -24,11 +24,11 @@ from qeff_zoo.package.manifest import shortened
 from qeff_zoo.runtime import Grammar, ImageToTextSession, Request, Sampling, TextGenerationSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.media_text import MediaTextSession
-from qeff_zoo.runtime.text2text_generation import Text2TextSession
 from qeff_zoo.serving.errors import ApiError, brief, unknown_parameter
 from qeff_zoo.serving.media import Preparation, Step, at_once
 from qeff_zoo.serving.price import BOUNDS, Bounds, Price, check_context, price
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
+from qeff_zoo.tasks.encoder_decoder.text2text_session import Text2TextSession
 
 #: Of a picture or video that is fetched for a client, and how many of them a request may have.
 FETCHED = ImageLimits(file_bytes=20_000_000, seconds=10.0)

@@ -26,7 +26,6 @@ from qeff_zoo.runtime import (
     SpeechSeq2SeqSession,
     TextGenerationSession,
 )
-from qeff_zoo.runtime.encoder_decoder_session import WritingSession
 from qeff_zoo.serving.adapters import Sources
 from qeff_zoo.serving.app import create_app
 from qeff_zoo.serving.browsers import Hosts
@@ -34,6 +33,7 @@ from qeff_zoo.serving.connection import MAX_HEAD_BYTES, Connection
 from qeff_zoo.serving.embeddings import EmbeddingQueue
 from qeff_zoo.serving.matching import PictureQueue
 from qeff_zoo.serving.transcriptions import SpeechQueue
+from qeff_zoo.tasks.encoder_decoder.session import WritingSession
 
 _KEEPALIVE = 60  # seconds without a word until a client is asked whether it is there, and until it is given up
 _LAST_WORDS = 1  # second for clients to read why their request was cancelled

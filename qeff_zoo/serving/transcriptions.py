@@ -26,7 +26,6 @@ from qeff_zoo.runtime import (
     SpeechSeq2SeqSession,
     Stats,
     Transcription,
-    subtitles,
 )
 from qeff_zoo.runtime.languages import code_of, name_of
 from qeff_zoo.serving.errors import ApiError, brief, shutting_down, unknown_parameter
@@ -35,6 +34,7 @@ from qeff_zoo.serving.price import BOUNDS, Bounds, bytes_of_sound
 from qeff_zoo.serving.prompts import blaming
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.serving.waiting import Waiting
+from qeff_zoo.tasks.speech import subtitles
 
 SpeechSession: TypeAlias = CtcSession | SpeechSeq2SeqSession
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")

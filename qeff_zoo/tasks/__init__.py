@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks: all that the core knows about what a package is for. One file per Hub pipeline tag, `-` written `_`."""
+"""Tasks: all that the core knows about what a package is for. One row of `_MODULES` per task, one folder per group."""
 
 import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ from qeff_zoo.recipe import Component, Recipe, Shape
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
 
-#: Every task: a module of this package with a value `TASK`.
+#: Every task, by its Hub pipeline tag.
 NAMES = (
     TEXT_GENERATION,
     FEATURE_EXTRACTION,
@@ -47,6 +47,24 @@ NAMES = (
     "text2text-generation",
     "image-to-text",
 )
+
+#: The modules of this package that hold a task's value `TASK`.
+_MODULES: Mapping[str, str] = {
+    TEXT_GENERATION: "text_generation.task",
+    FEATURE_EXTRACTION: "encoders.feature_extraction",
+    TEXT_CLASSIFICATION: "encoders.text_classification",
+    TOKEN_CLASSIFICATION: "encoders.token_classification",
+    IMAGE_CLASSIFICATION: "images.image_classification",
+    ZERO_SHOT: "images.zero_shot_image_classification",
+    IMAGE_FEATURE_EXTRACTION: "images.image_feature_extraction",
+    IMAGE_TEXT_TO_TEXT: "image_text_to_text",
+    AUDIO_TEXT_TO_TEXT: "audio_text_to_text",
+    ANY_TO_ANY: "any_to_any",
+    SPEECH_RECOGNITION: "speech.ctc",
+    SPEECH_SEQ2SEQ: "speech.seq2seq",
+    TEXT2TEXT: "encoder_decoder.text2text_generation",
+    IMAGE_TO_TEXT: "encoder_decoder.image_to_text",
+}
 
 Role: TypeAlias = Literal[
     "decoder", "encoder", "vision", "tiles", "frames", "audio", "heads", "draft", "assistant", "alignment"
@@ -178,7 +196,7 @@ class Task(Part):
 
 def find(name: str) -> Task:
     """Return a task by its pipeline tag, one of `NAMES`."""
-    task: Task = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").TASK
+    task: Task = importlib.import_module(f"{__name__}.{_MODULES[name]}").TASK
     return task
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Shape
 
-from . import AUDIO_TEXT_TO_TEXT, Part, Tracing, image_text_to_text, named, text_generation
+from . import AUDIO_TEXT_TO_TEXT, Part, Tracing, image_text_to_text, named
+from .text_generation import task
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
@@ -44,7 +45,7 @@ def _variant(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     return {
-        **text_generation.TASK.variant(checkpoint, recipe, shape, chosen),
+        **task.TASK.variant(checkpoint, recipe, shape, chosen),
         **_sounds(checkpoint, recipe, shape, chosen),
     }
 

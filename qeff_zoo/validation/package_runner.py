@@ -10,20 +10,20 @@ import numpy as np
 from qeff_zoo.package import Package
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.runtime import TextGenerationSession, open_session
-from qeff_zoo.runtime.ctc_session import CtcSession
 from qeff_zoo.runtime.decoder import Decoder, Piece
-from qeff_zoo.runtime.encoder import EncoderSession
 from qeff_zoo.runtime.encoder_inputs import Seen
-from qeff_zoo.runtime.image_to_text import ImageToTextSession
-from qeff_zoo.runtime.images import ImageSession
 from qeff_zoo.runtime.media_text import MediaTextSession, Prepared
 from qeff_zoo.runtime.multimodal_spans import MultimodalSpans
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.sessions import Opening, open_heads
-from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
-from qeff_zoo.runtime.text2text_generation import Text2TextSession
-from qeff_zoo.runtime.zero_shot_session import ZeroShotSession
 from qeff_zoo.tasks import Task, find
+from qeff_zoo.tasks.encoder_decoder.image_to_text_session import ImageToTextSession
+from qeff_zoo.tasks.encoder_decoder.text2text_session import Text2TextSession
+from qeff_zoo.tasks.encoders.session import EncoderSession
+from qeff_zoo.tasks.images.session import ImageSession
+from qeff_zoo.tasks.images.zero_shot_session import ZeroShotSession
+from qeff_zoo.tasks.speech.ctc_session import CtcSession
+from qeff_zoo.tasks.speech.seq2seq_session import SpeechSeq2SeqSession
 from qeff_zoo.validation.draft_logits import DraftLayerLogits, HeadLogits, drafting
 from qeff_zoo.validation.faults import Fault, of_stages
 from qeff_zoo.validation.routing import Run, read_choices

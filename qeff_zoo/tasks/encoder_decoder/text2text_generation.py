@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `text2text-generation` contract: a text in, and tokens of another out, one after the other.
+
+Two programs: `encoder` reads a text once, `decoder` writes of what came of it. See
+`qeff_zoo.tasks.encoder_decoder.tracing` for inputs and outputs. The Hub also has tags for translations and summaries,
+which are computed alike.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from qeff_zoo.recipe import SEQ2SEQ_SHAPES
+from qeff_zoo.tasks import TEXT2TEXT
+from qeff_zoo.tasks.speech import seq2seq
+from qeff_zoo.tasks.text_generation import task
+
+
+def _session() -> Any:
+    from qeff_zoo.tasks.encoder_decoder.text2text_session import Text2TextSession
+
+    return Text2TextSession
+
+
+_OF_SOUND = seq2seq.TASK
+TASK = replace(
+    _OF_SOUND,
+    name=TEXT2TEXT,
+    reads="text",
+    auto_classes=("AutoModelForSeq2SeqLM",),
+    # Others end as those do that read pictures: there the recipe says which it is.
+    suffixes=("T5ForConditionalGeneration", "MTModel"),
+    shapes=SEQ2SEQ_SHAPES,
+    problems=task.not_alone("what is written of a text is short"),
+    session=_session,
+)

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `image-classification` contract: a score of every label for each picture.
+
+IN   pixel_values: see `qeff_zoo.tasks.images.whole_images`
+OUT  logits (batch_size, labels)
+"""
+
+from typing import Any
+
+from qeff_zoo.recipe import IMAGE_SHAPES
+from qeff_zoo.tasks import IMAGE_CLASSIFICATION, Task, Tracing
+
+from . import whole_images
+
+
+def _tracing(model: Any, *, height: int, width: int) -> Tracing:
+    from qeff_zoo.tasks.images.image_tracing import Recognize
+
+    return whole_images.describe(model, Recognize(model), "logits", height=height, width=width)
+
+
+def _session() -> Any:
+    from qeff_zoo.tasks.images.session import ImageClassificationSession
+
+    return ImageClassificationSession
+
+
+TASK = Task(
+    name=IMAGE_CLASSIFICATION,
+    role="vision",
+    answers="scores",
+    reads="image",
+    auto_classes=("AutoModelForImageClassification",),
+    suffixes=("ForImageClassification", "ForImageClassificationWithTeacher"),
+    shapes=IMAGE_SHAPES,
+    probe=whole_images.run_once,
+    tracing=_tracing,
+    variant=whole_images.variant,
+    specializations=whole_images.specializations("Classification"),
+    problems=whole_images.problems,
+    session=_session,
+    stages=whole_images.stages,
+)
