@@ -215,8 +215,7 @@ def _scale(key: str, value: float) -> float:
 
 
 def _cut_lists(full: Mapping[str, Any], parsed: Any, times: int) -> tuple[dict[str, Any], int]:
-    """Cut lists with an entry per layer, all kinds kept, and lists of layer numbers; also return the number of
-    layers."""
+    """Cut lists with an entry per layer, all kinds kept, and lists of layer numbers; also return the layer count."""
     count = getattr(parsed, "num_hidden_layers", None)
     lists = {key: value for key, value in full.items() if isinstance(value, list) and value}
     numbers = {key for key, value in lists.items() if _ascends(value)}

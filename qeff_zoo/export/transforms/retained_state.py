@@ -74,8 +74,7 @@ class RetainedState(Cache):
         return self.queries is not self.position_ids
 
     def narrow(self, *values: Tensor) -> list[Tensor]:
-        """Continue with the needed columns: keys and values stay those of all tokens, queries and masks become
-        theirs.
+        """Continue with the needed columns of queries and masks; keys and values stay those of all tokens.
 
         Args:
             *values: (batch, seq, size) each.
