@@ -321,8 +321,7 @@ class Decoder:
         width: int | None = None,
         kept: int = 1,
     ) -> dict[int, Array]:
-        """Run one call of the given width, or the longest piece's, with the smallest context that holds all
-        tokens."""
+        """Run one call of the given width, or the longest piece's, with the smallest sufficient context."""
         widest = max(len(pieces[row].tokens) for row in rows)
         held = max(pieces[row].start + len(pieces[row].tokens) for row in rows)
         seen = self.sizes.covering(lengths, held)

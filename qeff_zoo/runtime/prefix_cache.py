@@ -126,8 +126,7 @@ class PrefixCache:
         adapter: bytes = b"",
         known: Sequence[bytes] = (),
     ) -> list[bytes]:
-        """Return the keys of the cacheable blocks of some tokens, each over all tokens, images and audio up to its
-        end.
+        """Return the keys of the cacheable blocks of some tokens, each over all content up to its end.
 
         Placeholders of all pictures are the same token: without the names of those, one's states would be another's.
 
