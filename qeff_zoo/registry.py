@@ -59,7 +59,7 @@ def find_recipe(model_type: str) -> Recipe:
 
 
 def recipe_for(config: Mapping[str, Any]) -> Recipe:
-    """Return the recipe of a configuration, with what that of its language model says where it is made of several.
+    """Return the recipe of a configuration, with the fields of its language model's recipe if it is composed.
 
     Args:
         config: Raw config.json.
@@ -90,7 +90,7 @@ def require_packages(recipe: Recipe) -> None:
     """Refuse to build or compare a model whose class needs packages that cannot be imported here.
 
     Args:
-        recipe: Of the model.
+        recipe: Recipe of the model.
 
     Raises:
         ExportError: One is not installed, or does not go with what is.
@@ -108,7 +108,7 @@ def require_packages(recipe: Recipe) -> None:
 
 
 def _fits(transform: Transform, recipe: Recipe) -> bool:
-    """Tell whether a transform of text suits pictures: a window's cache does not tell whose its keys are."""
+    """Whether a transform suits images: a window's cache does not record whose its keys are."""
     return not (recipe.media and recipe.media.whole and transform.name == "window_cache")
 
 

@@ -40,8 +40,8 @@ def package(checkpoint: Checkpoint, folder: Path, task: Task) -> None:
 
     Args:
         checkpoint: Any.
-        folder: Of the package that is being built.
-        task: Of the package.
+        folder: Folder of the package under construction.
+        task: Task of the package.
 
     Raises:
         CheckpointError: transformers makes no tokenizer of the checkpoint's files.
@@ -80,7 +80,7 @@ def tokenizer_of(checkpoint: Checkpoint) -> "Tokenizer | None":
 
 
 def _name_labels(checkpoint: Checkpoint, path: Path) -> None:
-    """Write down the labels that timm knows of a checkpoint, and what transformers calls its type."""
+    """Write the labels that timm has for a checkpoint, and transformers' name of its type."""
     from transformers import TimmWrapperConfig
 
     labels = TimmWrapperConfig.from_dict(dict(checkpoint.config)).id2label

@@ -75,7 +75,7 @@ def load(folder: Path, name: str, model_id: str | None = None) -> Any:
 
     Args:
         folder: Has config.json and the tokenizer.
-        name: Of the checkpoint, for messages.
+        name: Name of the checkpoint, for messages.
         model_id: `org/name` of a Hub model, by which transformers knows some whose class is wrong.
 
     Raises:
@@ -109,8 +109,8 @@ def write(folder: Path, name: str, model_id: str | None = None, *, media: bool =
 
     Args:
         folder: Has a copy of the checkpoint's small files, which stays as it is if the tokenizer is Python code.
-        name: Of the checkpoint, for messages.
-        model_id: As for `load`.
+        name: Name of the checkpoint, for messages.
+        model_id: See `load`.
         media: Whether a processor of transformers reads the model's prompts.
 
     Returns:
@@ -145,7 +145,7 @@ def require_bounded(folder: Path, name: str) -> None:
         name: The checkpoint's name, for messages.
 
     Raises:
-        CheckpointError: It may.
+        CheckpointError: The text may grow beyond the bound.
     """
     if (folder / TOKENIZER).is_file():
         _refuse_excess(name, read_regular(folder / TOKENIZER))
@@ -208,7 +208,7 @@ def template_of(tokenizer: Any, folder: Path, *, media: bool) -> str | None:
 
     Args:
         tokenizer: transformers' tokenizer.
-        folder: Of the checkpoint's small files.
+        folder: Folder of the checkpoint's small files.
         media: Whether a processor reads the prompts: it has files of its own, and its template goes first.
     """
     found: Any = tokenizer.chat_template
@@ -236,7 +236,7 @@ def warn_of_no_text(name: str, tokenizer: Any) -> None:
     """Warn that a package takes no text.
 
     Args:
-        name: Of the checkpoint.
+        name: Name of the checkpoint.
         tokenizer: transformers' tokenizer, which is Python code.
     """
     warnings.warn(
@@ -247,7 +247,7 @@ def warn_of_no_text(name: str, tokenizer: Any) -> None:
 
 
 def settings_of(tokenizer: Any, published: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tokenizer_config.json that says outright what transformers concludes.
+    """Return a tokenizer_config.json with transformers' resolved values.
 
     Args:
         tokenizer: transformers' tokenizer.
@@ -272,8 +272,8 @@ def _naming(name: str, folder: Path | None = None) -> Translating:
     """Name the checkpoint whose tokenizer fails: transformers and tokenizers may raise any `Exception`.
 
     Args:
-        name: Of the checkpoint.
-        folder: Of its files, whose config.json AutoTokenizer reads first; None where that was read.
+        name: Name of the checkpoint.
+        folder: Folder of its files, whose config.json AutoTokenizer reads first; None if that was read.
     """
 
     def translate(error: BaseException) -> CheckpointError | None:

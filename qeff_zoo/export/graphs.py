@@ -41,8 +41,8 @@ class BoundGraph:
 
     Args:
         model: An `onnx_ir.Model`; initializers of a checkpoint have no data.
-        bindings: For each of those, its value over checkpoint tensors.
-        encoded: Of those tensors, the ones that the checkpoint stores in fewer bits.
+        bindings: Expression over checkpoint tensors for each of those.
+        encoded: Those tensors that the checkpoint stores in fewer bits.
         digest: "sha256:…" of the graph file.
         cached: Whether it came from the store.
     """
@@ -88,8 +88,8 @@ def obtain(
         plan: Resolved.
         program: One of the plan's.
         checkpoint: Fetched: its tensors' names and shapes are read.
-        store: Where graphs are kept.
-        changes: What adapters make of its weights; None for nothing.
+        store: Store of graphs.
+        changes: Changes that adapters make to its weights; None for none.
         untied: Names of the model's state_dict that its config ties, and that have values of their own.
 
     Raises:

@@ -74,7 +74,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     """An environment for templates that came with a package; threads may use it at once.
 
     Args:
-        extensions: Of Jinja.
+        extensions: Extensions of Jinja.
         filters: Besides Jinja's own.
         functions: Global ones.
     """

@@ -44,7 +44,7 @@ class Merged:
 
     Args:
         adapter: Opened and checked, as far as that goes without the model.
-        weight: That all it adds is multiplied by.
+        weight: Factor of the adapter's change.
         number: Among those that are merged.
     """
 
@@ -123,7 +123,7 @@ def with_adapters(checkpoint: "Checkpoint", asked: Sequence[str] | None) -> "Che
 
 
 def _weighted(one: str) -> tuple[str, float]:
-    """Part what is asked for into an adapter and its weight."""
+    """Split a requested adapter into its name and its weight."""
     source, equals, text = one.rpartition("=")
     if not equals or Path(one).expanduser().is_dir():
         return one, 1.0
@@ -159,7 +159,7 @@ class Change:
 
     Args:
         value: Over the weight as it is, `ITSELF`, and tensors of adapters.
-        shape: Of both.
+        shape: Shape of both.
         untied: Whether the model ties it to another weight, which becomes something else.
     """
 
@@ -366,7 +366,7 @@ def values_of(
 
     Args:
         found: By names of the model's state_dict.
-        expressions: What weights of one program are made of, over the checkpoint's tensors, by the same names.
+        expressions: Expressions of one program's weights over the checkpoint's tensors, by the same names.
         checkpoint: With its adapters.
 
     Raises:

@@ -128,7 +128,7 @@ class OrtTarget:
         model_package.write(folder, manifest)
 
     def elsewhere(self, manifest: Mapping[str, Any]) -> str:
-        """Say whether onnxruntime-genai opens a package."""
+        """Describe whether onnxruntime-genai opens a package."""
         from . import genai
 
         return genai.said(manifest)
