@@ -159,6 +159,7 @@ class Task(Part):
         problems: Why a checkpoint of a recipe cannot be built as requested, one sentence each.
         session: Returns the class that runs its packages.
         stages: Returns the function of `qeff_zoo.validation.cases` that plans the calls that are compared.
+        trial: Returns the class that runs its packages on sample inputs, a `TaskTrial` of `validation.package_runner`.
         vllm_task: What vllm-qaic calls it where it is a pooling model's; None where it has no API for it.
     """
 
@@ -181,6 +182,7 @@ class Task(Part):
     )
     session: Callable[[], Any]
     stages: Callable[[], Callable[..., Any]]
+    trial: Callable[[], Callable[..., Any]]
     vllm_task: str | None = None
 
     @property
@@ -192,6 +194,16 @@ class Task(Part):
     def takes(self, choice: Choice) -> bool:
         """Tell whether a choice of a build means anything to it."""
         return choice.of in (None, self.answers, *(part.role for part in self.parts.values()))
+
+
+def lazy(name: str) -> Callable[[], Any]:
+    """Return a function that imports a module and returns one of its values.
+
+    Args:
+        name: `module:value`.
+    """
+    module, _, value = name.partition(":")
+    return lambda: getattr(importlib.import_module(module), value)
 
 
 def find(name: str) -> Task:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Shape
 
-from . import AUDIO_TEXT_TO_TEXT, Part, Tracing, image_text_to_text, named
+from . import AUDIO_TEXT_TO_TEXT, Part, Tracing, image_text_to_text, lazy, named
 from .text_generation import task
 
 if TYPE_CHECKING:
@@ -73,12 +73,6 @@ def _windows(shape: Shape) -> list[dict[str, Any]]:
     return named("Window", [{"batch_size": 1, **blocks, **groups}])
 
 
-def _session() -> Any:
-    from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
-
-    return AudioTextToTextSession
-
-
 TASK = replace(
     image_text_to_text.TASK,
     name=AUDIO_TEXT_TO_TEXT,
@@ -95,5 +89,6 @@ TASK = replace(
     variant=_variant,
     specializations=partial(image_text_to_text.specializations, "audio_rows"),
     problems=_problems,
-    session=_session,
+    session=lazy("qeff_zoo.runtime.audio_text_to_text:AudioTextToTextSession"),
+    trial=lazy("qeff_zoo.tasks.multimodal.trial:MediaTrial"),
 )

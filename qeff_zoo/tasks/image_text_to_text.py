@@ -18,7 +18,7 @@ from qeff_zoo.errors import CheckpointError
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import DECODER_SHAPES, Media, PatchShape, Recipe, Shape
 
-from . import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, named, token_of
+from . import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, lazy, named, token_of
 from .text_generation import task
 
 if TYPE_CHECKING:
@@ -238,12 +238,6 @@ def specializations(rows: str, shape: Shape) -> list[dict[str, Any]]:
     return found
 
 
-def _session() -> Any:
-    from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-
-    return ImageTextToTextSession
-
-
 TASK = Task(
     name=IMAGE_TEXT_TO_TEXT,
     role="decoder",
@@ -290,6 +284,7 @@ TASK = Task(
     variant=_variant,
     specializations=partial(specializations, "image_rows"),
     problems=partial(problems, "pictures"),
-    session=_session,
+    session=lazy("qeff_zoo.runtime.image_text_to_text:ImageTextToTextSession"),
+    trial=lazy("qeff_zoo.tasks.multimodal.trial:MediaTrial"),
     stages=task.TASK.stages,
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.errors import ZooError
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import CAPTION_SHAPES, Recipe, Shape
-from qeff_zoo.tasks import IMAGE_TO_TEXT
+from qeff_zoo.tasks import IMAGE_TO_TEXT, lazy
 from qeff_zoo.tasks.images import whole_images
 from qeff_zoo.tasks.speech import seq2seq
 from qeff_zoo.tasks.text_generation import task
@@ -148,12 +148,6 @@ def _reader(model: Any) -> Any:
     return encoder_decoder_tracing.reader_of(model)
 
 
-def _session() -> Any:
-    from qeff_zoo.tasks.encoder_decoder.image_to_text_session import ImageToTextSession
-
-    return ImageToTextSession
-
-
 TASK = replace(
     seq2seq.TASK,
     name=IMAGE_TO_TEXT,
@@ -169,5 +163,6 @@ TASK = replace(
     tracing=_tracing,
     variant=_variant,
     problems=_problems,
-    session=_session,
+    session=lazy("qeff_zoo.tasks.encoder_decoder.image_to_text_session:ImageToTextSession"),
+    trial=lazy("qeff_zoo.tasks.encoder_decoder.trial:ImageToTextTrial"),
 )

@@ -7,19 +7,11 @@ which are computed alike.
 """
 
 from dataclasses import replace
-from typing import Any
 
 from qeff_zoo.recipe import SEQ2SEQ_SHAPES
-from qeff_zoo.tasks import TEXT2TEXT
+from qeff_zoo.tasks import TEXT2TEXT, lazy
 from qeff_zoo.tasks.speech import seq2seq
 from qeff_zoo.tasks.text_generation import task
-
-
-def _session() -> Any:
-    from qeff_zoo.tasks.encoder_decoder.text2text_session import Text2TextSession
-
-    return Text2TextSession
-
 
 _OF_SOUND = seq2seq.TASK
 TASK = replace(
@@ -31,5 +23,6 @@ TASK = replace(
     suffixes=("T5ForConditionalGeneration", "MTModel"),
     shapes=SEQ2SEQ_SHAPES,
     problems=task.not_alone("what is written of a text is short"),
-    session=_session,
+    session=lazy("qeff_zoo.tasks.encoder_decoder.text2text_session:Text2TextSession"),
+    trial=lazy("qeff_zoo.tasks.encoder_decoder.trial:Text2TextTrial"),
 )

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.recipe import ENCODER_SHAPES, Recipe, Shape
-from qeff_zoo.tasks import FEATURE_EXTRACTION, Chosen, Task, Tracing
+from qeff_zoo.tasks import FEATURE_EXTRACTION, Chosen, Task, Tracing, lazy
 
 from . import whole_texts
 
@@ -52,12 +52,6 @@ def _defaults(checkpoint: "Checkpoint") -> Mapping[str, Chosen]:
     return {"pooling": (found.pooling, by), "normalize": (found.normalize, by)}
 
 
-def _session() -> Any:
-    from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession
-
-    return EmbeddingSession
-
-
 TASK = Task(
     name=FEATURE_EXTRACTION,
     role="encoder",
@@ -73,7 +67,8 @@ TASK = Task(
     variant=_variant,
     specializations=whole_texts.specializations("Embedding"),
     defaults=_defaults,
-    session=_session,
+    session=lazy("qeff_zoo.tasks.encoders.embedding_session:EmbeddingSession"),
+    trial=lazy("qeff_zoo.tasks.encoders.trial:EncoderTrial"),
     stages=whole_texts.stages,
     vllm_task="embed",
 )

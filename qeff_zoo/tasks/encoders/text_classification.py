@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import ENCODER_SHAPES, Recipe
-from qeff_zoo.tasks import TEXT_CLASSIFICATION, Task, Tracing, find
+from qeff_zoo.tasks import TEXT_CLASSIFICATION, Task, Tracing, find, lazy
 
 from . import whole_texts
 
@@ -36,12 +36,6 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
     ]
 
 
-def _session() -> Any:
-    from qeff_zoo.tasks.encoders.text_classification_session import TextClassificationSession
-
-    return TextClassificationSession
-
-
 TASK = Task(
     name=TEXT_CLASSIFICATION,
     role="encoder",
@@ -53,7 +47,8 @@ TASK = Task(
     tracing=_tracing,
     specializations=whole_texts.specializations("Classification"),
     problems=_problems,
-    session=_session,
+    session=lazy("qeff_zoo.tasks.encoders.text_classification_session:TextClassificationSession"),
+    trial=lazy("qeff_zoo.tasks.encoders.trial:EncoderTrial"),
     stages=whole_texts.stages,
     vllm_task="classify",
 )

@@ -8,7 +8,7 @@ OUT  logits (batch_size, seq_len, labels)
 from typing import Any
 
 from qeff_zoo.recipe import ENCODER_SHAPES
-from qeff_zoo.tasks import TOKEN_CLASSIFICATION, Task, Tracing
+from qeff_zoo.tasks import TOKEN_CLASSIFICATION, Task, Tracing, lazy
 
 from . import whole_texts
 
@@ -17,12 +17,6 @@ def _tracing(model: Any) -> Tracing:
     from qeff_zoo.tasks.encoders.classification_tracing import Classify
 
     return whole_texts.describe(model, Classify(model), "logits")
-
-
-def _session() -> Any:
-    from qeff_zoo.tasks.encoders.token_classification_session import TokenClassificationSession
-
-    return TokenClassificationSession
 
 
 TASK = Task(
@@ -36,6 +30,7 @@ TASK = Task(
     probe=whole_texts.run_once,
     tracing=_tracing,
     specializations=whole_texts.specializations("Classification"),
-    session=_session,
+    session=lazy("qeff_zoo.tasks.encoders.token_classification_session:TokenClassificationSession"),
+    trial=lazy("qeff_zoo.tasks.encoders.trial:EncoderTrial"),
     stages=whole_texts.stages,
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from qeff_zoo.recipe import Shape
-from qeff_zoo.tasks import Tracing, named
+from qeff_zoo.tasks import Tracing, lazy, named
 
 _BATCH, _SEQ = 2, 6  # example sizes: at least 2, or torch.export specializes
 #: The fewest that a graph takes, of those that read samples of sound: a tenth of a second.
@@ -73,8 +73,5 @@ def specializations(name: str) -> Callable[[Shape], list[dict[str, Any]]]:
     )
 
 
-def stages() -> Callable[[Any], Any]:
-    """Return what plans the calls that are compared."""
-    from qeff_zoo.validation.cases import encoder_stages
-
-    return encoder_stages
+#: The function that plans the calls that are compared.
+stages = lazy("qeff_zoo.validation.cases:encoder_stages")

@@ -8,7 +8,7 @@ OUT  logits (batch_size, labels)
 from typing import Any
 
 from qeff_zoo.recipe import IMAGE_SHAPES
-from qeff_zoo.tasks import IMAGE_CLASSIFICATION, Task, Tracing
+from qeff_zoo.tasks import IMAGE_CLASSIFICATION, Task, Tracing, lazy
 
 from . import whole_images
 
@@ -17,12 +17,6 @@ def _tracing(model: Any, *, height: int, width: int) -> Tracing:
     from qeff_zoo.tasks.images.image_tracing import Recognize
 
     return whole_images.describe(model, Recognize(model), "logits", height=height, width=width)
-
-
-def _session() -> Any:
-    from qeff_zoo.tasks.images.session import ImageClassificationSession
-
-    return ImageClassificationSession
 
 
 TASK = Task(
@@ -38,6 +32,7 @@ TASK = Task(
     variant=whole_images.variant,
     specializations=whole_images.specializations("Classification"),
     problems=whole_images.problems,
-    session=_session,
+    session=lazy("qeff_zoo.tasks.images.session:ImageClassificationSession"),
+    trial=lazy("qeff_zoo.tasks.images.trial:ImageTrial"),
     stages=whole_images.stages,
 )

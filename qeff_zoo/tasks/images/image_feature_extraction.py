@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import IMAGE_SHAPES, Recipe, Shape
-from qeff_zoo.tasks import IMAGE_FEATURE_EXTRACTION, Chosen, Task, Tracing
+from qeff_zoo.tasks import IMAGE_FEATURE_EXTRACTION, Chosen, Task, Tracing, lazy
 
 from . import whole_images
 
@@ -49,12 +49,6 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
     return found
 
 
-def _session() -> Any:
-    from qeff_zoo.tasks.images.session import ImageEmbeddingSession
-
-    return ImageEmbeddingSession
-
-
 TASK = Task(
     name=IMAGE_FEATURE_EXTRACTION,
     role="vision",
@@ -70,6 +64,7 @@ TASK = Task(
     specializations=whole_images.specializations("Embedding"),
     defaults=_defaults,
     problems=_problems,
-    session=_session,
+    session=lazy("qeff_zoo.tasks.images.session:ImageEmbeddingSession"),
+    trial=lazy("qeff_zoo.tasks.images.trial:ImageTrial"),
     stages=whole_images.stages,
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.errors import ExportError, ZooError
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Shape
-from qeff_zoo.tasks import Tracing, named
+from qeff_zoo.tasks import Tracing, lazy, named
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,8 +130,5 @@ def specializations(name: str) -> Callable[[Shape], list[dict[str, Any]]]:
     return lambda shape: named(name, [{"batch_size": n} for n in sorted({1, shape.batch_size})])
 
 
-def stages() -> Callable[[Any], Any]:
-    """Return what plans the calls that are compared."""
-    from qeff_zoo.validation.cases import image_stages
-
-    return image_stages
+#: The function that plans the calls that are compared.
+stages = lazy("qeff_zoo.validation.cases:image_stages")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Shape
-from qeff_zoo.tasks import ZERO_SHOT, Part, Tracing
+from qeff_zoo.tasks import ZERO_SHOT, Part, Tracing, lazy
 
 from . import image_feature_extraction, whole_images
 
@@ -57,12 +57,6 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
     return found
 
 
-def _session() -> Any:
-    from qeff_zoo.tasks.images.zero_shot_session import ZeroShotSession
-
-    return ZeroShotSession
-
-
 TASK = replace(
     image_feature_extraction.TASK,
     name=ZERO_SHOT,
@@ -84,5 +78,6 @@ TASK = replace(
     variant=whole_images.variant,
     defaults=lambda checkpoint: {},
     problems=_problems,
-    session=_session,
+    session=lazy("qeff_zoo.tasks.images.zero_shot_session:ZeroShotSession"),
+    trial=lazy("qeff_zoo.tasks.images.trial:ZeroShotTrial"),
 )

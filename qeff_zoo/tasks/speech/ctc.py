@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import SOUND_SHAPES, Recipe
-from qeff_zoo.tasks import SPEECH_RECOGNITION, Task, Tracing
+from qeff_zoo.tasks import SPEECH_RECOGNITION, Task, Tracing, lazy
 from qeff_zoo.tasks.encoders import whole_texts
 
 if TYPE_CHECKING:
@@ -46,18 +46,6 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
     return found
 
 
-def _session() -> Any:
-    from qeff_zoo.tasks.speech.ctc_session import CtcSession
-
-    return CtcSession
-
-
-def _stages() -> Any:
-    from qeff_zoo.validation.cases import sound_stages
-
-    return sound_stages
-
-
 TASK = Task(
     name=SPEECH_RECOGNITION,
     role="encoder",
@@ -71,6 +59,7 @@ TASK = Task(
     tracing=_tracing,
     specializations=whole_texts.specializations("Sound"),
     problems=_problems,
-    session=_session,
-    stages=_stages,
+    session=lazy("qeff_zoo.tasks.speech.ctc_session:CtcSession"),
+    trial=lazy("qeff_zoo.tasks.speech.trial:CtcTrial"),
+    stages=lazy("qeff_zoo.validation.cases:sound_stages"),
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import WINDOW_SHAPES, Recipe, Shape, SoundShape, Speech
-from qeff_zoo.tasks import SPEECH_SEQ2SEQ, Part, Task, Tracing, named
+from qeff_zoo.tasks import SPEECH_SEQ2SEQ, Part, Task, Tracing, lazy, named
 from qeff_zoo.tasks.text_generation import task
 
 if TYPE_CHECKING:
@@ -96,12 +96,6 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
     return [*found, *task.of_one_length(checkpoint, request, "recordings in windows")]
 
 
-def _session() -> Any:
-    from qeff_zoo.tasks.speech.seq2seq_session import SpeechSeq2SeqSession
-
-    return SpeechSeq2SeqSession
-
-
 TASK = Task(
     name=SPEECH_SEQ2SEQ,
     role="decoder",
@@ -136,6 +130,7 @@ TASK = Task(
     variant=_variant,
     specializations=specializations,
     problems=_problems,
-    session=_session,
+    session=lazy("qeff_zoo.tasks.speech.seq2seq_session:SpeechSeq2SeqSession"),
+    trial=lazy("qeff_zoo.tasks.speech.trial:SpeechSeq2SeqTrial"),
     stages=task.TASK.stages,
 )

@@ -19,6 +19,7 @@ from qeff_zoo.tasks import (
     Tracing,
     bidirectional_by,
     find,
+    lazy,
     named,
     tasks_of,
 )
@@ -215,18 +216,6 @@ def _seeing(every: list[dict[str, int]], lengths: tuple[int, ...]) -> list[dict[
     return [{**symbols, "comp_ctx_lengths": length} for symbols in every for length in lengths]
 
 
-def _session() -> Any:
-    from qeff_zoo.runtime.text_generation import TextGenerationSession
-
-    return TextGenerationSession
-
-
-def _stages() -> Any:
-    from qeff_zoo.validation.cases import decoder_stages
-
-    return decoder_stages
-
-
 TASK = Task(
     name=TEXT_GENERATION,
     role="decoder",
@@ -265,6 +254,7 @@ TASK = Task(
     variant=_variant,
     specializations=_specializations,
     problems=_problems,
-    session=_session,
-    stages=_stages,
+    session=lazy("qeff_zoo.runtime.text_generation:TextGenerationSession"),
+    trial=lazy("qeff_zoo.tasks.text_generation.trial:DecoderTrial"),
+    stages=lazy("qeff_zoo.validation.cases:decoder_stages"),
 )
