@@ -180,6 +180,22 @@ def test_running_a_package_needs_no_torch() -> None:
     assert not wrong, "The extra `run` has only numpy, onnxruntime, tokenizers and jinja2."
 
 
+def test_a_task_s_reference_shares_no_code_with_its_packages() -> None:
+    allowed = re.compile(r"qeff_zoo\.(tasks|validation\..+|tasks\.\w+\.reference\.\w+)")
+
+    def wrong(name: str) -> bool:
+        return name.startswith("qeff_zoo.") and not allowed.fullmatch(name)
+
+    assert not imported_from(sorted(CORE.glob("tasks/*/reference.py")), wrong)
+
+
+@pytest.mark.parametrize("name", tasks.NAMES)
+def test_a_task_names_what_exists(name: str) -> None:
+    task = tasks.find(name)
+    for of_task in (task.session, task.trial, task.reference, task.stages):
+        assert callable(of_task())
+
+
 @pytest.mark.parametrize(
     "arguments", [[], ["--help"], ["list"], ["show", "llama"]], ids=lambda value: " ".join(value)
 )

@@ -160,6 +160,8 @@ class Task(Part):
         session: Returns the class that runs its packages.
         stages: Returns the function of `qeff_zoo.validation.cases` that plans the calls that are compared.
         trial: Returns the class that runs its packages on sample inputs, a `TaskTrial` of `validation.package_runner`.
+        reference: Returns the class that runs transformers' model on the same, of `(model, request, arrays)`: only the
+            reference process imports it.
         vllm_task: What vllm-qaic calls it where it is a pooling model's; None where it has no API for it.
     """
 
@@ -183,6 +185,7 @@ class Task(Part):
     session: Callable[[], Any]
     stages: Callable[[], Callable[..., Any]]
     trial: Callable[[], Callable[..., Any]]
+    reference: Callable[[], Callable[..., Any]]
     vllm_task: str | None = None
 
     @property

@@ -286,5 +286,6 @@ TASK = Task(
     problems=partial(problems, "pictures"),
     session=lazy("qeff_zoo.runtime.image_text_to_text:ImageTextToTextSession"),
     trial=lazy("qeff_zoo.tasks.multimodal.trial:MediaTrial"),
+    reference=lazy("qeff_zoo.tasks.text_generation.reference:DecoderReference"),
     stages=task.TASK.stages,
 )

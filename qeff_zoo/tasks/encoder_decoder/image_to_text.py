@@ -165,4 +165,5 @@ TASK = replace(
     problems=_problems,
     session=lazy("qeff_zoo.tasks.encoder_decoder.image_to_text_session:ImageToTextSession"),
     trial=lazy("qeff_zoo.tasks.encoder_decoder.trial:ImageToTextTrial"),
+    reference=lazy("qeff_zoo.tasks.encoder_decoder.reference:ImageToTextReference"),
 )

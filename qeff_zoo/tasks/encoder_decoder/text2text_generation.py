@@ -25,4 +25,5 @@ TASK = replace(
     problems=task.not_alone("what is written of a text is short"),
     session=lazy("qeff_zoo.tasks.encoder_decoder.text2text_session:Text2TextSession"),
     trial=lazy("qeff_zoo.tasks.encoder_decoder.trial:Text2TextTrial"),
+    reference=lazy("qeff_zoo.tasks.encoder_decoder.reference:Text2TextReference"),
 )

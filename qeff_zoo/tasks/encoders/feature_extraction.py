@@ -69,6 +69,7 @@ TASK = Task(
     defaults=_defaults,
     session=lazy("qeff_zoo.tasks.encoders.embedding_session:EmbeddingSession"),
     trial=lazy("qeff_zoo.tasks.encoders.trial:EncoderTrial"),
+    reference=lazy("qeff_zoo.tasks.encoders.reference:TextReference"),
     stages=whole_texts.stages,
     vllm_task="embed",
 )

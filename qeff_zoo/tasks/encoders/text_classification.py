@@ -49,6 +49,7 @@ TASK = Task(
     problems=_problems,
     session=lazy("qeff_zoo.tasks.encoders.text_classification_session:TextClassificationSession"),
     trial=lazy("qeff_zoo.tasks.encoders.trial:EncoderTrial"),
+    reference=lazy("qeff_zoo.tasks.encoders.reference:TextReference"),
     stages=whole_texts.stages,
     vllm_task="classify",
 )

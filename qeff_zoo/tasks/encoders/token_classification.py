@@ -32,5 +32,6 @@ TASK = Task(
     specializations=whole_texts.specializations("Classification"),
     session=lazy("qeff_zoo.tasks.encoders.token_classification_session:TokenClassificationSession"),
     trial=lazy("qeff_zoo.tasks.encoders.trial:EncoderTrial"),
+    reference=lazy("qeff_zoo.tasks.encoders.reference:TextReference"),
     stages=whole_texts.stages,
 )

@@ -34,5 +34,6 @@ TASK = Task(
     problems=whole_images.problems,
     session=lazy("qeff_zoo.tasks.images.session:ImageClassificationSession"),
     trial=lazy("qeff_zoo.tasks.images.trial:ImageTrial"),
+    reference=lazy("qeff_zoo.tasks.images.reference:ImageReference"),
     stages=whole_images.stages,
 )

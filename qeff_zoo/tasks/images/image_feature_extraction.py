@@ -66,5 +66,6 @@ TASK = Task(
     problems=_problems,
     session=lazy("qeff_zoo.tasks.images.session:ImageEmbeddingSession"),
     trial=lazy("qeff_zoo.tasks.images.trial:ImageTrial"),
+    reference=lazy("qeff_zoo.tasks.images.reference:ImageReference"),
     stages=whole_images.stages,
 )

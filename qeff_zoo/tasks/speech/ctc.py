@@ -61,5 +61,6 @@ TASK = Task(
     problems=_problems,
     session=lazy("qeff_zoo.tasks.speech.ctc_session:CtcSession"),
     trial=lazy("qeff_zoo.tasks.speech.trial:CtcTrial"),
+    reference=lazy("qeff_zoo.tasks.speech.reference:CtcReference"),
     stages=lazy("qeff_zoo.validation.cases:sound_stages"),
 )

@@ -132,5 +132,6 @@ TASK = Task(
     problems=_problems,
     session=lazy("qeff_zoo.tasks.speech.seq2seq_session:SpeechSeq2SeqSession"),
     trial=lazy("qeff_zoo.tasks.speech.trial:SpeechSeq2SeqTrial"),
+    reference=lazy("qeff_zoo.tasks.speech.reference:SpeechReference"),
     stages=task.TASK.stages,
 )

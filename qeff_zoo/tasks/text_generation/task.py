@@ -256,5 +256,6 @@ TASK = Task(
     problems=_problems,
     session=lazy("qeff_zoo.runtime.text_generation:TextGenerationSession"),
     trial=lazy("qeff_zoo.tasks.text_generation.trial:DecoderTrial"),
+    reference=lazy("qeff_zoo.tasks.text_generation.reference:DecoderReference"),
     stages=lazy("qeff_zoo.validation.cases:decoder_stages"),
 )
