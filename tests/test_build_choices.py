@@ -13,8 +13,8 @@ import tiny_checkpoint
 from qeff_zoo import tasks
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.cli import arguments
-from qeff_zoo.cli.arguments.options import json_text
 from qeff_zoo.cli.inputs import choices_of
+from qeff_zoo.cli.options import json_text
 from qeff_zoo.errors import PlanError
 from qeff_zoo.hub.index import axes_of, variant_name
 from qeff_zoo.hub.resolve.axes import KINDS, Rule, rule_of

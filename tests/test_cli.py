@@ -128,7 +128,7 @@ TABLE = [
     ("run", "run {package} --prompt fox --generation-len 4", 0, r".+\n$", r"tokens at .* in all\n$"),
     ("run-pair", "run {package} --prompt a --pair b", 1, "", "--pair does not apply to text-gen"),
     ("run-words", "run {package} --prompt a --word-timestamps", 1, "",
-     "--word-timestamps does not apply to text-generation; expected a package that writes down speech"),
+     "--word-timestamps does not apply to text-generation; expected a package for automatic-speech"),
     ("run-key", "run {key} --prompt fox --generation-len 4", 0, r".+\n$", r"tokens at"),
     ("run-variant", "run ort-fp32-pl128-cl128-bs1/{key} --prompt fox --generation-len 4", 0, r".+\n$", r"tokens at"),
     ("run-file", "run {package} --prompts-file {prompts} --generation-len 2", 0,

@@ -322,7 +322,9 @@ def catches_everything(node: ast.AST) -> bool:
 
 
 def test_only_the_command_line_prints_and_catches_everything() -> None:
+    prints = {CORE / "terminal" / "printing.py", *CORE.glob("tasks/*/verbs.py")}
     rest = [path for path in CORE_SOURCES if path.parent.name not in ("cli", "cloud")]
+    rest = [path for path in rest if path not in prints]
     assert not nodes_of(rest, is_print), "Return it, or tell it through qeff_zoo.terminal.progress."
     # The engine's thread has nobody to raise to: it hands on whatever went wrong to those who wait.
     rest = [path for path in rest if path.name != "engine.py"]

@@ -775,7 +775,7 @@ def test_bench_refuses_before_it_measures(
     with pytest.raises(GenerationError, match="Use plan_speech"):
         bench.plan(Package.open(session.folder))
     for given, said in (
-        (["--prompt-len", "4"], "--prompt-len does not apply to speech-seq2seq, whose figures"),
+        (["--prompt-len", "4"], "--prompt-len does not apply to speech-seq2seq"),
         (["--image", "a.png"], "--image does not apply"),
         (["--speculate", "lookup"], "--speculate does not apply"),
         (["--plot", "plot.png"], "--plot does not apply"),

@@ -11,6 +11,7 @@ from qeff_zoo.graph.states import State
 from qeff_zoo.plan.option import Choice
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Component, Recipe, Shape
+from qeff_zoo.tasks.commands import Commands
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
@@ -162,6 +163,7 @@ class Task(Part):
         trial: Returns the class that runs its packages on sample inputs, a `TaskTrial` of `validation.package_runner`.
         reference: Returns the class that runs transformers' model on the same, of `(model, request, arrays)`: only the
             reference process imports it.
+        commands: What `run`, `serve` and `bench` do with its packages, and with which options.
         vllm_task: What vllm-qaic calls it where it is a pooling model's; None where it has no API for it.
     """
 
@@ -186,6 +188,7 @@ class Task(Part):
     stages: Callable[[], Callable[..., Any]]
     trial: Callable[[], Callable[..., Any]]
     reference: Callable[[], Callable[..., Any]]
+    commands: Commands
     vllm_task: str | None = None
 
     @property

@@ -12,6 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Shape
+from qeff_zoo.tasks.commands import (
+    BENCH_GENERATION,
+    DISAGGREGATED,
+    GENERATION,
+    GRAMMAR,
+    PREFIX_CACHE,
+    PROMPTS,
+    SERVED_GENERATION,
+    SPECULATION,
+    Commands,
+)
 
 from . import AUDIO_TEXT_TO_TEXT, Part, Tracing, image_text_to_text, lazy, named
 from .text_generation import task
@@ -91,4 +102,20 @@ TASK = replace(
     problems=_problems,
     session=lazy("qeff_zoo.runtime.audio_text_to_text:AudioTextToTextSession"),
     trial=lazy("qeff_zoo.tasks.multimodal.trial:MediaTrial"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.multimodal.verbs:GenerateWithMedia"),
+        run_options=(
+            *PROMPTS,
+            *GENERATION,
+            *GRAMMAR,
+            *SPECULATION,
+            *PREFIX_CACHE,
+            "adapter",
+            "sound",
+        ),
+        serve=lazy("qeff_zoo.serving.services:Generation"),
+        serve_options=(*SERVED_GENERATION, *DISAGGREGATED),
+        bench="generation",
+        bench_options=(*BENCH_GENERATION, "sound"),
+    ),
 )

@@ -17,6 +17,17 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import DECODER_SHAPES, Media, PatchShape, Recipe, Shape
+from qeff_zoo.tasks.commands import (
+    BENCH_GENERATION,
+    DISAGGREGATED,
+    GENERATION,
+    GRAMMAR,
+    PREFIX_CACHE,
+    PROMPTS,
+    SERVED_GENERATION,
+    SPECULATION,
+    Commands,
+)
 
 from . import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, lazy, named, token_of
 from .text_generation import task
@@ -287,5 +298,22 @@ TASK = Task(
     session=lazy("qeff_zoo.runtime.image_text_to_text:ImageTextToTextSession"),
     trial=lazy("qeff_zoo.tasks.multimodal.trial:MediaTrial"),
     reference=lazy("qeff_zoo.tasks.text_generation.reference:DecoderReference"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.multimodal.verbs:GenerateWithMedia"),
+        run_options=(
+            *PROMPTS,
+            *GENERATION,
+            *GRAMMAR,
+            *SPECULATION,
+            *PREFIX_CACHE,
+            "adapter",
+            "image",
+            "video",
+        ),
+        serve=lazy("qeff_zoo.serving.services:Generation"),
+        serve_options=(*SERVED_GENERATION, *DISAGGREGATED, "allow_image_url"),
+        bench="generation",
+        bench_options=(*BENCH_GENERATION, "image"),
+    ),
     stages=task.TASK.stages,
 )

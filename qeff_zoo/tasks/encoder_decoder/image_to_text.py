@@ -15,6 +15,7 @@ from qeff_zoo.errors import ZooError
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import CAPTION_SHAPES, Recipe, Shape
 from qeff_zoo.tasks import IMAGE_TO_TEXT, lazy
+from qeff_zoo.tasks.commands import BENCH_GENERATION, GENERATION, PROMPTS, Commands
 from qeff_zoo.tasks.images import whole_images
 from qeff_zoo.tasks.speech import seq2seq
 from qeff_zoo.tasks.text_generation import task
@@ -166,4 +167,12 @@ TASK = replace(
     session=lazy("qeff_zoo.tasks.encoder_decoder.image_to_text_session:ImageToTextSession"),
     trial=lazy("qeff_zoo.tasks.encoder_decoder.trial:ImageToTextTrial"),
     reference=lazy("qeff_zoo.tasks.encoder_decoder.reference:ImageToTextReference"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.encoder_decoder.verbs:DescribeImages"),
+        run_options=(*PROMPTS, *GENERATION, "image"),
+        serve=lazy("qeff_zoo.serving.services:Generation"),
+        serve_options=("lora_modules", "allow_adapters", "allow_image_url"),
+        bench="generation",
+        bench_options=(*BENCH_GENERATION, "image"),
+    ),
 )

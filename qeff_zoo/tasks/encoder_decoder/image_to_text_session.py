@@ -45,6 +45,7 @@ class ImageToTextSession(WritingSession):
     """
 
     task = IMAGE_TO_TEXT
+    describes_images = True
     reads = "picture"
 
     def __init__(

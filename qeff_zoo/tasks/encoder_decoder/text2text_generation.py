@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from qeff_zoo.recipe import SEQ2SEQ_SHAPES
 from qeff_zoo.tasks import TEXT2TEXT, lazy
+from qeff_zoo.tasks.commands import BENCH_GENERATION, GENERATION, PROMPTS, Commands
 from qeff_zoo.tasks.speech import seq2seq
 from qeff_zoo.tasks.text_generation import task
 
@@ -26,4 +27,12 @@ TASK = replace(
     session=lazy("qeff_zoo.tasks.encoder_decoder.text2text_session:Text2TextSession"),
     trial=lazy("qeff_zoo.tasks.encoder_decoder.trial:Text2TextTrial"),
     reference=lazy("qeff_zoo.tasks.encoder_decoder.reference:Text2TextReference"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.encoder_decoder.verbs:GenerateFromText"),
+        run_options=(*PROMPTS, *GENERATION, "adapter", "language", "source_language"),
+        serve=lazy("qeff_zoo.serving.services:Generation"),
+        serve_options=("lora_modules", "allow_adapters"),
+        bench="generation",
+        bench_options=BENCH_GENERATION,
+    ),
 )

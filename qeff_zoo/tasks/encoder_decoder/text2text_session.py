@@ -40,6 +40,7 @@ class Text2TextSession(WritingSession):
     """
 
     task = TEXT2TEXT
+    translates = True
     reads = "text"
 
     def __init__(

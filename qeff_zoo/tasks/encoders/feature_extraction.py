@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.recipe import ENCODER_SHAPES, Recipe, Shape
 from qeff_zoo.tasks import FEATURE_EXTRACTION, Chosen, Task, Tracing, lazy
+from qeff_zoo.tasks.commands import PROMPTS, Commands
 
 from . import whole_texts
 
@@ -70,6 +71,11 @@ TASK = Task(
     session=lazy("qeff_zoo.tasks.encoders.embedding_session:EmbeddingSession"),
     trial=lazy("qeff_zoo.tasks.encoders.trial:EncoderTrial"),
     reference=lazy("qeff_zoo.tasks.encoders.reference:TextReference"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.encoders.verbs:EmbedTexts"),
+        run_options=(*PROMPTS, "adapter"),
+        serve=lazy("qeff_zoo.serving.services:TextEmbeddings"),
+    ),
     stages=whole_texts.stages,
     vllm_task="embed",
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import ENCODER_SHAPES, Recipe
 from qeff_zoo.tasks import TEXT_CLASSIFICATION, Task, Tracing, find, lazy
+from qeff_zoo.tasks.commands import PROMPTS, Commands
 
 from . import whole_texts
 
@@ -50,6 +51,10 @@ TASK = Task(
     session=lazy("qeff_zoo.tasks.encoders.text_classification_session:TextClassificationSession"),
     trial=lazy("qeff_zoo.tasks.encoders.trial:EncoderTrial"),
     reference=lazy("qeff_zoo.tasks.encoders.reference:TextReference"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.encoders.verbs:ClassifyTexts"),
+        run_options=(*PROMPTS, "adapter", "pair"),
+    ),
     stages=whole_texts.stages,
     vllm_task="classify",
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 from qeff_zoo.recipe import ENCODER_SHAPES
 from qeff_zoo.tasks import TOKEN_CLASSIFICATION, Task, Tracing, lazy
+from qeff_zoo.tasks.commands import PROMPTS, Commands
 
 from . import whole_texts
 
@@ -33,5 +34,9 @@ TASK = Task(
     session=lazy("qeff_zoo.tasks.encoders.token_classification_session:TokenClassificationSession"),
     trial=lazy("qeff_zoo.tasks.encoders.trial:EncoderTrial"),
     reference=lazy("qeff_zoo.tasks.encoders.reference:TextReference"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.encoders.verbs:ClassifyTokens"),
+        run_options=(*PROMPTS, "adapter"),
+    ),
     stages=whole_texts.stages,
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 from qeff_zoo.recipe import IMAGE_SHAPES
 from qeff_zoo.tasks import IMAGE_CLASSIFICATION, Task, Tracing, lazy
+from qeff_zoo.tasks.commands import Commands
 
 from . import whole_images
 
@@ -35,5 +36,9 @@ TASK = Task(
     session=lazy("qeff_zoo.tasks.images.session:ImageClassificationSession"),
     trial=lazy("qeff_zoo.tasks.images.trial:ImageTrial"),
     reference=lazy("qeff_zoo.tasks.images.reference:ImageReference"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.images.verbs:ClassifyImages"),
+        run_options=("image",),
+    ),
     stages=whole_images.stages,
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import IMAGE_SHAPES, Recipe, Shape
 from qeff_zoo.tasks import IMAGE_FEATURE_EXTRACTION, Chosen, Task, Tracing, lazy
+from qeff_zoo.tasks.commands import Commands
 
 from . import whole_images
 
@@ -67,5 +68,11 @@ TASK = Task(
     session=lazy("qeff_zoo.tasks.images.session:ImageEmbeddingSession"),
     trial=lazy("qeff_zoo.tasks.images.trial:ImageTrial"),
     reference=lazy("qeff_zoo.tasks.images.reference:ImageReference"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.images.verbs:EmbedImages"),
+        run_options=("image",),
+        serve=lazy("qeff_zoo.serving.services:ImageEmbeddings"),
+        serve_options=("allow_image_url",),
+    ),
     stages=whole_images.stages,
 )

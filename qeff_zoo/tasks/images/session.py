@@ -36,7 +36,8 @@ class ImageSession:
     #: Hub pipeline tag, and the graph's output.
     task: ClassVar[str]
     output: ClassVar[str]
-    takes_pairs: ClassVar[bool] = False
+    #: Whether it reads texts to match images with.
+    reads_texts: ClassVar[bool] = False
 
     def __init__(self, folder: Path, program: Program, image_processor: str | None = None) -> None:
         require(program, folder, self.task, {"pixel_values"}, {self.output})

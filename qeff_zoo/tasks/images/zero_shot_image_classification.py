@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Shape
 from qeff_zoo.tasks import ZERO_SHOT, Part, Tracing, lazy
+from qeff_zoo.tasks.commands import Commands
 
 from . import image_feature_extraction, whole_images
 
@@ -80,4 +81,10 @@ TASK = replace(
     problems=_problems,
     session=lazy("qeff_zoo.tasks.images.zero_shot_session:ZeroShotSession"),
     trial=lazy("qeff_zoo.tasks.images.trial:ZeroShotTrial"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.images.verbs:MatchImages"),
+        run_options=("image", "label"),
+        serve=lazy("qeff_zoo.serving.services:ImageEmbeddings"),
+        serve_options=("allow_image_url",),
+    ),
 )

@@ -37,6 +37,7 @@ class ZeroShotSession(ImageEmbeddingSession):
     """
 
     task = ZERO_SHOT
+    reads_texts = True
 
     def __init__(self, folder: Path, program: Program, *, encoder: Program, **given: Any) -> None:
         super().__init__(folder, program, **given)

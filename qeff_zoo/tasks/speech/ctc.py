@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import SOUND_SHAPES, Recipe
 from qeff_zoo.tasks import SPEECH_RECOGNITION, Task, Tracing, lazy
+from qeff_zoo.tasks.commands import BENCH_SPEECH, TIMES, Commands
 from qeff_zoo.tasks.encoders import whole_texts
 
 if TYPE_CHECKING:
@@ -62,5 +63,12 @@ TASK = Task(
     session=lazy("qeff_zoo.tasks.speech.ctc_session:CtcSession"),
     trial=lazy("qeff_zoo.tasks.speech.trial:CtcTrial"),
     reference=lazy("qeff_zoo.tasks.speech.reference:CtcReference"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.speech.verbs:TranscribeByLabels"),
+        run_options=("sound", *TIMES),
+        serve=lazy("qeff_zoo.serving.services:Transcriptions"),
+        bench="speech",
+        bench_options=BENCH_SPEECH,
+    ),
     stages=lazy("qeff_zoo.validation.cases:sound_stages"),
 )

@@ -87,7 +87,8 @@ class CtcSession:
     """
 
     task = SPEECH_RECOGNITION
-    takes_pairs = False
+    #: Whether it transcribes token by token, and which parts of a transcription have times.
+    generates, tells_words, tells_segments = False, True, False
 
     def __init__(self, folder: Path, program: Program) -> None:
         require(program, folder, self.task, {"attention_mask"}, {"logits", "lengths"})

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import WINDOW_SHAPES, Recipe, Shape, SoundShape, Speech
 from qeff_zoo.tasks import SPEECH_SEQ2SEQ, Part, Task, Tracing, lazy, named
+from qeff_zoo.tasks.commands import BENCH_SPEECH, TIMES, Commands
 from qeff_zoo.tasks.text_generation import task
 
 if TYPE_CHECKING:
@@ -133,5 +134,24 @@ TASK = Task(
     session=lazy("qeff_zoo.tasks.speech.seq2seq_session:SpeechSeq2SeqSession"),
     trial=lazy("qeff_zoo.tasks.speech.trial:SpeechSeq2SeqTrial"),
     reference=lazy("qeff_zoo.tasks.speech.reference:SpeechReference"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.speech.verbs:TranscribeByTokens"),
+        run_options=(
+            "sound",
+            "prompt",
+            "prompts_file",
+            "language",
+            "target_language",
+            "translate",
+            "fallback",
+            "temperature",
+            "seed",
+            "generation_len",
+            *TIMES,
+        ),
+        serve=lazy("qeff_zoo.serving.services:Transcriptions"),
+        bench="speech",
+        bench_options=(*BENCH_SPEECH, "generation_len", "language"),
+    ),
     stages=task.TASK.stages,
 )

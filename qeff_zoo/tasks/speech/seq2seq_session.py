@@ -68,7 +68,7 @@ class SpeechSeq2SeqSession:
     """
 
     task = SPEECH_SEQ2SEQ
-    takes_pairs = False
+    generates = True
 
     def __init__(
         self,
@@ -109,6 +109,11 @@ class SpeechSeq2SeqSession:
     def frames(self) -> int:
         """Samples, or frames of features, of a window; of models of sounds of any length, those of the longest."""
         return self.sources.longest
+
+    @property
+    def tells_segments(self) -> bool:
+        """Whether segments can have times."""
+        return self.tokens.first_time is not None
 
     @property
     def tells_words(self) -> bool:

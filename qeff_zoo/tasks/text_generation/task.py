@@ -23,6 +23,17 @@ from qeff_zoo.tasks import (
     named,
     tasks_of,
 )
+from qeff_zoo.tasks.commands import (
+    BENCH_GENERATION,
+    DISAGGREGATED,
+    GENERATION,
+    GRAMMAR,
+    PREFIX_CACHE,
+    PROMPTS,
+    SERVED_GENERATION,
+    SPECULATION,
+    Commands,
+)
 from qeff_zoo.weights import kv_heads
 
 if TYPE_CHECKING:
@@ -257,5 +268,21 @@ TASK = Task(
     session=lazy("qeff_zoo.runtime.text_generation:TextGenerationSession"),
     trial=lazy("qeff_zoo.tasks.text_generation.trial:DecoderTrial"),
     reference=lazy("qeff_zoo.tasks.text_generation.reference:DecoderReference"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.text_generation.verbs:Generate"),
+        run_options=(
+            *PROMPTS,
+            *GENERATION,
+            *GRAMMAR,
+            *SPECULATION,
+            *PREFIX_CACHE,
+            "adapter",
+            "block",
+        ),
+        serve=lazy("qeff_zoo.serving.services:Generation"),
+        serve_options=(*SERVED_GENERATION, *DISAGGREGATED, "blocks"),
+        bench="generation",
+        bench_options=BENCH_GENERATION,
+    ),
     stages=lazy("qeff_zoo.validation.cases:decoder_stages"),
 )

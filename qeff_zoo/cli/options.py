@@ -8,14 +8,29 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from qeff_zoo.cli.applicable import add_help
 from qeff_zoo.plan.option import JsonText
 from qeff_zoo.plan.request import CHOICES
 
 
-def command(commands: Any, name: str, text: str, group: str = "") -> argparse.ArgumentParser:
-    """Add a command, with the options that every command has."""
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
-    parser.set_defaults(command=f"{group} {name}".strip())
+def command(
+    commands: Any, name: str, text: str, group: str = "", *, applicable: bool = False
+) -> argparse.ArgumentParser:
+    """Add a command, with the options that every command has.
+
+    Args:
+        commands: Where to add it.
+        name: Of the command.
+        text: Help of the command.
+        group: Name of the command that it belongs to.
+        applicable: Whether `--help` shows only options that apply to the package or model.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=text, add_help=not applicable
+    )
+    if applicable:
+        add_help(parser)
+    parser.set_defaults(command=f"{group} {name}".strip(), parser=parser)
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     return parser
 
@@ -191,4 +206,15 @@ def add_sign_with(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="PEM file of the private key that signs the remote's index",
+    )
+
+
+def add_speculate(parser: argparse.ArgumentParser) -> None:
+    """Add what drafts tokens."""
+    parser.add_argument(
+        "--speculate",
+        metavar="lookup|heads|PACKAGE",
+        help="draft tokens and check several in one call: what followed the same words before, what heads say that the "
+        "package was built with (--speculator), or the package of a smaller model; for a package built with "
+        "--num-speculative-tokens",
     )
