@@ -12,7 +12,7 @@ import tiny_checkpoint
 
 from qeff_zoo import tasks
 from qeff_zoo.checkpoint.opening import open_checkpoint
-from qeff_zoo.cli import arguments
+from qeff_zoo.cli import parser
 from qeff_zoo.cli.inputs import choices_of
 from qeff_zoo.cli.options import json_text
 from qeff_zoo.errors import PlanError
@@ -103,7 +103,7 @@ def test_all_follows_from_a_line_of_the_table(name: str, tmp_path: Path) -> None
     choice = CHOICES[name]
     text, value = TYPICAL.get(name) or TYPICAL[choice.kind]
     argv = ["plan", "model", choice.flag, *([text] if text else [])]
-    asked = choices_of(arguments.parser().parse_args(argv))
+    asked = choices_of(parser().parse_args(argv))
     assert {key: given for key, given in asked.items() if given is not None} == {name: value}
 
     has, has_not = CHECKPOINTS.get(name) or CHECKPOINTS[choice.of]
