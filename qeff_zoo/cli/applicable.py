@@ -132,9 +132,13 @@ def _hide(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
     for action in parser._actions:
         if action.dest in names:
             action.help = argparse.SUPPRESS
+    shown = {action for action in parser._actions if action.help != argparse.SUPPRESS}
     for group in parser._action_groups:
-        if all(action.help == argparse.SUPPRESS for action in group._group_actions):
+        if shown.isdisjoint(group._group_actions):
             group.description = None
+    # argparse in Python 3.11 cannot format a group whose options are all hidden.
+    exclusive = parser._mutually_exclusive_groups
+    exclusive[:] = [one for one in exclusive if not shown.isdisjoint(one._group_actions)]
 
 
 def _of_package(parser: argparse.ArgumentParser, namespace: Any) -> tuple[Collection[str], str]:
@@ -177,13 +181,14 @@ def _task_of_model(namespace: Any) -> Task | None:
     if namespace.task in NAMES:
         return find(namespace.task)
     file = _config_of(namespace.model, namespace.revision)
+    if file is None:
+        return None
     try:
-        config = json.loads(file.read_bytes()) if file else {}
+        config = json.loads(file.read_bytes())
         recipe = recipe_for(config)
     except (OSError, ValueError, ZooError):
         return None
-    folder = file.parent if file else Path()
-    companions = [path.name for path in folder.iterdir()]
+    companions = [path.name for path in file.parent.iterdir()]
     classes = tuple(config.get("architectures") or ())
     return find(choose(namespace.model, recipe, classes, companions, None).task)
 

@@ -16,40 +16,22 @@ from qeff_zoo.tasks.commands import Commands
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
 
-#: Every task, by its Hub pipeline tag.
-NAMES = (
-    TEXT_GENERATION,
-    FEATURE_EXTRACTION,
-    TEXT_CLASSIFICATION,
-    TOKEN_CLASSIFICATION,
-    IMAGE_CLASSIFICATION,
-    ZERO_SHOT,
-    IMAGE_FEATURE_EXTRACTION,
-    IMAGE_TEXT_TO_TEXT,
-    AUDIO_TEXT_TO_TEXT,
-    ANY_TO_ANY,
-    SPEECH_RECOGNITION,
-    SPEECH_SEQ2SEQ,
-    TEXT2TEXT,
-    IMAGE_TO_TEXT,
-) = (
-    "text-generation",
-    "feature-extraction",
-    "text-classification",
-    "token-classification",
-    "image-classification",
-    "zero-shot-image-classification",
-    "image-feature-extraction",
-    "image-text-to-text",
-    "audio-text-to-text",
-    "any-to-any",
-    "automatic-speech-recognition",
-    "speech-seq2seq",
-    "text2text-generation",
-    "image-to-text",
-)
-
-#: The modules of this package that hold a task's value `TASK`.
+#: Hub pipeline tags that other rooms name.
+TEXT_GENERATION = "text-generation"
+FEATURE_EXTRACTION = "feature-extraction"
+TEXT_CLASSIFICATION = "text-classification"
+TOKEN_CLASSIFICATION = "token-classification"
+IMAGE_CLASSIFICATION = "image-classification"
+ZERO_SHOT = "zero-shot-image-classification"
+IMAGE_FEATURE_EXTRACTION = "image-feature-extraction"
+IMAGE_TEXT_TO_TEXT = "image-text-to-text"
+AUDIO_TEXT_TO_TEXT = "audio-text-to-text"
+ANY_TO_ANY = "any-to-any"
+SPEECH_RECOGNITION = "automatic-speech-recognition"
+SPEECH_SEQ2SEQ = "speech-seq2seq"
+TEXT2TEXT = "text2text-generation"
+IMAGE_TO_TEXT = "image-to-text"
+#: Every task, and the module of this package that holds its value `TASK`.
 _MODULES: Mapping[str, str] = {
     TEXT_GENERATION: "text_generation.task",
     FEATURE_EXTRACTION: "encoders.feature_extraction",
@@ -63,9 +45,11 @@ _MODULES: Mapping[str, str] = {
     ANY_TO_ANY: "any_to_any",
     SPEECH_RECOGNITION: "speech.ctc",
     SPEECH_SEQ2SEQ: "speech.seq2seq",
+    "audio-classification": "audio_classification.task",
     TEXT2TEXT: "encoder_decoder.text2text_generation",
     IMAGE_TO_TEXT: "encoder_decoder.image_to_text",
 }
+NAMES = tuple(_MODULES)
 
 Role: TypeAlias = Literal[
     "decoder", "encoder", "vision", "tiles", "frames", "audio", "heads", "draft", "assistant", "alignment"

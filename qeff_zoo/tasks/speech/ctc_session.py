@@ -98,7 +98,7 @@ class CtcSession:
         self.features = features.load_features(folder)
         self.labels = ctc_decoding.find(folder)
         #: Of the graph: samples, or frames of features.
-        self.input_name = next(name for name in _INPUTS if name in program.inputs)
+        self.input_name = input_of(program)
         #: Samples from one labelled frame to the next.
         self.step: int = self.features.step * math.prod(_strides(self.config))
 
@@ -128,13 +128,7 @@ class CtcSession:
             float32, (frames, labels) of each: as many frames as its sound has.
         """
         seq_len = seq_len or self.sizes.covering(max(map(len, rows)))
-        shape = (self.sizes.batch_size, seq_len)
-        sound = np.zeros((*shape, *rows[0].shape[1:]), np.float32)
-        mask = np.zeros(shape, np.int64)
-        for row in range(self.sizes.batch_size):
-            given = rows[row if row < len(rows) else 0]  # rows to spare repeat the first
-            sound[row, : len(given)] = given
-            mask[row, : len(given)] = 1
+        sound, mask = filled(rows, self.sizes.batch_size, seq_len)
         found = self._program.run({self.input_name: sound, "attention_mask": mask})
         return [
             found["logits"][row, : max(0, int(found["lengths"][row]))].astype(
@@ -252,6 +246,28 @@ class CtcSession:
             segments=tuple(joined(words)),
             seconds=recording.seconds,
         )
+
+
+def input_of(program: Program) -> str:
+    """Return the name of a program's audio input."""
+    return next(name for name in _INPUTS if name in program.inputs)
+
+
+def filled(rows: Sequence[Array], batch_size: int, seq_len: int) -> tuple[Array, Array]:
+    """Return inputs padded to a call's shape, and their mask.
+
+    Args:
+        rows: At most `batch_size` inputs: (samples,), or (frames, bins) of features.
+        batch_size: Rows of the call; those to spare repeat the first.
+        seq_len: Inputs of a row.
+    """
+    sound = np.zeros((batch_size, seq_len, *rows[0].shape[1:]), np.float32)
+    mask = np.zeros((batch_size, seq_len), np.int64)
+    for row in range(batch_size):
+        given = rows[row if row < len(rows) else 0]
+        sound[row, : len(given)] = given
+        mask[row, : len(given)] = 1
+    return sound, mask
 
 
 def _strides(config: Mapping[str, Any]) -> Sequence[int]:

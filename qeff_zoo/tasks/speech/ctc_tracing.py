@@ -54,15 +54,25 @@ class Listen(nn.Module):
 
     def forward(self, sound: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits, and how many frames of each row are of sound."""
-        sound = silenced(sound, attention_mask)
-        for module in self.model.modules():
-            if hasattr(
-                module, _KNOWN
-            ):  # else the length of a sound before this one is compared with this one's
-                setattr(module, _KNOWN, None)
-        given = {self.model.main_input_name: sound, "attention_mask": attention_mask}
-        logits = self.model(**given).logits
+        logits = logits_of(self.model, sound, attention_mask)
         return logits, frames_of(self.model, attention_mask.sum(1))
+
+
+def logits_of(model: Any, sound: Tensor, attention_mask: Tensor) -> Tensor:
+    """Return a model's logits of audio, whatever lies behind its end.
+
+    Args:
+        model: Hugging Face model whose attention is `qeff_zoo`.
+        sound: Samples, or frames of features.
+        attention_mask: 1 is audio, 0 is padding behind it.
+    """
+    for module in model.modules():
+        if hasattr(module, _KNOWN):  # else compared with the length of the audio before
+            setattr(module, _KNOWN, None)
+    sound = silenced(sound, attention_mask)
+    given = {model.main_input_name: sound, "attention_mask": attention_mask}
+    logits: Tensor = model(**given).logits
+    return logits
 
 
 def silenced(sound: Tensor, attention_mask: Tensor) -> Tensor:
