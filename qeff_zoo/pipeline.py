@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from qeff_zoo import targets
-from qeff_zoo.checkpoint import companions, formats
-from qeff_zoo.checkpoint.draft_heads import HEADS, with_speculator
+from qeff_zoo.checkpoint.draft_heads import HEADS
 from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
+from qeff_zoo.checkpoint.sources import with_speculator
 from qeff_zoo.disk.sharing import share_all
 from qeff_zoo.errors import CompileError, ParityError
-from qeff_zoo.export import graphs
+from qeff_zoo.export import companions, graphs
+from qeff_zoo.graph.bound_graph import BoundGraph
 from qeff_zoo.graph.numerics import DeviceNumerics
 from qeff_zoo.hub.trust_check import is_as_good_as_ours
 from qeff_zoo.package import Package, prepared, proof, write_manifest
@@ -64,7 +65,7 @@ def make_plan(
     **place: Unpack[Place],
 ) -> tuple[Checkpoint, Plan]:
     """Open a checkpoint and make every choice, before anything large is downloaded."""
-    from qeff_zoo.checkpoint.adapters.merging import with_adapters
+    from qeff_zoo.checkpoint.sources import with_adapters
 
     checkpoint = with_adapters(open_checkpoint(model, **place), request.adapter)
     checkpoint = with_speculator(checkpoint, request.speculator)
@@ -267,13 +268,11 @@ def _require_whole(checkpoint: Checkpoint) -> None:
         _ = checkpoint.tensors
 
 
-def _trace(
-    checkpoint: Checkpoint, plan: Plan, store: Store, watch: Stopwatch
-) -> list[graphs.BoundGraph]:
+def _trace(checkpoint: Checkpoint, plan: Plan, store: Store, watch: Stopwatch) -> list[BoundGraph]:
     changes = graphs.changes_of(plan, checkpoint)  # what cannot be merged is refused here
     checkpoint.fetch()
     _ = checkpoint.tensors  # refuses a damaged file before the graph is traced
-    formats.require_finite_scales(checkpoint)
+    checkpoint.require_finite_scales()
     with watch.stage("graph"):
         return [
             graphs.obtain(plan, program, checkpoint, store, changes) for program in plan.programs
@@ -283,7 +282,7 @@ def _trace(
 def _lower(
     checkpoint: Checkpoint,
     plan: Plan,
-    traced: Sequence[graphs.BoundGraph],
+    traced: Sequence[BoundGraph],
     folder: Path,
     watch: Stopwatch,
 ) -> tuple[list[manifest_entries.Made], FileLayout, weights.Written]:
@@ -307,7 +306,7 @@ def _lower(
 def _manifest(
     checkpoint: Checkpoint,
     plan: Plan,
-    traced: Sequence[graphs.BoundGraph],
+    traced: Sequence[BoundGraph],
     entries: Sequence[Mapping[str, Any]],
     watch: Stopwatch,
 ) -> dict[str, Any]:
@@ -453,7 +452,7 @@ def export(
         reporter: Shows progress.
         **place: See `open_checkpoint`.
     """
-    from qeff_zoo.checkpoint.adapters.merging import with_adapters
+    from qeff_zoo.checkpoint.sources import with_adapters
 
     store, watch = Store(), Stopwatch(reporter or Silent())
     with watch.stage("plan"):

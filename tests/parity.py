@@ -33,6 +33,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import CONFIG_MAPPING
 
 from qeff_zoo import tasks
+from qeff_zoo.checkpoint.config import model_config, parsed_model_config
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.export import architectures, exporter, loader
 from qeff_zoo.graph import external_data
@@ -202,7 +203,7 @@ def parse(config: Mapping[str, Any]) -> Any:
 
 def hugging_face(config: Mapping[str, Any], task: str, seed: int = 0) -> Any:
     """Make transformers' own model with random weights, in float32, unpatched, with eager attention."""
-    parsed = tasks.parsed_model_config(parse(config))
+    parsed = parsed_model_config(parse(config))
     auto = tasks.auto_class(task, parsed)
     torch.manual_seed(seed)
     with warnings.catch_warnings():
@@ -251,7 +252,7 @@ class Subject:
         self.hf = hugging_face(config, recipe.task)
         self.folder = Path(tempfile.mkdtemp(prefix="subject-", dir=os.environ[CACHE]))
         self.hf.save_pretrained(self.folder / "checkpoint")
-        if tasks.model_config(config) is not config:
+        if model_config(config) is not config:
             parse(config).save_pretrained(self.folder / "checkpoint")
         self.checkpoint = open_checkpoint(str(self.folder / "checkpoint"))
         self._sessions: dict[Any, Any] = {}

@@ -20,8 +20,10 @@ from runnable_package import edit_json
 from safetensors.numpy import load_file, save_file
 
 import qeff_zoo
-from qeff_zoo.checkpoint.adapters.merging import changes, open_merged, values_of, with_adapters
+from qeff_zoo.checkpoint.adapters.merged import open_merged
+from qeff_zoo.checkpoint.adapters.merging import changes, values_of
 from qeff_zoo.checkpoint.opening import open_checkpoint
+from qeff_zoo.checkpoint.sources import with_adapters
 from qeff_zoo.cli import main
 from qeff_zoo.errors import AdapterError, PlanError
 from qeff_zoo.export import graphs, loader

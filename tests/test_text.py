@@ -19,11 +19,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import qeff_zoo
-from qeff_zoo.checkpoint import companions
 from qeff_zoo.checkpoint import text as made_text
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.disk import text_files
 from qeff_zoo.errors import CheckpointError, ParityError
+from qeff_zoo.export import companions
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.checkpoint.config_faults import fault_of
+from qeff_zoo.checkpoint.text_growth import excess
 from qeff_zoo.disk.regular import read_regular, read_text
 from qeff_zoo.errors import CheckpointError, Translating
-from qeff_zoo.package.text_growth import excess
 from qeff_zoo.versions import installed
 
 #: Raised when the same checkpoint comes to give another tokenizer.

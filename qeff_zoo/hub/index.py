@@ -30,12 +30,12 @@ from qeff_zoo.package.manifest import (
     base_name,
     digest_axis,
     parse,
-    shortened,
     source_in,
 )
 from qeff_zoo.package.proof import summary
 from qeff_zoo.package.schemas import validator
 from qeff_zoo.plan.request import CHOICES
+from qeff_zoo.terminal.sanitize import shortened
 
 INDEX_NAME = "index.json.gz"
 #: What signatures call what it says.

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from qeff_zoo.checkpoint.opening import Checkpoint
-from qeff_zoo.export.graphs import BoundGraph
+from qeff_zoo.graph.bound_graph import BoundGraph
 from qeff_zoo.graph.numerics import STORED
 from qeff_zoo.graph.states import VISION_SIZE, State, state_of
 from qeff_zoo.package.manifest import name_with

@@ -12,6 +12,7 @@ from typing import Any
 
 from qeff_zoo import registry, targets, tasks
 from qeff_zoo.checkpoint import formats
+from qeff_zoo.checkpoint.config import positions_of
 from qeff_zoo.checkpoint.draft_heads import HEADS
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.checkpoint.rope import rope_scalings
@@ -493,7 +494,7 @@ def _choose_rope_factors(
     original = (
         config.get("original_max_position_embeddings")
         or scaling.get("original_max_position_embeddings")
-        or tasks.positions_of(config)
+        or positions_of(config)
     )
     longest = shape.ctx_len or max(shape.seq_lens, default=0)
     derived = "long" if original is not None and longest > original else "short"

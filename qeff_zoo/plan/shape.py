@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from qeff_zoo import tasks
+from qeff_zoo.checkpoint.config import LEAST_POSITIONS, POSITIONS, positions_of
 from qeff_zoo.checkpoint.draft_heads import HEADS
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.checkpoint.rope import is_dynamic, rope_scalings
@@ -53,9 +54,9 @@ def choose_shape(
     positions = _positions(config, recipe)
     few = f"{checkpoint.name!r} has {positions} positions{_BEYOND * is_dynamic(config)}"
     least = min(positions or 0, _stated_positions(config) or 0)  # not grown by a scaling
-    if positions is not None and least < tasks.LEAST_POSITIONS:
+    if positions is not None and least < LEAST_POSITIONS:
         choices.problems.append(
-            f"{checkpoint.name!r} has {least} positions; expected at least {tasks.LEAST_POSITIONS}. Correct "
+            f"{checkpoint.name!r} has {least} positions; expected at least {LEAST_POSITIONS}. Correct "
             f"`max_position_embeddings` in its config.json."
         )
     of_text = tasks.find(recipe.task).reads == "text" or recipe.asked
@@ -195,7 +196,7 @@ def _check_apart(recipe: Recipe, choices: Chosen) -> None:
 
 def _stated_positions(config: Mapping[str, Any]) -> int | None:
     """Return a config's number of positions, or the default of its class; None if any number of tokens fits."""
-    stated = tasks.positions_of(config)
+    stated = positions_of(config)
     return _default_positions(config) if stated is None else stated
 
 
@@ -210,7 +211,7 @@ def _default_positions(config: Mapping[str, Any]) -> int | None:
     kind = CONFIG_MAPPING[model_type]
     if hasattr(kind, "rope_parameters") and not is_dynamic(config):
         return None
-    return tasks.positions_of({name: getattr(kind, name, None) for name in tasks.POSITIONS})
+    return positions_of({name: getattr(kind, name, None) for name in POSITIONS})
 
 
 def _positions(config: Mapping[str, Any], recipe: Recipe) -> int | None:

@@ -17,14 +17,13 @@ import numpy as np
 import onnx_ir as ir
 
 from qeff_zoo import targets
-from qeff_zoo.checkpoint import companions
 from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.disk.text_files import lines_of
 from qeff_zoo.errors import GenerationError, PlanError
-from qeff_zoo.export import graphs
-from qeff_zoo.export.graphs import BoundGraph
+from qeff_zoo.export import companions, graphs
 from qeff_zoo.graph import external_data
+from qeff_zoo.graph.bound_graph import BoundGraph
 from qeff_zoo.graph.numerics import DeviceNumerics, Numerics, RoundedMatrix, format_of
 from qeff_zoo.graph.states import states_of
 from qeff_zoo.plan import resolve as plans

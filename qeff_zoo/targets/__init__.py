@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from qeff_zoo.graph.numerics import DeviceNumerics, Numerics
 
 if TYPE_CHECKING:
-    from qeff_zoo.export.graphs import BoundGraph
+    from qeff_zoo.graph.bound_graph import BoundGraph
     from qeff_zoo.package import Package
     from qeff_zoo.package.programs import CompiledProgram
     from qeff_zoo.plan.programs import ProgramPlan

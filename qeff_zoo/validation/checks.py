@@ -10,9 +10,10 @@ from typing import Any
 
 from qeff_zoo import pipeline, registry, targets
 from qeff_zoo.api import find_package
-from qeff_zoo.checkpoint.draft_heads import HEADS, OF_MODEL, with_speculator
+from qeff_zoo.checkpoint.draft_heads import HEADS, OF_MODEL
 from qeff_zoo.checkpoint.draft_heads.mtp import MTP
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
+from qeff_zoo.checkpoint.sources import with_speculator
 from qeff_zoo.disk.regular import is_here
 from qeff_zoo.errors import (
     AdapterError,
@@ -196,8 +197,8 @@ def _with_adapters(
     checkpoint: Checkpoint, package: Package, store: Store, given: Sequence[str]
 ) -> Checkpoint:
     """Add the adapters that were merged into a package, and make sure that they are the ones."""
-    from qeff_zoo.checkpoint.adapters.merging import with_adapters
     from qeff_zoo.checkpoint.adapters.peft_files import open_adapter
+    from qeff_zoo.checkpoint.sources import with_adapters
 
     made = adapters_in(package.manifest)
     digests = [one["digest"] for one in made]

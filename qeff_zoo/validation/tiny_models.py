@@ -14,14 +14,16 @@ from qeff_zoo.tasks import find
 # Runs in a process of its own: transformers there is not ours to change.
 _MAKE = """
 import json, sys, torch, transformers
-from qeff_zoo import architectures, tasks
+from qeff_zoo import tasks
+from qeff_zoo.checkpoint.config import parsed_model_config
+from qeff_zoo.export import architectures
 transformers.logging.disable_progress_bar()
 config, task, folder = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
 architectures.register(config["model_type"])
 config = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config)
 torch.manual_seed(0)
 sees = tasks.find(task).reads == "image" or {"vision", "audio"} & tasks.find(task).parts.keys()
-own = tasks.parsed_model_config(config)
+own = parsed_model_config(config)
 model = tasks.auto_class(task, own).from_config(own, dtype=torch.float32)
 for parameter in model.parameters():
     # Norms and biases: away from their ones and zeros; so is all that is nothing in what reads pictures or sounds.

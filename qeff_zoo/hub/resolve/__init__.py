@@ -214,7 +214,7 @@ def _wanted(
     if profile and preferred.get("full_batch_size") and "batch_size" not in must:
         must.setdefault("full_batch_size", preferred["full_batch_size"])  # what the profile is for
     if adapters := must.get("adapter"):
-        from qeff_zoo.checkpoint.adapters.merging import open_merged
+        from qeff_zoo.checkpoint.adapters.merged import open_merged
 
         must["adapter"] = adapter_axis(one.source for one in open_merged(adapters))
     elif key is None:
@@ -299,9 +299,8 @@ def _obstacles(checkpoint: str | None, wishes: Mapping[str, Any], place: Place) 
     """
     if checkpoint is None:
         return ["What to build is not known. Give a model id in place of a URL."]
-    from qeff_zoo.checkpoint.adapters.merging import with_adapters
-    from qeff_zoo.checkpoint.draft_heads import with_speculator
     from qeff_zoo.checkpoint.opening import open_checkpoint
+    from qeff_zoo.checkpoint.sources import with_adapters, with_speculator
     from qeff_zoo.plan import resolve as plan
 
     if unknown := sorted(wishes.keys() - CHOICES.keys()):

@@ -13,7 +13,7 @@ from qeff_zoo.tasks import Role
 from qeff_zoo.versions import installed
 
 if TYPE_CHECKING:
-    from qeff_zoo.export.graphs import BoundGraph
+    from qeff_zoo.graph.bound_graph import BoundGraph
     from qeff_zoo.package import Package
     from qeff_zoo.plan.programs import ProgramPlan
     from qeff_zoo.recipe import Shape

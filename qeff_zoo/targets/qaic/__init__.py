@@ -12,7 +12,7 @@ from qeff_zoo.targets import Lowered, Resolved
 from qeff_zoo.targets.qaic.lowering_report import WAYS
 
 if TYPE_CHECKING:
-    from qeff_zoo.export.graphs import BoundGraph
+    from qeff_zoo.graph.bound_graph import BoundGraph
     from qeff_zoo.graph.numerics import DeviceNumerics
     from qeff_zoo.package import Package
     from qeff_zoo.package.programs import CompiledProgram

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
 from onnx_ir.tape import Tape
 
-from qeff_zoo.export.graphs import BoundGraph
+from qeff_zoo.graph.bound_graph import BoundGraph
 from qeff_zoo.graph.external_data import placeholder
 from qeff_zoo.graph.numerics import FLOAT32, Format, Numerics
 from qeff_zoo.graph.passes import layers, narrowing, position_tables, sequences, whole_numbers

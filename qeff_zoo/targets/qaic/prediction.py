@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
-from qeff_zoo.export.graphs import BoundGraph
 from qeff_zoo.graph import external_data
+from qeff_zoo.graph.bound_graph import BoundGraph
 from qeff_zoo.graph.numerics import DeviceNumerics, RoundedMatrix
 from qeff_zoo.graph.passes.routing import return_choices
 from qeff_zoo.graph.states import part_shared

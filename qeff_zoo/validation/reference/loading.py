@@ -15,6 +15,7 @@ from accelerate import init_empty_weights
 from torch import nn
 
 from qeff_zoo import tasks
+from qeff_zoo.checkpoint.config import parsed_model_config
 from qeff_zoo.export import architectures
 from qeff_zoo.validation.reference.adapters import merge
 from qeff_zoo.validation.reference.formats import Weights, left_out, open_weights, plain_tensors
@@ -101,7 +102,7 @@ def _open(
     folder, gguf = Path(request["checkpoint"]), request.get("gguf", ())
     architectures.register(_config(folder).get("model_type", ""))
     whole = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    config = tasks.parsed_model_config(whole)
+    config = parsed_model_config(whole)
     auto = tasks.auto_class(task, config)
     weights = None if gguf else decoded_weights(folder)
     if not (gguf or weights):

@@ -7,11 +7,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qeff_zoo.checkpoint import processors, text
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.disk.regular import read_text
 from qeff_zoo.tasks import Task
-
-from . import processors, text
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.tokenizer import Tokenizer
