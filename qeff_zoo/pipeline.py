@@ -30,6 +30,7 @@ from qeff_zoo.plan.source_tree import has_uncommitted_changes
 from qeff_zoo.registry import require_packages
 from qeff_zoo.store import Store
 from qeff_zoo.store.copies import copy_out, existing_copy, new_folder
+from qeff_zoo.targets.base import Target
 from qeff_zoo.tasks import TEXT_GENERATION, find
 from qeff_zoo.terminal.progress import Reporter, Silent, Stopwatch, peak_rss_bytes
 from qeff_zoo.weights import writing as weights
@@ -81,8 +82,6 @@ def make_plan(
 def commands_of(plan: Plan) -> list[list[str]]:
     """Return the commands that compile a plan's programs; none where nothing but this package does."""
     target = targets.find(plan.target)
-    if not isinstance(target, targets.OfflineCompiled):
-        return []
     return [
         words
         for program in plan.programs
@@ -155,11 +154,9 @@ def _build(
     validate: bool,
 ) -> Package:
     target = targets.find(plan.target)
-    runs_here = True
     target.require_compiler()
     require_packages(plan.recipe)
-    if isinstance(target, targets.OfflineCompiled):
-        runs_here = all(target.runs_here(program) for program in plan.programs)
+    runs_here = all(target.runs_here(program) for program in plan.programs)
     _require_whole(checkpoint)
 
     from qeff_zoo.graph import external_data
@@ -187,10 +184,9 @@ def _build(
                 raise CompileError(f"{error}\nAll that it read is in {str(kept)!r}.") from error
         with watch.stage("package"):
             manifest = _manifest(checkpoint, plan, traced, entries, watch)
-            if isinstance(target, targets.WritesSidecars):
-                target.accompany(folder, manifest)
+            target.write_sidecars(folder, manifest)
             digests = {external_data.WEIGHTS: (written.nbytes, written.sha256)}
-            if not target.keeps_weights:
+            if not target.needs_weights:
                 (folder / external_data.WEIGHTS).unlink()
                 digests = {}
             if record and prepared.is_known(plan.resolved.toolchain):
@@ -232,7 +228,6 @@ def _predict(
     from qeff_zoo.validation import ladder as validation
 
     target = targets.find(plan.target)
-    assert isinstance(target, targets.OfflineCompiled)
     entries = [{**manifest_entries.program_entry(plan, one, ""), "path": ""} for one in made]
     entries = [{**entry, "program_key": key_of(entry)} for entry in entries]
     manifest = manifest_entries.manifest(checkpoint, plan, entries, 0, watch)
@@ -316,7 +311,7 @@ def _manifest(
 
 
 def _compile(
-    target: targets.Target,
+    target: Target,
     plan: Plan,
     made: manifest_entries.Made,
     tensors: str,
@@ -379,11 +374,7 @@ def prepare(
     with watch.stage("plan"):
         checkpoint, plan = make_plan(model, request, store=store, **place)
     target = targets.find(plan.target)
-    if not isinstance(target, targets.OfflineCompiled):
-        raise CompileError(
-            f"Target {plan.target!r} is compiled where it is built; --prepare-only is for one whose compiler may be on "
-            "another machine. Build without it."
-        )
+    target.require_offline()
     _require_whole(checkpoint)
     with new_folder(output) as folder:
         companions.package(checkpoint, folder, find(plan.recipe.task))

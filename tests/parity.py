@@ -44,7 +44,7 @@ from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.program import Program
-from qeff_zoo.targets import Lowered
+from qeff_zoo.targets.base import Lowered
 from qeff_zoo.targets.ort import attention, lowering
 from qeff_zoo.targets.ort.session import OrtProgram
 from qeff_zoo.tasks import decoder_tracing

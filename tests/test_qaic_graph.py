@@ -37,7 +37,7 @@ from qeff_zoo.graph.passes.layers import layers_of
 from qeff_zoo.graph.semantic.domains import OPSET
 from qeff_zoo.graph.states import mark_tokens, states_of
 from qeff_zoo.recipe import Shape
-from qeff_zoo.targets import Lowered
+from qeff_zoo.targets.base import Lowered
 from qeff_zoo.targets.qaic import conflicts, features, lowering, ops, placing
 from qeff_zoo.targets.qaic.blocking import Blocking
 from qeff_zoo.targets.qaic.lowering_report import WAYS

@@ -35,7 +35,7 @@ from qeff_zoo.graph.passes import experts as experts_pass
 from qeff_zoo.graph.states import StateKind, states_of
 from qeff_zoo.recipe import Recipe, Shape, SoundShape, Transform
 from qeff_zoo.registry import find_recipe, list_model_types
-from qeff_zoo.targets import Lowered
+from qeff_zoo.targets.base import Lowered
 from qeff_zoo.tasks import find
 from qeff_zoo.validation.parity import relative_errors
 from qeff_zoo.validation.reference.damage import SWAPPED, damaged

@@ -81,9 +81,9 @@ def _facts(package: Package) -> Iterator[Sequence[str]]:
         yield "graph", f"opset {program['graph']['opset']}, {program['graph']['digest']}"
     if needs:
         yield "needs", ", ".join(f"{name} {version}".strip() for name, version in needs.items())
-    target = targets.find(package.target) if package.target in targets.NAMES else None
-    if isinstance(target, targets.WritesSidecars):
-        yield "elsewhere", target.elsewhere(manifest)
+    known = package.target in targets.NAMES
+    if known and (line := targets.find(package.target).describe_sidecars(manifest)):
+        yield "elsewhere", line
     yield "license", manifest["license"] or "not stated by the source"
     dirty = ", from changed sources" if made.get("dirty") else ""
     yield "built", f"{made['finished']} by qeff-zoo {made['version']}{dirty}"

@@ -9,6 +9,7 @@ from qeff_zoo.checkpoint.adapters import LORA_RANK, REVISION
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.graph.numerics import BLOCK_SIZE, STORED, WEIGHTS, format_of
 from qeff_zoo.plan.request import CHOICES, Request
+from qeff_zoo.targets.base import Target
 
 
 class Chosen:
@@ -47,7 +48,7 @@ class Chosen:
 
 
 def choose_weights(
-    target: targets.Target, checkpoint: Checkpoint, request: Request, choices: Chosen
+    target: Target, checkpoint: Checkpoint, request: Request, choices: Chosen
 ) -> dict[str, Any]:
     """Choose how matrices are stored, and the blocks of integers.
 
@@ -93,7 +94,7 @@ def choose_weights(
     }
 
 
-def _choose_formats(target: targets.Target, request: Request, choices: Chosen) -> dict[str, str]:
+def _choose_formats(target: Target, request: Request, choices: Chosen) -> dict[str, str]:
     """Choose what single matrices become, by patterns of their names."""
     if not request.format:
         return {}
@@ -126,7 +127,7 @@ def choose_merged(checkpoint: Checkpoint, request: Request, choices: Chosen) -> 
 
 
 def choose_adapters(
-    target: targets.Target, programs: int, request: Request, choices: Chosen
+    target: Target, programs: int, request: Request, choices: Chosen
 ) -> dict[str, Any]:
     """Choose what a package has for adapters that are loaded while it runs.
 
@@ -147,10 +148,10 @@ def choose_adapters(
             for name in beside
         ]
         return {}
-    if target.no_adapters:
+    if target.lora_unsupported:
         choices.problems.append(
             f"--max-loras is {request.max_loras}, but target {target.name!r} takes no adapters while it runs: "
-            f"{target.no_adapters}. Choose --target {targets.NAMES[0]}, or merge the adapter: --adapter."
+            f"{target.lora_unsupported}. Choose --target {targets.NAMES[0]}, or merge the adapter: --adapter."
         )
     if programs > 1:
         choices.problems.append(

@@ -11,7 +11,7 @@ from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.plan.decisions import Chosen
 from qeff_zoo.plan.request import CHOICES
 from qeff_zoo.recipe import Recipe
-from qeff_zoo.targets import Target
+from qeff_zoo.targets.base import Target
 
 _NAME = "image_size"
 #: Patches of a picture, by default: those of one of 448 x 448 pixels, of most models.
@@ -35,7 +35,7 @@ def choose_pictures(
         What `qeff_zoo.recipe.PatchShape` has besides; nothing where pictures need no size, and nobody may choose one.
     """
     flag, images = CHOICES[_NAME].flag, recipe.images
-    if not (images and images.patches and target.fixed):
+    if not (images and images.patches and target.static_shapes):
         if choices.value[_NAME]:
             choices.problems.append(
                 f"{flag} is for models that read pictures of any size, and for targets whose programs have fixed ones: "

@@ -15,7 +15,7 @@ from qeff_zoo.package.manifest import name_with
 from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.plan.resolve import Plan
 from qeff_zoo.plan.source_tree import has_uncommitted_changes
-from qeff_zoo.targets import Lowered
+from qeff_zoo.targets.base import Lowered
 from qeff_zoo.terminal.progress import Stopwatch, peak_rss_bytes
 
 

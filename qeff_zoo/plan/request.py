@@ -9,15 +9,12 @@ among the options of the target that it is for, and the code that means it.
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from qeff_zoo import targets
 from qeff_zoo.checkpoint.adapters import LORA_RANK
 from qeff_zoo.graph import numerics
 from qeff_zoo.plan.option import HARDEST, SOFT, Choice, choice
-from qeff_zoo.targets.qaic.options import QaicOptions
-from qeff_zoo.targets.qnn_aic.options import QnnAicOptions
-from qeff_zoo.targets.qnn_htp.options import HtpOptions
 
 POOLINGS = ("mean", "cls", "max", "lasttoken")
 
@@ -36,9 +33,27 @@ def _either(values: tuple[Any, ...]) -> str:
     return f"{', '.join(most)} or {last}" if most else last
 
 
+def _default_weights() -> str:
+    """Return the formats that targets store weights in by default: one, but for some targets."""
+    usual = numerics.WEIGHTS[0]
+    others = {name: targets.find(name).weights[0] for name in targets.NAMES}
+    return "; ".join(
+        [usual, *(f"of target {name} {own}" for name, own in others.items() if own != usual)]
+    )
+
+
+if TYPE_CHECKING:
+
+    class _TargetOptions:
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    _TargetOptions = type("_TargetOptions", targets.options(), {})
+
+
 @dataclass(frozen=True, kw_only=True)
-class Request(HtpOptions, QaicOptions, QnnAicOptions):
-    """What a user asks for. None leaves a choice to the recipe; a field's `help` says what it is."""
+class Request(_TargetOptions):
+    """Options of a build, those of every target among them. None leaves one to the recipe; `help` describes it."""
 
     target: str | None = choice(
         "target.name",
@@ -55,7 +70,7 @@ class Request(HtpOptions, QaicOptions, QnnAicOptions):
         "quantization.weights",
         f"{_either(numerics.WEIGHTS)} (int8 by rows, activations too: fastest for prompts, less exact than int8), or "
         f"{numerics.STORED}: as a quantized checkpoint has them "
-        f"(default: {numerics.STORED} of such a checkpoint, else {numerics.WEIGHTS[0]}; of target openvino int8)",
+        f"(default: {numerics.STORED} of such a checkpoint, else {_default_weights()})",
         allowed=(*numerics.WEIGHTS, numerics.STORED),
         default=numerics.WEIGHTS[0],
         short="",

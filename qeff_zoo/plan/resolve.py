@@ -33,7 +33,7 @@ from qeff_zoo.plan.programs import READERS, ProgramPlan
 from qeff_zoo.plan.request import CHOICES, Request
 from qeff_zoo.plan.shape import choose_shape
 from qeff_zoo.recipe import Component, Media, Recipe, Shape
-from qeff_zoo.targets import Resolved
+from qeff_zoo.targets.base import Resolved, Target
 from qeff_zoo.tasks import Task, selection
 from qeff_zoo.versions import installed
 from qeff_zoo.weights.kv_heads import widened
@@ -139,7 +139,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
     choices = Chosen()
     recipe = _choose_task(checkpoint, recipe_of(checkpoint), request, choices)
     target = _choose_target(request, choices)
-    wanted = tasks.wanted_beside(recipe, checkpoint, target.beside)
+    wanted = tasks.wanted_beside(recipe, checkpoint, target.roles)
     within = _heads_within(checkpoint, target) if HEADS in wanted else None
     components = tasks.components_of(recipe, *(one for one in wanted if not within or one != HEADS))
     served = [tasks.find(component.task) for component in components]
@@ -237,10 +237,10 @@ def _programs(
     return (replace(answering, within=read), *(one for one in others if one not in read))
 
 
-def _heads_within(checkpoint: Checkpoint, target: targets.Target) -> Mapping[str, Any] | None:
+def _heads_within(checkpoint: Checkpoint, target: Target) -> Mapping[str, Any] | None:
     """Say what heads compute that the program which answers has itself; None where they are a program."""
     drafts = checkpoint.speculator
-    return dict(drafts.said) if drafts and HEADS in target.within and drafts.at_once else None
+    return dict(drafts.said) if drafts and HEADS in target.fused_roles and drafts.at_once else None
 
 
 def _others(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -315,7 +315,7 @@ def _choose_task(
 
 
 def _check_applicable(
-    served: Sequence[Task], target: targets.Target, request: Request, choices: Chosen
+    served: Sequence[Task], target: Target, request: Request, choices: Chosen
 ) -> None:
     """Refuse what means nothing to any task of the package, and tasks that mean nothing to the target."""
     choices.problems += [
@@ -335,7 +335,7 @@ def _check_programs(
     checkpoint: Checkpoint,
     recipe: Recipe,
     components: Sequence[Component],
-    target: targets.Target,
+    target: Target,
     choices: Chosen,
     *,
     drafts: bool,
@@ -347,7 +347,7 @@ def _check_programs(
             f"--speculator is for {tasks.TEXT_GENERATION} and {tasks.IMAGE_TEXT_TO_TEXT}, and the package is for "
             f"{recipe.task}. Leave it out."
         )
-    lacking = {*roles[1:]} - {*target.beside}
+    lacking = {*roles[1:]} - {*target.roles}
     if lacking:
         other = (
             "; or give --num-speculative-tokens in place of --speculator, and draft with 'lookup' or the package of a "
@@ -359,18 +359,18 @@ def _check_programs(
             f"does not run {' and '.join(map(repr, sorted(lacking)))} of them. Choose --target "
             f"{targets.NAMES[0]}{other if fits_without else ''}."
         )
-    elif target.fixed and {"vision", "audio"} <= {*roles}:
+    elif target.static_shapes and {"vision", "audio"} <= {*roles}:
         choices.problems.append(
             f"A package for {recipe.task} reads pictures and sounds in one prompt, which programs for --target "
             f"{target.name} do not, whose features lie in one place. Choose --target {targets.NAMES[0]}, or a package "
             f"of each with --task {tasks.IMAGE_TEXT_TO_TEXT} and --task {tasks.AUDIO_TEXT_TO_TEXT}."
         )
-    elif target.fixed and (read := read_in_any_size(recipe, roles)):
+    elif target.static_shapes and (read := read_in_any_size(recipe, roles)):
         choices.problems.append(
             f"Recipe {recipe.model_type!r} reads {read} and has nothing that fills one up, but programs for --target "
             f"{target.name} have fixed sizes. Choose --target {targets.NAMES[0]}, or another model."
         )
-    elif target.fixed and recipe.images and recipe.images.crossing:
+    elif target.static_shapes and recipe.images and recipe.images.crossing:
         choices.problems.append(
             f"Recipe {recipe.model_type!r} reads pictures by cross-attention, whose keys and values --target "
             f"{target.name} does not keep. Choose --target {targets.NAMES[0]}."
@@ -417,7 +417,7 @@ def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: Chosen) -> Non
         choices.problems.append(f"{checkpoint.name!r} is {problem}")
 
 
-def _choose_target(request: Request, choices: Chosen) -> targets.Target:
+def _choose_target(request: Request, choices: Chosen) -> Target:
     """Choose what to compile for; the default stands in for an unknown one."""
     choices.first("target", (request.target, "user"), (CHOICES["target"].default, "default"))
     known = choices.check("target")
@@ -425,7 +425,7 @@ def _choose_target(request: Request, choices: Chosen) -> targets.Target:
 
 
 def choose_options(
-    target: targets.Target, usual: Mapping[str, Any], request: Request, choices: Chosen
+    target: Target, usual: Mapping[str, Any], request: Request, choices: Chosen
 ) -> dict[str, Any]:
     """Choose what is for this target alone: as asked, else as the recipe says; refuse what is for another.
 

@@ -15,7 +15,7 @@ from qeff_zoo.plan.decisions import Chosen
 from qeff_zoo.plan.image_sizes import choose_pictures
 from qeff_zoo.plan.request import CHOICES, Request
 from qeff_zoo.recipe import PatchShape, Recipe, Shape
-from qeff_zoo.targets import Target
+from qeff_zoo.targets.base import Target
 from qeff_zoo.tasks import compute_contexts
 
 #: Of rope_type dynamic: why a context ends at the model's own positions.

@@ -229,7 +229,7 @@ class Asked:
 
 
 def _is_for(choice: Choice, target: str) -> bool:
-    if choice.fixed and not targets.find(target).fixed:
+    if choice.fixed and not targets.find(target).static_shapes:
         return False
     return not choice.targets or target in choice.targets
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from qeff_zoo.graph.states import State
 from qeff_zoo.plan.option import Choice
 from qeff_zoo.plan.request import Request
-from qeff_zoo.recipe import Component, Recipe, Shape
+from qeff_zoo.recipe import Component, Recipe, Role, Shape
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
@@ -47,9 +47,6 @@ NAMES = (
     "image-to-text",
 )
 
-Role: TypeAlias = Literal[
-    "decoder", "encoder", "vision", "tiles", "frames", "audio", "heads", "draft", "assistant", "alignment"
-]  # fmt: skip
 AnswerKind: TypeAlias = Literal["logits", "embeddings", "scores"]
 #: A chosen value and who chose it.
 Chosen: TypeAlias = tuple[Any, str]

@@ -4,7 +4,7 @@
 In: a package and its checkpoint. Out: a `Record` of checks that fail closed, in two steps:
 
 - The package computes the model. Its programs, without the rounding of activations where they round (the same weights
-  and kernels, see `qeff_zoo.targets.Unrounding`), agree with Hugging Face's model of the same weights to the noise of
+  and kernels, see `Target.open_unrounded`), agree with Hugging Face's model of the same weights to the noise of
   float32, in every stage.
 - The package rounds as expected. As it ships, it lies about as far from that model as a simulation of the rounding.
 
@@ -123,7 +123,7 @@ def unrounded(package: Package) -> Opening | None:
     target = targets.find(package.target)
     if not rounding_of(package).int8_activations:
         return None
-    assert isinstance(target, targets.Unrounding), f"{target.name} rounds what it cannot leave out."
+    assert target.unrounded, f"{target.name} rounds what it cannot leave out."
     return partial(target.open_unrounded, package)
 
 
@@ -258,7 +258,7 @@ def _row(package: Package, rounding: Numerics, twin: DeviceNumerics | None) -> s
     if rounding.activations == "float16":
         return "fp16"
     target = targets.find(package.target)
-    if rounding.int8_activations and isinstance(target, targets.Unrounding):
+    if rounding.int8_activations and target.unrounded:
         return target.unrounded
     return "fp32"
 

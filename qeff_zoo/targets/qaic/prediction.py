@@ -56,7 +56,7 @@ def open_program(
     threads: int | None = None,
     choices: bool = False,
 ) -> "PredictedProgram":
-    """Open what a program is compiled from, see `qeff_zoo.targets.OfflineCompiled.predict`.
+    """Open what a program is compiled from, see `qeff_zoo.targets.base.Target.predict`.
 
     Args:
         lowered: Its graph, without places of weights.
