@@ -21,6 +21,7 @@ from qeff_zoo.plan.request import Request
 from qeff_zoo.plan.resolve import Plan, resolve
 from qeff_zoo.recipe import Component, Shape
 from qeff_zoo.registry import find_recipe
+from qeff_zoo.targets.base import Resolved
 
 LLAMA: Mapping[str, Any] = {
     "model_type": "llama",
@@ -699,10 +700,8 @@ def test_the_target_is_resolved_into_the_plan(
     assert plain.resolved.needs == {"onnxruntime": f">={TOOLS['onnxruntime']}"}
 
     class Newer(type(targets.find("ort"))):  # type: ignore[misc]
-        def resolve(
-            self, config: Mapping[str, Any], options: Mapping[str, Any]
-        ) -> targets.Resolved:
-            return targets.Resolved(toolchain={"sdk": "2.1"}, needs={})
+        def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:
+            return Resolved(toolchain={"sdk": "2.1"}, needs={})
 
     monkeypatch.setattr(plans.targets, "find", lambda name: Newer(revision=7))
     plan = resolve(opened(), Request(), WEIGHTS)

@@ -8,7 +8,7 @@ from qeff_zoo.checkpoint import formats
 from qeff_zoo.checkpoint.adapters import LORA_RANK, REVISION
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.graph.numerics import BLOCK_SIZE, STORED, WEIGHTS, format_of
-from qeff_zoo.plan.request import CHOICES, Request
+from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.targets.base import Target
 
 
@@ -34,7 +34,7 @@ class Chosen:
 
     def check(self, name: str) -> bool:
         """Tell whether a chosen value is one of those that are allowed; note if it is not."""
-        value, one = self.value[name], CHOICES[name]
+        value, one = self.value[name], OPTIONS[name]
         expected = ""
         if one.allowed and value not in one.allowed:
             expected = f"one of {', '.join(map(str, one.allowed))}"
@@ -78,7 +78,7 @@ def choose_weights(
     block_size = BLOCK_SIZE
     if any(format_of(name).block for name in every):
         choices.first(
-            "block_size", (request.block_size, "user"), (CHOICES["block_size"].default, "default")
+            "block_size", (request.block_size, "user"), (OPTIONS["block_size"].default, "default")
         )
         if choices.check("block_size"):
             block_size = choices.value["block_size"]
@@ -143,7 +143,7 @@ def choose_adapters(
     beside = [name for name in ("max_lora_rank", "lora_targets") if getattr(request, name)]
     if request.max_loras is None:
         choices.problems += [
-            f"{CHOICES[name].flag} is for packages that take adapters, and --max-loras is not given. Give it, or leave "
+            f"{OPTIONS[name].flag} is for packages that take adapters, and --max-loras is not given. Give it, or leave "
             "this out."
             for name in beside
         ]

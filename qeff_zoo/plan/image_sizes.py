@@ -9,7 +9,7 @@ from typing import Any
 
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.plan.decisions import Chosen
-from qeff_zoo.plan.request import CHOICES
+from qeff_zoo.plan.request import OPTIONS
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.targets.base import Target
 
@@ -34,7 +34,7 @@ def choose_pictures(
     Returns:
         What `qeff_zoo.recipe.PatchShape` has besides; nothing where pictures need no size, and nobody may choose one.
     """
-    flag, images = CHOICES[_NAME].flag, recipe.images
+    flag, images = OPTIONS[_NAME].flag, recipe.images
     if not (images and images.patches and target.static_shapes):
         if choices.value[_NAME]:
             choices.problems.append(
@@ -80,7 +80,7 @@ def _counts(sizes: tuple[str, ...], unit: int, merged: int, choices: Chosen) -> 
         rows = math.prod(-(-int(side) // unit) for side in found.groups()) if found else 0
         if rows < 2:  # graphs are traced for two or more
             choices.problems.append(
-                f"{CHOICES[_NAME].flag} is {size!r}; expected HEIGHTxWIDTH in pixels, as 448x672, and more than one "
+                f"{OPTIONS[_NAME].flag} is {size!r}; expected HEIGHTxWIDTH in pixels, as 448x672, and more than one "
                 f"square of {unit} x {unit}. Correct it."
             )
         yield rows * merged

@@ -8,7 +8,7 @@ from typing import Any, Literal, NewType, TypeAlias
 #: at least  more of it gives the same answers
 #: covering  it has all of these names, or is for any
 #: any       it changes the speed, no answer; the one asked for is preferred
-Sharing: TypeAlias = Literal["exact", "covering", "at least", "any"]
+Match: TypeAlias = Literal["exact", "covering", "at least", "any"]
 
 #: A JSON object as text, in one form for all that are equal; the flag names the file that holds it.
 JsonText = NewType("JsonText", str)
@@ -17,7 +17,7 @@ HARDEST, HARD, SOFT = 100, 10, 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class Option:
     """One thing that can be chosen about a build.
 
     Args:
@@ -49,7 +49,7 @@ class Choice:
     least: int | None = None
     most: int | None = None
     default: Any = None
-    sharing: Sharing = "exact"
+    match: Match = "exact"
     distance: int = HARD
     short: str | None = None
     spelling: str | None = None
@@ -70,7 +70,7 @@ class Choice:
         return (self.path or "").partition(".")[2]
 
 
-def choice(path: str | None, text: str, **facts: Any) -> Any:
+def option(path: str | None, text: str, **facts: Any) -> Any:
     """Declare a choice: the default value of a field of a dataclass, None unless asked for.
 
     Args:

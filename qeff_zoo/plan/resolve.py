@@ -30,7 +30,7 @@ from qeff_zoo.plan.decisions import (
 )
 from qeff_zoo.plan.image_sizes import read_in_any_size
 from qeff_zoo.plan.programs import READERS, ProgramPlan
-from qeff_zoo.plan.request import CHOICES, Request
+from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.plan.shape import choose_shape
 from qeff_zoo.recipe import Component, Media, Recipe, Shape
 from qeff_zoo.targets.base import Resolved, Target
@@ -162,7 +162,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         raise PlanError(choices.problems)
     resolved = target.resolve(widened(checkpoint.config, request.kv_heads), options)
     told = {
-        group: {name: choices.value[name] for name in choices.why if CHOICES[name].group == group}
+        group: {name: choices.value[name] for name in choices.why if OPTIONS[name].group == group}
         for group in ("task", "quantization")
     }
     common = {"shape": shape, "flags": options, **storage}
@@ -179,13 +179,13 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         "arch": identity.arch_digest(checkpoint.config),
         "recipe": spec_of(recipe),
         "task": {
-            **{CHOICES[name].key: value for name, value in told["task"].items()},
+            **{OPTIONS[name].key: value for name, value in told["task"].items()},
             **{name: value for program in programs for name, value in program.variant.items()},
         },
         "shape": {key: value for key, value in asdict(shape).items() if value},
         "quantization": {
             "method": checkpoint.method,
-            **{CHOICES[name].key: value for name, value in told["quantization"].items()},
+            **{OPTIONS[name].key: value for name, value in told["quantization"].items()},
         },
         "target": {"name": target.name, "revision": target.revision, **options},
         "exporter": EXPORTER_REVISION,
@@ -195,7 +195,7 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
             **resolved.toolchain,
         },
     }
-    why = {str(CHOICES[name].path): by for name, by in choices.why.items()}
+    why = {str(OPTIONS[name].path): by for name, by in choices.why.items()}
     return Plan(
         recipe=recipe,
         programs=programs,
@@ -326,7 +326,7 @@ def _check_applicable(
     ]
     choices.problems += [
         f"{one.flag} does not apply to {served[0].name}. Leave it out."
-        for one in CHOICES.values()
+        for one in OPTIONS.values()
         if getattr(request, one.name) is not None and not any(task.takes(one) for task in served)
     ]
 
@@ -384,7 +384,7 @@ def _check_single(
     images = recipe.images
     if images is None or not options.get("single_program"):
         return
-    asked = CHOICES["single_program"].flag
+    asked = OPTIONS["single_program"].flag
     if images.patches or images.layout or images.nested or images.sized or images.crossing:
         choices.problems.append(
             f"{asked} is for models that read a picture of one size, in one piece; recipe {recipe.model_type!r} reads "
@@ -419,9 +419,9 @@ def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: Chosen) -> Non
 
 def _choose_target(request: Request, choices: Chosen) -> Target:
     """Choose what to compile for; the default stands in for an unknown one."""
-    choices.first("target", (request.target, "user"), (CHOICES["target"].default, "default"))
+    choices.first("target", (request.target, "user"), (OPTIONS["target"].default, "default"))
     known = choices.check("target")
-    return targets.find(choices.value["target"] if known else CHOICES["target"].default)
+    return targets.find(choices.value["target"] if known else OPTIONS["target"].default)
 
 
 def choose_options(
@@ -439,7 +439,7 @@ def choose_options(
         By name, without those that are off.
     """
     options = {}
-    for name, one in CHOICES.items():
+    for name, one in OPTIONS.items():
         asked = getattr(request, name)
         if one.targets and target.name not in one.targets:
             if asked is not None:
@@ -465,7 +465,7 @@ def _choose_variant(
     """Choose what changes the graph beyond its sizes: as asked, else as the checkpoint says."""
     for task in served:
         said = task.defaults(checkpoint)
-        for name, one in CHOICES.items():
+        for name, one in OPTIONS.items():
             asked = getattr(request, name)
             if one.group != "task" or one.key == "name" or not task.takes(one):
                 continue

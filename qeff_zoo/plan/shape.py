@@ -13,7 +13,7 @@ from qeff_zoo.checkpoint.rope import is_dynamic, rope_scalings
 from qeff_zoo.export import architectures
 from qeff_zoo.plan.decisions import Chosen
 from qeff_zoo.plan.image_sizes import choose_pictures
-from qeff_zoo.plan.request import CHOICES, Request
+from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.recipe import PatchShape, Recipe, Shape
 from qeff_zoo.targets.base import Target
 from qeff_zoo.tasks import compute_contexts
@@ -75,7 +75,7 @@ def _check_sizes(choices: Chosen, request: Request) -> None:
     for name in ("prefill_seq_len", "ctx_len", "batch_size", "full_batch_size", "max_num_images"):
         asked = getattr(request, name)
         if asked is not None and asked < 1:
-            choices.problems.append(f"{CHOICES[name].flag} is {asked}, expected at least 1.")
+            choices.problems.append(f"{OPTIONS[name].flag} is {asked}, expected at least 1.")
     if request.seq_lens is not None and (not request.seq_lens or min(request.seq_lens) < 1):
         choices.problems.append(
             f"--seq-lens is {list(request.seq_lens)}, expected lengths of at least 1."
@@ -125,7 +125,7 @@ def _fit_compute_contexts(recipe: Recipe, choices: Chosen) -> None:
     given = {name: tuple(choices.value[name]) for name in leasts}
     for name, least in leasts.items() if any(given.values()) else ():
         if choices.by_user(name):
-            flag = CHOICES[name].flag
+            flag = OPTIONS[name].flag
             choices.problems += compute_contexts.misfits(flag, given[name], least, ctx_len)
             if not recipe.retains_context:
                 choices.problems.append(
@@ -183,13 +183,13 @@ def _check_apart(recipe: Recipe, choices: Chosen) -> None:
             recipe.images and recipe.images.crossing
         ):
             choices.problems.append(
-                f"{CHOICES[name].flag} is for models that read text, and pictures among it: what came of sounds and "
+                f"{OPTIONS[name].flag} is for models that read text, and pictures among it: what came of sounds and "
                 "other texts, and pictures that are read by cross-attention, are not handed over. Leave it out."
             )
         for one in foreign:
             if choices.value[one] not in (0, 1, ()) and choices.by_user(one):
                 choices.problems.append(
-                    f"{CHOICES[one].flag} is about calls that a package of {CHOICES[name].flag} has not. Leave one of "
+                    f"{OPTIONS[one].flag} is about calls that a package of {OPTIONS[name].flag} has not. Leave one of "
                     "them out."
                 )
 

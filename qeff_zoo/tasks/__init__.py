@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from qeff_zoo.graph.states import State
-from qeff_zoo.plan.option import Choice
+from qeff_zoo.plan.option import Option
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Component, Recipe, Role, Shape
 
@@ -165,9 +165,9 @@ class Task(Part):
         others = (*self.before, *self.beside)
         return {self.program or self.role: self, **{part.role: part for part in others}}
 
-    def takes(self, choice: Choice) -> bool:
+    def takes(self, option: Option) -> bool:
         """Tell whether a choice of a build means anything to it."""
-        return choice.of in (None, self.answers, *(part.role for part in self.parts.values()))
+        return option.of in (None, self.answers, *(part.role for part in self.parts.values()))
 
 
 def find(name: str) -> Task:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.checkpoint.config import bidirectional_by
 from qeff_zoo.checkpoint.draft_heads import ASSISTANT, DRAFT, HEADS
-from qeff_zoo.plan.request import CHOICES, Request
+from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Shape
 from qeff_zoo.weights import kv_heads
 
@@ -162,7 +162,7 @@ def not_alone(why: str) -> Callable[["Checkpoint", Recipe, Request], list[str]]:
 
     def problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
         return [
-            f"{CHOICES[name].flag} is for text generation; {why}. Leave it out."
+            f"{OPTIONS[name].flag} is for text generation; {why}. Leave it out."
             for name in names
             if getattr(request, name)
         ]

@@ -30,7 +30,7 @@ from qeff_zoo.hub.remotes.protocol import Snapshot
 from qeff_zoo.hub.resolve.choose import Candidate, Wanted, decide
 from qeff_zoo.hub.resolve.of_adapter import AdapterRequest, of_adapter
 from qeff_zoo.package.manifest import adapter_axis, digest_axis
-from qeff_zoo.plan.request import CHOICES, Request
+from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.store import Store
 from qeff_zoo.versions import installed
 
@@ -270,7 +270,7 @@ def _defaults(model_type: str | None, task: str | None, profile: str | None) -> 
     """
     from qeff_zoo.tasks import NAMES, for_task
 
-    chosen: dict[str, Any] = {name: CHOICES[name].default for name in ("target", "weights")}
+    chosen: dict[str, Any] = {name: OPTIONS[name].default for name in ("target", "weights")}
     if model_type is None:
         return chosen
     try:
@@ -303,7 +303,7 @@ def _obstacles(checkpoint: str | None, wishes: Mapping[str, Any], place: Place) 
     from qeff_zoo.checkpoint.sources import with_adapters, with_speculator
     from qeff_zoo.plan import resolve as plan
 
-    if unknown := sorted(wishes.keys() - CHOICES.keys()):
+    if unknown := sorted(wishes.keys() - OPTIONS.keys()):
         return [f"A build here knows no {', '.join(unknown)}. Leave it out."]
     try:
         opened = open_checkpoint(checkpoint, need_weights=False, **place)
