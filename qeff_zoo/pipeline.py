@@ -23,9 +23,9 @@ from qeff_zoo.package import Package, prepared, proof, write_manifest
 from qeff_zoo.package.programs import key_of
 from qeff_zoo.plan import manifest_entries
 from qeff_zoo.plan import resolve as plans
+from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.plan.request import Request
-from qeff_zoo.plan.resolve import Plan
 from qeff_zoo.plan.source_tree import has_uncommitted_changes
 from qeff_zoo.registry import require_packages
 from qeff_zoo.store import Store
@@ -71,7 +71,7 @@ def make_plan(
     checkpoint = with_adapters(open_checkpoint(model, **place), request.adapter)
     checkpoint = with_speculator(checkpoint, request.speculator)
     # What is refused is refused before the weights are hashed, which takes long for a large model.
-    plans.resolve(checkpoint, request, plans.NO_WEIGHTS)
+    plans.check(checkpoint, request)
     digest = checkpoint.weights_digest((store or Store()).file_digest)
     plan = plans.resolve(checkpoint, request, digest)
     for text in plan.warnings:
@@ -450,7 +450,7 @@ def export(
         checkpoint = open_checkpoint(model, need_weights=not graph_only, **place)
         checkpoint = with_adapters(checkpoint, request.adapter)
         checkpoint = with_speculator(checkpoint, request.speculator)
-        plan = plans.resolve(checkpoint, request, plans.NO_WEIGHTS)
+        plan = plans.check(checkpoint, request)
     with new_folder(output) as folder:
         if graph_only:
             with watch.stage("graph"):

@@ -18,8 +18,9 @@ from qeff_zoo.cli.inputs import choices_of
 from qeff_zoo.errors import PlanError
 from qeff_zoo.hub.index import axes_of, variant_name
 from qeff_zoo.hub.resolve.axes import KINDS, Rule, rule_of
+from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.plan.request import OPTIONS, Request
-from qeff_zoo.plan.resolve import NO_WEIGHTS, Plan, resolve
+from qeff_zoo.plan.resolve import check
 from qeff_zoo.registry import find_recipe
 
 #: What is built to have a choice of each kind, or one by its name, and what has no use for it.
@@ -92,7 +93,7 @@ def planned(folder: Path, model_type: str, **request: Any) -> Plan:
     }
     content = {"config.json": json.dumps(config).encode(), **tiny_checkpoint.weights()}
     tiny_checkpoint.write(folder, content)
-    return resolve(open_checkpoint(str(folder)), Request(**request), NO_WEIGHTS)
+    return check(open_checkpoint(str(folder)), Request(**request))
 
 
 # Of adapters and heads the content is what counts: see test_merging and test_heads.

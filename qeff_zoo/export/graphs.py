@@ -21,8 +21,8 @@ from qeff_zoo.checkpoint.sentence_transformers import dense_bindings
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.graph.bound_graph import BoundGraph
 from qeff_zoo.package import identity
+from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.plan.programs import ProgramPlan
-from qeff_zoo.plan.resolve import Plan
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import for_task
 from qeff_zoo.weights.expressions import substitute
@@ -82,8 +82,8 @@ def obtain(
 
     from qeff_zoo.weights.bindings import broken_ties
 
-    if program.within:
-        parts = (*program.within, replace(program, within=()))
+    if program.fused:
+        parts = (*program.fused, replace(program, fused=()))
         return _joined(*(obtain(plan, one, checkpoint, store, changes) for one in parts))
     changes = changes or {}
     apart = sorted({*untied, *(name for name, change in changes.items() if change.untied)})

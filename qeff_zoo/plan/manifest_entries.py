@@ -12,8 +12,8 @@ from qeff_zoo.graph.bound_graph import BoundGraph
 from qeff_zoo.graph.numerics import STORED
 from qeff_zoo.graph.states import VISION_SIZE, State, state_of
 from qeff_zoo.package.manifest import name_with
+from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.plan.programs import ProgramPlan
-from qeff_zoo.plan.resolve import Plan
 from qeff_zoo.plan.source_tree import has_uncommitted_changes
 from qeff_zoo.targets.base import Lowered
 from qeff_zoo.terminal.progress import Stopwatch, peak_rss_bytes
@@ -139,8 +139,8 @@ def manifest(
 
 def _storage(plan: Plan, programs: Sequence[Mapping[str, Any]]) -> str:
     """Return how matrices are stored: as a target holds them, unless the checkpoint's own integers are kept."""
-    asked: str = plan.spec["quantization"]["weights"]
+    requested: str = plan.spec["quantization"]["weights"]
     matrices = (one for program in programs for one in program["numerics"]["matrices"])
-    if asked == STORED and any(one.get("kept") for one in matrices):
+    if requested == STORED and any(one.get("kept") for one in matrices):
         return STORED
-    return plan.resolved.storage or asked
+    return plan.resolved.storage or requested

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The choices of a build, each declared once: a field of `Request`, and all that follows from it.
+"""The options of a build, each declared once: a field of `Request`, and all that follows from it.
 
 What users may ask for (`Request`), the flags of the command line, where a plan's spec holds what was chosen, how
-packages are compared and how their folders are named: all of it reads this table. A new choice is one field here, or
+packages are compared and how their folders are named: all of it reads this table. A new option is one field here, or
 among the options of the target that it is for, and the code that means it.
 """
 
@@ -214,7 +214,7 @@ _EVERY = (
     Option(name=item.name, kind=get_args(item.type)[0], **item.metadata)  # of `kind | None`
     for item in fields(Request)
 )
-#: Every choice by its name, in the order in which people read them: those of one target last.
+#: Every option by its name, in the order in which people read them: those of one target last.
 OPTIONS: Mapping[str, Option] = MappingProxyType(
-    {one.name: one for one in sorted(_EVERY, key=lambda one: one.targets)}
+    {option.name: option for option in sorted(_EVERY, key=lambda option: option.targets)}
 )

@@ -71,7 +71,7 @@ class Model:
     @classmethod
     def _load(cls: type[_M], name: Any, source: Mapping[str, Any], **loaded: Any) -> _M:
         from qeff_zoo.checkpoint.opening import open_checkpoint
-        from qeff_zoo.plan.resolve import recipe_of
+        from qeff_zoo.plan.task import recipe_of
 
         if not isinstance(name, str | os.PathLike):
             raise _not_named(name)

@@ -16,7 +16,7 @@ from typing import Any
 from qeff_zoo import registry, targets
 from qeff_zoo.checkpoint.formats import methods_of
 from qeff_zoo.package.identity import digest
-from qeff_zoo.plan.resolve import EXPORTER_REVISION, spec_of
+from qeff_zoo.plan.spec import EXPORTER_REVISION, spec_of
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.tasks import tasks_of
 

@@ -299,17 +299,17 @@ def _obstacles(checkpoint: str | None, wishes: Mapping[str, Any], place: Place) 
     """
     if checkpoint is None:
         return ["What to build is not known. Give a model id in place of a URL."]
-    from qeff_zoo.checkpoint.opening import open_checkpoint
-    from qeff_zoo.checkpoint.sources import with_adapters, with_speculator
-    from qeff_zoo.plan import resolve as plan
+    from qeff_zoo.checkpoint.sources import open_sources
+    from qeff_zoo.plan.resolve import check
 
     if unknown := sorted(wishes.keys() - OPTIONS.keys()):
         return [f"A build here knows no {', '.join(unknown)}. Leave it out."]
     try:
-        opened = open_checkpoint(checkpoint, need_weights=False, **place)
         request = Request(**wishes)
-        opened = with_speculator(with_adapters(opened, request.adapter), request.speculator)
-        plan.resolve(opened, request, plan.NO_WEIGHTS)
+        opened = open_sources(
+            checkpoint, request.adapter, request.speculator, need_weights=False, **place
+        )
+        check(opened, request)
     except PlanError as error:
         return error.problems
     except (AdapterError, CheckpointError, SpeculatorError, UnsupportedModelError) as error:
