@@ -27,12 +27,13 @@ from stub_qaic import lowered
 from qeff_zoo import cli, pipeline, targets
 from qeff_zoo.disk import regular
 from qeff_zoo.errors import CompileError, PackageError, PlanError, ZooError
+from qeff_zoo.export import companions
 from qeff_zoo.graph.numerics import FLOAT32
 from qeff_zoo.graph.states import State
 from qeff_zoo.hub.publish import gate
 from qeff_zoo.package import Package
 from qeff_zoo.package.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, SUMS, adopt
-from qeff_zoo.plan import manifest_entries
+from qeff_zoo.pipeline import manifest_entries
 from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.recipe import Shape
@@ -402,7 +403,7 @@ def test_nothing_half_made_looks_prepared(
     def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline.companions, "copy", stop)
+    monkeypatch.setattr(companions, "copy", stop)
     with pytest.raises(KeyboardInterrupt):
         prepare()
     assert not (tmp_path / "prepared").exists()

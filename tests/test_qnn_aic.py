@@ -24,7 +24,7 @@ from qeff_zoo.graph.numerics import FLOAT32
 from qeff_zoo.graph.states import State
 from qeff_zoo.package import Package
 from qeff_zoo.package.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, SUMS, adopt
-from qeff_zoo.plan import manifest_entries
+from qeff_zoo.pipeline import manifest_entries
 from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.recipe import Shape
@@ -327,7 +327,7 @@ def test_the_sdk_is_where_the_variable_says(root: Path, tmp_path: Path) -> None:
 def test_a_build_without_the_sdk_fails_at_once(
     models: Models, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pipeline, "_trace", pytest.fail)
+    monkeypatch.setattr(pipeline.Assembly, "trace", pytest.fail)
     assert cli.main(["build", str(models.llama), "--enable-qnn"]) == 1
     said = capsys.readouterr().err
     assert "QNN_SDK_ROOT is not set" in said

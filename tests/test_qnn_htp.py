@@ -415,7 +415,7 @@ def test_without_the_compiler_the_extra_is_named(
     checkpoint: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qeff_zoo.targets.engines.installed", lambda name: None)
-    monkeypatch.setattr(pipeline, "_trace", pytest.fail)  # which takes long
+    monkeypatch.setattr(pipeline.Assembly, "trace", pytest.fail)  # which takes long
     with pytest.raises(CompileError, match=r"pip install 'qeff-zoo\[qnn\]'"):
         _build(checkpoint, store, ctx_len=16)
 

@@ -15,6 +15,8 @@ def open_sources(
     model: str,
     adapters: Sequence[str] | None = None,
     speculator: str | None = None,
+    *,
+    need_weights: bool = True,
     **place: Unpack[Place],
 ) -> Checkpoint:
     """Open a checkpoint with its adapters and draft heads; downloads their small files.
@@ -23,12 +25,13 @@ def open_sources(
         model: Hub id, folder or GGUF file.
         adapters: Adapters to merge, see `open_merged`.
         speculator: Draft heads, see `with_speculator`.
+        need_weights: Whether a checkpoint without usable weights is refused.
         **place: See `open_checkpoint`.
 
     Raises:
         ZooError: One of them cannot be had or used.
     """
-    checkpoint = with_adapters(open_checkpoint(model, **place), adapters)
+    checkpoint = with_adapters(open_checkpoint(model, need_weights=need_weights, **place), adapters)
     return with_speculator(checkpoint, speculator)
 
 

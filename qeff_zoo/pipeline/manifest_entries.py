@@ -12,15 +12,15 @@ from qeff_zoo.graph.bound_graph import BoundGraph
 from qeff_zoo.graph.numerics import STORED
 from qeff_zoo.graph.states import VISION_SIZE, State, state_of
 from qeff_zoo.package.manifest import name_with
+from qeff_zoo.pipeline.source_tree import has_uncommitted_changes
 from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.plan.programs import ProgramPlan
-from qeff_zoo.plan.source_tree import has_uncommitted_changes
 from qeff_zoo.targets.base import Lowered
 from qeff_zoo.terminal.progress import Stopwatch, peak_rss_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class LoweredProgram:
     """One program on its way from the plan to the package.
 
     Args:
@@ -34,7 +34,7 @@ class Made:
     lowered: Lowered
 
 
-def program_entry(plan: Plan, made: Made, tensors: str) -> dict[str, Any]:
+def program_entry(plan: Plan, made: LoweredProgram, tensors: str) -> dict[str, Any]:
     """Write the entry of a program, but for its path.
 
     Args:
