@@ -127,7 +127,7 @@ def test_only_the_bad_file_is_fetched(
 
 
 def can_link(folder: Path) -> bool:
-    from qeff_zoo.disk.sharing import share
+    from qeff_zoo.disk.cloning import share
 
     (folder / "one").write_bytes(b"1")
     share(folder / "one", folder / "two")

@@ -37,7 +37,7 @@ def hub_errors(model_id: str, revision: str | None) -> Iterator[None]:
 
     Args:
         model_id: `org/name`.
-        revision: As asked for.
+        revision: Requested revision.
 
     Raises:
         CheckpointError: In place of any error of huggingface_hub, which it is chained to.

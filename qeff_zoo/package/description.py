@@ -235,9 +235,9 @@ def example(name: str) -> str:
     """Return what a package of a task may be given on the command line."""
     task = find(name) if name in NAMES else None
     if task is None or task.reads == "text":
-        asked = [given for role, given in _ABOUT.items() if task and role in task.parts]
-        if asked and task and task.answers == "logits":
-            return f"{' '.join(asked)} --chat --prompt 'What is this?'"
+        inputs = [given for role, given in _ABOUT.items() if task and role in task.parts]
+        if inputs and task and task.answers == "logits":
+            return f"{' '.join(inputs)} --chat --prompt 'What is this?'"
         return "--prompt 'Once upon a time'"
     return {"image": "--image picture.png", "sound": "speech.wav"}[task.reads]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo import targets
 from qeff_zoo.checkpoint.opening import Checkpoint
-from qeff_zoo.disk.sharing import share_all
+from qeff_zoo.disk.cloning import share_all
 from qeff_zoo.errors import CompileError, ParityError
 from qeff_zoo.export import companions, graphs
 from qeff_zoo.graph.bound_graph import BoundGraph

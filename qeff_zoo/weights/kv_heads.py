@@ -43,7 +43,7 @@ def problems(name: str, config: Mapping[str, Any], recipe: Recipe, heads: int) -
         name: Of the checkpoint.
         config: Its config.json.
         recipe: Of its `model_type`.
-        heads: That are asked for.
+        heads: Requested number.
     """
     fitting = counts(config)
     if why := _never(config, recipe):

@@ -61,11 +61,11 @@ class Merged:
         return {"folder": str(self.adapter.folder.absolute()), "weight": self.weight}
 
 
-def open_merged(asked: Sequence[str]) -> tuple[Merged, ...]:
+def open_merged(requested: Sequence[str]) -> tuple[Merged, ...]:
     """Open adapters that are to be merged, and refuse what cannot be.
 
     Args:
-        asked: Each a folder, or a Hub `org/name` or `org/name/folder`, after which `@` and a revision may follow, and
+        requested: Folders, or `org/name` or `org/name/folder` of the Hub, each perhaps with `@` and a revision, and
             then `=` and a weight.
 
     Raises:
@@ -73,7 +73,7 @@ def open_merged(asked: Sequence[str]) -> tuple[Merged, ...]:
         CheckpointError: A file is damaged, or cannot be had.
     """
     merged = []
-    for number, one in enumerate(asked):
+    for number, one in enumerate(requested):
         source, weight = _weighted(one)
         name, revision = source, None
         plainly = source.count("/") == 1 and not source.startswith((".", "/", "~"))
@@ -87,12 +87,12 @@ def open_merged(asked: Sequence[str]) -> tuple[Merged, ...]:
                 "lora_A and lora_B of these",
             )
         merged.append(Merged(adapter=adapter, weight=weight, number=number))
-        _require_sum(merged[-1], alone=len(asked) == 1)
+        _require_sum(merged[-1], alone=len(requested) == 1)
     return tuple(merged)
 
 
 def _weighted(one: str) -> tuple[str, float]:
-    """Part what is asked for into an adapter and its weight."""
+    """Part the request into an adapter and its weight."""
     source, equals, text = one.rpartition("=")
     if not equals or Path(one).expanduser().is_dir():
         return one, 1.0

@@ -71,7 +71,7 @@ class Adapter:
     """An adapter, opened: its configuration is read, its matrices when asked for.
 
     Args:
-        name: As it was asked for, for messages.
+        name: Name in the request, for messages.
         folder: Of its files.
         config: adapter_config.json as it stands.
         repository: Of the Hub, `org/name`, or `org/name/folder` of one that has it there; "" for a folder.

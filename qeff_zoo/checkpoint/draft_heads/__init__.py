@@ -46,7 +46,7 @@ class Speculator:
     """Heads, opened.
 
     Args:
-        name: As they were asked for, for messages.
+        name: Name in the request, for messages.
         folder: Of their files.
         files: Names of those: the configuration, then the weights.
         said: What they compute, in JSON values; see `qeff_zoo.checkpoint.draft_heads.kinds`.
@@ -176,9 +176,9 @@ class Speculator:
         ]
 
 
-def source_of(asked: str) -> Mapping[str, Any]:
-    """Return what identifies heads in a build's spec, by how they are asked for."""
-    return OF_MODEL if asked == mtp.MTP else open_speculator(asked).source
+def source_of(requested: str) -> Mapping[str, Any]:
+    """Return what identifies heads in a build's spec, by the name in a request."""
+    return OF_MODEL if requested == mtp.MTP else open_speculator(requested).source
 
 
 def open_speculator(source: str, revision: str | None = None) -> Speculator:

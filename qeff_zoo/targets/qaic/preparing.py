@@ -66,7 +66,7 @@ def _configs(program: ProgramPlan, model: Any, files: Files) -> Iterator[tuple[s
 def chosen_configs(
     options: Mapping[str, Any], model: Any, files: Files
 ) -> Iterator[tuple[str, str]]:
-    """Yield path and content of the configs that were asked for: of devices, and of nodes in float32.
+    """Yield path and content of the configs that were requested: of devices, and of nodes in float32.
 
     Args:
         options: Of the target, by name.
