@@ -24,7 +24,7 @@ PER_RECIPE = {
     "test_recipes",
 }
 #: What no recipe's test depends on.
-_APART = ("docs/", "benchmarks/", "examples/", "scripts/", "validated_models/")
+_APART = ("docs/", "benchmarks/", "examples/", "scripts/", "validated_models/", "mkdocs.yml")
 
 
 def changed_since(ref: str, root: Path) -> list[str]:
