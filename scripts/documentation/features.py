@@ -34,6 +34,7 @@ def features() -> str:
     states = "\n".join(f"- **{name}**: {text}." for name, text in data["states"].items())
     return (
         "<!-- written by scripts/update_readme from features.json -->\n# QEfficient's features\n\n"
-        "The features of QEfficient's guide, and their state here. Names without a module are in `qeff_zoo.qefficient`; "
+        "The features of QEfficient's guide, and their state here. Names without a module are in "
+        "`qeff_zoo.qefficient`; "
         f"[from-qefficient.md](from-qefficient.md) shows how to port code.\n\n{states}\n\n{table(headers, rows)}\n"
     )
