@@ -28,6 +28,7 @@ import onnxruntime
 import static_graphs
 import torch
 from aligned import aligned
+from selection import EVERY
 from sharing import made_once
 from torch.overrides import TorchFunctionMode
 from transformers import CONFIG_MAPPING
@@ -143,8 +144,6 @@ CROSSED_ENCODERS = [
 ]
 #: What sees, and has a transform that nothing above has.
 CROSSED_MEDIA = ["ernie4_5_vl_moe-base", "step3p7-base"]
-#: Trace every tiny model, as a release asks for: it takes far longer.
-EVERY = os.environ.get("QEFF_ZOO_TEST_EVERY") == "1"
 
 
 def is_traced(recipe: Recipe) -> bool:

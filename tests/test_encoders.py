@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import parity
 import pytest
+import selection
 import torch
 from parity import Array, Subject
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
@@ -69,6 +70,7 @@ def texts_for(encoder: Subject, lengths: tuple[int, ...]) -> tuple[Array, Array]
         for how in (("torch", "portable", "fp32") if name in TRACED else ("torch",))
     ],
 )
+@pytest.mark.sampled(4, kept=selection.first_tinies())
 def test_encoder_agrees_with_hugging_face(name: str, pooling: str, norm: bool, how: str) -> None:
     encoder, variant = parity.subject(name), (("pooling", pooling), ("normalize", norm))
     noises, distances = [], []
@@ -84,6 +86,7 @@ def test_encoder_agrees_with_hugging_face(name: str, pooling: str, norm: bool, h
 
 
 @pytest.mark.parametrize("storage", ["int8", "int4"])
+@pytest.mark.sampled(2)
 def test_quantized_encoder_is_the_one_of_rounded_weights(encoder: Subject, storage: str) -> None:
     variant = (("pooling", "mean"), ("normalize", False))
     lengths = (40, 1, 17)
@@ -188,6 +191,7 @@ def test_heads_that_are_traced_are_there() -> None:
     "name",
     [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in parity.more_cases()],
 )
+@pytest.mark.sampled(3, kept=TRACED_HEADS)
 def test_every_other_task_agrees_with_hugging_face(name: str) -> None:
     """Heads are few: what they are in PyTorch is compared for every recipe, and one graph of each kind."""
     subject = parity.subject(name)
