@@ -168,7 +168,7 @@ def test_a_snippet_runs_with_one_changed_line(
         assert all(names["info"].generated_ids)
     elif "generate(prompts=" in snippet or "exec_kv" in snippet:
         assert re.search(r"Prompt: .+\nCompletion: .*\w", out, re.DOTALL)
-    assert out.count("Drafted by a model: ") == out.count("By prompt lookup: ") == len(more)
+    assert out.count("Draft model: ") == out.count("Prompt lookup: ") == len(more)
 
 
 def test_the_commands_of_the_guide_run(

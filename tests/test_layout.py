@@ -383,72 +383,23 @@ def test_every_package_is_in_the_wheel() -> None:
     assert set(listed) == present | data, "Correct [tool.setuptools] packages."
 
 
-# --- the README's map --------------------------------------------------------------------------------------------
+# --- the map of folders ------------------------------------------------------------------------------------------
+
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
-def mapped_files(readme: str) -> set[str]:
-    """Read the tree below the line `qeff_zoo/` of a fenced block.
-
-    A line is one or more names, two or more spaces, and what they are for; a folder's files are indented below it.
-    """
-    blocks = re.findall(r"```\w*\n(.*?)```", readme, re.DOTALL)
-    block = next((block for block in blocks if re.search(r"^qeff_zoo/", block, re.MULTILINE)), "")
-    files: set[str] = set()
-    folders: list[tuple[int, str]] = []
-    for line in block.splitlines():
-        indent = len(line) - len(line.lstrip())
-        while folders and folders[-1][0] >= indent:
-            folders.pop()
-        if not line.strip() or (not folders and not line.startswith("qeff_zoo/")):
-            continue
-        prefix = folders[-1][1] if folders else ""
-        for name in re.split(r"\s{2,}", line.strip(), maxsplit=1)[0].split():
-            if name.endswith("/"):
-                folders.append((indent, prefix + name))
-            else:
-                files.add(prefix + name)
-    return files
-
-
-def test_the_readme_maps_every_file() -> None:
-    mapped = mapped_files((ROOT / "README.md").read_text())
-    present = {
-        relative(path)
-        for path in CORE.rglob("*")
-        if path.suffix in {".py", ".json", ".typed", ".jinja"} and "__pycache__" not in path.parts
-    }
-    # The `__init__.py` of a folder is the folder.
-    present = {
-        name
-        for name in present
-        if not name.endswith("/__init__.py") or name == "qeff_zoo/__init__.py"
-    }
-    missing, gone = sorted(present - mapped), sorted(mapped - present)
-    assert mapped, (
-        "README.md has no fenced block with a line `qeff_zoo/` and its files indented below."
+def test_architecture_maps_every_folder() -> None:
+    mapped = set(re.findall(r"^\| `(qeff_zoo/[\w/]+)/` \| \S", ARCHITECTURE, re.MULTILINE))
+    present = {relative(path.parent) for path in CORE_SOURCES} - {"qeff_zoo"}
+    assert mapped == present, (
+        "Run scripts/update_readme. A folder needs an `__init__.py` with a docstring that names its content."
     )
-    assert not missing, (
-        f"Add to the tree of README.md, each with what it is for: {', '.join(missing)}."
-    )
-    assert not gone, f"Remove from the tree of README.md, there is no such file: {', '.join(gone)}."
 
 
-def test_the_map_is_read_as_it_is_drawn() -> None:
-    readme = """text
-```
-recipes/                one file per model_type
-qeff_zoo/               behaviour
-  __main__.py cli.py    argv -> one API call
-  passes/               ONNX -> ONNX
-    linear.py           what `x.py` does
-  store.py              content store
-tests/                  not part of it
-  test_store.py         nor this
-```
-"""
-    assert mapped_files(readme) == {
-        "qeff_zoo/__main__.py",
-        "qeff_zoo/cli.py",
-        "qeff_zoo/passes/linear.py",
-        "qeff_zoo/store.py",
-    }
+def test_architecture_names_folders_that_exist() -> None:
+    rules = ARCHITECTURE.partition("## Where new code goes")[2]
+    named = re.findall(r"`([a-z_]+/(?:[\w.]+)?)`", rules)
+    assert len(named) >= 8
+    assert [
+        name for name in named if not any((folder / name).exists() for folder in (ROOT, CORE))
+    ] == []

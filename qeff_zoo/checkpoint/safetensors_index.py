@@ -94,7 +94,7 @@ def read_header(path: Path) -> list[TensorInfo]:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Return what a file's header says beside its tensors.
+    """Return the metadata of a file's header.
 
     Args:
         path: A safetensors file; only its header is read.

@@ -29,7 +29,7 @@ def weights_entry(config: Mapping[str, Any], files: Files) -> str:
 
     Args:
         config: config.json; its `transformers_weights` may name another file.
-        files: Where to look.
+        files: Files to search.
 
     Raises:
         CheckpointError: There is none, with what is there instead.
@@ -53,17 +53,17 @@ def gguf_models(files: Files) -> list[str]:
     """List the GGUF files of language models, of a split one the first; vision projectors are left out.
 
     Args:
-        files: Where to look.
+        files: Files to search.
     """
     names = sorted(name for name in files.names if name.endswith(".gguf") and "/" not in name)
     return [name for name in names if "mmproj" not in name.lower() and shards_of(name)[0] == name]
 
 
 def names_gguf(requested: str, name: str) -> bool:
-    """Tell whether a GGUF file is meant by its name, or by its quantization.
+    """Whether a name selects a GGUF file, by file name or by quantization.
 
     Args:
-        requested: Such as "model-Q8_0.gguf" or "Q8_0".
+        requested: Name such as "model-Q8_0.gguf" or "Q8_0".
         name: Name of a file.
     """
     if requested == name or requested.endswith(".gguf"):
@@ -77,7 +77,7 @@ def gguf_entry(files: Files, requested: str) -> str:
     """Name the GGUF file that is meant; a name that fits none is returned as it is.
 
     Args:
-        files: Where to look.
+        files: Files to search.
         requested: Its name, or the name of its quantization.
 
     Raises:
@@ -151,7 +151,7 @@ def undescribed(name: str, files: Files, tensors: Iterable[str]) -> CheckpointEr
     """Explain why quantized weights without a `quantization_config` are refused; None for weights of floats.
 
     Args:
-        name: Of the checkpoint.
+        name: Name of the checkpoint.
         files: Its files.
         tensors: Names of its tensors.
     """
@@ -240,7 +240,7 @@ def read_weight_map(path: Path) -> dict[str, str]:
         path: A `*.safetensors.index.json`.
 
     Raises:
-        CheckpointError: It is not such an index, or names files outside its folder.
+        CheckpointError: The file is not such an index, or names files outside its folder.
     """
     weight_map = read_json(path).get("weight_map")
     shards = list(weight_map.values()) if isinstance(weight_map, dict) else []

@@ -8,10 +8,10 @@ _NAME_BYTES = 255  # of a file or folder, on every usual file system
 
 
 def unsafe_path(path: str) -> str | None:
-    """Say why a manifest's path could leave its folder or mean something else elsewhere.
+    """Explain why a manifest's path could leave its folder, or be ambiguous elsewhere.
 
     Args:
-        path: As written in a manifest.
+        path: Path in a manifest.
 
     Returns:
         The reason, or None for a safe path.

@@ -27,7 +27,7 @@ def fold(model: ir.Model, repeated: RepeatedLayers) -> bool:
 
     Args:
         model: Graph of the traced layers, without those at the end that nothing reads.
-        repeated: What was found in the module.
+        repeated: Repeated layers of the module.
 
     Returns:
         False if two traced layers of a kind differ, so that they prove nothing about the others.

@@ -70,8 +70,8 @@ def obtain(
         plan: Resolved.
         program: One of the plan's.
         checkpoint: Fetched: its tensors' names and shapes are read.
-        store: Where graphs are kept.
-        changes: What adapters make of its weights; None for nothing.
+        store: Store of graphs.
+        changes: Changes that adapters make to its weights; None for none.
         untied: Names of the model's state_dict that its config ties, and that have values of their own.
 
     Raises:

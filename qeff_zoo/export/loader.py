@@ -35,7 +35,7 @@ def load_meta(
 
     Args:
         config: Raw config.json.
-        recipe: Of the config's `model_type`.
+        recipe: Recipe of the config's `model_type`.
         rope_factors: See `rope.follow_context`.
         untied: See `build_meta`.
 
@@ -126,7 +126,7 @@ def _size(args: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def hollow(model: Any) -> None:
-    """Turn meta parameters into CPU tensors whose one element is seen at every index, in place.
+    """Turn meta parameters into CPU tensors with one element at every index, in place.
 
     Tracing on the meta device loses the constants that a forward makes on the device of its inputs; on the CPU they
     have values, and parameters of this kind still take no memory.

@@ -17,8 +17,8 @@ class BoundGraph:
 
     Args:
         model: An `onnx_ir.Model`; initializers of a checkpoint have no data.
-        bindings: For each of those, its value over checkpoint tensors.
-        encoded: Of those tensors, the ones that the checkpoint stores in fewer bits.
+        bindings: Expression over checkpoint tensors for each of those.
+        encoded: Those tensors that the checkpoint stores in fewer bits.
         digest: "sha256:…" of the graph file.
         cached: Whether it came from the store.
     """

@@ -25,7 +25,7 @@ _ABOUT = {"audio": "speech.wav", "vision": "--image picture.png"}
 
 
 def describe(package: Package) -> str:
-    """Say what a package is, holds and was proved to do, and how to run it.
+    """Describe a package: its content, its proof, and how to run it.
 
     Args:
         package: Any package.
@@ -91,7 +91,7 @@ def _facts(package: Package) -> Iterator[Sequence[str]]:
 
 
 def adapter_named(source: Mapping[str, Any]) -> str:
-    """Say which adapter was merged into a package, from its manifest's spec: where it is, and its weight in the sum."""
+    """Describe the adapter that was merged into a package, from its manifest's spec: its source, and its weight."""
     return f"{_place(source)}, weight {source['weight']:g}"
 
 
@@ -181,7 +181,7 @@ def evidence(checks: Sequence[Mapping[str, Any]]) -> str:
     """Tabulate the checks of a validation, and what they compared with.
 
     Args:
-        checks: As in the manifest's `validation`; `model` in front where they are of several.
+        checks: Value of the manifest's `validation`; `model` in front if they are of several.
     """
     named = any("model" in check for check in checks)
     columns = ["level", "stage", "metric", "value", "required", "passed", "canary"]

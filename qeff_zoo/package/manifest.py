@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a manifest may say: the schema, and the rules that JSON Schema cannot state.
+"""Content of a manifest: the schema, and the rules that JSON Schema cannot state.
 
 In: the bytes of a manifest.json. Out: its value, or every problem in it. Nothing here looks at the
 files that a manifest lists; `qeff_zoo.package` does.
@@ -87,7 +87,7 @@ def problems(manifest: Manifest) -> list[str]:
     """List all that is wrong with a manifest: the schema's problems, or else the broken rules.
 
     Args:
-        manifest: What `parse` returned.
+        manifest: Result of `parse`.
 
     Returns:
         One line each; those of rules begin with a stable id such as "QZ-M003".
@@ -98,7 +98,7 @@ def problems(manifest: Manifest) -> list[str]:
 
 
 def _excess(manifest: Manifest) -> str | None:
-    """Say what there is too much of in a manifest, before more is done with it than to look at each value once."""
+    """Return what exceeds a manifest's limits, before anything but one look at each value."""
     level: list[Any] = [manifest]
     count = 0
     for _ in range(_MOST_LEVELS):
@@ -143,11 +143,11 @@ def holds(value: float | None, op: str, threshold: float) -> bool:
 
 
 def source_in(manifest: Manifest, name: str = "model") -> Mapping[str, Any]:
-    """Return what a manifest's spec says of a checkpoint that the package was made from; nothing where it says nothing.
+    """Return a source checkpoint in a manifest's spec; empty without one.
 
     Args:
         manifest: Any.
-        name: Of the source.
+        name: Name of the source.
 
     Returns:
         `weights` and `companions`, digests; of the Hub also `model_id` and `revision`.
@@ -158,7 +158,7 @@ def source_in(manifest: Manifest, name: str = "model") -> Mapping[str, Any]:
 
 
 def adapters_in(manifest: Manifest) -> list[Mapping[str, Any]]:
-    """Return what a manifest's spec says of adapters that were merged into the weights; see `Merged.source`."""
+    """Return the merged adapters in a manifest's spec; see `Merged.source`."""
     sources = manifest["spec"].get("sources")
     found = sources.get("adapters") if isinstance(sources, Mapping) else None
     return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
@@ -168,7 +168,7 @@ def adapter_axis(sources: Iterable[Mapping[str, Any]]) -> list[str]:
     """Name merged adapters as packages are compared by: the beginnings of their digests, and weights other than 1.
 
     Args:
-        sources: As a spec has them; see `qeff_zoo.checkpoint.adapters.merging`.
+        sources: Sources of a spec; see `qeff_zoo.checkpoint.adapters.merging`.
     """
     return [
         digest_axis(one) + ("" if one["weight"] == 1 else f"={one['weight']:g}") for one in sources
@@ -182,7 +182,7 @@ def digest_axis(source: Mapping[str, Any]) -> str:
 
 
 def name_with(name: str, adapters: Sequence[str]) -> str:
-    """Name a package by its checkpoint and the adapters that were merged into it: nobody takes it for the other."""
+    """Name a package by its checkpoint and its merged adapters, to distinguish it from the plain checkpoint."""
     return _WITH.join((name, *adapters))[:_LONGEST_NAME]
 
 

@@ -61,12 +61,12 @@ _LINES = (8, 24, 48, 96)  # tokens of the texts that an encoder reads unless the
 
 @dataclass(frozen=True, kw_only=True)
 class Texts:
-    """What all numerics are asked.
+    """Input of every variant.
 
     Args:
         sequences: Token ids.
-        positions: Of each sequence, those whose answers are compared; of encoders nothing.
-        targets: Of each sequence, the tokens that come after these positions; of encoders nothing.
+        positions: Compared positions of each sequence; empty for encoders.
+        targets: Next tokens at these positions of each sequence; empty for encoders.
     """
 
     sequences: Sequence[Sequence[int]]
@@ -145,7 +145,7 @@ class Subject:
 
         Args:
             step: Told of every call.
-            numerics: Of a device, to compute in; None for float32.
+            numerics: Numerics of a device; None for float32.
         """
         told = self.plan.spec.get("task", {})
         rounded = Numerics() if numerics is None else Numerics(matrices=self.matrices(numerics))
@@ -220,7 +220,7 @@ class Subject:
         """Compare what a program answers with what Hugging Face's model does.
 
         Args:
-            name: Of its numerics.
+            name: Name of its numerics.
             program: Opened. Of a decoder it takes calls of `width` tokens, and answers every one.
             step: Told of every call.
         """
@@ -285,7 +285,7 @@ def opened(
     Args:
         model: Hub id, folder or GGUF file.
         text: To predict, or of an encoder to read line by line; None for texts of our own.
-        tokens: Of the text that are read at most.
+        tokens: Maximum number of tokens of the text.
         keep: Patterns that are to name weights.
         request: Choices that change the graph, the context or the width of calls.
         watch: Reports stages.

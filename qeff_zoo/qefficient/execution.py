@@ -80,8 +80,8 @@ def execute(
         tokenizer: Turns texts into token ids; None for the package's own.
         stream: Print prompts and answers on stdout, a single one as it grows.
         chat: Apply the chat template.
-        each: What is chosen for each prompt beyond that: `adapter`, `sampling`; none for nothing.
-        **choices: As for `TextGenerationSession.generate`.
+        each: Further options of each prompt: `adapter`, `sampling`; empty for none.
+        **choices: Arguments of `TextGenerationSession.generate`.
 
     Raises:
         GenerationError: There are no prompts, or one cannot be answered.
@@ -191,7 +191,7 @@ def on_devices(package: "Package", ids: Sequence[int] | None) -> Iterator[None]:
 
     Args:
         package: To be opened.
-        ids: Of cards; None for those that are free.
+        ids: Ids of cards; None for free ones.
     """
     from qeff_zoo.targets.qaic.cards import DEVICES_ENV
 

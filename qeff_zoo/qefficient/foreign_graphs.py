@@ -28,7 +28,7 @@ def compile_theirs(graph: Path, folder: Path, target: str | None, given: Mapping
     Args:
         graph: Its file, with its weights beside it.
         folder: In which the QPC is put, as `qpcs`.
-        target: As it was asked for.
+        target: Requested target.
         given: Arguments of `compile`, by QEfficient's names.
 
     Returns:

@@ -30,7 +30,7 @@ class Model:
 
     Args:
         source: The checkpoint; `from_pretrained` takes its name.
-        **loaded: What was chosen about it, by the fields of `Request`.
+        **loaded: Options of the model, by the fields of `Request`.
 
     Raises:
         PlanError: A module is given in place of a checkpoint.
@@ -148,7 +148,7 @@ class Model:
         return str(built.package.path)
 
     def _request(self, target: str | None, given: dict[str, Any]) -> Request:
-        """Read the arguments of `compile`; say what a CPU leaves out, where the user chose no target."""
+        """Convert the arguments of `compile`; warn about those that a CPU ignores, if the user chose no target."""
         qnn, config = given.pop("enable_qnn", None), given.pop("qnn_config", None)
         card = "qnn-aic" if qnn or target == "qnn-aic" else "qaic"
         if qnn and target not in (None, card):

@@ -26,7 +26,7 @@ def json_text(config: Any) -> JsonText:
 
 
 def compiles(target: Target) -> bool:
-    """Tell whether a target's compiler is here."""
+    """Whether a target's compiler is here."""
     try:
         target.require_compiler()
     except CompileError:
@@ -35,7 +35,7 @@ def compiles(target: Target) -> bool:
 
 
 def has(card: str) -> bool:
-    """Tell whether this machine compiles for a target and has the runtime of its cards."""
+    """Whether this machine has a target's compiler and the runtime of its cards."""
     from qeff_zoo.targets.qaic import cards
 
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QEfficient's arguments -> the choices of a build, or a refusal that says what to use in their place.
+"""QEfficient's arguments -> the options of a build, or a refusal that names the replacement.
 
 In: keyword arguments as a user of QEfficient writes them. Out: fields of `qeff_zoo.plan.request.Request`. Nothing is
     dropped
@@ -39,7 +39,7 @@ class Foreign:
 
     Args:
         harmless: Values that ask for what is done anyway.
-        instead: What to do about any other.
+        instead: Advice for any other value.
     """
 
     harmless: tuple[Any, ...]
@@ -172,7 +172,7 @@ def refuse(function: str, given: Mapping[str, Any], table: Mapping[str, Foreign]
     Args:
         function: Its name.
         given: Arguments that it does not have itself.
-        table: What QEfficient's are about.
+        table: Table of QEfficient's arguments.
 
     Raises:
         PlanError: One asks for something.
@@ -200,11 +200,11 @@ def _same(value: Any, harmless: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a user of QEfficient asked of a compilation.
+    """Translated arguments of a compilation.
 
     Args:
         choices: Fields of `Request`, without `target`.
-        flags: Of the compiler, that no choice has: `NAME` or `NAME=VALUE`.
+        flags: Compiler flags without an option: `NAME` or `NAME=VALUE`.
     """
 
     choices: Mapping[str, Any]

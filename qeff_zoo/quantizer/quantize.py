@@ -38,7 +38,7 @@ def quantize(
     Args:
         model: Hub id or folder of a checkpoint of floats.
         output: A folder that is absent or empty.
-        wishes: What is chosen.
+        wishes: Options.
         text: To calibrate on; None for a few texts of ours.
         revision: Branch, tag or commit of a Hub model.
         reporter: Shows progress.

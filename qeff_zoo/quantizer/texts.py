@@ -58,8 +58,8 @@ def read(checkpoint: Checkpoint, text: str | None, tokens: int, *, encoder: bool
 
     Args:
         checkpoint: Whose tokenizer is used.
-        text: Of an encoder line by line; None for a few texts of ours, or random tokens where there is no tokenizer.
-        tokens: That are read at most.
+        text: Text, for an encoder line by line; None for a few built-in texts, or random tokens without a tokenizer.
+        tokens: Maximum number of tokens.
         encoder: Whether the model reads whole texts.
 
     Raises:

@@ -54,7 +54,7 @@ class Stack:
 
     Args:
         experts: The linear layers of each, whose rows follow one another.
-        shape: Of the parameter.
+        shape: Shape of the parameter.
         by_columns: Whether it is the latter.
     """
 
@@ -118,8 +118,8 @@ def unstack(
 
     Args:
         model: On meta; changed in place.
-        expressions: Of its parameters; changed with it.
-        tensors: Of the checkpoint.
+        expressions: Expressions of its parameters; changed with it.
+        tensors: Tensors of the checkpoint.
         within: Beginning of the names of parameters that are meant.
 
     Returns:

@@ -50,7 +50,7 @@ def escaping(stream: TextIO) -> TextIO:
     """Return a stream that passes on what is written to it, as it may be shown.
 
     Args:
-        stream: For text.
+        stream: Text stream.
     """
     return cast("TextIO", _Escaping(stream))
 

@@ -36,11 +36,11 @@ class Outcome:
     """What a comparison found.
 
     Args:
-        subject: What was compared, for a person.
+        subject: Name of what was compared, for people.
         level: "tiny" or "checkpoint".
-        checks: As in a manifest's `validation`, each with the model it is of.
-        reported: What was measured without being judged.
-        recorded: Where the record was written, if it was.
+        checks: Entries of the manifest's `validation`, each with its model.
+        reported: Measurements without a verdict.
+        recorded: Path of the record, if it was written.
     """
 
     subject: str
@@ -80,9 +80,9 @@ def check(
 
     Args:
         subject: A package's folder, build key or model name; or a recipe's `model_type`.
-        checkpoint: Where the package's checkpoint is now; None for where it was when the package was built here.
-        adapters: Where those that were merged into the package are now, in any order; of others, where they were.
-        target: Of a recipe, what its tiny models are built for; None for the default.
+        checkpoint: Current place of the package's checkpoint; None for its place at the build on this machine.
+        adapters: Current places of merged adapters, in any order; others are expected at their places at the build.
+        target: Target of a recipe's tiny models; None for the default.
         record: Write `validated_models/ORG/NAME.json`, or `validated_models/_tiny/MODEL_TYPE.json` of a recipe, or
             what a recipe's models do on another target to `validated_models/_targets/TARGET.json`.
         reporter: Shows progress.
@@ -137,11 +137,11 @@ def source_of(package: Package, given: str | None, adapters: Sequence[str] = ())
 
     Args:
         package: Any.
-        given: Where the checkpoint is now; None for where it was when the package was built here.
-        adapters: Where those that were merged into the package are now, in any order; of others, where they were.
+        given: Current place of the checkpoint; None for its place at the build on this machine.
+        adapters: Current places of merged adapters, in any order; others are expected at their places at the build.
 
     Raises:
-        CheckpointError: It is not to be found, or is another one.
+        CheckpointError: The checkpoint is missing, or is another one.
         AdapterError: The same of an adapter.
     """
     store, spec = Store(), source_in(package.manifest)

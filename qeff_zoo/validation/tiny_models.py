@@ -42,7 +42,7 @@ def config_of(recipe: Recipe, tiny: Tiny) -> dict[str, Any]:
     """Return a tiny model's config.json as it is for the recipe's task.
 
     Args:
-        recipe: Of the model, for one of its tasks.
+        recipe: Recipe of the model, for one of its tasks.
         tiny: Which of its tiny models.
     """
     config = {"model_type": recipe.model_type, **tiny.config}
@@ -57,10 +57,10 @@ def make(recipe: Recipe, tiny: Tiny, folder: Path, *, seed: int = 0) -> Path:
     """Write a tiny model's checkpoint, unpatched and seeded.
 
     Args:
-        recipe: Of the model.
+        recipe: Recipe of the model.
         tiny: Which of its tiny models.
         folder: A folder that does not exist yet.
-        seed: Of the weights.
+        seed: Seed of the weights.
 
     Raises:
         ExportError: transformers does not make a model of the configuration.

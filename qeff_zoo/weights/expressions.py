@@ -178,7 +178,7 @@ def scaled_to(dim: int, e: Expression, lengths: Expression) -> Expression:
 
 
 def is_computed(e: Expression) -> bool:
-    """Tell whether an expression does more than to move values."""
+    """Whether an expression does more than move values."""
     if isinstance(e, str):
         return False
     return e[0] in _ARITHMETIC or any(is_computed(part) for part in e[_first_part(e) :])
@@ -189,7 +189,7 @@ def substitute(e: Expression, values: Mapping[str, Expression]) -> Expression:
 
     Args:
         e: Over names.
-        values: Of some of those names, over others.
+        values: Expressions of some of those names, over others.
     """
     if isinstance(e, str):
         return values.get(e, e)

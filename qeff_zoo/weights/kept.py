@@ -26,7 +26,7 @@ def read(value: Expression, source: TensorSource, start: int, stop: int, format:
         source: The checkpoint.
         start: First row.
         stop: Row after the last.
-        format: As `qeff_zoo.weights.storage` found it.
+        format: Format chosen by `qeff_zoo.weights.storage`.
 
     Raises:
         ValueError: A scale or a minimum is infinite or not a number.
@@ -90,7 +90,7 @@ def order(value: Expression, source: TensorSource) -> Array:
     """Return which input column each stored column is multiplied with, int32.
 
     Args:
-        value: Of one matrix whose columns are stored in an order of their own.
+        value: Expression of one matrix whose columns are stored in another order.
         source: The checkpoint.
     """
     (name,) = sources_of(value)

@@ -85,7 +85,7 @@ def plan_file(slots: Sequence[Slot], tensors: Tensors) -> FileLayout:
     since the format forbids holes.
 
     Args:
-        slots: What the file will hold.
+        slots: Content of the file.
         tensors: The checkpoint's.
 
     Raises:

@@ -30,7 +30,7 @@ class Products(Matrices):
         Args:
             x: Left side.
             matrix: Right side.
-            **attributes: Of the node, besides its sizes.
+            **attributes: Attributes of the node, besides its sizes.
         """
         rows, columns, format = matrix.rows, matrix.columns, matrix.format
         slot = self.slot(matrix.name, matrix.expression, format, kept=matrix.kept)
@@ -106,7 +106,7 @@ def replace(
     """Replace nodes of a lowering's graph, in place.
 
     Args:
-        lowering: Of the graph.
+        lowering: Lowering of the graph.
         rules: By domain and operator: the nodes in its place, the last of which makes what it made; None to leave it.
     """
     for node in list(lowering.graph):

@@ -80,7 +80,7 @@ def write(
     """Write the file and flush it to the disk.
 
     Args:
-        layout: As planned from the tensors of `source`.
+        layout: Layout planned from the tensors of `source`.
         source: The checkpoint.
         path: The new file; removed again when anything fails.
         progress: Called with the number of bytes that were added, from this thread.

@@ -41,7 +41,7 @@ class Change:
 
     Args:
         value: Over the weight as it is, `ITSELF`, and tensors of adapters.
-        shape: Of both.
+        shape: Shape of both.
         untied: Whether the model ties it to another weight, which becomes something else.
     """
 
@@ -248,7 +248,7 @@ def values_of(
 
     Args:
         found: By names of the model's state_dict.
-        expressions: What weights of one program are made of, over the checkpoint's tensors, by the same names.
+        expressions: Expressions of one program's weights over the checkpoint's tensors, by the same names.
         checkpoint: With its adapters.
 
     Raises:

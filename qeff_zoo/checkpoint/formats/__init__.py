@@ -42,13 +42,13 @@ def methods_of(exceptions: Collection[str]) -> list[str]:
     """Return the values of `quant_method` that work, "none" for checkpoints of floats among them.
 
     Args:
-        exceptions: Of an architecture.
+        exceptions: Exceptions of an architecture.
     """
     return ["none", *(method for method in METHODS if method not in exceptions)]
 
 
 def problem_of(config: Mapping[str, Any], exceptions: Collection[str] = ()) -> str:
-    """Say why a quantized checkpoint cannot be read; nothing if it can.
+    """Explain why a quantized checkpoint cannot be read; empty if it can.
 
     Args:
         config: `quantization_config`.
@@ -67,7 +67,7 @@ def problem_of(config: Mapping[str, Any], exceptions: Collection[str] = ()) -> s
 
 
 def floats_of(config: Mapping[str, Any]) -> str:
-    """Say which small floats, of which no kernel computes products, a checkpoint stores matrices in; nothing for none.
+    """Return the small float formats, without kernels for products, of a checkpoint's matrices; empty for none.
 
     Args:
         config: `quantization_config`.
@@ -97,7 +97,7 @@ def find(stored: "Stored") -> "Encodings":
     """Find what a checkpoint stores in fewer bits.
 
     Raises:
-        CheckpointError: What it stores is not what its method says.
+        CheckpointError: The tensors do not match the method.
         UnsupportedModelError: The method, or a variant of it, cannot be read.
     """
     if problem := problem_of(stored.config):

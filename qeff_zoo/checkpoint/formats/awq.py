@@ -27,7 +27,7 @@ _PLACES = [0, 4, 1, 5, 2, 6, 3, 7]
 
 
 def problem(config: Mapping[str, Any]) -> str:
-    """Say why a variant cannot be read; nothing if it can."""
+    """Explain why a variant cannot be read; empty if it can."""
     version = str(config.get("version") or config.get("checkpoint_format") or "gemm").lower()
     if version != "gemm":
         return f"AWQ of version {version!r}; 'gemm' can be read, which is what most publish"
@@ -47,7 +47,7 @@ def matrix(stored: Stored, path: str) -> Encoded:
 
     Args:
         stored: With `group_size` in its config.
-        path: Of the module.
+        path: Path of the module.
     """
     weight = stored.matrix(f"{path}.qweight", ("I32",))
     columns, rows = weight.shape[0], weight.shape[1] * 8

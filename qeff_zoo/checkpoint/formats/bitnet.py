@@ -24,7 +24,7 @@ _LEAST = 1e-5  # of a mean
 
 
 def problem(config: Mapping[str, Any]) -> str:
-    """Say why a variant cannot be read; nothing if it can."""
+    """Explain why a variant cannot be read; empty if it can."""
     if config.get("use_rms_norm"):
         return "BitNet with norms before its products (`use_rms_norm`)"
     kind, mode = config.get("linear_class", "bitlinear"), config.get("quantization_mode", "offline")

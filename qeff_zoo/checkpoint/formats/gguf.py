@@ -43,13 +43,13 @@ class _Kind:
     """A type of blocks of integers.
 
     Args:
-        nbytes: Of a block.
-        bits: Of an integer.
+        nbytes: Bytes of a block.
+        bits: Bits of an integer.
         group: Values that share a scale.
         integers: (rows, blocks, values of a block).
         scales: (rows, blocks, groups of a block), float32.
         minima: The same of minima; None for none.
-        zero: Of all groups; None for the middle.
+        zero: Zero point of all groups; None for the middle.
     """
 
     nbytes: int

@@ -118,7 +118,7 @@ def _waves(theta: float, size: int) -> Array:
 
 
 def _fitted(theta: float, factors: Array, size: int) -> dict[str, float | int]:
-    """Solve for the parameters, with a low factor of 1; nothing where the factors do not tell."""
+    """Solve for the parameters, with a low factor of 1; None if the factors do not determine them."""
     between = (factors > 1) & (factors < factors.max())
     if len(factors) != size // 2 or between.sum() < 2:
         return {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchao: what the metadata of the files say, tensor by tensor.
+"""torchao: the format in the files' metadata, tensor by tensor.
 
     PATH._weight_qdata (rows, columns) int8 or 8-bit floats, PATH._weight_scale (blocks down, blocks across), and
     of integers PATH._weight_zero_point
@@ -37,7 +37,7 @@ _PLAIN = "Tensor"
 
 
 def floats(config: dict[str, Any]) -> str:
-    """Say what matrices are stored in, if not in integers."""
+    """Return the float format of the matrices, if they are not integers."""
     return "8-bit floats" if "Float8" in str(config.get("quant_type")) else ""
 
 

@@ -142,11 +142,11 @@ def import_bundle(
 
     Args:
         path: The bundle.
-        store: Where they go; None for the one `QEFF_HOME` names.
+        store: Destination store; None for the one that `QEFF_HOME` names.
         reporter: Shows progress.
 
     Raises:
-        RemoteError: It is not a bundle, or one that is damaged or holds what no bundle may.
+        RemoteError: The file is not a bundle, is damaged, or has members that a bundle must not have.
         TrustError: The trust policy refuses a package.
         StoreError: There is no room.
     """
@@ -179,10 +179,10 @@ class BundleSnapshot:
     """A bundle, read as any remote is. See `qeff_zoo.hub.remotes.protocol.Snapshot`.
 
     Args:
-        url: Of the file.
-        index: What it has.
+        url: URL of the file.
+        index: Index of the bundle.
         path: The file.
-        members: Where each file begins in it, and its size, by the file's path.
+        members: Offset and size of each file in the bundle, by path.
     """
 
     url: str
@@ -236,7 +236,7 @@ def open_bundle(path: Path) -> BundleSnapshot:
         path: The file.
 
     Raises:
-        RemoteError: It is not a bundle, or holds what no bundle may.
+        RemoteError: The file is not a bundle, or has members that a bundle must not have.
     """
     try:
         with (
@@ -273,7 +273,7 @@ def _members(tar: tarfile.TarFile, path: Path) -> dict[str, tuple[int, int]]:
 
 
 class _Headers(io.FileIO):
-    """A file of which nobody reads more than a header at a time, so that none can fill the memory."""
+    """A file that returns at most a header per read, so that no member can fill the memory."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or not 0 <= size <= _BLOCK:

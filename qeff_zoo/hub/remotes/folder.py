@@ -85,8 +85,8 @@ class FolderRemote:
     """A folder with packages. See `qeff_zoo.hub.remotes.protocol.WritableRemote`.
 
     Args:
-        url: As it was given.
-        path: Of the folder.
+        url: URL as the user wrote it.
+        path: Path of the folder.
         read_only: Whether nothing is published here.
     """
 

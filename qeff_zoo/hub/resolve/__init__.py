@@ -48,9 +48,9 @@ class Resolution:
     Args:
         verdict: USE, USE_WITH_WARNING, BUILD or FAIL.
         model: Model id of the packages that were considered.
-        candidates: Those that will do, the best first; then the others, the nearest first.
-        snapshot: Of the remote that has packages of the model; None if only the store was asked.
-        notes: What was asked and had nothing, or did not answer.
+        candidates: Matching packages, the best first; then the others, the nearest first.
+        snapshot: Snapshot of the remote that has packages of the model; None if only the store was searched.
+        notes: Places that had nothing or did not respond.
         problems: Why no package can be built either; of FAIL alone.
     """
 
@@ -68,7 +68,7 @@ class Resolution:
 
     @property
     def entry(self) -> Entry | None:
-        """What the index says of the package to use."""
+        """Index entry of the chosen package."""
         return self.chosen.entry if self.chosen else None
 
     @property
@@ -97,7 +97,7 @@ class Resolution:
         return EXIT_CODES[self.verdict]
 
     def explanation(self) -> str:
-        """Say in one line why there is no package to use."""
+        """Explain in one line why no package matches."""
         if self.nearest is None:
             return f"There is no package of {self.model!r}."
         number = len(self.candidates)
@@ -125,7 +125,7 @@ def resolve(
         wishes: Fields of `qeff_zoo.plan.request.Request`, and any other axis by its name; None for what is left to us.
         key: Name of the one package that will do: its key, 8 hex digits or more, its variant, or its path.
         remote: URL or `org/repo` of the only remote to ask; the reference is then a model id.
-        store: Where packages of this machine are; None for the one `QEFF_HOME` names.
+        store: Local store; None for the one that `QEFF_HOME` names.
         adapters: Take the folder or the repository of an adapter for a package of its base that it can be loaded into.
         **place: Which checkpoint of that name is meant, see `qeff_zoo.checkpoint.opening.open_checkpoint`.
 
@@ -167,7 +167,7 @@ def resolve(
 
 
 def _adapter_of(reference: str, store: Store) -> AdapterRequest | None:
-    """Read what an adapter asks for; the Hub is asked for one only where it has no packages of that name."""
+    """Read the requirements of an adapter; search the Hub for one only if it has no packages of that name."""
     if not is_here(reference) and lookup.look_up(reference, store).candidates:
         return None
     return of_adapter(reference)
@@ -227,7 +227,7 @@ def _wanted(
 
 
 def _unkeyed(key: str, candidates: tuple[Candidate, ...]) -> str:
-    """Say why the one package that would do is not used; another cannot be built in its place."""
+    """Explain why the only matching package is rejected; another cannot be built in its place."""
     named = next((one for one in candidates if is_named(key, one.entry.path)), None)
     if named is None:
         return f"No package has the key {key!r}."
@@ -258,11 +258,11 @@ def require(resolution: Resolution) -> Candidate:
 
 
 def _defaults(model_type: str | None, task: str | None, profile: str | None) -> dict[str, Any]:
-    """Return what a build would choose where nothing is asked, the most important first.
+    """Return the default options of a build, the most important first.
 
     Args:
-        model_type: Of the checkpoint; None if it is not known.
-        task: That was asked for; None for the recipe's.
+        model_type: Model type of the checkpoint; None if it is unknown.
+        task: Requested task; None for the recipe's.
         profile: One of the recipe's shapes; None for the first.
 
     Raises:
@@ -290,11 +290,11 @@ def _defaults(model_type: str | None, task: str | None, profile: str | None) -> 
 
 
 def _obstacles(checkpoint: str | None, wishes: Mapping[str, Any], place: Place) -> list[str]:
-    """Say why no package can be built of a model; nothing if one can.
+    """Explain why no package can be built of a model; empty if one can.
 
     Args:
         checkpoint: Model id or folder; None if it is not known.
-        wishes: What is asked of the package.
+        wishes: Requirements of the package.
         place: Which checkpoint of that name is meant.
     """
     if checkpoint is None:

@@ -65,10 +65,10 @@ def answer(
     """Answer prompts with a package, and print them.
 
     Args:
-        path: Of the package.
+        path: Path of the package.
         prompts: Any number.
-        arguments: Of a command: `device_group`, `full_batch_size`, `generation_len` and `json`.
-        picture: That every prompt is about, for a package that reads pictures.
+        arguments: Arguments of a command: `device_group`, `full_batch_size`, `generation_len` and `json`.
+        picture: Image of every prompt, for a vision-language package.
 
     Raises:
         GenerationError: The package has another number of slots, or a prompt cannot be answered.

@@ -114,7 +114,7 @@ class OrtTarget(Target):
         model_package.write(folder, manifest)
 
     def describe_sidecars(self, manifest: Mapping[str, Any]) -> str:
-        """Return whether onnxruntime-genai opens a package."""
+        """Describe whether onnxruntime-genai opens a package."""
         from . import genai
 
         return genai.said(manifest)

@@ -157,7 +157,7 @@ class QaicTarget(Target):
         return features.adapted(opened)
 
     def runs_here(self, program: "ProgramPlan") -> bool:
-        """Tell whether this machine has the cards that a program is compiled for, and they are free.
+        """Whether this machine has free cards of the kind that a program is compiled for.
 
         Of one that returns tokens alone, too little could be compared there.
         """

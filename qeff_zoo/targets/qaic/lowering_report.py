@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a graph for Cloud AI 100 computes what a plan should say: codes for programs, a sentence's end for people."""
+"""Report of how a Cloud AI 100 graph computes its parts: codes for programs, a clause for people."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -227,7 +227,7 @@ SPELLED: Mapping[str, str] = MappingProxyType(
 
 
 def flags_of(options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the flags that say what was chosen, in the order of the fields, but for those with a place of their own.
+    """Yield the flags of the chosen options in the order of the fields, except flags that are placed elsewhere.
 
     Args:
         options: Values by name.
@@ -243,10 +243,10 @@ def flags_of(options: Mapping[str, Any]) -> Iterator[str]:
 
 
 def bad_flags(flags: tuple[str, ...]) -> list[str]:
-    """Say what is wrong with flags that are not listed, one sentence each.
+    """List what is wrong with unlisted flags, one sentence each.
 
     Args:
-        flags: As `compiler_flag` has them.
+        flags: Value of `compiler_flag`.
     """
     return [problem for flag in flags if (problem := _problem(flag, flags))]
 

@@ -37,7 +37,7 @@ def matrices_of(graph: BoundGraph, options: Mapping[str, Any]) -> tuple[RoundedM
 
     Args:
         graph: Portable: its weights are called as Hugging Face's are.
-        options: Of the target.
+        options: Options of the target.
     """
     if not options.get("mxfp6_matmul"):
         return ()
@@ -60,10 +60,10 @@ def open_program(
 
     Args:
         lowered: Its graph, without places of weights.
-        layout: Of the data file.
+        layout: Layout of the data file.
         folder: With the data file.
-        program: As its manifest will have it.
-        numerics: Of the card.
+        program: Program for the manifest.
+        numerics: Numerics of the card.
         threads: CPU threads that compute one operator.
         choices: Let calls return what was chosen as well.
 
@@ -94,8 +94,8 @@ class PredictedProgram:
     """A graph of any shapes that is called in those of a card, see `qeff_zoo.runtime.program.Program`.
 
     Args:
-        session: Of the graph.
-        program: As its manifest will have it.
+        session: Session of the graph.
+        program: Program for the manifest.
         choices: Let calls return what was chosen as well.
 
     Raises:

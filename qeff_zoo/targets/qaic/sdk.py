@@ -20,7 +20,7 @@ def version(part: str, sdk: Path = SDK) -> str:
 
     Args:
         part: "apps" or "platform".
-        sdk: Where it is installed.
+        sdk: Folder of the SDK.
 
     Raises:
         OSError: There is no such file, or it cannot be read.
@@ -44,11 +44,11 @@ def installed(part: str) -> str:
 
 
 def compiler(environment: Mapping[str, str] = os.environ, sdk: Path = SDK) -> Path | None:
-    """Find qaic-compile, or qaic-exec of an older SDK: where the variable says, else in the SDK.
+    """Find qaic-compile, or qaic-exec of an older SDK: at the variable's path, else in the SDK.
 
     Args:
         environment: Variables.
-        sdk: Where it is installed.
+        sdk: Folder of the SDK.
     """
     if named := environment.get(COMPILER_VARIABLE):
         found = shutil.which(named)
@@ -58,11 +58,11 @@ def compiler(environment: Mapping[str, str] = os.environ, sdk: Path = SDK) -> Pa
 
 
 def lacking(environment: Mapping[str, str] = os.environ, sdk: Path = SDK) -> str:
-    """Say where no compiler was found.
+    """Describe a missing compiler.
 
     Args:
         environment: Variables.
-        sdk: Where it is installed.
+        sdk: Folder of the SDK.
     """
     if named := environment.get(COMPILER_VARIABLE):
         return f"{COMPILER_VARIABLE} is {named!r}, which is no program"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `--qnn-config` says: more arguments of QNN's two tools, and other values of its compiler's.
+"""Content of `--qnn-config`: more arguments of QNN's two tools, and values of its compiler.
 
 In: its text. Out: words for each tool, and keys of the backend's file; or what of it cannot be kept. A user cannot say
 again what a build says itself, since a manifest would then say something else than what was compiled.
@@ -41,7 +41,7 @@ _LONGEST = 1000  # characters of one text in an index of packages
 
 @dataclass(frozen=True, kw_only=True)
 class QnnConfig:
-    """What a file says.
+    """Content of a file.
 
     Args:
         converter: Words for qairt-converter.
@@ -65,10 +65,10 @@ def read(options: Mapping[str, Any]) -> QnnConfig:
 
 
 def problems(options: Mapping[str, Any]) -> list[str]:
-    """Say what of a file cannot be kept, one sentence each.
+    """List the unsupported entries of a file, one sentence each.
 
     Args:
-        options: Of the target, by name.
+        options: Options of the target, by name.
     """
     text = options.get("qnn_config", "{}")
     try:

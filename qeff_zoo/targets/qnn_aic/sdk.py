@@ -17,7 +17,7 @@ _VERSION = re.compile(r"""^version: *["']?([0-9A-Za-z._-]+)""", re.MULTILINE)
 
 
 def root(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return where the SDK is; None where nobody says so.
+    """Return the folder of the SDK; None if no variable names it.
 
     Args:
         environment: Variables.
@@ -27,7 +27,7 @@ def root(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def lacking(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Say what stands in the way of using the SDK; None if nothing does."""
+    """Explain why the SDK cannot be used; None if it can."""
     sdk = root(environment)
     if sdk is None:
         return f"{VARIABLE} is not set"

@@ -29,9 +29,9 @@ def lower(
     """Lower a portable graph, in place.
 
     Args:
-        model: As the exporter returns it.
-        bindings: For every initializer without data, its value over checkpoint tensors.
-        storage: Of matrices that are multiplied; others are floats.
+        model: Portable graph from the exporter.
+        bindings: Expression over checkpoint tensors for every initializer without data.
+        storage: Storage of matrices that are multiplied; others are floats.
         ctx_len: Rows of the cache, of a graph that has one.
     """
     slots_pass.remove(model)
