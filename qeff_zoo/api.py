@@ -49,11 +49,11 @@ def build(
         >>> print(package.path)  # doctest: +SKIP
     """
     from qeff_zoo import pipeline
-    from qeff_zoo.plan.request import CHOICES, Request
+    from qeff_zoo.plan.request import OPTIONS, Request
 
     destination = None if output is None else Path(output)
-    for name in CHOICES.keys() & choices.keys():
-        several = get_origin(CHOICES[name].kind) is tuple
+    for name in OPTIONS.keys() & choices.keys():
+        several = get_origin(OPTIONS[name].kind) is tuple
         if several and isinstance(choices[name], str | os.PathLike | int):
             choices[name] = (choices[name],)
     if choices.get("adapter") is not None:

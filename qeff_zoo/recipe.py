@@ -8,7 +8,7 @@ a model is a field here. Importing a recipe imports neither torch nor transforme
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from qeff_zoo.recipe_media import Asked as Asked
 from qeff_zoo.recipe_media import Images as Images
@@ -16,6 +16,11 @@ from qeff_zoo.recipe_media import Media as Media
 from qeff_zoo.recipe_media import Sounds as Sounds
 from qeff_zoo.recipe_media import Speech as Speech
 from qeff_zoo.recipe_media import SubModels as SubModels
+
+#: Role of a program in its package.
+Role: TypeAlias = Literal[
+    "decoder", "encoder", "vision", "tiles", "frames", "audio", "heads", "draft", "assistant", "alignment"
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

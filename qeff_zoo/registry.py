@@ -120,10 +120,11 @@ def file_name(model_type: str) -> str:
 def _names(folder: Path) -> set[str]:
     """List the recipes of a folder; some file systems find a name by others that they take for the same."""
     try:
-        files = [*folder.iterdir()]
+        with os.scandir(folder) as entries:
+            files = [entry.name for entry in entries]
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return set()
-    return {file.stem for file in files if file.suffix == ".py" and not file.name.startswith("_")}
+    return {file[:-3] for file in files if file.endswith(".py") and not file.startswith(("_", "."))}
 
 
 def _folders() -> list[Path]:

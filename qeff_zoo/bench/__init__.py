@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a package is: sizes in, figures out, each case in a process of its own, see `qeff_zoo.bench.case`."""
+"""Speed of a package: sizes in, figures and plots out, each case in its own process; see `qeff_zoo.bench.case`."""
 
 import json
 import subprocess

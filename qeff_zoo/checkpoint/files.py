@@ -17,8 +17,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, TypedDict
 
 from qeff_zoo.disk.regular import is_special, read_text
+from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.errors import CheckpointError
-from qeff_zoo.package.manifest import unsafe_path
 from qeff_zoo.registry import list_recipes
 
 #: Called with the bytes done and the bytes in all.

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo import tasks
+from qeff_zoo.checkpoint.config import model_config
 from qeff_zoo.checkpoint.files import (
     Files,
     LocalFiles,
@@ -49,10 +49,10 @@ from qeff_zoo.errors import CheckpointError
 if TYPE_CHECKING:
     import numpy as np
 
-    from qeff_zoo.checkpoint.adapters.merging import Merged
+    from qeff_zoo.checkpoint.adapters.merged import Merged
     from qeff_zoo.checkpoint.draft_heads import Speculator
     from qeff_zoo.checkpoint.formats.encoded import Encoded, Encodings
-    from qeff_zoo.weights.expressions import Expression
+    from qeff_zoo.weights.types import Expression
 
 __all__ = ["Checkpoint", "Progress", "TensorInfo", "open_checkpoint"]
 
@@ -95,7 +95,7 @@ class Checkpoint:
     @property
     def model_config(self) -> Mapping[str, Any]:
         """Configuration of the built model; the whole configuration unless it has several models."""
-        return tasks.model_config(self.config)
+        return model_config(self.config)
 
     @property
     def text_config(self) -> Mapping[str, Any]:
@@ -277,6 +277,20 @@ class Checkpoint:
     def encoded(self) -> "Mapping[str, Encoded]":
         """Tensors that are stored in fewer bits, by name."""
         return self._encodings.encoded
+
+    def require_finite_scales(self) -> None:
+        """Refuse scales and offsets that are not finite; scales inside blocks are checked where they are read.
+
+        Raises:
+            CheckpointError: One is infinite or not a number.
+        """
+        from qeff_zoo.checkpoint.formats.fields import FLOATS, finite, to_floats
+
+        for name, encoded in self.encoded.items():
+            for info in map(self.stored.__getitem__, encoded.sources):
+                if info.dtype in FLOATS:
+                    finite(to_floats(self.read_stored(info.name), info.dtype), info)
+            self.release(name)
 
     @property
     def values(self) -> "Mapping[str, Expression]":

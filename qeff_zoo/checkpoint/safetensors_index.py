@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.disk.regular import open_regular
 from qeff_zoo.errors import CheckpointError
-from qeff_zoo.package.manifest import shortened
+from qeff_zoo.terminal.sanitize import shortened
 
 if TYPE_CHECKING:
     import numpy as np

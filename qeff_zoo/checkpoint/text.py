@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.checkpoint.config_faults import fault_of
+from qeff_zoo.checkpoint.text_growth import excess
 from qeff_zoo.disk.regular import read_regular, read_text
 from qeff_zoo.errors import CheckpointError, Translating
-from qeff_zoo.package.text_growth import excess
 from qeff_zoo.versions import installed
 
 #: Raised when the same checkpoint comes to give another tokenizer.
@@ -122,8 +122,8 @@ def write(folder: Path, name: str, model_id: str | None = None, *, media: bool =
     tokenizer = load(folder, name, model_id)
     if has_backend(tokenizer):
         settings = settings_of(tokenizer, _read(folder / SETTINGS))
+        settings.pop("chat_template", None)
         if template := template_of(tokenizer, folder, media=media):
-            settings.pop("chat_template", None)
             (folder / TEMPLATE).write_text(template, encoding="utf-8")
         text = json.dumps(settings, indent=2, ensure_ascii=False)
         (folder / SETTINGS).write_text(f"{text}\n", encoding="utf-8")
@@ -220,7 +220,7 @@ def template_of(tokenizer: Any, folder: Path, *, media: bool) -> str | None:
         found = next(filter(None, of_processor), found)
     if isinstance(found, dict):
         found = found.get("default")
-    return str(found) if found else None
+    return found if found and isinstance(found, str) else None
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -282,7 +282,7 @@ def _naming(name: str, folder: Path | None = None) -> Translating:
         if folder and (fault := fault_of(folder / "config.json")):
             return fault
         return CheckpointError(
-            f"transformers makes no tokenizer of the files of {name!r}: {_brief(error)} Expected files that "
+            f"transformers makes no tokenizer of the files of {name!r}: {brief(error)} Expected files that "
             "AutoTokenizer reads without code of the checkpoint. Get them again, install the package that the message "
             "names, or remove them: then the package takes token ids alone."
         )
@@ -290,8 +290,12 @@ def _naming(name: str, folder: Path | None = None) -> Translating:
     return Translating(translate)
 
 
-def _brief(error: BaseException) -> str:
-    """Return an error's type and the beginning of its message, on one line."""
+def brief(error: BaseException | None) -> str:
+    """Return an error's type and the beginning of its message, on one line.
+
+    Args:
+        error: An exception of a library.
+    """
     text = " ".join(str(error).split())
     end = "" if text.endswith(".") else "."
     shown = f"{text[:_LONGEST]}…" if len(text) > _LONGEST else f"{text}{end}"

@@ -59,37 +59,37 @@ def gguf_models(files: Files) -> list[str]:
     return [name for name in names if "mmproj" not in name.lower() and shards_of(name)[0] == name]
 
 
-def names_gguf(asked: str, name: str) -> bool:
+def names_gguf(requested: str, name: str) -> bool:
     """Whether a name selects a GGUF file, by file name or by quantization.
 
     Args:
-        asked: Name such as "model-Q8_0.gguf" or "Q8_0".
+        requested: Name such as "model-Q8_0.gguf" or "Q8_0".
         name: Name of a file.
     """
-    if asked == name or asked.endswith(".gguf"):
-        return asked == name
+    if requested == name or requested.endswith(".gguf"):
+        return requested == name
     stem = re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", name)
-    pattern = rf"(^|[-._]){re.escape(asked)}($|[-.])"
+    pattern = rf"(^|[-._]){re.escape(requested)}($|[-.])"
     return re.search(pattern, stem, re.IGNORECASE) is not None
 
 
-def gguf_entry(files: Files, asked: str) -> str:
+def gguf_entry(files: Files, requested: str) -> str:
     """Name the GGUF file that is meant; a name that fits none is returned as it is.
 
     Args:
         files: Files to search.
-        asked: Its name, or the name of its quantization.
+        requested: Its name, or the name of its quantization.
 
     Raises:
         CheckpointError: No file, or several, have that quantization.
     """
-    if asked in files.names or asked.endswith(".gguf"):
-        return asked
+    if requested in files.names or requested.endswith(".gguf"):
+        return requested
     models = gguf_models(files)
-    found = [name for name in models if names_gguf(asked, name)]
+    found = [name for name in models if names_gguf(requested, name)]
     if len(found) != 1:
         raise CheckpointError(
-            f"{len(found) or 'No'} GGUF files of quantization {asked!r} in {files}: {some(found or models, 20)}. "
+            f"{len(found) or 'No'} GGUF files of quantization {requested!r} in {files}: {some(found or models, 20)}. "
             "Expected the name of one file, or of a quantization that one file has. Name the file."
         )
     return found[0]

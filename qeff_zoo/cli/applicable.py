@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import GenerationError, ZooError
-from qeff_zoo.plan.request import CHOICES
+from qeff_zoo.plan.request import OPTIONS
 from qeff_zoo.targets import NAMES as TARGETS
 from qeff_zoo.tasks import NAMES, Task, find
 
@@ -165,9 +165,9 @@ def _of_build(parser: argparse.ArgumentParser, namespace: Any) -> tuple[Collecti
     task = _task_of_model(namespace)
     hidden = {
         name
-        for name, choice in CHOICES.items()
-        if (choice.targets and target not in choice.targets)
-        or (task is not None and not task.takes(choice))
+        for name, option in OPTIONS.items()
+        if (option.targets and target not in option.targets)
+        or (task is not None and not task.takes(option))
     }
     told = f"{task.name}, target {target}" if task else f"target {target}"
     return hidden, f"Options for {told}. --help-all shows those of every task and target."

@@ -18,7 +18,7 @@ from qeff_zoo.terminal.printing import print_json, table
 def bench_command(arguments: argparse.Namespace) -> None:
     """Measure a package."""
     from qeff_zoo import bench
-    from qeff_zoo.terminal import plots
+    from qeff_zoo.bench import plots
     from qeff_zoo.terminal.progress import Stopwatch
 
     package = usable_package(arguments.package)

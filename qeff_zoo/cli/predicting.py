@@ -11,7 +11,7 @@ from qeff_zoo.cli.inputs import source_of
 from qeff_zoo.cli.options import add_gguf, command
 from qeff_zoo.disk.text_files import read_text
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.plan.request import CHOICES
+from qeff_zoo.plan.request import OPTIONS
 from qeff_zoo.terminal.printing import print_json, table
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ _ASSUMED = (
 
 def predict_command(arguments: argparse.Namespace) -> None:
     """Print what the numerics of devices would do to a model."""
+    from qeff_zoo.bench import plots
     from qeff_zoo.plan.request import Request
     from qeff_zoo.prediction.measures import THRESHOLDS
     from qeff_zoo.prediction.predict import predict
     from qeff_zoo.tasks import find
-    from qeff_zoo.terminal import plots
 
     text = None if arguments.text is None else read_text(arguments.text)
     if arguments.tokens < 2:
@@ -122,7 +122,7 @@ def _add_predict(commands: Any) -> None:
     add_gguf(parser)
     for name in PREDICTED:
         reader: dict[str, Any] = {} if name == "task" else {"type": int, "metavar": "N"}
-        parser.add_argument(CHOICES[name].flag, help=CHOICES[name].help, **reader)
+        parser.add_argument(OPTIONS[name].flag, help=OPTIONS[name].help, **reader)
     parser.add_argument(
         "--text",
         type=Path,

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import CONFIG_MAPPING
 
 from qeff_zoo import tasks
+from qeff_zoo.checkpoint.config import parsed_model_config
 from qeff_zoo.checkpoint.config_faults import refusals_of
 from qeff_zoo.errors import ExportError
 from qeff_zoo.export.transforms import rope, towers
@@ -71,7 +72,7 @@ def build_meta(config: Mapping[str, Any], task: str, untied: Collection[str] = (
     with refusals_of(config):
         kind = CONFIG_MAPPING[config["model_type"]]
         # JSON has no infinity; transformers writes one in a way of its own.
-        parsed = tasks.parsed_model_config(kind.from_dict(kind._decode_special_floats(raw)))
+        parsed = parsed_model_config(kind.from_dict(kind._decode_special_floats(raw)))
     if (
         tasks.find(task).role == "encoder"
     ):  # of two halves this one alone, as most of its classes say

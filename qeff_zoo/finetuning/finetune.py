@@ -16,6 +16,7 @@ from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, Traini
 from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.utils import logging
 
+from qeff_zoo.bench import plots
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.disk.staging import publish, remove, staged_beside, write_durably
@@ -26,7 +27,6 @@ from qeff_zoo.finetuning.config_files import as_dict, as_yaml
 from qeff_zoo.finetuning.devices import Device
 from qeff_zoo.finetuning.run_folder import RunFolder, free_bytes
 from qeff_zoo.finetuning.tokens import Reader, classes
-from qeff_zoo.terminal import plots
 from qeff_zoo.terminal.progress import Reporter, Silent
 from qeff_zoo.versions import installed
 

@@ -19,13 +19,13 @@ from transformers import (
 )
 
 from qeff_zoo.checkpoint import text
+from qeff_zoo.checkpoint.config import positions_of
 from qeff_zoo.checkpoint.config_faults import refusals_of
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import TrainingError, Translating, UnsupportedModelError
 from qeff_zoo.finetuning.config import CLASSIFICATION, CPU, Config
 from qeff_zoo.finetuning.devices import Device
-from qeff_zoo.tasks import positions_of
 
 _ADAPTER = "adapter_config.json"
 _ALL = ("all-linear",)

@@ -6,8 +6,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.layout import FileLayout, Slot
+from qeff_zoo.weights.types import Expression
 
 #: File name of the weights in every folder we write.
 WEIGHTS = "weights.safetensors"

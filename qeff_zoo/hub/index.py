@@ -30,12 +30,12 @@ from qeff_zoo.package.manifest import (
     base_name,
     digest_axis,
     parse,
-    shortened,
     source_in,
 )
 from qeff_zoo.package.proof import summary
 from qeff_zoo.package.schemas import validator
-from qeff_zoo.plan.request import CHOICES
+from qeff_zoo.plan.request import OPTIONS
+from qeff_zoo.terminal.sanitize import shortened
 
 INDEX_NAME = "index.json.gz"
 #: What signatures call what it says.
@@ -63,11 +63,11 @@ _TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{1,1000}")
 #: Groups of a spec whose fields are axes; `name` of a group is the axis of the group's own name.
 _GROUPS = ("target", "task", "quantization", "shape")
 #: What sizes are called, in the order in which they are read.
-_SHORT = {name: choice.short for name, choice in CHOICES.items() if choice.short}
+_SHORT = {name: option.short for name, option in OPTIONS.items() if option.short}
 #: Begins what a recipe says of its model, which is not chosen.
 _OF_MODEL = ("images.", "sounds.")
 #: Said first, without their name. What follows from other axes, or is so nearly always, is not said; nor is a file.
-_FIRST = tuple(name for name, choice in CHOICES.items() if choice.short == "")
+_FIRST = tuple(name for name, option in OPTIONS.items() if option.short == "")
 _UNSAID = (
     *("task", "method", "continuous_batching", "comp_ctx_lengths", "qnn_config", "gguf_file"),
     *("patches", "merged", "window"),

@@ -29,9 +29,9 @@ from qeff_zoo.package.manifest import (
     dump,
     parse,
     problems,
-    shortened,
 )
 from qeff_zoo.package.programs import CompiledProgram, key_of
+from qeff_zoo.terminal.sanitize import shortened
 
 from . import files as package_files
 

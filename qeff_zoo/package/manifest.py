@@ -7,7 +7,6 @@ files that a manifest lists; `qeff_zoo.package` does.
 
 import json
 import operator
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,10 +15,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.package.identity import build_key, canonical, tree_digest
 from qeff_zoo.package.programs import key_of
 from qeff_zoo.package.schemas import validator
-from qeff_zoo.terminal.sanitize import shown
+from qeff_zoo.terminal.sanitize import shortened
 
 SCHEMA_ID = "qeff-package/2"
 #: The JSON Schema of manifests.
@@ -40,13 +40,11 @@ _HOLDS: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(
 )
 
 
-_LONGEST = 200  # characters of a problem; jsonschema quotes whole values
 _MOST_PROBLEMS = 100
 # More than any package needs, and little enough to be checked in seconds.
 _MOST_VALUES, _MOST_LEVELS, _LONGEST_TEXT, _LARGEST = 500_000, 32, 10_000, 1 << 63
 _WITH, _LONGEST_NAME = " + ", 255
 _DIGITS = 16  # of a source's digest
-_NAME_BYTES = 255  # of a file or folder, on every usual file system
 
 
 def parse(raw: bytes) -> dict[str, Any]:
@@ -133,13 +131,6 @@ def _schema_problems(manifest: Manifest) -> list[str]:
     return found
 
 
-def shortened(message: str) -> str:
-    """Leave out the middle of a long message, and what would steer a terminal."""
-    half = _LONGEST // 2
-    long = len(message) > _LONGEST
-    return shown(f"{message[:half]} … {message[-half:]}" if long else message)
-
-
 def broken_rules(manifest: Manifest) -> list[str]:
     """List rules that a manifest breaks, 100 times at most, given that it satisfies the schema."""
     broken = (f"{name}: {text}" for name, rule in RULES.items() for text in rule(manifest))
@@ -149,29 +140,6 @@ def broken_rules(manifest: Manifest) -> list[str]:
 def holds(value: float | None, op: str, threshold: float) -> bool:
     """Compare a measurement with its threshold; None, which stands for NaN, never passes."""
     return value is not None and _HOLDS[op](value, threshold)
-
-
-def unsafe_path(path: str) -> str | None:
-    """Explain why a manifest's path could leave its folder, or be ambiguous elsewhere.
-
-    Args:
-        path: Path in a manifest.
-
-    Returns:
-        The reason, or None for a safe path.
-    """
-    if path.startswith(("/", "~")) or re.match("[A-Za-z]:", path):
-        return "is not relative"
-    if "\\" in path:
-        return "holds a backslash"
-    if not path.isprintable() and any(unicodedata.category(one)[0] == "C" for one in path):
-        return "holds a control character"
-    parts = path.split("/")
-    if not {"", ".", ".."}.isdisjoint(parts):
-        return "has an empty, '.' or '..' part"
-    if (longest := max(len(part.encode()) for part in parts)) > _NAME_BYTES:
-        return f"has a part of {longest} bytes, more than {_NAME_BYTES}"
-    return None
 
 
 def source_in(manifest: Manifest, name: str = "model") -> Mapping[str, Any]:

@@ -18,22 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.disk.regular import open_regular
+from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.disk.staging import settle, write_durably
 from qeff_zoo.errors import PackageError
 from qeff_zoo.package.identity import canonical
-from qeff_zoo.package.manifest import (
-    MANIFEST_LIMIT,
-    PREPARED,
-    Manifest,
-    dump,
-    parse,
-    shortened,
-    unsafe_path,
-)
+from qeff_zoo.package.manifest import MANIFEST_LIMIT, PREPARED, Manifest, dump, parse
 from qeff_zoo.package.manifest import SCHEMA as MANIFEST_SCHEMA
 from qeff_zoo.package.manifest import SCHEMA_ID as MANIFEST_ID
 from qeff_zoo.package.schemas import validator
 from qeff_zoo.store import Store, refused
+from qeff_zoo.terminal.sanitize import shortened
 
 from . import Package, write_manifest
 from . import files as package_files

@@ -17,19 +17,18 @@ import numpy as np
 import onnx_ir as ir
 
 from qeff_zoo import targets
-from qeff_zoo.checkpoint import companions
 from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.disk.text_files import lines_of
 from qeff_zoo.errors import GenerationError, PlanError
-from qeff_zoo.export import graphs
-from qeff_zoo.export.graphs import BoundGraph
+from qeff_zoo.export import companions, graphs
 from qeff_zoo.graph import external_data
+from qeff_zoo.graph.bound_graph import BoundGraph
 from qeff_zoo.graph.numerics import DeviceNumerics, Numerics, RoundedMatrix, format_of
 from qeff_zoo.graph.states import states_of
 from qeff_zoo.plan import resolve as plans
+from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.plan.request import Request
-from qeff_zoo.plan.resolve import Plan
 from qeff_zoo.prediction.measures import Figures, Tally
 from qeff_zoo.prediction.rounded_weights import RoundedWeights
 from qeff_zoo.runtime.program import Array, Program
@@ -300,7 +299,7 @@ def opened(
     store = Store()
     with watch.stage("plan"):
         checkpoint = open_checkpoint(model, **place)
-        plan = plans.resolve(checkpoint, request, plans.NO_WEIGHTS)
+        plan = plans.check(checkpoint, request)
         task = plan.programs[0].task
         if len(plan.programs) != 1 or task not in (TEXT_GENERATION, FEATURE_EXTRACTION):
             raise PlanError(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo import targets
 from qeff_zoo.disk import text_files
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.terminal.sanitize import as_is, escaping
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from qeff_zoo.package import Package
     from qeff_zoo.runtime import TextGenerationSession
     from qeff_zoo.tasks.encoders.session import EncoderSession
-
-#: Targets whose packages run on cards.
-CARDS = ("qaic", "qnn-aic")
 
 
 @dataclass(frozen=True)
@@ -200,7 +198,7 @@ def on_devices(package: "Package", ids: Sequence[int] | None) -> Iterator[None]:
     if not ids:
         yield
         return
-    if package.target not in CARDS:
+    if package.target not in targets.on_cards():
         warnings.warn(
             f"device_id={list(ids)!r} is left out: a package of target {package.target!r} runs on the CPU.",
             stacklevel=5,

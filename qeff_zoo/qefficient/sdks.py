@@ -8,6 +8,7 @@ from qeff_zoo import targets
 from qeff_zoo.errors import CompileError, PlanError, ZooError
 from qeff_zoo.package.manifest import parse
 from qeff_zoo.plan.option import JsonText
+from qeff_zoo.targets.base import Target
 
 
 def json_text(config: Any) -> JsonText:
@@ -24,7 +25,7 @@ def json_text(config: Any) -> JsonText:
         ) from error
 
 
-def compiles(target: targets.Target) -> bool:
+def compiles(target: Target) -> bool:
     """Whether a target's compiler is here."""
     try:
         target.require_compiler()

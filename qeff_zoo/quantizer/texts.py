@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qeff_zoo.checkpoint import companions
+from qeff_zoo.checkpoint.config import positions_of
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.disk.text_files import lines_of
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.tasks import positions_of
+from qeff_zoo.export import companions
 from qeff_zoo.validation.sample_texts import draw
 
 _LENGTH = 512  # tokens of a text at most

@@ -18,9 +18,9 @@ from jinja2.ext import Extension, loopcontrols
 
 from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.package.manifest import shortened
 from qeff_zoo.runtime.template_sandbox import Sandbox
 from qeff_zoo.runtime.tokenizer import read_json
+from qeff_zoo.terminal.sanitize import shortened
 
 Message = Mapping[str, Any]
 _T = TypeVar("_T")

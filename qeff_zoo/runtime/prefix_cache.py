@@ -23,7 +23,6 @@ from qeff_zoo.versions import installed
 #: Bytes that the prefix cache of a session may take, unless it is told otherwise.
 PREFIX_CACHE_BYTES = 128 << 20
 
-_COMPUTE = ("qeff-zoo", "onnxruntime", "openvino")
 _KEY = 32  # bytes of a name
 _LEAST = 16  # tokens of a block: what is smaller costs more to find than to compute
 
@@ -71,12 +70,13 @@ def open_prefix_cache(
     files = None
     if choices.folder is not None:
         manifest = read_json(package / "manifest.json")
+        engines = manifest.get("target", {}).get("needs", {})  # distributions that compute
         terms = {
             "package": manifest.get("build_key"),
             "precision": [program["numerics"] for program in manifest.get("programs", ())],
             "layout": decoder.layout,
             "calls": "of prompts and answers" if choices.answers else "of prompts",
-            "versions": {name: installed(name) for name in _COMPUTE},
+            "versions": {name: installed(name) for name in ("qeff-zoo", *engines)},
         }
         files = StateFiles(choices.folder, terms)
     return PrefixCache(decoder, choices.bytes, answers=choices.answers, files=files)

@@ -10,10 +10,10 @@ from typing import Any
 
 import tokenizers
 
+from qeff_zoo.checkpoint.text_growth import excess
 from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import GenerationError, PackageError, Translating, is_panic
-from qeff_zoo.package.manifest import shortened
-from qeff_zoo.package.text_growth import excess
+from qeff_zoo.terminal.sanitize import shortened
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 _CHARACTERS = 16  # of a token, at most, unless a text is unusual

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.checkpoint.config import token_of
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import DECODER_SHAPES, Media, PatchShape, Recipe, Shape
@@ -29,7 +30,7 @@ from qeff_zoo.tasks.commands import (
     Commands,
 )
 
-from . import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, lazy, named, token_of
+from . import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, lazy, named
 from .text_generation import task
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from typing import Any
 
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 from qeff_zoo.weights.expressions import (
-    Expression,
     Tensors,
     TensorSource,
     concat,
@@ -31,6 +30,7 @@ from qeff_zoo.weights.expressions import (
     stack,
     transpose,
 )
+from qeff_zoo.weights.types import Expression
 
 from . import taken_apart
 

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from qeff_zoo.checkpoint.formats.encoded import Array, Integers, Part
+from qeff_zoo.checkpoint.formats.encoded import Integers, Part
 from qeff_zoo.graph.numerics import Format
-from qeff_zoo.weights.expressions import Expression, TensorSource, sources_of
+from qeff_zoo.weights.expressions import TensorSource, sources_of
 from qeff_zoo.weights.quantization import Stored, block_count, by_rows, pack
+from qeff_zoo.weights.types import Array, Expression
 
 from . import expressions
 

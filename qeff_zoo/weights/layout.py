@@ -14,8 +14,9 @@ from types import MappingProxyType
 from qeff_zoo.checkpoint.safetensors_index import DTYPE_BITS
 from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.graph.numerics import FLOAT32, Format
-from qeff_zoo.weights.expressions import Expression, Tensors, shape_of, sources_of
+from qeff_zoo.weights.expressions import Tensors, shape_of, sources_of
 from qeff_zoo.weights.quantization import FLOATS, INTEGERS, block_count
+from qeff_zoo.weights.types import Expression
 
 _PAGE = 4096
 _LINE = 64  # bytes of a cache line: alignment of the small tensors

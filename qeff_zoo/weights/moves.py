@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from qeff_zoo.weights.expressions import Expression
+from qeff_zoo.weights.types import Expression
 
 from . import expressions
 

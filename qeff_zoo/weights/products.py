@@ -81,7 +81,7 @@ class Products(Matrices):
         return tuple(matrix for name, matrix in self.rounded.items() if name in used)
 
     def stored_ways(self) -> Counter[str]:
-        """Count what became of matrices that the checkpoint stores in fewer bits, by codes of `targets.STORED_WAYS`."""
+        """Count what became of quantized matrices of the checkpoint, by codes of `targets.base.STORED_WAYS`."""
         ways: Counter[str] = Counter()
         for slot in self.used_slots():
             if any(name in self.storage.encoded for name in sources_of(slot.expression)):

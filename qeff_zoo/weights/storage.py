@@ -9,7 +9,8 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from qeff_zoo.graph.numerics import FLOAT32, NEAREST, Format
-from qeff_zoo.weights.expressions import Expression, is_computed, shape_of, sources_of
+from qeff_zoo.weights.expressions import is_computed, shape_of, sources_of
+from qeff_zoo.weights.types import Expression
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.formats.encoded import Encoded, Integers

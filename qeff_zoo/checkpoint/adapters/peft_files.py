@@ -22,10 +22,10 @@ from qeff_zoo.checkpoint.side_files import files_beside
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.disk.regular import is_here
 from qeff_zoo.errors import AdapterError
-from qeff_zoo.package.manifest import shortened
+from qeff_zoo.terminal.sanitize import shortened
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.program import Array
+    from qeff_zoo.weights.types import Array
 
 #: Types of matrices that add to weights.
 FLOATS = ("F64", "F32", "F16", "BF16")

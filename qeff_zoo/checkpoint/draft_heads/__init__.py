@@ -11,7 +11,7 @@ from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from qeff_zoo.checkpoint.draft_heads.eagle3 import JOINED
 from qeff_zoo.checkpoint.draft_heads.kinds import KINDS, Kind
@@ -22,9 +22,6 @@ from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.errors import SpeculatorError
 
 from . import assistant, mtp
-
-if TYPE_CHECKING:
-    from qeff_zoo.checkpoint.opening import Checkpoint
 
 #: Roles of the program that drafts: heads, each of which says one token; a decoder layer with a cache of its own; or a
 #: model that reads keys and values of the one it drafts for.
@@ -179,33 +176,9 @@ class Speculator:
         ]
 
 
-def with_speculator(checkpoint: "Checkpoint", asked: str | None) -> "Checkpoint":
-    """Return a checkpoint with heads that draft for it, see `open_speculator`; "mtp" for a layer of its own.
-
-    Raises:
-        SpeculatorError: There are none, or none that are known, or they are damaged.
-    """
-    if asked is None:
-        return checkpoint
-    if asked != mtp.MTP:
-        return replace(checkpoint, speculator=open_speculator(asked))
-    found = mtp.find(
-        checkpoint.name, checkpoint.text_config, checkpoint.tensor_names, checkpoint.config
-    )
-    own = Speculator(
-        name=asked,
-        folder=checkpoint.folder,
-        files=checkpoint.weight_files,
-        said=found.said,
-        sources=found.sources,
-        layer=found.layer,
-    )
-    return replace(checkpoint, speculator=own)
-
-
-def source_of(asked: str) -> Mapping[str, Any]:
+def source_of(requested: str) -> Mapping[str, Any]:
     """Return the identity of draft heads in a build's spec, from their name in the request."""
-    return OF_MODEL if asked == mtp.MTP else open_speculator(asked).source
+    return OF_MODEL if requested == mtp.MTP else open_speculator(requested).source
 
 
 def open_speculator(source: str, revision: str | None = None) -> Speculator:

@@ -16,7 +16,6 @@ from qeff_zoo.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.formats.encoded import Encodings, Stored
-    from qeff_zoo.checkpoint.opening import Checkpoint
 
 # In one text: core names no recipe, and one is called as a method is.
 _METHODS = "auto-round awq bitnet bitsandbytes compressed-tensors fp8 gguf gptq hqq mxfp4 torchao"
@@ -116,21 +115,3 @@ def find(stored: "Stored") -> "Encodings":
             stacklevel=2,
         )
     return found
-
-
-def require_finite_scales(checkpoint: "Checkpoint") -> None:
-    """Refuse scales and offsets that are not finite; scales inside blocks are checked where they are read.
-
-    Args:
-        checkpoint: With its weights at hand; only its scales are read.
-
-    Raises:
-        CheckpointError: One is infinite or not a number.
-    """
-    from qeff_zoo.checkpoint.formats.fields import FLOATS, finite, to_floats
-
-    for name, encoded in checkpoint.encoded.items():
-        for info in map(checkpoint.stored.__getitem__, encoded.sources):
-            if info.dtype in FLOATS:
-                finite(to_floats(checkpoint.read_stored(info.name), info.dtype), info)
-        checkpoint.release(name)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.checkpoint.formats.encoded import (
-    Array,
     Encoded,
     Encodings,
     Integers,
@@ -21,7 +20,7 @@ from qeff_zoo.checkpoint.formats.encoded import (
     of_integers,
 )
 from qeff_zoo.checkpoint.formats.fields import FLOATS, float_columns
-from qeff_zoo.weights.expressions import Read
+from qeff_zoo.weights.types import Array, Read
 
 #: Where in a word the fields of eight neighbouring rows are.
 _PLACES = [0, 4, 1, 5, 2, 6, 3, 7]

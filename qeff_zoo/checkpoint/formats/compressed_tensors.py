@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.checkpoint.formats.encoded import (
-    Array,
     Encoded,
     Encodings,
     Integers,
@@ -46,7 +45,8 @@ from qeff_zoo.checkpoint.formats.fields import (
 )
 from qeff_zoo.checkpoint.formats.gptq import order_of_groups
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
-from qeff_zoo.weights.expressions import Expression, Read, transpose
+from qeff_zoo.weights.expressions import transpose
+from qeff_zoo.weights.types import Array, Expression, Read
 
 _FORMATS = (
     "dense",

@@ -10,9 +10,8 @@ import numpy as np
 
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, read_metadata
 from qeff_zoo.errors import CheckpointError
-from qeff_zoo.weights.expressions import Expression, Read
+from qeff_zoo.weights.types import Array, Expression, Read
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 #: Decodes items `start:stop` of the first axis of a tensor: reader of what is stored, start, stop -> values.
 Part: TypeAlias = Callable[[Read, int, int], Array]
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.checkpoint.formats.encoded import (
-    Array,
     Encoded,
     Encodings,
     Integers,
@@ -21,8 +20,9 @@ from qeff_zoo.checkpoint.formats.encoded import (
     of_integers,
 )
 from qeff_zoo.checkpoint.gguf_index import TYPES
-from qeff_zoo.weights.expressions import Read, index, sources_of
+from qeff_zoo.weights.expressions import index, sources_of
 from qeff_zoo.weights.quantization import to_float32
+from qeff_zoo.weights.types import Array, Read
 
 from . import gguf_names
 

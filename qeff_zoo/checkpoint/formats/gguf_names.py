@@ -22,7 +22,8 @@ from qeff_zoo.checkpoint.files import some
 from qeff_zoo.checkpoint.rope import rope_scalings
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
-from qeff_zoo.weights.expressions import Expression, concat, cut, reshape, stack, transpose
+from qeff_zoo.weights.expressions import concat, cut, reshape, stack, transpose
+from qeff_zoo.weights.types import Expression
 
 #: What a tensor of the float model is, of one that is stored: its name, its shape, heads of queries, heads of keys.
 Move = Callable[[str, tuple[int, ...], int, int], Expression]

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.checkpoint.formats.encoded import (
-    Array,
     Encoded,
     Encodings,
     Integers,
@@ -30,7 +29,7 @@ from qeff_zoo.checkpoint.formats.fields import (
     small_floats,
 )
 from qeff_zoo.errors import UnsupportedModelError
-from qeff_zoo.weights.expressions import Read
+from qeff_zoo.weights.types import Array, Read
 
 _INTEGERS = ("Int8Tensor", "IntxUnpackedToInt8Tensor")
 _FLOATS = "Float8Tensor"

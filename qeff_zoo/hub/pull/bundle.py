@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from qeff_zoo.disk.digests import Progress
 from qeff_zoo.disk.regular import only_regular, open_regular, read_regular
+from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.disk.staging import staged_beside
 from qeff_zoo.errors import PackageError, RemoteError, StoreError
 from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Entry, Index, decode, encode
@@ -24,7 +25,7 @@ from qeff_zoo.hub.pull.fetch import download_description, origin_of, require_as_
 from qeff_zoo.hub.pull.repair import Repairer
 from qeff_zoo.hub.trust_check import require_usable
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, unsafe_path
+from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME
 from qeff_zoo.store import Store
 from qeff_zoo.terminal.progress import Reporter, Silent, Stopwatch
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 
+from qeff_zoo.disk.cloning import share
 from qeff_zoo.disk.digests import Progress, sha256_file
-from qeff_zoo.disk.sharing import share
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError
 from qeff_zoo.hub import trust

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.disk.regular import open_regular
+from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError, ResolutionError, StoreError
 from qeff_zoo.hub import resolve
@@ -26,7 +27,7 @@ from qeff_zoo.hub.pull.fetch import origin_of
 from qeff_zoo.hub.remotes import open_remote
 from qeff_zoo.hub.trust_check import notice_of
 from qeff_zoo.hub.urls import unpinned
-from qeff_zoo.package.manifest import parse, unsafe_path
+from qeff_zoo.package.manifest import parse
 from qeff_zoo.settings import offline
 from qeff_zoo.store import Store
 from qeff_zoo.store.origins import Origin, Provenance

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from qeff_zoo.disk.regular import read_regular
+from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.errors import PublishError, RemoteError
 from qeff_zoo.hub.index import INDEX_NAME, SERIAL_LIMIT, Index, Sign, encode
 from qeff_zoo.hub.urls import canonical, is_named
-from qeff_zoo.package.manifest import unsafe_path
 from qeff_zoo.settings import settings
 
 #: What is put into a remote: a file, its bytes, or how they follow from the index that is committed with it.

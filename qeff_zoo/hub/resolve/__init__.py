@@ -30,7 +30,7 @@ from qeff_zoo.hub.remotes.protocol import Snapshot
 from qeff_zoo.hub.resolve.choose import Candidate, Wanted, decide
 from qeff_zoo.hub.resolve.of_adapter import AdapterRequest, of_adapter
 from qeff_zoo.package.manifest import adapter_axis, digest_axis
-from qeff_zoo.plan.request import CHOICES, Request
+from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.store import Store
 from qeff_zoo.versions import installed
 
@@ -214,7 +214,7 @@ def _wanted(
     if profile and preferred.get("full_batch_size") and "batch_size" not in must:
         must.setdefault("full_batch_size", preferred["full_batch_size"])  # what the profile is for
     if adapters := must.get("adapter"):
-        from qeff_zoo.checkpoint.adapters.merging import open_merged
+        from qeff_zoo.checkpoint.adapters.merged import open_merged
 
         must["adapter"] = adapter_axis(one.source for one in open_merged(adapters))
     elif key is None:
@@ -270,7 +270,7 @@ def _defaults(model_type: str | None, task: str | None, profile: str | None) -> 
     """
     from qeff_zoo.tasks import NAMES, for_task
 
-    chosen: dict[str, Any] = {name: CHOICES[name].default for name in ("target", "weights")}
+    chosen: dict[str, Any] = {name: OPTIONS[name].default for name in ("target", "weights")}
     if model_type is None:
         return chosen
     try:
@@ -299,18 +299,17 @@ def _obstacles(checkpoint: str | None, wishes: Mapping[str, Any], place: Place) 
     """
     if checkpoint is None:
         return ["What to build is not known. Give a model id in place of a URL."]
-    from qeff_zoo.checkpoint.adapters.merging import with_adapters
-    from qeff_zoo.checkpoint.draft_heads import with_speculator
-    from qeff_zoo.checkpoint.opening import open_checkpoint
-    from qeff_zoo.plan import resolve as plan
+    from qeff_zoo.checkpoint.sources import open_sources
+    from qeff_zoo.plan.resolve import check
 
-    if unknown := sorted(wishes.keys() - CHOICES.keys()):
+    if unknown := sorted(wishes.keys() - OPTIONS.keys()):
         return [f"A build here knows no {', '.join(unknown)}. Leave it out."]
     try:
-        opened = open_checkpoint(checkpoint, need_weights=False, **place)
         request = Request(**wishes)
-        opened = with_speculator(with_adapters(opened, request.adapter), request.speculator)
-        plan.resolve(opened, request, plan.NO_WEIGHTS)
+        opened = open_sources(
+            checkpoint, request.adapter, request.speculator, need_weights=False, **place
+        )
+        check(opened, request)
     except PlanError as error:
         return error.problems
     except (AdapterError, CheckpointError, SpeculatorError, UnsupportedModelError) as error:

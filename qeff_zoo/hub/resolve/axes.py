@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, get_args
 
-from qeff_zoo.plan.option import HARD, Sharing
-from qeff_zoo.plan.request import CHOICES
+from qeff_zoo.plan.option import HARD, Match
+from qeff_zoo.plan.request import OPTIONS
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,18 @@ class Rule:
         distance: How far apart two packages are that differ here, to find the nearest of those that will not do.
     """
 
-    kind: Sharing
+    kind: Match
     distance: int
 
 
 #: In the order in which axes are compared where several packages will do.
-KINDS: tuple[Sharing, ...] = get_args(Sharing)
+KINDS: tuple[Match, ...] = get_args(Match)
 #: What is declared of every choice of a build, sizes that must be large enough before those that need not.
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
-        choice.name: Rule(choice.sharing, choice.distance)
-        for choice in sorted(CHOICES.values(), key=lambda one: KINDS.index(one.sharing))
-        if choice.path
+        option.name: Rule(option.match, option.distance)
+        for option in sorted(OPTIONS.values(), key=lambda one: KINDS.index(one.match))
+        if option.path
     }
 )
 _OTHER = Rule("exact", HARD)

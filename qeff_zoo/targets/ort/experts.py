@@ -16,7 +16,7 @@ from qeff_zoo.graph.numerics import Format
 from qeff_zoo.graph.passes import experts as experts_pass
 from qeff_zoo.graph.semantic.op import UNBOUNDED
 from qeff_zoo.weights import expressions
-from qeff_zoo.weights.expressions import Expression
+from qeff_zoo.weights.types import Expression
 
 from . import routing
 

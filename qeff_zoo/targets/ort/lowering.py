@@ -17,11 +17,11 @@ from onnx_ir.tape import Tape
 from qeff_zoo.graph.numerics import Format, Numerics, format_of
 from qeff_zoo.graph.passes import slots as slots_pass
 from qeff_zoo.graph.semantic import domains
-from qeff_zoo.targets import Lowered
+from qeff_zoo.targets.base import Lowered
 from qeff_zoo.weights import products, stacks
-from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.matrices import Matrix, input_of
 from qeff_zoo.weights.storage import Storage
+from qeff_zoo.weights.types import Expression
 
 from . import attention as attention_pass
 from . import by_rows, convolution, lora, recurrence

@@ -44,11 +44,11 @@ def adapted(program: Any) -> Program:
     if read := [state for state in program.states if not state.written]:
         return Asking(program, read)
     if any(name in _OURS for name in program.outputs):
-        return Reading(program)
+        return EncoderProgram(program)
     return program  # type: ignore[no-any-return]
 
 
-class Reading:
+class EncoderProgram:
     """An image or audio encoder, see `qeff_zoo.runtime.program.Program`.
 
     Args:

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from qeff_zoo.targets import STORED_WAYS
+from qeff_zoo.targets.base import STORED_WAYS
 
 WAYS: Mapping[str, str] = MappingProxyType(
     {

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any
 
-from qeff_zoo.plan.option import choice
+from qeff_zoo.plan.option import option
 
 #: Cores of a device.
 CORES = 16
@@ -45,7 +45,7 @@ _WRITTEN = (
 
 def _option(name: str, text: str, spelling: str | None = None, **facts: Any) -> Any:
     facts = {"targets": ("qaic",), **facts}
-    return choice(f"target.{name}", text, spelling=spelling, **facts)
+    return option(f"target.{name}", text, spelling=spelling, **facts)
 
 
 def _common(name: str, text: str, spelling: str | None = None, **facts: Any) -> Any:

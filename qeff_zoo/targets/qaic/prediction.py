@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
-from qeff_zoo.export.graphs import BoundGraph
 from qeff_zoo.graph import external_data
+from qeff_zoo.graph.bound_graph import BoundGraph
 from qeff_zoo.graph.numerics import DeviceNumerics, RoundedMatrix
 from qeff_zoo.graph.passes.routing import return_choices
 from qeff_zoo.graph.states import part_shared
@@ -56,7 +56,7 @@ def open_program(
     threads: int | None = None,
     choices: bool = False,
 ) -> "PredictedProgram":
-    """Open what a program is compiled from, see `qeff_zoo.targets.OfflineCompiled.predict`.
+    """Open what a program is compiled from, see `qeff_zoo.targets.base.Target.predict`.
 
     Args:
         lowered: Its graph, without places of weights.

@@ -8,7 +8,7 @@ from typing import Any
 from qeff_zoo.graph.states import State, states_of
 from qeff_zoo.package.prepared import SCRIPT
 from qeff_zoo.plan.programs import ProgramPlan
-from qeff_zoo.targets import Lowered
+from qeff_zoo.targets.base import Lowered
 from qeff_zoo.targets.qaic.command import COMPILER, Files, arguments
 from qeff_zoo.targets.qaic.driver import script
 from qeff_zoo.weights.layout import FileLayout

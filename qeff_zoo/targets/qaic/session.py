@@ -40,7 +40,7 @@ def open_program(
     choices: bool = False,
     lean: bool = False,
 ) -> "QaicProgram":
-    """Open a program of a package, see `qeff_zoo.targets.Target.open`.
+    """Open a program of a package, see `qeff_zoo.targets.base.Target.open`.
 
     Args:
         package: Package for target `qaic`.

@@ -23,7 +23,7 @@ def open_program(
         package: Package for target `qnn-htp`.
         role: Role of the program.
         threads: CPU threads of the simulator; None for one per core.
-        choices: Let calls return what was chosen as well, see `qeff_zoo.targets.Target.open`.
+        choices: Let calls return what was chosen as well, see `qeff_zoo.targets.base.Target.open`.
 
     Raises:
         GenerationError: Its states do not fit into memory.

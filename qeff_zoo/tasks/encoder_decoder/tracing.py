@@ -33,6 +33,7 @@ from transformers import Cache, EncoderDecoderCache
 from transformers.masking_utils import causal_mask_function
 from transformers.modeling_outputs import BaseModelOutput
 
+from qeff_zoo.checkpoint.config import positions_of
 from qeff_zoo.export.concrete import Unsqueezed
 from qeff_zoo.export.layers import plain
 from qeff_zoo.export.transforms.attention import additive_mask
@@ -40,7 +41,7 @@ from qeff_zoo.export.transforms.modules import vision_tower
 from qeff_zoo.export.transforms.retained_state import Probe, RetainedState
 from qeff_zoo.export.uncomputed import uncomputed
 from qeff_zoo.graph.states import State
-from qeff_zoo.tasks import Tracing, positions_of, prefix_image_tracing
+from qeff_zoo.tasks import Tracing, prefix_image_tracing
 from qeff_zoo.tasks.speech import ctc_tracing
 from qeff_zoo.tasks.text_generation import decoder_tracing
 

@@ -79,7 +79,7 @@ class TextReference(Answers):
 
 
 def _read_pooling(folder: Path) -> dict[str, Any]:
-    """Read how sentence-transformers would pool, which takes the mean where nothing is said."""
+    """Read the pooling of sentence-transformers, whose default is the mean."""
     listed = folder / "modules.json"
     if not listed.is_file():
         return {"pooling": "mean", "normalize": False}

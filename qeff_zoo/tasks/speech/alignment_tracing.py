@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.export import Dim
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from qeff_zoo.checkpoint.config import positions_of
 from qeff_zoo.export.transforms.attention import additive_mask
 from qeff_zoo.export.transforms.retained_state import Probe
-from qeff_zoo.tasks import Tracing, positions_of
+from qeff_zoo.tasks import Tracing
 from qeff_zoo.tasks.encoder_decoder import tracing as encoder_decoder_tracing
 
 _IMPLEMENTATION = "qeff_zoo_weighed"

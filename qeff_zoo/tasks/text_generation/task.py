@@ -9,15 +9,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.checkpoint.config import bidirectional_by
 from qeff_zoo.checkpoint.draft_heads import ASSISTANT, DRAFT, HEADS
-from qeff_zoo.plan.request import CHOICES, Request
+from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Shape
 from qeff_zoo.tasks import (
     TEXT_GENERATION,
     Part,
     Task,
     Tracing,
-    bidirectional_by,
     find,
     lazy,
     named,
@@ -181,7 +181,7 @@ def not_alone(why: str) -> Callable[["Checkpoint", Recipe, Request], list[str]]:
 
     def problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
         return [
-            f"{CHOICES[name].flag} is for text generation; {why}. Leave it out."
+            f"{OPTIONS[name].flag} is for text generation; {why}. Leave it out."
             for name in names
             if getattr(request, name)
         ]
