@@ -7,7 +7,7 @@ IN   pixel_values (1, 1, tiles, channels, height, width) f32    a picture, cut i
      <mask> (1, 1, tiles) i64                                   1 is a tile, 0 is what fills up; as a recipe calls it
 OUT  cross_key.i, cross_value.i (1, heads, rows, head_dim)      what layer i of the language model asks of the picture
 
-Program `language`: as in `qeff_zoo.tasks.decoder_tracing`, with
+Program `language`: as in `qeff_zoo.tasks.text_generation.decoder_tracing`, with
 IN   cross_key.i, cross_value.i (batch_size | full_batch_size, heads, max_num_images, tiles, rows of a tile, head_dim)
                                                                 states that no call writes: a place for each picture;
                                                                 values are zeros where a text has no picture at all
@@ -37,11 +37,12 @@ from qeff_zoo.export.transforms.modules import language_model
 from qeff_zoo.export.transforms.retained_state import RetainedState
 from qeff_zoo.graph.states import State
 from qeff_zoo.recipe import Images
-from qeff_zoo.tasks.encoder_decoder_tracing import CrossCache
+from qeff_zoo.tasks.encoder_decoder.tracing import CrossCache
 from qeff_zoo.tasks.forward_patches import Unread, swapped
 from qeff_zoo.tasks.patch_tracing import rename
 
-from . import Tracing, decoder_tracing
+from . import Tracing
+from .text_generation import decoder_tracing
 
 #: What a call is told of the tiles that its tokens see, and how many pictures there may be.
 SEEN, PICTURES = "cross_attention_mask", "max_num_images"
@@ -206,7 +207,7 @@ def tracing(model: Any, *, images: Mapping[str, Any], **variant: Any) -> Tracing
     Args:
         model: From `loader.load_meta`, possibly with fewer layers than its config says.
         images: As a recipe says of them.
-        **variant: As of `qeff_zoo.tasks.decoder_tracing.tracing`.
+        **variant: As of `qeff_zoo.tasks.text_generation.decoder_tracing.tracing`.
     """
     tiles = model.config.vision_config.max_num_tiles
 

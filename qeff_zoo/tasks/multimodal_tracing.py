@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One call of a language model whose text has pictures or sounds in it, as it is traced: program `language`.
 
-As in `qeff_zoo.tasks.decoder_tracing`, and after the states
+As in `qeff_zoo.tasks.text_generation.decoder_tracing`, and after the states
 
 IN   image_index (batch_size, seq_len) i64      of each token its row of the features below, -1 for text
      image_embeds (image_rows, hidden) f32      what program `vision` made of pictures: all that the call needs, or more
@@ -42,7 +42,8 @@ from qeff_zoo.recipe import Images, Media, Sounds
 from qeff_zoo.tasks.forward_patches import MERGES, alike, swapped
 from qeff_zoo.tasks.vision_tracing import layers_of
 
-from . import Tracing, decoder_tracing
+from . import Tracing
+from .text_generation import decoder_tracing
 
 _ROWS = 5  # of the example
 #: Begins the name of what tells which tokens of the context are a picture's; ends with the forward's argument.
@@ -219,7 +220,7 @@ def tracing(
         model: From `loader.load_meta`, possibly with fewer layers than its config says.
         images: As a recipe says of them; None of a model that reads sounds alone.
         sounds: The same of sounds; None of a model that reads pictures alone.
-        **variant: As of `qeff_zoo.tasks.decoder_tracing.tracing`.
+        **variant: As of `qeff_zoo.tasks.text_generation.decoder_tracing.tracing`.
     """
     config = model.config
     every = [*([Images(**images)] if images else []), *([Sounds(**sounds)] if sounds else [])]
