@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options that apply to a package's or a model's task and target: what `--help` shows, and what is refused.
 
-Which they are is in the tables: `Task.commands` for packages, `Choice` for builds.
+Which they are is in the tables: `Task.commands` for packages, `Option` for builds.
 """
 
 import argparse

@@ -5,11 +5,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.checkpoint import text
 from qeff_zoo.errors import CheckpointError, GenerationError
 from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.runtime.template_sandbox import OverBudgetError
-
-from . import text
 
 _CHATS = (
     (("user", "Hello"),),
