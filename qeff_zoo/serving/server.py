@@ -123,7 +123,7 @@ def serve(
     Raises:
         ServingError: There is no API for the session's task.
     """
-    with service_of(session.task).open(session, choices) as backend:
+    with service_of(session).open(session, choices) as backend:
         app = create_app(
             backend,
             name=choices.name,
