@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 
 from qeff_zoo.cli.building import reporter
-from qeff_zoo.cli.printing import print_json, table
+from qeff_zoo.cli.printing import print_json, print_warnings, table
 from qeff_zoo.cli.signing import signer
 
 
@@ -74,6 +74,7 @@ def copy_command(arguments: argparse.Namespace) -> None:
         dry_run=arguments.dry_run,
     ):
         copied.append(each)
+        print_warnings(each.model, each.warnings)
         done = "to copy" if arguments.dry_run else each.url
         print(f"{each.model}: {each.path}, {human_size(each.size)}: {done}", file=sys.stderr)
     if arguments.json:

@@ -19,7 +19,7 @@ from qeff_zoo.runtime.media_text import MediaTextSession
 from qeff_zoo.serving.browsers import AllowedHosts, AllowedOrigins, Hosts
 from qeff_zoo.serving.completion_choices import cancelling, submit, whole
 from qeff_zoo.serving.embeddings import EmbeddingQueue, embedding_list
-from qeff_zoo.serving.errors import ApiError
+from qeff_zoo.serving.errors import ApiError, queue_full
 from qeff_zoo.serving.matching import PictureQueue
 from qeff_zoo.serving.media import MediaPool, Preparation
 from qeff_zoo.serving.metrics import CONTENT_TYPE, Metrics
@@ -30,6 +30,7 @@ from qeff_zoo.serving.prompts import blaming, prepare_chat, prepare_completion
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, EmbeddingRequest, listed
 from qeff_zoo.serving.streaming import EventStream, events, unless_gone
 from qeff_zoo.serving.transcriptions import SpeechQueue
+from qeff_zoo.serving.waiting import Bodies
 
 from . import adapters, errors, matching, transcriptions
 
@@ -44,6 +45,8 @@ PATHS = (
 MAX_BODY_BYTES = 8 << 20
 #: As OpenAI's: 13 minutes of a WAV file, hours of an MP3 file; photographs in base64.
 MAX_MEDIA_BYTES = 25 << 20
+#: Bodies of the largest size that a server holds at a time.
+MAX_BODIES = 16
 MAX_INPUTS = 2048  # texts to embed, as OpenAI's
 
 
@@ -158,7 +161,8 @@ def create_app(
     takes_files = isinstance(backend, SpeechQueue | PictureQueue)
     takes_files |= isinstance(session, MediaTextSession | ImageToTextSession)
     usual = MAX_MEDIA_BYTES if takes_files else MAX_BODY_BYTES
-    limited = BodyLimit(app, usual if max_body_bytes is None else max_body_bytes)
+    most = usual if max_body_bytes is None else max_body_bytes
+    limited = BodyLimit(app, most, Bodies(MAX_BODIES * most))
     guarded: ASGIApp = limited if api_key is None else ApiKey(limited, api_key, API)
     guarded = AllowedOrigins(guarded, origins)
     guarded = guarded if hosts is None else AllowedHosts(guarded, hosts)
@@ -232,7 +236,7 @@ def _embedding(queue: EmbeddingQueue, model: Model) -> APIRouter:
             with blaming("input"):
                 found = await unless_gone(request, queue.embed(texts, cut=body.truncate != "NONE"))
         except BusyError as error:
-            raise ApiError(429, str(error), code="queue_full") from error
+            raise queue_full(error) from error
         content = await asyncio.to_thread(embedding_list, body, *found)
         return Response(content, media_type="application/json")
 
