@@ -5,6 +5,7 @@ import asyncio
 import ipaddress
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from qeff_zoo.tasks import find
 from qeff_zoo.tasks.commands import DISAGGREGATED
 
 _KEEPALIVE = 60  # seconds without a word until a client is asked whether it is there, and until it is given up
+_SWITCH = 0.0005  # seconds that a thread keeps Python from the event loop and the model, if it is not done before
 _LAST_WORDS = 1  # second for clients to read why their request was cancelled
 
 
@@ -170,6 +172,7 @@ def serve(
     Raises:
         ServingError: There is no API for the session's task.
     """
+    sys.setswitchinterval(_SWITCH)
     with service_of(session.task).open(session, choices) as backend:
         app = create_app(
             backend,
