@@ -169,7 +169,8 @@ def test_mutated_files_give_tensors_or_a_zoo_error(tmp_path: Path) -> None:
     path, chance = tmp_path / "model.gguf", random.Random(7)
     read, refusals = 0, []
     begun = time.process_time()
-    for _ in range(asked(5000)):
+    count = asked(5000)
+    for _ in range(count):
         path.write_bytes(mutated(content, chance))
         try:
             header = read_shards([path])
@@ -182,6 +183,6 @@ def test_mutated_files_give_tensors_or_a_zoo_error(tmp_path: Path) -> None:
         except ZooError as error:
             refusals.append(len(str(error)))
     assert time.process_time() - begun < 60
-    assert read > 100
-    assert len(refusals) > 1000
+    assert read > count // 50
+    assert len(refusals) > count // 5
     assert max(refusals) < 8000
