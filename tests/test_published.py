@@ -161,6 +161,7 @@ NAMES = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in pub
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sampled(3)
 def test_prompts_and_images_are_those_of_the_published_processor(name: str) -> None:
     """The last logits of one prompt, too, which another image changes."""
     if name in TWIN and not parity.EVERY:
@@ -212,6 +213,7 @@ def test_chats_are_those_of_the_published_processor(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in published.names() if name not in RETURNED])
+@pytest.mark.sampled(3)
 def test_arrays_of_images_are_those_of_the_published_processor(name: str, tmp_path: Path) -> None:
     """Saved by hand, as most are, and by transformers."""
     theirs, folders = saved(published.read(name), tmp_path)
