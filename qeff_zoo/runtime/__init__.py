@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running a package for target `ort`: numpy, onnxruntime, tokenizers and jinja2, neither torch nor transformers.
+"""Runtime: sessions and the engine that run packages, without torch and transformers.
 
 What is named here is imported when it is first used: who writes texts does not wait for what reads pictures.
 """

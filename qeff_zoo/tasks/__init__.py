@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks: all that the core knows about what a package is for. One file per Hub pipeline tag, `-` written `_`."""
+"""Tasks: classes, tracing, programs, sessions and validation stages of each kind of package.
+
+One file per Hub pipeline tag, `-` written `_`.
+"""
 
 import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -101,7 +101,8 @@ def page(task: str, recipes: list[Recipe]) -> str:
         if rows:
             parts += [
                 "## Unsupported",
-                f"{len(rows)} other types that transformers' `{mapping}` maps, each with the reason (docs/unsupported.json).",
+                f"{len(rows)} other types that transformers' `{mapping}` maps, each with the reason "
+                "(docs/unsupported.json).",
                 table(["model_type", "reason"], rows),
             ]
     return "\n\n".join(parts) + "\n"
