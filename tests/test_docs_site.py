@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from qeff_zoo import tasks
-from qeff_zoo.cli import arguments
+from qeff_zoo import cli, tasks
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -60,7 +59,7 @@ def test_every_flag_of_a_page_exists() -> None:
 
     known = {
         name: {flag for action in parser._actions for flag in action.option_strings}
-        for name, parser in commands(arguments.parser())
+        for name, parser in commands(cli.parser())
     }
     modules = [importlib.import_module(f"qeff_zoo.qefficient.cloud.{name}") for name in CLOUD]
     parsers = [module._parser() for module in modules if hasattr(module, "_parser")]
@@ -81,7 +80,7 @@ def test_the_page_of_options_has_every_option() -> None:
     from documentation.reference import options
 
     page = options()
-    for action in arguments.parser()._actions:
+    for action in cli.parser()._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, parser in action.choices.items():
                 section = page.partition(f"## qeff-zoo {name}")[2]
