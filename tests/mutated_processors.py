@@ -26,8 +26,10 @@ import torch
 from PIL import Image
 
 from qeff_zoo.checkpoint import processors
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import ZooError
 from qeff_zoo.media.image_processor import HELD, load_image_processor
+from qeff_zoo.tasks import image_text_to_text
 from qeff_zoo.validation.image_arrays import difference
 
 SIZES = (37, 61), (64, 20), (30, 30), (5, 90)
@@ -161,8 +163,13 @@ def prompt_with(name: str, field: str, value: Any, prompt: str) -> tuple[str, st
         except ZooError as error:
             return "refused", f"{what}: {error}"
         ids = expected["input_ids"][0].tolist()
+        checkpoint = open_checkpoint(str(folder), need_weights=False)
+        if wrong := [*image_text_to_text._of_processor(checkpoint)]:
+            return "refused", f"{what}: {wrong}"
         if list(made.prompt) == ids:
             return "same", what
+        if shown and session.placeholder not in ids:  # as of a BLIP-2 without num_query_tokens
+            return "theirs", f"{what}: the image is left out"
         try:
             with torch.no_grad():
                 right.subject.hf(**expected, use_cache=False)

@@ -24,11 +24,14 @@ from transformers import BatchFeature
 from transformers.models.smolvlm import processing_smolvlm
 
 from qeff_zoo.checkpoint import processors
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import ParityError
 from qeff_zoo.media.image_processor import HELD, load_image_processor
+from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Tiny
 from qeff_zoo.registry import list_recipes, recipe_for
 from qeff_zoo.runtime.decoder import Piece
+from qeff_zoo.tasks import find
 from qeff_zoo.validation.image_arrays import compare, difference
 
 CTX_LEN = 4096
@@ -314,3 +317,18 @@ def test_a_processor_config_with_other_tokens_writes_those() -> None:
     prompt = published.read("llava_pixtral")["prompts"][0]
     kind, what = mutated_processors.prompt_with("llava_pixtral", "image_break_token", "<s>", prompt)
     assert kind == "same", what
+
+
+def test_a_processor_with_other_rows_than_its_model_is_refused_by_the_plan(tmp_path: Path) -> None:
+    """transformers' BLIP-2 reads the first rows of an image alone then, without a word."""
+    facts = published.read("blip_2")
+    recipe = recipe_for(facts["config"])
+    for rows in (32, 1):
+        folder = tmp_path / str(rows)
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(published.scaled(facts)))
+        facts["processor_config"]["num_query_tokens"] = rows
+        published.write(facts, folder)
+        checkpoint = open_checkpoint(str(folder), need_weights=False)
+        found = find(recipe.task).problems(checkpoint, recipe, Request())
+        assert ("sets num_query_tokens to 1, and config.json to 32" in str(found)) == (rows == 1)
