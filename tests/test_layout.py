@@ -263,7 +263,12 @@ def test_a_task_names_what_exists(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--help"], ["list"], ["show", "llama"]], ids=lambda value: " ".join(value)
+    "arguments",
+    [
+        *([], ["--help"], ["list"], ["show", "llama"], ["run", "nowhere", "--help"]),
+        ["build", str(ROOT / "examples" / "tiny-llama"), "--help"],
+    ],
+    ids=lambda value: " ".join(value[:1]),
 )
 def test_light_commands_import_nothing_heavy(arguments: list[str]) -> None:
     program = f"""

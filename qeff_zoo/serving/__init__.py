@@ -2,6 +2,7 @@
 """OpenAI-compatible server of one package (extra `serve`)."""
 
 from qeff_zoo.serving.app import create_app
-from qeff_zoo.serving.server import Choices, bind, is_local, serve, serve_prefills
+from qeff_zoo.serving.choices import Choices
+from qeff_zoo.serving.server import bind, is_local, serve, serve_prefills
 
 __all__ = ["Choices", "bind", "create_app", "is_local", "serve", "serve_prefills"]
