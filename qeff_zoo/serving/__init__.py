@@ -2,6 +2,7 @@
 """An OpenAI-compatible server of one package (extra `serve`): HTTP in, a session's answers out, many at a time."""
 
 from qeff_zoo.serving.app import create_app
-from qeff_zoo.serving.server import Choices, bind, is_local, serve, serve_prefills
+from qeff_zoo.serving.options import ServerOptions
+from qeff_zoo.serving.server import bind, is_local, serve, serve_prefills
 
-__all__ = ["Choices", "bind", "create_app", "is_local", "serve", "serve_prefills"]
+__all__ = ["ServerOptions", "bind", "create_app", "is_local", "serve", "serve_prefills"]
