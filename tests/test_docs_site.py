@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qeff_zoo import tasks
-from qeff_zoo.cli import arguments
+from qeff_zoo import cli, tasks
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -38,7 +37,7 @@ def test_the_page_of_options_has_every_option() -> None:
     from documentation.reference import options
 
     page = options()
-    for action in arguments.parser()._actions:
+    for action in cli.parser()._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, parser in action.choices.items():
                 section = page.partition(f"## qeff-zoo {name}")[2]

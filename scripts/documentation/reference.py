@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from documentation.tables import table
-from qeff_zoo.cli import arguments
+from qeff_zoo import cli
 
 SCHEMA = Path(__file__).parents[2] / "qeff_zoo" / "package" / "package.schema.json"
 
@@ -19,9 +19,7 @@ def options() -> str:
         "# Options of every command",
         "What `qeff-zoo COMMAND --help` prints. [Commands](commands.md) describes output, exit codes and variables.",
     ]
-    parts += [
-        part for name, parser in commands(arguments.parser()) for part in _command(name, parser)
-    ]
+    parts += [part for name, parser in commands(cli.parser()) for part in _command(name, parser)]
     return "\n\n".join(parts) + "\n"
 
 
