@@ -430,7 +430,7 @@ def test_architecture_maps_every_folder() -> None:
 
 def test_architecture_names_folders_that_exist() -> None:
     rules = ARCHITECTURE.partition("## Where new code goes")[2]
-    named = re.findall(r"`([a-z_]+/(?:[\w.]+)?)`", rules)
+    named = re.findall(r"`((?:[a-z_]+/)+(?:[\w.]+)?)`", rules)
     assert len(named) >= 8
     assert [
         name for name in named if not any((folder / name).exists() for folder in (ROOT, CORE))

@@ -2,7 +2,7 @@
 """OpenAI-compatible server of one package (extra `serve`)."""
 
 from qeff_zoo.serving.app import create_app
-from qeff_zoo.serving.choices import Choices
+from qeff_zoo.serving.options import ServerOptions
 from qeff_zoo.serving.server import bind, is_local, serve, serve_prefills
 
-__all__ = ["Choices", "bind", "create_app", "is_local", "serve", "serve_prefills"]
+__all__ = ["ServerOptions", "bind", "create_app", "is_local", "serve", "serve_prefills"]

@@ -23,8 +23,8 @@ from qeff_zoo.runtime import (
 from qeff_zoo.serving.adapters import Sources
 from qeff_zoo.serving.app import create_app, service_of
 from qeff_zoo.serving.browsers import Hosts
-from qeff_zoo.serving.choices import Choices
 from qeff_zoo.serving.connection import MAX_HEAD_BYTES, Connection
+from qeff_zoo.serving.options import ServerOptions
 from qeff_zoo.tasks import find
 from qeff_zoo.tasks.commands import DISAGGREGATED
 
@@ -111,7 +111,7 @@ def is_local(listener: socket.socket) -> bool:
 def serve(
     session: Session,
     listener: socket.socket,
-    choices: Choices,
+    choices: ServerOptions,
     announce: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; then let requests finish, until a second signal or a time.

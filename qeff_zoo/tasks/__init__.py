@@ -54,8 +54,8 @@ _MODULES: Mapping[str, str] = {
 NAMES = tuple(_MODULES)
 
 AnswerKind: TypeAlias = Literal["logits", "embeddings", "scores"]
-#: A chosen value and who chose it.
-Chosen: TypeAlias = tuple[Any, str]
+#: Default of an option, and its origin.
+Default: TypeAlias = tuple[Any, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +161,7 @@ class Task(Part):
     has_head: bool = True
     companion: str | None = None
     shapes: Mapping[str, Shape]
-    defaults: Callable[["Checkpoint"], Mapping[str, Chosen]] = lambda checkpoint: {}
+    defaults: Callable[["Checkpoint"], Mapping[str, Default]] = lambda checkpoint: {}
     problems: Callable[["Checkpoint", Recipe, Request], list[str]] = (
         lambda checkpoint, recipe, request: []
     )

@@ -20,9 +20,7 @@ def options() -> str:
         "# Options of every command",
         "What `qeff-zoo COMMAND --help` prints. [Commands](commands.md) describes output, exit codes and variables.",
     ]
-    parts += [
-        part for name, parser in commands(cli.parser()) for part in _command(name, parser)
-    ]
+    parts += [part for name, parser in commands(cli.parser()) for part in _command(name, parser)]
     return "\n\n".join(parts) + "\n"
 
 
