@@ -8,14 +8,16 @@ a model is a field here. Importing a recipe imports neither torch nor transforme
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.recipe_media import Asked as Asked
-from qeff_zoo.recipe_media import Images as Images
 from qeff_zoo.recipe_media import Media as Media
 from qeff_zoo.recipe_media import Sounds as Sounds
 from qeff_zoo.recipe_media import Speech as Speech
 from qeff_zoo.recipe_media import SubModels as SubModels
+
+if TYPE_CHECKING:  # whose hooks reach up to what does the work
+    from qeff_zoo.multimodal.images import Images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +173,8 @@ class Recipe:
     special: str
     transforms: tuple[Transform, ...] = ()
     components: tuple[Component, ...] = ()
-    images: Images | None = None
-    towers: Mapping[str, Images] = field(default_factory=dict)
+    images: "Images | None" = None
+    towers: "Mapping[str, Images]" = field(default_factory=dict)
     sounds: Sounds | None = None
     speech: Speech | None = None
     halves: SubModels | None = None

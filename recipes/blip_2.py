@@ -5,7 +5,8 @@ Unusual: its forward asks for a picture in every call, so that tokens behind a p
 the picture stands before the token that begins the text. Checkpoints with Flan-T5 inside are no decoders, and refused.
 """
 
-from qeff_zoo.recipe import Images, Recipe, Tiny
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.recipe import Recipe, Tiny
 
 from .opt import RECIPE as OPT
 

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny, experts, rms_norm
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.recipe import Tiny, experts, rms_norm
 
 from .got_ocr2 import SAM
 from .llama import RECIPE as LLAMA

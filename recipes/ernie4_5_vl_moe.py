@@ -6,7 +6,8 @@ A token that begins or ends a picture is the pictures' wherever it stands; in an
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny, Transform, experts, rms_norm, sparse_layers
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.recipe import Tiny, Transform, experts, rms_norm, sparse_layers
 
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
 from .qwen2_5_vl import TEXT, VISION

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """EXAONE 4.5, `transformers.models.exaone4_5`: Qwen2.5-VL's tower with grouped queries, and EXAONE 4."""
 
-from qeff_zoo.recipe import DECODER_SHAPES, Images, Recipe, Tiny
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
 
 from .exaone4 import RECIPE as EXAONE4
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny, rms_norm
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.recipe import Tiny, rms_norm
 
 from .glm_ocr import ROPE
 from .glm_ocr import VISION as PLAIN

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.recipe import Tiny
 
 from .deepseek_v3 import RECIPE as DEEPSEEK_V3
 from .llava import RECIPE as LLAVA

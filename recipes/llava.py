@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """LLaVA 1.5 and its relatives, `transformers.models.llava`: a tower, two matrices, and any language model."""
 
-from qeff_zoo.recipe import DECODER_SHAPES, Images, Recipe, Tiny
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
 
 from .llama import RECIPE as LLAMA
 

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import DECODER_SHAPES, Images, Recipe, Tiny, rms_norm
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny, rms_norm
 
 from .llama import RECIPE as LLAMA
 

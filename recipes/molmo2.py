@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny, rms_norm
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.recipe import Tiny, rms_norm
 
 from .llama import RECIPE as LLAMA
 from .llava import RECIPE as LLAVA

@@ -7,7 +7,8 @@ one for sounds, which transformers leaves to its users: a package has that of it
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Sounds, Tiny
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.recipe import Sounds, Tiny
 
 from .phi3 import RECIPE as PHI3
 

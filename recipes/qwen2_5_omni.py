@@ -6,7 +6,8 @@ Unusual: a checkpoint of several models, of which the thinker alone is built; wh
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Sounds, Tiny
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.recipe import Sounds, Tiny
 
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
 from .qwen2_5_vl import TEXT, VISION

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Qwen2.5-VL, `transformers.models.qwen2_5_vl`: patches of any picture, most vision layers in windows, 3-axis RoPE."""
 
-from qeff_zoo.recipe import DECODER_SHAPES, Images, Recipe, Tiny, rms_norm
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny, rms_norm
 
 from .qwen2 import RECIPE as QWEN2
 

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.recipe import Tiny
 
 from .qwen2_5_vl import TOKENS
 from .qwen3_5_text import RECIPE as QWEN3_5_TEXT

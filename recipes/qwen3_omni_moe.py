@@ -6,7 +6,8 @@ Unusual: as of Qwen2.5-Omni, whose checkpoints have other models beside the thin
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Sounds, Tiny
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.recipe import Sounds, Tiny
 
 from .qwen2_5_omni import AUDIO
 from .qwen3_vl_moe import RECIPE as QWEN3_VL_MOE

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny, Transform, rms_norm, sparse_layers, window_cache
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.recipe import Tiny, Transform, rms_norm, sparse_layers, window_cache
 
 from .internvl import SIZES
 from .llava import RECIPE as LLAVA

@@ -28,6 +28,8 @@ from qeff_zoo.errors import CheckpointError, GenerationError, MediaError
 from qeff_zoo.media.image_bounds import bounded
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.media.images import blank
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.manifest import entry_of
 from qeff_zoo.plan.request import Request
 from qeff_zoo.qefficient.vision import _pictures
 from qeff_zoo.recipe import PatchShape, Shape
@@ -155,23 +157,19 @@ class Eager:
 def session_of(case: parity.Case, subject: parity.Subject) -> MediaTextSession:
     """Open what a package of the case would have, with PyTorch in place of a runtime."""
     assert case.recipe.media is not None
-    told = {name: value for name, value in asdict(case.recipe.media).items() if value}
     task, model = find(case.recipe.task), subject.transformed
     most = pictures_of(case)
     ctx_len = 2 * case.tiny.ctx_len or CTX_LEN
     chunk = ctx_len // 16
     shape = Shape(prefill_seq_len=chunk, ctx_len=ctx_len, batch_size=2, max_num_images=most or 0)
     readers = [part for part in task.before if part.needed(case.recipe)]
-    chosen: dict[str, Any] = {"images" if case.recipe.images else "sounds": told}
-    if case.recipe.images and case.recipe.sounds:
-        chosen["sounds"] = {
-            name: value for name, value in asdict(case.recipe.sounds).items() if value
-        }
+    images, sounds = case.recipe.images, case.recipe.sounds
+    chosen: dict[str, Any] = {"images": entry_of(images)} if images else {}
+    if sounds:
+        chosen["sounds"] = {name: value for name, value in asdict(sounds).items() if value}
     of_pictures = {name: one for name, one in chosen.items() if name == "images"}
-    if told.get("tiles") or case.recipe.requires:
-        of_pictures["sides"] = sides_of(
-            image_processor(case.tiny.image_processor), told.get("tiles", "")
-        )
+    if images and (images.tiles or case.recipe.requires):
+        of_pictures["sides"] = sides_of(image_processor(case.tiny.image_processor), images.tiles)
     # An export folds the layers of these.
     assert all(part.half(model).config for part in (task, *readers) if part.half)
     session: MediaTextSession = task.session()(
@@ -225,7 +223,7 @@ def shown_to(session: MediaTextSession) -> list[Any]:
     """
     random = np.random.default_rng(0)
     if isinstance(session, AudioTextToTextSession):
-        return list(islice(sounds(session.reader, session.told), 3))
+        return list(islice(sounds(session.reader, session.sounds), 3))
     if isinstance(session, AnyToAnySession):
         heard = sounds(session.hearing, session.of_sounds)
         picture, other = (noise(session, size, random) for size in ((2, 3), (3, 1)))
@@ -252,7 +250,7 @@ def check_filled_up(session: MediaTextSession) -> None:
     """Compare what becomes of patches with what becomes of them where a program takes more, as those of devices do."""
     vision = session.reader.program
     tower = getattr(session.reader, "tower", None)
-    if tower is None and not session.told.get("blocks") and not session.told.get("span"):
+    if tower is None and not getattr(session, "sounds", {}).keys() & {"blocks", "span"}:
         return
     task = find(IMAGE_TEXT_TO_TEXT if tower else AUDIO_TEXT_TO_TEXT)
     rows = Shape(prefill_seq_len=CHUNK, ctx_len=CTX_LEN)
@@ -425,7 +423,7 @@ def check(session: MediaTextSession, subject: parity.Subject) -> None:
     names = ("image_start_token_id", "image_end_token_id")
     begun, ended = ([session.config[name]] if name in session.config else [] for name in names)
     encoded = session.look(shown)
-    if isinstance(session.reader, Vision) and not session.told.get("pooled"):  # which alone knows
+    if isinstance(session.reader, Vision) and not session.media.pooled:  # which alone knows
         for one, read in zip(shown, encoded, strict=True):
             counted = session.reader.measure(one) if read.kind == "pictures" else read
             assert counted is not None
@@ -675,8 +673,8 @@ def test_pictures_are_made_as_small_as_a_program_takes_them(name: str) -> None:
 
 def test_patches_that_a_processor_merges_otherwise_are_refused() -> None:
     program: Any = SimpleNamespace(inputs={"position_ids": None, "pixel_values": None})
-    told = {"patches": True, "merge": 1}
-    reader = Vision(program, {"vision_config": {"patch_size": 4}}, 0, told)
+    images = Images(patches=True, merge=1)
+    reader = Vision(program, {"vision_config": {"patch_size": 4}}, 0, images)
     pixels = np.zeros((40, 40, 3), np.uint8)
     settings = {**SETTINGS["VideoLlama3ImageProcessor"], "merge_size": 2}
     processor = image_processor({"image_processor_type": "VideoLlama3ImageProcessor", **settings})

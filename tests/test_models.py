@@ -16,9 +16,10 @@ from transformers import CONFIG_MAPPING
 
 from qeff_zoo import pipeline, registry
 from qeff_zoo.export import architectures
+from qeff_zoo.multimodal.images import Images
 from qeff_zoo.package.identity import canonical
 from qeff_zoo.plan.request import Request
-from qeff_zoo.recipe import Images, Recipe, Sounds, Tiny, experts
+from qeff_zoo.recipe import Recipe, Sounds, Tiny, experts
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import tasks_of
 from qeff_zoo.validation import checks, known_models

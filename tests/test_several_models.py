@@ -8,7 +8,6 @@ About pictures and videos; `test_any_to_any` compares what it answers about soun
 import copy
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -250,7 +249,7 @@ def test_steps_are_when_the_model_says(name: str) -> None:
     model: Any = SimpleNamespace(config=SimpleNamespace(**config), spatial_merge_size=2)
     base = getattr(transformers, f"{name}ThinkerForConditionalGeneration")
     model.get_llm_pos_ids_for_vision = partial(base.get_llm_pos_ids_for_vision, model)
-    reader: Any = SimpleNamespace(_config=config, _told=asdict(images))
+    reader: Any = SimpleNamespace(_config=config, images=images)
     for seconds in (0.04, 1.0, 2.0, 0.7, 1 / 12):
         told = {"second_per_grid_ts": np.array([seconds], np.float32)}
         given = torch.tensor([[202, *[201] * 11, 204, 5]])

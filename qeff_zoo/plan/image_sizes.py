@@ -4,7 +4,6 @@
 import math
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import asdict
 from typing import Any
 
 from qeff_zoo.checkpoint.opening import Checkpoint
@@ -44,7 +43,7 @@ def choose_pictures(
         return {}
     from qeff_zoo.runtime.patch_positions import Tower, merge_of
 
-    tower = Tower.read(checkpoint.model_config, asdict(images))
+    tower = Tower.read(checkpoint.model_config, images)
     vision = checkpoint.model_config["vision_config"]
     unit = int(vision.get("patch_size", 14)) * (merge_of(vision) if images.merged else tower.merge)
     if not choices.value[_NAME]:

@@ -78,7 +78,7 @@ class AnyToAnySession(ImageTextToTextSession):
     @property
     def of_media(self) -> dict[str, Any]:
         """What the recipe says of pictures, and of sounds."""
-        return {**super().of_media, "sounds": self.of_sounds}
+        return {**super().of_media, "sounds": dict(self.of_sounds)}
 
     @property
     def readers(self) -> tuple[Reader, ...]:

@@ -36,6 +36,12 @@ class Hearing(Reader):
 
     kind = "sounds"
 
+    def __init__(
+        self, program: Program, config: Mapping[str, Any], budget: int, told: Mapping[str, Any]
+    ) -> None:
+        super().__init__(program, config, budget)
+        self._told = told
+
     @property
     def needed(self) -> tuple[str, ...]:
         """As of `Reader`."""

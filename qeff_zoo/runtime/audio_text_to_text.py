@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.media.steps import Steps
+from qeff_zoo.recipe_media import Sounds
 from qeff_zoo.runtime.audio_encoder import Hearing, SoundPreparer, hearing_of
 from qeff_zoo.runtime.chat_template import Message
 from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSession
@@ -38,6 +39,7 @@ class AudioTextToTextSession(MediaTextSession):
     task = AUDIO_TEXT_TO_TEXT
     part, argument = "audio", "sounds"
     reader: Hearing
+    media: Sounds
 
     def __init__(
         self,
@@ -52,12 +54,16 @@ class AudioTextToTextSession(MediaTextSession):
         told = chosen["sounds"]
         config = model_config(read_json(folder / "config.json"))
         reader = hearing_of(audio, config, feature_cache_bytes, told)
-        super().__init__(folder, program, reader=reader, told=told, prefixes=prefixes)
+        super().__init__(folder, program, reader=reader, media=Sounds.of(told), prefixes=prefixes)
+        self.sounds: Mapping[str, Any] = told
         self._prepare = SoundPreparer(reader, told)
+
+    def _entry(self) -> Mapping[str, Any]:
+        return self.sounds
 
     def _rendered(self, messages: Sequence[Message]) -> str:
         """Write messages out; of a model whose template knows texts alone, their parts one after another."""
-        if self.told.get("written") and self.tokenizer is not None:
+        if self.media.written and self.tokenizer is not None:
             marker = self.tokenizer.piece(self.marker).strip()
             messages = [
                 {**one, "content": "".join(part.get("text", marker) for part in one["content"])}

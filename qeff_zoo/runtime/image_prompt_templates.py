@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from qeff_zoo.errors import MediaError
+from qeff_zoo.multimodal.images import Images
 from qeff_zoo.runtime.patch_positions import Tower
 from qeff_zoo.runtime.program import Array
 
@@ -336,7 +337,7 @@ def _whole_and_canvas(
 def _sliced(_: int, prepared: Mapping[str, Array], config: Any) -> Grid:
     whole = prepared["target_sizes"].reshape(-1, 2)[0].prod()
     tall, wide = (int(one) for one in np.reshape(prepared.get("grids", (0, 0)), -1))
-    return int(whole) // Tower.read(config, {"packed": "target_sizes"}).merge ** 2, tall, wide
+    return int(whole) // Tower.read(config, Images(packed="target_sizes")).merge ** 2, tall, wide
 
 
 def _whole_and_slices(grid: Grid, rows: int) -> Written:

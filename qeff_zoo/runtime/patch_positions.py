@@ -3,11 +3,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qeff_zoo.runtime.program import Array
+
+if TYPE_CHECKING:
+    from qeff_zoo.multimodal.images import Images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,21 +40,21 @@ class Tower:
     column: bool = False
 
     @classmethod
-    def read(cls, config: Mapping[str, Any], images: Mapping[str, Any]) -> "Tower":
+    def read(cls, config: Mapping[str, Any], images: "Images") -> "Tower":
         """Read a model's config.json.
 
         Args:
             config: Its content.
-            images: As a recipe says of them.
+            images: As a recipe declares it.
         """
         vision = config["vision_config"]
-        told = images.get("merge") or merge_of({**config, **vision})
-        merge, inner = 1 if images.get("merged") else told, 1
-        if images.get("packed"):
+        told = images.merge or merge_of({**config, **vision})
+        merge, inner = 1 if images.merged else told, 1
+        if images.packed:
             inner = _merged_within(config, vision)
             merge = inner * told ** int(config.get("merger_times", 1))
         patch = int(vision.get("patch_size", 14))
-        taps = images.get("taps", "")
+        taps = images.taps
         side = int(vision.get("num_position_embeddings", 0) ** 0.5)
         if "num_patches" in vision:
             side = int(vision["num_patches"] ** 0.5)
@@ -63,10 +66,10 @@ class Tower:
             window=int(vision.get("window_size", 0)) // merge // patch,
             side=side,
             taps=taps,
-            lines=images.get("lines", False),
-            frames=images.get("frames", False),
-            positions=images.get("positions", ""),
-            column=images.get("column", False),
+            lines=images.lines,
+            frames=images.frames,
+            positions=images.positions,
+            column=images.column,
         )
 
     def unpadded(self, prepared: Mapping[str, Array]) -> dict[str, Array]:

@@ -4,7 +4,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from qeff_zoo.runtime.patch_positions import Tower
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.runtime.vision_encoder import FILM_GRID, FILM_MERGE, FRAMES, GRID, KEPT, STEP_SECONDS
+
+if TYPE_CHECKING:
+    from qeff_zoo.multimodal.images import Images
 
 #: Of each step, in seconds, as the processor says it.
 TIMES = "timestamps"
@@ -37,7 +40,7 @@ _OMNI_SECONDS = "video_second_per_grid"
 _SOUNDS = {"input_features", "feature_attention_mask"}
 
 
-def of_processor(given: Mapping[str, Any], told: Mapping[str, Any]) -> Prepared:
+def of_processor(given: Mapping[str, Any], images: "Images") -> Prepared:
     """Call what a processor has prepared of a video as the arrays of pictures are called.
 
     Args:
@@ -47,7 +50,7 @@ def of_processor(given: Mapping[str, Any], told: Mapping[str, Any]) -> Prepared:
             `video_token_pooling` and `video_grids`; of slices `target_sizes_videos` and `grids_videos`; and where each
             step's time is written in the prompt, `timestamps`, and perhaps how long the video is, `duration`, in
             seconds.
-        told: What a recipe says of pictures.
+        images: As the package's manifest declares it.
 
     Raises:
         GenerationError: It has sound, too, or lacks what is said of patches.
@@ -59,24 +62,24 @@ def of_processor(given: Mapping[str, Any], told: Mapping[str, Any]) -> Prepared:
         )
     pixels = np.asarray(given[FRAMES if FRAMES in given else "pixel_values"])
     known = {name: np.asarray(given[name]) for name in (TIMES, DURATION) if name in given}
-    if told.get("video_merge"):
+    if images.video_merge:
         return {FRAMES: pixels, **_said(given), **known}
     if FILM_GRID in given:
         seconds = given.get(STEP_SECONDS, given.get(_OMNI_SECONDS, [1.0]))
         grid = {GRID: given[FILM_GRID], STEP_SECONDS: np.asarray(seconds, np.float32)}
         return {"pixel_values": pixels, **grid, **known}
-    if packed := told.get("packed"):
+    if packed := images.packed:
         return _packed(pixels, packed, given) | known
-    if pooled := told.get("pooled"):
+    if pooled := images.pooled:
         _, rows, columns = (int(one) for one in np.reshape(given["video_grids"], 3))
         each = np.asarray(given["video_token_pooling"])[: rows * columns]  # alike of every frame
         return {
             "pixel_values": pixels, pooled: each, GRIDS: np.array([[rows, columns, 0, 0]]), **known
         }  # fmt: skip
     frames = pixels.reshape(-1, *pixels.shape[-3:])
-    if told.get("video_program"):
+    if images.video_program:
         return {FRAMES: frames[None]}
-    if not (stamp := told.get("stamp")):
+    if not (stamp := images.stamp):
         return {"pixel_values": frames, OF_VIDEO: np.array(1)}
     untimed = {} if _CLOCK in stamp[0] else {TIMES: np.zeros(len(frames))}
     return {"pixel_values": frames, **untimed, **known}
@@ -108,12 +111,12 @@ def _packed(pixels: Array, sizes: str, given: Mapping[str, Any]) -> dict[str, Ar
     }  # fmt: skip
 
 
-def rows_of(prepared: Prepared, told: Mapping[str, Any], config: Mapping[str, Any]) -> int:
+def rows_of(prepared: Prepared, images: "Images", config: Mapping[str, Any]) -> int:
     """Return how many rows of features a video takes at least.
 
     Args:
         prepared: Of a video.
-        told: What a recipe says of pictures.
+        images: As the package's manifest declares it.
         config: Of the model.
     """
     if KEPT in prepared:
@@ -123,22 +126,22 @@ def rows_of(prepared: Prepared, told: Mapping[str, Any], config: Mapping[str, An
         side = int(vision["image_size"]) // int(vision["patch_size"]) // stride
         return int(prepared[FRAMES].shape[1]) * side**2
     count = len(prepared["pixel_values"])
-    if pooled := told.get("pooled"):
+    if pooled := images.pooled:
         return count * len(prepared[pooled])
-    if told.get("layout") == "lines":
+    if images.layout == "lines":
         vision = config["vision_config"]
         side = math.ceil(int(vision["image_size"]) // int(vision["patch_size"]) / 2)
         return count * side**2 + 1
-    if not told.get("patches"):
+    if not images.patches:
         if scale := config.get("scale_factor"):
             vision = config["vision_config"]
             return (
                 count * (int(vision["image_size"]) // int(vision["patch_size"]) // int(scale)) ** 2
             )
         return count * int(config.get("image_seq_length", 1))
-    if packed := told.get("packed"):
+    if packed := images.packed:
         count *= int(prepared[packed].prod(1).sum())
-    return int(count / Tower.read(config, told).merge ** 2)
+    return int(count / Tower.read(config, images).merge ** 2)
 
 
 def check_times(given: Mapping[str, Any]) -> np.ndarray[Any, Any]:

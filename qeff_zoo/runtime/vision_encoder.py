@@ -2,17 +2,21 @@
 """A vision program at work: a picture in, as a processor prepares it, its rows of features out."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qeff_zoo.errors import MediaError
 from qeff_zoo.runtime.feature_cache import Reader
-from qeff_zoo.runtime.image_prompt_templates import OF_VIDEO
+from qeff_zoo.runtime.image_prompt_templates import LAYOUTS, OF_VIDEO
 from qeff_zoo.runtime.multimodal_spans import CrossAttentionImage, Encoded, RawImage
 from qeff_zoo.runtime.patch_positions import Tower
 from qeff_zoo.runtime.program import Array, Program, Tensor
+
+if TYPE_CHECKING:
+    from qeff_zoo.multimodal.images import Images
 
 #: What a processor says of a picture that was cut into patches: time, height and width in patches.
 GRID = "image_grid_thw"
@@ -68,7 +72,7 @@ class Vision(Reader):
         program: Opened.
         config: config.json of the model.
         budget: Bytes of features that are kept.
-        told: What the recipe says of pictures.
+        images: As the package's manifest declares it.
         tiles: What reads tiles of a picture, where those have another size; opened.
         frames: Opens what reads frames of videos, where that is another program.
     """
@@ -80,21 +84,22 @@ class Vision(Reader):
         program: Program,
         config: Mapping[str, Any],
         budget: int,
-        told: Mapping[str, Any],
+        images: "Images",
         tiles: Program | None = None,
         frames: Callable[[], Program] | None = None,
     ) -> None:
-        super().__init__(program, config, budget, told)
+        super().__init__(program, config, budget, LAYOUTS[images.layout])
+        self.images = images
         self._tiles, self._open_frames = tiles, frames
         #: Of a program that takes patches: what their geometry depends on.
-        self.tower = Tower.read(config, told) if told.get("patches") else None
+        self.tower = Tower.read(config, images) if images.patches else None
         #: The same of frames of videos, where those are merged otherwise.
         self._film_tower = (
-            Tower.read(config, {**told, "merge": told["video_merge"]})
-            if told.get("video_merge")
+            Tower.read(config, replace(images, merge=images.video_merge))
+            if images.video_merge
             else None
         )
-        self._pixels = told.get("pixels", PIXELS)
+        self._pixels = images.pixels or PIXELS
 
     @property
     def has_frames(self) -> bool:
@@ -116,14 +121,14 @@ class Vision(Reader):
             if self._film_tower is not None:
                 return self._look_at_step(digest, prepared, self._film_tower)
             return self._look_at_frames(digest, prepared[FRAMES])
-        if self._told.get("crossing"):
+        if self.images.crossing:
             return self._view(digest, prepared)
-        if name := self._told.get("pooled"):
+        if name := self.images.pooled:
             return self._look_at_crops(digest, name, prepared)
         pixels = np.asarray(prepared[self._pixels], np.float32)
         if self._tiles is not None:
             return self._look_at_two_sizes(digest, pixels, self._tiles, prepared)
-        if self._told.get("towerless"):
+        if self.images.towerless:
             found = self._run({PIXELS: pixels})
             grid = self.layout.grid(1, prepared, self._config)
             return Encoded(digest=digest, features=found, grid=grid)
@@ -134,9 +139,9 @@ class Vision(Reader):
             frames, (width, height) = 1, (int(one) + 1 for one in told["position_ids"].max(0))
         elif self.tower.column:
             return self._look_at_column(digest, pixels, prepared)
-        elif name := self._told.get("packed"):
+        elif name := self.images.packed:
             return self._look_at_packed(digest, pixels, prepared[name].reshape(-1, 2), prepared)
-        elif name := self._told.get("shapes"):
+        elif name := self.images.shapes:
             return self._look_at_shapes(digest, pixels, prepared[name].reshape(-1, 2), prepared)
         else:
             self._check_merge(prepared.get(MERGE), self.tower)
@@ -149,13 +154,13 @@ class Vision(Reader):
         grid = frames, height // self.tower.merge, width // self.tower.merge
         times = self._times(frames, prepared)
         span = 0
-        if times is not None and self._told.get("lasting"):
+        if times is not None and self.images.lasting:
             span = max(*grid[1:], int(times[-1]) + 1)
         return Encoded(digest=digest, features=self._run(told), grid=grid, times=times, span=span)
 
     def _shape(self, output: Tensor, told: Mapping[str, Array]) -> tuple[int, ...]:
         """As of `Reader`; a tower makes a row of each square of patches that it merges, others one of each patch."""
-        if self._told.get("towerless"):
+        if self.images.towerless:
             return len(told[PIXELS]), 1
         if self.tower is not None and PIXELS in told and len(output.shape) == 2:
             return len(told[PIXELS]) // self.tower.merge**2, 1
@@ -170,7 +175,7 @@ class Vision(Reader):
 
     def _times(self, steps: int, prepared: Mapping[str, Array]) -> Array | None:
         """Return the rotary positions of steps; nothing where they follow one another, as those of a picture."""
-        usual = self._told.get("pace")
+        usual = self.images.pace
         if not usual or STEP_SECONDS not in prepared:
             return None
         seconds = np.float32(prepared[STEP_SECONDS].reshape(()))
@@ -182,12 +187,12 @@ class Vision(Reader):
             each_second = self._config["vision_config"].get("tokens_per_second", usual)
             times = order * (np.float32(each_second) * seconds)
         whole: Array = times.astype(np.int64)
-        if self._told.get("fractions") and (whole != times).any():
+        if self.images.fractions and (whole != times).any():
             raise MediaError(
                 f"Cannot read a video whose steps take {seconds:g} s: with {each_second} rotary positions of each "
                 f"second they lie at {times[:4].tolist()}. Expected whole ones. Process it with another `fps`."
             )
-        same = not self._told.get("lasting") and (whole == np.arange(steps)).all()
+        same = not self.images.lasting and (whole == np.arange(steps)).all()
         return None if same else whole
 
     def _look_at_column(
@@ -247,7 +252,7 @@ class Vision(Reader):
             name: np.ascontiguousarray(prepared[name], kinds.get(name, np.int64)) for name in names
         }
         found = self._run(told)
-        tiles = prepared[self._told["mask"]].reshape(-1) > 0
+        tiles = prepared[self.images.mask].reshape(-1) > 0
         features = {name: rows[0] for name, rows in found.items()}
         return CrossAttentionImage(digest=digest, features=features, tiles=tiles)
 
@@ -263,7 +268,7 @@ class Vision(Reader):
     ) -> Encoded:
         """Read tiles one by one: they do not see one another."""
         tiles: Sequence[Array] = [*pixels.reshape(-1, *pixels.shape[-3:])]
-        name, shown = self._told.get("mask", ""), self.program.inputs.keys() - {self._pixels}
+        name, shown = self.images.mask, self.program.inputs.keys() - {self._pixels}
         masks: dict[str, Array] = {}
         if (mask := prepared.get(name)) is not None and mask.ndim < 3:  # of tiles
             tiles = [one for one, there in zip(tiles, mask.reshape(-1), strict=True) if there]
@@ -274,7 +279,7 @@ class Vision(Reader):
             else:
                 sizes = zip(tiles, real.any(2).sum(1), real.any(1).sum(1), strict=True)
                 tiles = [self._real(tile, height, width) for tile, height, width in sizes]
-        elif self._told.get("sized"):
+        elif self.images.sized:
             tiles = [self._real(tile, *tile.shape[1:]) for tile in tiles]
         # What else it is shown are the same tiles, in another size.
         others = {
@@ -300,11 +305,11 @@ class Vision(Reader):
             height: Rows that are no padding.
             width: Columns that are no padding.
         """
-        if self._told.get("sized"):
+        if self.images.sized:
             vision = self._config["vision_config"]
             unit = int(vision["patch_size"]) * int(self._config.get("spatial_merge_size", 1))
             more = 0
-            if self._told.get("filled"):  # a patch counts that padding covers in part
+            if self.images.filled:  # a patch counts that padding covers in part
                 more = unit - 1
                 self._check_square(tile, int(vision["image_size"]))
             height, width = ((side + more) // unit * unit for side in (height, width))
@@ -339,7 +344,7 @@ class Vision(Reader):
         self, digest: bytes, pixels: Array, program: Program, prepared: Mapping[str, Array]
     ) -> Encoded:
         """Read a picture, and its tiles one by one, if there are any."""
-        tiles = np.asarray(prepared.get(self._told["tiles"], ()), np.float32)
+        tiles = np.asarray(prepared.get(self.images.tiles, ()), np.float32)
         found = [self._run({PIXELS: pixels})]
         found += [self._run({PIXELS: np.ascontiguousarray(one[None])}, program) for one in tiles]
         features = {
@@ -351,11 +356,11 @@ class Vision(Reader):
 
     def _as_fine(self, found: dict[str, Array], prepared: Mapping[str, Array]) -> dict[str, Array]:
         """Choose the rows of a tile as fine as a processor says."""
-        wanted = next(iter(self._told.get("finer", ())), "") in prepared
+        wanted = next(iter(self.images.finer), "") in prepared
         finer = {name for name in found if name.startswith(FINER)}
         if wanted and not finer:
             raise MediaError(
-                f"A picture was prepared with {self._told['finer'][0]}, for more rows of each tile; expected none, "
+                f"A picture was prepared with {self.images.finer[0]}, for more rows of each tile; expected none, "
                 "since this model has no weights for that. Leave it out of what the processor is asked for."
             )
         chosen = finer if wanted else found.keys() - finer

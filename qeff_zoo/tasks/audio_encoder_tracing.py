@@ -29,7 +29,8 @@ from torch.export import Dim
 from torch.utils._python_dispatch import _disable_current_modes
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.recipe import Images, Sounds
+from qeff_zoo.multimodal.manifest import images_of
+from qeff_zoo.recipe import Sounds
 from qeff_zoo.tasks.forward_patches import FeatureRecorder, swapped, unread
 from qeff_zoo.tasks.patch_tracing import Rows, rows_of
 
@@ -221,7 +222,7 @@ def tracing(
     if told.chunks:
         return audio_chunk_tracing.tracing(model, told)
     if told.span:
-        return audio_span_tracing.tracing(model, told, Images(**images) if images else None)
+        return audio_span_tracing.tracing(model, told, images_of(images) if images else None)
     if told.samples:
         samples = getattr(model.config.audio_config, told.samples)
         return Tracing(

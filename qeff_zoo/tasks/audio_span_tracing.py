@@ -24,7 +24,8 @@ from torch.export import Dim
 
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.export.transforms.modules import with_config
-from qeff_zoo.recipe import Images, Sounds
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.recipe import Sounds
 from qeff_zoo.runtime.audio_encoder import BESIDE
 from qeff_zoo.tasks.audio_block_tracing import FEATURES, REAL, WINDOWS, name_rows
 from qeff_zoo.tasks.forward_patches import swapped

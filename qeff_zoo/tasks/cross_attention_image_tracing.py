@@ -36,7 +36,8 @@ from qeff_zoo.export.layers import plain
 from qeff_zoo.export.transforms.modules import language_model
 from qeff_zoo.export.transforms.retained_state import RetainedState
 from qeff_zoo.graph.states import State
-from qeff_zoo.recipe import Images
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.manifest import images_of
 from qeff_zoo.tasks.encoder_decoder_tracing import CrossCache
 from qeff_zoo.tasks.forward_patches import Unread, swapped
 from qeff_zoo.tasks.patch_tracing import rename
@@ -111,7 +112,7 @@ def read_picture(model: Any, *, images: Mapping[str, Any]) -> Tracing:
         model: From `loader.load_meta`, its tower possibly with fewer layers than its config says.
         images: As a recipe says of them.
     """
-    module = Read(model, Images(**images)).eval()
+    module = Read(model, images_of(images)).eval()
     names = [
         f"{name}.{layer}" for layer, _ in module.asking for name in ("cross_key", "cross_value")
     ]
@@ -248,7 +249,7 @@ def _read_states(model: Any, images: Mapping[str, Any]) -> list[State]:
             layer=layer,
             axes=("batch_size", part.num_key_value_heads, PICTURES, tiles, _ROWS, part.head_dim),
         )
-        for layer, module in _crossing(model, Images(**images))
+        for layer, module in _crossing(model, images_of(images))
         for part in (_asking(module),)
         if [*part.parameters()]  # else the layer is not traced
         for name in ("cross_key", "cross_value")

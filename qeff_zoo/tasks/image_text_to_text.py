@@ -9,12 +9,12 @@ for inputs and outputs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import CheckpointError
+from qeff_zoo.multimodal.manifest import entry_of, images_of
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import DECODER_SHAPES, Media, PatchShape, Recipe, Shape
 
@@ -41,10 +41,10 @@ _SEGMENTS = 3
 def _read_picture(model: Any, *, sides: Sequence[int] = (), **variant: Any) -> Tracing:
     from . import cross_attention_image_tracing, tile_tracing, vision_tracing
 
-    told = variant["images"]
-    if told.get("crossing"):
+    images = images_of(variant["images"])
+    if images.crossing:
         return cross_attention_image_tracing.read_picture(model, **variant)
-    if told.get("pixels"):
+    if images.pixels:
         return tile_tracing.tracing(model, **variant)
     return vision_tracing.tracing(model, side=next(iter(sides), None), **variant)
 
@@ -82,7 +82,8 @@ def _language_model(model: Any) -> Any:
 def _tracing(model: Any, **variant: Any) -> Tracing:
     from . import cross_attention_image_tracing, multimodal_tracing
 
-    by_crossing = variant.get("images", {}).get("crossing")
+    entry = variant.get("images")
+    by_crossing = entry is not None and images_of(entry).crossing
     made: Tracing = (cross_attention_image_tracing if by_crossing else multimodal_tracing).tracing(
         model, **variant
     )
@@ -93,8 +94,8 @@ def _images(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     assert recipe.images is not None
-    told = {**asdict(recipe.images), "adapter": adapter_beside(checkpoint, recipe.images)}
-    return {"images": {name: value for name, value in told.items() if value}}
+    adapter = adapter_beside(checkpoint, recipe.images)
+    return {"images": entry_of(recipe.images, adapter=adapter)}
 
 
 def _sized(

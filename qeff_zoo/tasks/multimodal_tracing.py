@@ -38,7 +38,8 @@ from torch.overrides import TorchFunctionMode
 from qeff_zoo.export.transforms.modules import reader_of_tokens
 from qeff_zoo.export.transforms.retained_state import RetainedState
 from qeff_zoo.graph.states import State, mark_tokens
-from qeff_zoo.recipe import Images, Media, Sounds
+from qeff_zoo.multimodal.manifest import images_of
+from qeff_zoo.recipe import Media, Sounds
 from qeff_zoo.tasks.forward_patches import MERGES, alike, swapped
 from qeff_zoo.tasks.vision_tracing import layers_of
 
@@ -222,7 +223,7 @@ def tracing(
         **variant: As of `qeff_zoo.tasks.decoder_tracing.tracing`.
     """
     config = model.config
-    every = [*([Images(**images)] if images else []), *([Sounds(**sounds)] if sounds else [])]
+    every = [*([images_of(images)] if images else []), *([Sounds(**sounds)] if sounds else [])]
     told: Media = every[0]
     modality = _modality(told)
     features = torch.zeros(_ROWS, config.get_text_config().hidden_size)

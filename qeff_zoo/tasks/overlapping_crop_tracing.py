@@ -17,7 +17,7 @@ from torch.export import Dim
 from torch.overrides import TorchFunctionMode
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.recipe import Images
+from qeff_zoo.multimodal.images import Images
 from qeff_zoo.tasks.patch_tracing import rows_of
 
 from . import Tracing

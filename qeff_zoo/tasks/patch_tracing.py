@@ -16,7 +16,6 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -27,7 +26,7 @@ from torch.export import Dim
 from torch.overrides import TorchFunctionMode
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.recipe import Images
+from qeff_zoo.multimodal.images import Images
 from qeff_zoo.runtime.patch_positions import Tower, merge_of
 
 from . import Tracing
@@ -216,7 +215,7 @@ def tracing(model: Any, images: Images, column: Callable[[int], nn.Module]) -> T
             on a side of what is merged.
     """
     vision = model.config.vision_config
-    tower = Tower.read(model.config.to_dict(), asdict(images))
+    tower = Tower.read(model.config.to_dict(), images)
     merged = tower.merge**2
     count = _UNIT * merged
     channels: Any = getattr(vision, "in_channels", None) or getattr(vision, "num_channels", 3)

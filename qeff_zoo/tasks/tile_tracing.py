@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.recipe import Images
+from qeff_zoo.multimodal.manifest import images_of
 from qeff_zoo.tasks.forward_patches import swapped
 from qeff_zoo.tasks.patch_tracing import rows_of
 from qeff_zoo.tasks.vision_tracing import Picture
@@ -92,7 +92,7 @@ def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
         model: From `loader.load_meta`.
         images: As a recipe says of them.
     """
-    told = Images(**images)
+    told = images_of(images)
     vision = model.config.vision_config
     size, side = vision.image_size, vision.image_size // vision.patch_size
     given = [

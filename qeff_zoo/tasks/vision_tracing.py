@@ -33,7 +33,9 @@ from torch.export import Dim
 
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.export.transforms import towers
-from qeff_zoo.recipe import Images, Media
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.manifest import images_of
+from qeff_zoo.recipe import Media
 from qeff_zoo.runtime.vision_encoder import FINER
 from qeff_zoo.tasks.forward_patches import FeatureRecorder, swapped, unread
 from qeff_zoo.tasks.packed_patch_tracing import Packed
@@ -269,7 +271,7 @@ def tracing(
         side: Pixels on a side of what it reads; None for what the config says.
         frames: Whether that is a frame of a video, where those have a program.
     """
-    told = Images(**images)
+    told = images_of(images)
     if frames and told.video_merge:
         told = replace(told, merge=told.video_merge)
     if told.patches:

@@ -53,7 +53,7 @@ class Trial:
         runs: Every time that a row began a sequence, with what was chosen there.
         types: Token types of the sequences, where the package takes them.
         media: Pictures or sounds in each sequence, as a processor would prepare them; nothing where it takes none.
-        of_media: What the recipe says of those, and the placeholder's token.
+        of_media: The manifest's entry of those, by argument of a request, and the placeholder's token.
         drawn: By stage, the token that the package drew greedily for every answer; nothing where it draws none.
         greedy: Prompt and continuation.
         sources: Token ids of the text that each sequence is written of; of pictures what `drawings.draw` takes, with
@@ -220,7 +220,7 @@ class _SampleInputs:
             sequences, media = sample_media.insert(session, sequences)
             of_media = session.of_media
             insets = [session.insets(*pair) for pair in zip(sequences, media, strict=True)]
-            if session.told.get("whole"):
+            if session.media.whole:
                 stages = cases.uncut(stages, [one.stretches if one else () for one in insets])
         return cls(
             stages=stages,
@@ -263,7 +263,7 @@ class _SampleInputs:
         sizes, insets = session.decoder.sizes, self.insets[0]
         prompt = self.sequences[0][: min(_GREEDY_PROMPT, sizes.ctx_len - 1)]
         if insets is not None:  # to the end of its last one, or to what ends that
-            end = int(insets.places[-1]) + 1 + bool(self.of_media.get("begun"))
+            end = int(insets.places[-1]) + 1 + bool(session.media.begun)
             prompt = self.sequences[0][:end]
         length = _GREEDY_LENGTH if sizes.decodes else 1
         if self.windows:

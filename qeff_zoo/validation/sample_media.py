@@ -87,7 +87,7 @@ def insert(
 def _drawn(session: MediaTextSession) -> Iterator[Prepared]:
     """Draw pictures or sounds without end; both, so that each is before the other in some sequence."""
     if isinstance(session, AudioTextToTextSession):
-        yield from sounds(session.reader, session.told)
+        yield from sounds(session.reader, session.sounds)
     elif isinstance(session, AnyToAnySession):
         seen, heard = _pictures(session), sounds(session.hearing, session.of_sounds)
         for every in cycle([seen, heard, heard, heard, seen, seen]):
@@ -102,7 +102,7 @@ def _drawn(session: MediaTextSession) -> Iterator[Prepared]:
 
 def _pictures(session: Any) -> Iterator[Prepared]:
     random = np.random.default_rng(0)
-    if any(session.told.get(name) for name in ("layout", "crossing", "column")):
+    if session.media.layout or session.media.crossing or session.media.column:
         # Without settings of a processor there is one tile of each, as below.
         with suppress(CheckpointError, UnsupportedModelError):
             for size in cycle(_PIXELS):
@@ -114,7 +114,7 @@ def _pictures(session: Any) -> Iterator[Prepared]:
 def _films(session: Any) -> Iterator[Prepared]:
     """Draw videos, all as long: where prompts are rows of one call, transformers fills up the shorter ones."""
     random, shape = np.random.default_rng(1), session.reader.program.inputs[PIXELS].shape[1:]
-    if merge := session.told.get("video_merge"):
+    if merge := session.media.video_merge:
         for rows, columns in cycle(_SIZES):
             count, kept = rows * columns, np.arange(rows * columns) > 0
             yield {
@@ -178,8 +178,8 @@ def noise(
         random: Draws.
     """
     assert not isinstance(session.reader, RemoteEncoder)
-    if name := session.told.get("pixels"):  # the whole picture, and one tile of the same size
-        mask = session.told["mask"]
+    if name := session.media.pixels:  # the whole picture, and one tile of the same size
+        mask = session.media.mask
         sides, patches = (session.reader.program.inputs[one].shape[1:] for one in (name, mask))
         return {
             name: random.standard_normal((1, 2, *sides), np.float32),
@@ -190,24 +190,24 @@ def noise(
     tensor = session.reader.program.inputs["pixel_values"]
     shape = [one for one in tensor.shape if isinstance(one, int)]
     real: list[int] = []
-    if session.told.get("sized"):  # no whole patches
+    if session.media.sized:  # no whole patches
         vision = session.config["vision_config"]
         patch = int(vision["patch_size"])
         real = [min((one + 1) * patch + 1, int(vision["image_size"])) for one in size]
-        shape += [int(vision["image_size"])] * 2 if session.told.get("filled") else real
-    if session.told.get("nested"):
+        shape += [int(vision["image_size"])] * 2 if session.media.filled else real
+    if session.media.nested:
         shape = [1, *shape]
-    if session.told.get("towerless"):
+    if session.media.towerless:
         found["grids"] = np.array([size])
         shape = [math.prod(size), *shape]
-    if name := session.told.get("pooled"):
+    if name := session.media.pooled:
         side = math.isqrt(shape[0])
         squares, grid = squares_of(np.arange(side**2).reshape(side, side), (2, 2))
         found[name] = np.concatenate([squares, np.where(squares < 0, -1, squares + side**2)])
         found[GRIDS] = np.array([[*grid, *grid]])
         shape = [2, *shape]
-    if (name := session.told.get("mask")) and tower is None:
-        sized = session.told.get("sized")
+    if (name := session.media.mask) and tower is None:
+        sized = session.media.sized
         of = (*shape[:-3], *shape[-2:]) if sized else shape[:-3]
         found[name] = np.ones(of, np.int64 if sized else bool)
         if real:
@@ -215,30 +215,28 @@ def noise(
     if tower is not None:
         height, width = (one * tower.merge for one in size)
         found[GRID] = np.array([[1, height, width]])
-        if merge := session.told.get("merge"):
+        if merge := session.media.merge:
             found[MERGE] = np.array([merge])
         shape = [height * width, *shape]
         if tower.positions:
             rows, columns = np.indices((height, width)).reshape(2, -1)
             found[tower.positions] = np.stack([columns, rows], 1)[None]
             shape = [1, *shape]
-        if name := session.told.get("packed"):
+        if name := session.media.packed:
             found[name] = found.pop(GRID)[:, 1:]
             count, channels, side = shape[:3]
             shape = [1, channels, side, count * side]
-        if name := session.told.get("shapes"):
+        if name := session.media.shapes:
             shape = [1, _FILLED * tower.merge**2, *shape[1:]]
             found[name] = found.pop(GRID)[:, 1:]
             there = np.arange(shape[1]) < height * width
-            found[session.told["mask"]] = there[None].astype(np.int64)
+            found[session.media.mask] = there[None].astype(np.int64)
     found["pixel_values"] = random.standard_normal(shape, np.float32)
     told = {name: one for name, one in session.reader.program.inputs.items() if name not in found}
-    if session.told.get("fine"):
+    if session.media.fine:
         finer = {name: one.shape for name, one in told.items() if name.endswith(PIXELS)}
         found |= {name: random.standard_normal(shape, np.float32) for name, shape in finer.items()}
-    if session.told.get(
-        "crossing"
-    ):  # all of its tiles, in the first of the ways in which they may lie
+    if session.media.crossing:  # all of its tiles, in the first of the ways in which they may lie
         found |= {name: np.ones(one.shape, np.int64) for name, one in told.items()}
     return found
 

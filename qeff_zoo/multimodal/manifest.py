@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Image encoders in a manifest: the name of the family and its values, and the object again."""
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, fields
+from functools import cache
+from typing import Any
+
+from qeff_zoo.errors import PackageError
+from qeff_zoo.multimodal import families
+from qeff_zoo.multimodal.images import Images
+
+_FAMILY = "family"
+
+
+def entry_of(encoder: Images, **changes: Any) -> dict[str, Any]:
+    """Return the entry of an image encoder in a manifest: values that differ from the defaults.
+
+    Args:
+        encoder: As a recipe declares it.
+        **changes: Values that a checkpoint changes.
+    """
+    usual = {one.name: one.default for one in fields(encoder)}
+    assert MISSING not in usual.values(), "a field of an image encoder has a default"
+    values = {**asdict(encoder), **changes}
+    return {
+        _FAMILY: _name_of(type(encoder)),
+        **{
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+            if value != usual[name]
+        },
+    }
+
+
+def images_of(entry: Mapping[str, Any]) -> Images:
+    """Return the image encoder of a manifest's entry.
+
+    Args:
+        entry: As `entry_of` returns it; of a manifest, which anybody may have written.
+
+    Raises:
+        PackageError: There is no such family, or it has no such values.
+    """
+    known, name = _names(), entry.get(_FAMILY, "")
+    if name not in known:
+        raise PackageError(
+            f"The package's image encoder is of family {name!r}; expected one of {', '.join(known)}. Build the package "
+            "again, or run it with the qeff-zoo that built it."
+        )
+    family = _class_of(name)
+    values = {one: value for one, value in entry.items() if one != _FAMILY}
+    kinds = {one.name: type(one.default) for one in fields(family)}
+    fits = {
+        one: isinstance(value, list if kinds[one] is tuple else kinds[one])
+        for one, value in values.items()
+        if one in kinds
+    }
+    if strange := sorted(one for one in values if not fits.get(one)):
+        raise PackageError(
+            f"The package's image encoder of family {name!r} has the values {', '.join(strange)}, which this qeff-zoo "
+            "does not know, or which are of another type. Build the package again, or run it with the qeff-zoo that "
+            "built it."
+        )
+    return family.of(values)
+
+
+def _name_of(family: type[Images]) -> str:
+    return family.__module__.rpartition(".")[2]
+
+
+@cache
+def _names() -> tuple[str, ...]:
+    """Name what a manifest may: the base, and the modules of `families`."""
+    return (_name_of(Images), *sorted(one.name for one in pkgutil.iter_modules(families.__path__)))
+
+
+@cache
+def _class_of(name: str) -> type[Images]:
+    if name == _name_of(Images):
+        return Images
+    module = importlib.import_module(f"{families.__name__}.{name}")
+    own = [
+        one
+        for one in vars(module).values()
+        if isinstance(one, type) and issubclass(one, Images) and one.__module__ == module.__name__
+    ]
+    (family,) = own
+    return family
