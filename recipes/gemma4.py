@@ -3,8 +3,9 @@
 
 from dataclasses import replace
 
+from qeff_zoo.multimodal.families.audio_chunks import AudioChunks
 from qeff_zoo.multimodal.images import Images
-from qeff_zoo.recipe import Sounds, Tiny
+from qeff_zoo.recipe import Tiny
 
 from .gemma4_text import RECIPE as GEMMA4_TEXT
 from .llava import RECIPE as LLAVA
@@ -27,8 +28,8 @@ IMAGES = Images(
     patches=True, positions="image_position_ids", types="mm_token_type_ids", whole="image",
     before=("boi_token_id",), after=("eoi_token_id",),
 )  # fmt: skip
-SOUNDS = Sounds(
-    mask="input_features_mask", chunks="attention_chunk_size", embedded=True,
+AUDIO = AudioChunks(
+    mask="input_features_mask", chunk="attention_chunk_size", embedded=True,
     before=("boa_token_id",), after=("eoa_token_index",),
 )  # fmt: skip
 
@@ -36,6 +37,6 @@ RECIPE = replace(
     LLAVA,
     model_type="gemma4", architectures=("Gemma4ForConditionalGeneration",),
     special="Patches of pictures of any size, whose tokens may see one another in sliding layers; or sound in chunks.",
-    images=IMAGES, sounds=SOUNDS,
+    images=IMAGES, sounds=AUDIO,
     tiny=(Tiny(config=_HEARS | _TINY), Tiny(config=_HEARS | _E2B, name="shared")),
 )  # fmt: skip

@@ -7,8 +7,9 @@ one for sounds, which transformers leaves to its users: a package has that of it
 
 from dataclasses import replace
 
+from qeff_zoo.multimodal.families.phi4_audio import Phi4Audio
 from qeff_zoo.multimodal.images import Images
-from qeff_zoo.recipe import Sounds, Tiny
+from qeff_zoo.recipe import Tiny
 
 from .phi3 import RECIPE as PHI3
 
@@ -36,6 +37,6 @@ RECIPE = replace(
         token=_TOKENS[0], layout="cut_lines", pixels="image_pixel_values", mask="image_attention_mask",
         adapter="vision-lora",
     ),
-    sounds=Sounds(token=_TOKENS[1], features="audio_input_features", span=500, adapter="speech-lora"),
+    sounds=Phi4Audio(token=_TOKENS[1], adapter="speech-lora"),
     tiny=(Tiny(config=_CONFIG, image_processor={**_KIND, "size": {"height": 28, "width": 28}}),),
 )  # fmt: skip

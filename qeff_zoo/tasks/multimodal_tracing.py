@@ -38,8 +38,9 @@ from torch.overrides import TorchFunctionMode
 from qeff_zoo.export.transforms.modules import reader_of_tokens
 from qeff_zoo.export.transforms.retained_state import RetainedState
 from qeff_zoo.graph.states import State, mark_tokens
-from qeff_zoo.multimodal.manifest import images_of
-from qeff_zoo.recipe import Media, Sounds
+from qeff_zoo.multimodal.audio import Audio
+from qeff_zoo.multimodal.manifest import audio_of, images_of
+from qeff_zoo.recipe import Media
 from qeff_zoo.tasks.forward_patches import MERGES, alike, swapped
 from qeff_zoo.tasks.vision_tracing import layers_of
 
@@ -185,7 +186,7 @@ class Step(decoder_tracing.Step):
     def _one_way(self) -> Any:
         """Let no tokens of sounds see one another both ways, as a forward may say of all that a call has."""
         module = vars(sys.modules[type(self.model).__module__])
-        masks = module.get(_MASKS) if isinstance(self.media, Sounds) else None
+        masks = module.get(_MASKS) if isinstance(self.media, Audio) else None
         changed = {_MASKS: lambda **told: masks(**{**told, _BLOCKS: None})} if masks else {}
         return mock.patch.dict(module, changed)
 
@@ -204,7 +205,7 @@ def _of_pictures(config: Any, input_ids: Tensor) -> Tensor:
 
 def _modality(media: Media) -> str:
     """Return what begins the names of features, and of their rows."""
-    return "audio" if isinstance(media, Sounds) else "image"
+    return "audio" if isinstance(media, Audio) else "image"
 
 
 def tracing(
@@ -223,7 +224,7 @@ def tracing(
         **variant: As of `qeff_zoo.tasks.decoder_tracing.tracing`.
     """
     config = model.config
-    every = [*([images_of(images)] if images else []), *([Sounds(**sounds)] if sounds else [])]
+    every = [*([images_of(images)] if images else []), *([audio_of(sounds)] if sounds else [])]
     told: Media = every[0]
     modality = _modality(told)
     features = torch.zeros(_ROWS, config.get_text_config().hidden_size)
