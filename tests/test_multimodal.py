@@ -43,4 +43,5 @@ def test_a_manifest_with_another_image_encoder_is_refused(
 
 
 def test_an_image_encoder_without_values_is_one() -> None:
-    assert entry_of(Images()) == {"family": "images"}
+    found = entry_of(Images())
+    assert found == {"family": "images", "token": "image_token_id", "axes": 1}

@@ -8,6 +8,7 @@ from dataclasses import MISSING, asdict, fields
 from functools import cache
 from typing import Any
 
+from qeff_zoo import multimodal
 from qeff_zoo.errors import PackageError
 from qeff_zoo.multimodal import families
 from qeff_zoo.multimodal.images import Images
@@ -16,7 +17,7 @@ _FAMILY = "family"
 
 
 def entry_of(encoder: Images, **changes: Any) -> dict[str, Any]:
-    """Return the entry of an image encoder in a manifest: values that differ from the defaults.
+    """Return the entry of an image encoder in a manifest, with defaults, but for empty ones.
 
     Args:
         encoder: As a recipe declares it.
@@ -30,7 +31,7 @@ def entry_of(encoder: Images, **changes: Any) -> dict[str, Any]:
         **{
             name: list(value) if isinstance(value, tuple) else value
             for name, value in values.items()
-            if value != usual[name]
+            if value or value != usual[name]
         },
     }
 
@@ -73,15 +74,17 @@ def _name_of(family: type[Images]) -> str:
 
 @cache
 def _names() -> tuple[str, ...]:
-    """Name what a manifest may: the base, and the modules of `families`."""
-    return (_name_of(Images), *sorted(one.name for one in pkgutil.iter_modules(families.__path__)))
+    """Return what a manifest may name: the modules of bases and of families."""
+    own = {__name__.rpartition(".")[2], families.__name__.rpartition(".")[2]}
+    paths = [*multimodal.__path__, *families.__path__]
+    return tuple(sorted({one.name for one in pkgutil.iter_modules(paths)} - own))
 
 
 @cache
 def _class_of(name: str) -> type[Images]:
-    if name == _name_of(Images):
-        return Images
-    module = importlib.import_module(f"{families.__name__}.{name}")
+    bases = {one.name for one in pkgutil.iter_modules(multimodal.__path__)}
+    folder = multimodal if name in bases else families
+    module = importlib.import_module(f"{folder.__name__}.{name}")
     own = [
         one
         for one in vars(module).values()

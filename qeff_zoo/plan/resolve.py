@@ -19,6 +19,7 @@ from qeff_zoo.checkpoint.text import identity_of
 from qeff_zoo.checkpoint.weight_files import undescribed
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.export import transforms
+from qeff_zoo.multimodal.manifest import entry_of
 from qeff_zoo.package import identity
 from qeff_zoo.plan.decisions import (
     Chosen,
@@ -264,8 +265,12 @@ def spec_of(recipe: Recipe) -> dict[str, Any]:
         "transforms": [*always, *own],
         "components": [asdict(component) for component in recipe.components],
         **({"image_processor": recipe.image_processor} if recipe.image_processor else {}),
-        **({"media": _spoken(recipe.media)} if recipe.media else {}),
-        **({"sounds": _spoken(recipe.sounds)} if recipe.images and recipe.sounds else {}),
+        **({"media": entry_of(recipe.images)} if recipe.images else {}),
+        **(
+            {"sounds" if recipe.images else "media": _spoken(recipe.sounds)}
+            if recipe.sounds
+            else {}
+        ),
     }
 
 
@@ -369,7 +374,7 @@ def _check_programs(
             f"Recipe {recipe.model_type!r} reads {read} and has nothing that fills one up, but programs for --target "
             f"{target.name} have fixed sizes. Choose --target {targets.NAMES[0]}, or another model."
         )
-    elif target.fixed and recipe.images and recipe.images.crossing:
+    elif target.fixed and recipe.images and recipe.images.by_cross_attention:
         choices.problems.append(
             f"Recipe {recipe.model_type!r} reads pictures by cross-attention, whose keys and values --target "
             f"{target.name} does not keep. Choose --target {targets.NAMES[0]}."
@@ -384,7 +389,7 @@ def _check_single(
     if images is None or not options.get("single_program"):
         return
     asked = CHOICES["single_program"].flag
-    if images.patches or images.layout or images.nested or images.sized or images.crossing:
+    if not images.one_piece:
         choices.problems.append(
             f"{asked} is for models that read a picture of one size, in one piece; recipe {recipe.model_type!r} reads "
             "tiles or patches, whose number differs. Leave it out: the package then has a program for pictures."
