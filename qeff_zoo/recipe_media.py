@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -21,9 +21,6 @@ class Media:
         whole: What must be in one call of prefill, since its tokens see one another: "image", "images" for all those of
             a prompt with what lies between them, "prompt", or nothing.
         deepstack: Field of the vision config that lists the layers whose features are added in the language model.
-        added: Fields of the config that list layers of the language model before which features are added, in the order
-            in which its forward lists those; none of them take a token's place then. Of pairs the second is that layer.
-        around: Field of the config that lists the tokens around a picture's rows for which its tower makes rows, too.
         marker: Field of the config with the token that stands for a picture or sound in a prompt, or a text that does,
             which need not be one token; nothing for `token`.
         before: Tokens before those of the rows, of those that the marker becomes: ids, fields of the config, or texts.
@@ -33,12 +30,7 @@ class Media:
         spaced: How its marker, `{}`, is written into a prompt's text, which is read with what stands beside it; a space
             at the end only before a word.
         text: How what follows the last picture of a prompt is written, as `<bos>{}`; nothing for as it is.
-        ends: Field of the config with the token that ends an answer, whatever generation_config.json says, where
-            `generate` is that of a part; nothing for what that file says.
         mask: What a processor calls the part of its result that is no padding, where it fills up.
-        among: Fields of the config with the tokens that are written among and around a picture's rows, where they see
-            others and are seen as if they had rows, too.
-        opening: Names of special tokens, of which the first that a tokenizer has begins every prompt.
         embedded: Whether rows are put among the embeddings of tokens, since a forward cannot be told them as it can be
             those of another kind.
         adapter: Folder of a checkpoint, "." for its own, that has an adapter which is to be on only where a prompt has
@@ -50,20 +42,28 @@ class Media:
     types: str = ""
     whole: str = ""
     deepstack: str = ""
-    added: tuple[str, ...] = ()
-    around: str = ""
     marker: str = ""
     before: tuple[int | str, ...] = ()
     after: tuple[int | str, ...] = ()
     begun: str = ""
     spaced: str = ""
     text: str = ""
-    ends: str = ""
     mask: str = ""
-    among: tuple[str, ...] = ()
-    opening: tuple[str, ...] = ()
     embedded: bool = False
     adapter: str = ""
+
+    #: Fields of the config that list layers of the language model before which features are added, in the order in
+    #: which its forward lists those; none of them take a token's place then. Of pairs the second is that layer.
+    added: ClassVar[tuple[str, ...]] = ()
+    #: Field of the config that lists the tokens around an image's rows that have rows of features as well.
+    around: ClassVar[str] = ""
+    #: Field of the config with the token that ends an answer, whatever generation_config.json has; empty for that file.
+    ends: ClassVar[str] = ""
+    #: Fields of the config with the tokens that are written among and around an image's rows, and attend to them and
+    #: are attended to as if they had rows.
+    among: ClassVar[tuple[str, ...]] = ()
+    #: Names of special tokens, of which the first that a tokenizer has begins every prompt.
+    opening: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Self":

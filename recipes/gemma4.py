@@ -3,8 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.multimodal.families.audio_chunks import AudioChunks
-from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.audio_chunks import AudioChunks
+from qeff_zoo.multimodal.families.gemma4 import Gemma4
 from qeff_zoo.recipe import Tiny
 
 from .gemma4_text import RECIPE as GEMMA4_TEXT
@@ -24,10 +24,7 @@ _SEES = VISION | {"num_key_value_heads": 4, "head_dim": 16, "position_embedding_
 _HEARS = TOKENS | {"boa_token_id": 205, "eoa_token_index": 206, "audio_config": _AUDIO}
 _TINY = {"text_config": _BASE | BOTH_WAYS, "vision_config": {**_SEES, "standardize": True}}
 _E2B = {"text_config": _SHARED, "vision_config": {**_SEES, "use_clipped_linears": True}}
-IMAGES = Images(
-    patches=True, positions="image_position_ids", types="mm_token_type_ids", whole="image",
-    before=("boi_token_id",), after=("eoi_token_id",),
-)  # fmt: skip
+IMAGES = Gemma4()
 AUDIO = AudioChunks(
     mask="input_features_mask", chunk="attention_chunk_size", embedded=True,
     before=("boa_token_id",), after=("eoa_token_index",),

@@ -3,10 +3,11 @@
 
 from dataclasses import replace
 
+from qeff_zoo.multimodal.families.gemma4 import Gemma4
 from qeff_zoo.multimodal.families.gemma4_unified_audio import Gemma4UnifiedAudio
 from qeff_zoo.recipe import Tiny
 
-from .gemma4 import BOTH_WAYS, IMAGES, TOKENS
+from .gemma4 import BOTH_WAYS, TOKENS
 from .gemma4 import RECIPE as GEMMA4
 from .gemma4_unified_text import RECIPE as GEMMA4_UNIFIED_TEXT
 
@@ -20,7 +21,7 @@ RECIPE = replace(
     model_type="gemma4_unified",
     architectures=("Gemma4UnifiedForConditionalGeneration",),
     special="No tower: large patches become rows by one matrix and two tables of positions, samples by another.",
-    images=replace(IMAGES, merged=True),
+    images=Gemma4(merged=True),
     sounds=Gemma4UnifiedAudio(
         mask="input_features_mask",
         embedded=True,

@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.patch_grid import PatchGrid
 from qeff_zoo.recipe import Tiny
 
 from .qwen2_5_vl import TOKENS
@@ -18,8 +18,7 @@ RECIPE = replace(
     model_type="qwen3_5",
     architectures=("Qwen3_5ForConditionalGeneration",),
     special="Qwen3-VL's pictures without deepstack, read by layers of gated delta rules and of attention.",
-    images=Images(
-        patches=True,
+    images=PatchGrid(
         axes=3,
         types="mm_token_type_ids",
         video="video_token_id",

@@ -29,9 +29,11 @@ from qeff_zoo.media.image_bounds import bounded
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.media.images import blank
 from qeff_zoo.multimodal.families.granite_speech import GraniteSpeechAudio
+from qeff_zoo.multimodal.families.molmo2 import Molmo2
+from qeff_zoo.multimodal.families.ovis2 import Ovis2
 from qeff_zoo.multimodal.families.phi4_audio import Phi4Audio
-from qeff_zoo.multimodal.images import Images
 from qeff_zoo.multimodal.manifest import entry_of
+from qeff_zoo.multimodal.patch_grid import PatchGrid
 from qeff_zoo.plan.request import Request
 from qeff_zoo.qefficient.vision import _pictures
 from qeff_zoo.recipe import PatchShape, Shape
@@ -41,7 +43,7 @@ from qeff_zoo.runtime.any_to_any import AnyToAnySession
 from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.runtime.fixed_shapes import shapes_of
-from qeff_zoo.runtime.image_prompt_templates import LAYOUTS
+from qeff_zoo.runtime.image_prompt_templates import LAYOUTS, Layout
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.media_text import MediaTextSession
 from qeff_zoo.runtime.multimodal_spans import Encoded
@@ -319,7 +321,7 @@ def test_lfm2_vl_names_its_tiles(grid: tuple[int, int, int], rows: int) -> None:
         tokens, tall, wide, each, whole, whole > 0, True
     )
     picture = Encoded(digest=b"", features={"image_embeds": np.zeros((rows, 1))}, grid=grid)
-    assert mentioned("placed_tiles", picture) == expected
+    assert mentioned(LAYOUTS["placed_tiles"], picture) == expected
 
 
 def test_a_text_that_is_no_token_stands_for_a_picture(tmp_path: Path) -> None:
@@ -425,7 +427,9 @@ def check(session: MediaTextSession, subject: parity.Subject) -> None:
     names = ("image_start_token_id", "image_end_token_id")
     begun, ended = ([session.config[name]] if name in session.config else [] for name in names)
     encoded = session.look(shown)
-    if isinstance(session.reader, Vision) and not session.media.pooled:  # which alone knows
+    if isinstance(session.reader, Vision) and not isinstance(
+        session.media, Molmo2
+    ):  # which alone knows
         for one, read in zip(shown, encoded, strict=True):
             counted = session.reader.measure(one) if read.kind == "pictures" else read
             assert counted is not None
@@ -675,7 +679,7 @@ def test_pictures_are_made_as_small_as_a_program_takes_them(name: str) -> None:
 
 def test_patches_that_a_processor_merges_otherwise_are_refused() -> None:
     program: Any = SimpleNamespace(inputs={"position_ids": None, "pixel_values": None})
-    images = Images(patches=True, merge=1)
+    images = PatchGrid(merge=1)
     reader = Vision(program, {"vision_config": {"patch_size": 4}}, 0, images)
     pixels = np.zeros((40, 40, 3), np.uint8)
     settings = {**SETTINGS["VideoLlama3ImageProcessor"], "merge_size": 2}
@@ -684,9 +688,9 @@ def test_patches_that_a_processor_merges_otherwise_are_refused() -> None:
         reader.look(processor([pixels]))
 
 
-def mentioned(layout: str, picture: Encoded) -> str:
+def mentioned(layout: Layout, picture: Encoded) -> str:
     """Write a picture as text, with `P` for each placeholder."""
-    parts = LAYOUTS[layout].write(picture.grid, picture.rows)
+    parts = layout.write(picture.grid, picture.rows)
     around = {f"visual_indicator_token_ids.{at}": name for at, name in enumerate(AROUND)}
     return "".join("P" * one if isinstance(one, int) else around.get(one, one) for one in parts)
 
@@ -694,9 +698,11 @@ def mentioned(layout: str, picture: Encoded) -> str:
 #: What begins and ends tiles of Ovis 2, and stands between them.
 AROUND = "<IMG_START>", "<IMG_GRID>", "<IMG_COL>", "<IMG_ROW>", "<IMG_END>"
 #: Layout, what writes it in transformers, its attributes, what its processor said, and the picture.
-WRITTEN: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, int, int], int]] = {
+WRITTEN: dict[
+    str, tuple[Layout, str, dict[str, Any], dict[str, Any], tuple[int, int, int], int]
+] = {
     "lines of Pixtral": (
-        "broken_lines",
+        LAYOUTS["broken_lines"],
         "pixtral.processing_pixtral.PixtralProcessor",
         {
             "patch_size": 7,
@@ -711,7 +717,7 @@ WRITTEN: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, in
     ),
     **{
         f"{rows} x {columns} tiles of Idefics 3": (
-            "named_tiles",
+            LAYOUTS["named_tiles"],
             "idefics3.processing_idefics3.Idefics3Processor",
             {
                 "image_seq_len": 2,
@@ -727,7 +733,7 @@ WRITTEN: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, in
     },
     **{
         f"{rows} x {columns} tiles of Granite Docling": (
-            "named_tiles_or_one",
+            LAYOUTS["named_tiles_or_one"],
             "granite_docling.processing_granite_docling.GraniteDoclingProcessor",
             {
                 "image_seq_len": 2,
@@ -743,7 +749,7 @@ WRITTEN: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, in
     },
     **{
         f"{rows} x {columns} tiles of Ovis 2": (
-            "surrounded_tiles",
+            Ovis2().prompt_layout,
             "ovis2.processing_ovis2.Ovis2Processor",
             {"image_seq_length": 2},
             {"grids": np.array([[rows, columns]])},
@@ -753,7 +759,7 @@ WRITTEN: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, in
         for rows, columns, around in ((1, 1, 3), (1, 3, 5), (3, 1, 5), (2, 2, 6))
     },
     "tiles of Aya Vision": (
-        "numbered_tiles",
+        LAYOUTS["numbered_tiles"],
         "aya_vision.processing_aya_vision.AyaVisionProcessor",
         {
             "img_size": 14,
@@ -769,7 +775,7 @@ WRITTEN: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, in
         12,
     ),
     "tiles of Command A Vision": (
-        "ended_tiles",
+        LAYOUTS["ended_tiles"],
         "cohere2_vision.processing_cohere2_vision.Cohere2VisionProcessor",
         {
             "patch_size": 2,
@@ -807,4 +813,4 @@ def test_llama_4_separates_its_tiles(grid: tuple[int, int, int]) -> None:
         "<|patch|>", "P"
     )
     picture = Encoded(digest=b"", features={"image_embeds": np.zeros((2 * grid[0], 1))}, grid=grid)
-    assert mentioned("separated_tiles", picture) == expected
+    assert mentioned(LAYOUTS["separated_tiles"], picture) == expected

@@ -45,7 +45,8 @@ def test_a_manifest_with_another_image_encoder_is_refused(
 
 
 def test_an_image_encoder_without_values_is_one() -> None:
-    assert entry_of(Images()) == {"family": "images"}
+    found = entry_of(Images())
+    assert found == {"family": "images", "token": "image_token_id", "axes": 1}
 
 
 @pytest.mark.parametrize("name", AUDIO)
@@ -61,6 +62,7 @@ def test_a_manifest_restores_an_audio_encoder(name: str) -> None:
     [
         ({}, "is of family ''; expected one of audio_chunks, .*voxtral"),
         ({"family": "images"}, "is of family 'images'; expected"),
+        ({"family": "audio"}, "is of family 'audio'; expected"),
         ({"family": "manifest"}, "is of family 'manifest'; expected"),
         ({"family": ["voxtral"]}, r"is of family \['voxtral'\]; expected"),
         ({"family": "voxtral", "joined": False}, "has the values joined"),

@@ -4,6 +4,7 @@
 Importing this module, or a family, imports neither numpy nor torch; a hook imports what it needs.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Audio(Media):
+class Audio(Media, ABC):
     """Audio input of a language model.
 
     Attributes:
@@ -28,8 +29,7 @@ class Audio(Media):
             recordings would change their features.
         taken_as: Modality whose arguments the forward takes encoded recordings by, if it takes none of audio.
         text_messages: Whether the chat template takes messages as texts, not as lists of parts.
-        any_length: Name of recordings that no padding fills up, if a program reads them at any length; nothing if
-            program shapes are fixed.
+        any_length: Name of recordings that the encoder reads at any length; nothing if programs of fixed shapes fit.
     """
 
     features: ClassVar[str] = "input_features"
@@ -40,6 +40,7 @@ class Audio(Media):
 
     token: str = "audio_token_id"
 
+    @abstractmethod
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
         """Describe how to trace the encoder.
 
@@ -47,12 +48,12 @@ class Audio(Media):
             model: From `loader.load_meta`.
             images: Image input of the same prompts, if the model has one.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def encoder(self) -> "type[Hearing]":
         """Return the class that runs the program of the encoder."""
-        raise NotImplementedError
 
+    @abstractmethod
     def prepare(
         self, features: "Features", shape: Sequence[int], samples: "Samples"
     ) -> dict[str, Any]:
@@ -66,12 +67,11 @@ class Audio(Media):
         Raises:
             MediaError: The recording is too long.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
         """Yield random recordings without end, as `prepare` returns them, for validation.
 
         Args:
             shape: As of `prepare`.
         """
-        raise NotImplementedError

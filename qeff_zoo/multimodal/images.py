@@ -4,104 +4,292 @@
 Importing this module, or a family, imports neither numpy nor torch; a hook imports what it needs.
 """
 
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from qeff_zoo.recipe_media import Media
+
+if TYPE_CHECKING:
+    from qeff_zoo.runtime.image_prompt_templates import Layout
+    from qeff_zoo.runtime.multimodal_spans import Encoded
+    from qeff_zoo.runtime.patch_positions import Tower
+    from qeff_zoo.runtime.program import Array
+    from qeff_zoo.runtime.vision_encoder import Vision
+    from qeff_zoo.tasks import Tracing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Images(Media):
-    """How pictures come into a language model.
+    """Images of one size, or tiles of one size, each of which the vision encoder reads by itself.
 
     Args:
-        patches: Whether the vision tower takes patches of pictures of any size, and is told where they lie; else
-            pictures of one size.
-        layout: How the tiles of a picture lie in its rows and in the prompt: one of `runtime.layouts`.
-        tiled_alone: Whether a picture is cut into tiles only where a prompt has no other, as its processor does.
-        nested: Whether the forward takes the tiles of a picture on an axis of their own.
-        pixels: What a processor and a forward call the pixels of a picture, where that is not `pixel_values`.
-        fine: What begins the names of a second tower's config, and of a picture as that one takes it, where two towers
-            read each picture in two sizes.
-        sized: Whether the tower takes a picture of any height and width, in whole patches.
-        filled: Whether a processor pads images to the square of the tower's config, of which alone the number of rows
-            depends, and a patch counts that padding covers in part.
-        column: Of a tower of patches, whether its forward takes a picture and no patches: one of the squares that are
-            merged, one below another.
-        lines: Whether a processor gives patches line by line, and not square by square of those that are merged.
-        planes: Whether patches are (channels, rows, columns), and not one list of values.
-        taps: How learned positions are interpolated: "bilinear" or "bicubic" around the middles of patches, "nearest",
-            where each takes one, or "antialiased", where a patch may take a share of every position; else bilinear with
-            corners aligned.
-        frames: Whether the tower is told the frame of a patch beside its row and column.
-        merged: Whether a processor merges patches itself, so that each that it gives becomes a row.
-        merge: Patches on a side of the square that becomes a row, where a forward is told that of each picture; 0 where
-            the config says it.
-        positions: What a processor calls the column and row of each patch, -1 for padding, where it says those itself.
-        shapes: What a processor calls rows and columns of each tile's patches, where it fills up their sequence.
-        packed: What a processor calls rows and columns of each tile's patches, where those of all tiles lie side by
-            side in one line; squares of them may be merged within the tower, too.
-        numbered: Names of the tokenizer's special tokens around the number of each picture of a prompt.
-        pooled: What a processor calls the patches of which each row is made, counted over all crops of a picture, -1
-            for none, where a row may be of several crops; these are then read together.
-        crossing: Field of the text config that lists the layers which read pictures by cross-attention, where those do,
-            and features take no token's place; then `mask` is of tiles.
-        finer: What a processor says of a picture of which each tile becomes more rows than usual; the field of the
-            vision config that says whether a model can make those; and the argument of the part of the tower that does.
-        tiles: What a processor and a forward call tiles of a picture, where those have another size than the whole: the
-            tower is then two programs, one for each size.
-        towerless: Whether a matrix makes a row of each patch, and there is no tower; pictures have any size then.
-        video: Field of the config with the token that stands for a row of a video, where the tower reads frames, too;
-            or that token itself, where no config has it.
-        video_processor: transformers' class for videos, where a checkpoint's own files name none.
-        video_program: Whether frames go through other operators than pictures: a program of their own.
-        video_merge: Of that program, patches on a side of the square that becomes a row, where it takes patches.
-        alone: Whether a video is all that a prompt may have beside text.
-        stamp: Texts before and after the rows of each step of a video, which is read as a picture by itself, and
+        layout: Order of the tiles in the features and in the prompt: one of `image_prompt_templates.LAYOUTS`.
+        nested: Whether the forward takes the tiles of an image on an axis of their own.
+        video: Field of the config with the placeholder token of a video, or the token itself where no config has it;
+            empty if the vision encoder reads no frames.
+        video_processor: transformers' class for videos, if a checkpoint's own files name none.
+        stamp: Texts before and after the rows of each step of a video, which is read as an image by itself, and
             between steps; those around it are formatted with the step's time in seconds, the same without its fraction
-            as `second`, as minutes and seconds as `clock`, and its `number`. Nothing where a video is read as one, or
-            where its processor says them. Then texts before and after all of a video, perhaps empty, where what is
-            written is read with what stands beside it, so that no token stands for a video; the first is formatted with
-            the number of its `frames`, in words, and its `duration`.
-        video_template: Chat template of prompts with videos, where its processor has one for those, whatever a
-            checkpoint says.
-        pace: Rotary positions that a second of a video takes, unless the config says `position_id_per_seconds`, or the
-            vision config `tokens_per_second`; 0 where each of its steps takes one.
-        lasting: Whether what follows a video comes after its last step, too, and not after its rows and columns alone.
-        fractions: Whether steps may lie at fractions of positions, which programs do not have: such a video is refused.
+            as `second`, as minutes and seconds as `clock`, and its `number`. Empty if a video is read as one, or if its
+            processor has them. Then texts before and after the whole video, perhaps empty, if the tokenizer reads the
+            text together with its surroundings, so that no token stands for a video; the first is formatted with the
+            number of its `frames`, in words, and its `duration`.
     """
 
     token: str = "image_token_id"
-    patches: bool = False
     layout: str = ""
-    tiled_alone: bool = False
     nested: bool = False
-    pixels: str = ""
-    fine: str = ""
-    sized: bool = False
-    filled: bool = False
-    column: bool = False
-    lines: bool = False
-    planes: bool = False
-    taps: str = ""
-    frames: bool = False
-    merged: bool = False
-    merge: int = 0
-    positions: str = ""
-    shapes: str = ""
-    packed: str = ""
-    numbered: tuple[str, ...] = ()
-    pooled: str = ""
-    crossing: str = ""
-    finer: tuple[str, ...] = ()
-    tiles: str = ""
-    towerless: bool = False
     video: str = ""
     video_processor: str = ""
-    video_program: bool = False
-    video_merge: int = 0
-    alone: bool = False
     stamp: tuple[str, ...] = ()
-    video_template: str = ""
-    pace: int = 0
-    lasting: bool = False
-    fractions: bool = False
+
+    #: Name of the pixels in the result of a processor, and of the forward's argument.
+    pixels: ClassVar[str] = "pixel_values"
+    #: Name of tiles in the result of a processor, if those have another size than the whole and a program of their own.
+    tiles: ClassVar[str] = ""
+    #: Whether images have any size, which no padding fills up.
+    any_size: ClassVar[bool] = False
+    #: Whether layers of the language model read images by cross-attention, so that no token has a row of features.
+    by_cross_attention: ClassVar[bool] = False
+    #: Whether frames of videos go through other operators than images: a program of their own.
+    has_frame_program: ClassVar[bool] = False
+    #: Special tokens around the number of each image of a prompt.
+    numbered: ClassVar[tuple[str, ...]] = ()
+    #: Chat template of prompts with videos, if the processor has one for those.
+    video_template: ClassVar[str] = ""
+
+    # --- the package ---------------------------------------------------------------------------------------------
+
+    @property
+    def one_piece(self) -> bool:
+        """Whether an image is one array of one size, so that one program may read it with the text."""
+        return not (self.layout or self.nested)
+
+    def geometry(self, config: Mapping[str, Any]) -> "Tower | None":
+        """Return the geometry of patches; None if the vision encoder takes images.
+
+        Args:
+            config: Of the model.
+        """
+        return None
+
+    def frame_geometry(self, config: Mapping[str, Any]) -> "Tower | None":
+        """Return the geometry of patches of the frame program; None if that takes frames."""
+        return None
+
+    @property
+    def prompt_layout(self) -> "Layout":
+        """How an image is written into a prompt."""
+        from qeff_zoo.runtime.image_prompt_templates import LAYOUTS
+
+        return LAYOUTS[self.layout]
+
+    # --- tracing -------------------------------------------------------------------------------------------------
+
+    def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
+        """Describe how to trace the vision encoder.
+
+        Args:
+            model: From `loader.load_meta`.
+            side: Pixels on a side of an image; None for the config's value.
+        """
+        from qeff_zoo.tasks import vision_tracing
+
+        return vision_tracing.tracing(model, self, side=side)
+
+    def trace_language(self, model: Any, **variant: Any) -> "Tracing":
+        """Describe how to trace the language model.
+
+        Args:
+            model: From `loader.load_meta`, possibly with fewer layers than its config.
+            **variant: As of `qeff_zoo.tasks.multimodal_tracing.tracing`.
+        """
+        from qeff_zoo.tasks import multimodal_tracing
+
+        return multimodal_tracing.tracing(model, images=self, **variant)
+
+    def trace_frame(self, model: Any) -> "Tracing":
+        """Describe how to trace the frame program."""
+        raise NotImplementedError
+
+    def forward_arguments(self, pixels: Any, more: Sequence[Any]) -> dict[str, Any]:
+        """Return the arguments of transformers' forward for one tile.
+
+        Args:
+            pixels: (1, channels, height, width).
+            more: The program's other inputs.
+        """
+        import torch
+
+        found = {self.pixels: pixels[None] if self.nested else pixels}
+        if self.layout == "lines":
+            found["image_sizes"] = torch.tensor([pixels.shape[2:]])
+        if self.mask:
+            found[self.mask] = torch.ones(1, 1, dtype=torch.bool)
+        return found
+
+    def traced_with(self, model: Any) -> AbstractContextManager[Any]:
+        """Return a context in which the forward is traced."""
+        return nullcontext()
+
+    # --- the runtime ---------------------------------------------------------------------------------------------
+
+    def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
+        """Return the features of an image: here tile by tile.
+
+        Args:
+            vision: Runs the program.
+            digest: Of the image.
+            prepared: Arrays of the processor.
+        """
+        import numpy as np
+
+        tiles, masks = self.tiles_of(vision, prepared)
+        # The program's other inputs are the same tiles in another size.
+        names = vision.program.inputs.keys() - {self.pixels} - masks.keys()
+        others = {name: np.asarray(prepared[name], np.float32) for name in names} | masks
+        found = [
+            vision.run(
+                {self.pixels: tile[None], **{name: one[[at]] for name, one in others.items()}}
+            )
+            for at, tile in enumerate(tiles)
+        ]
+        return vision.arranged(digest, [self.chosen(one, prepared) for one in found], prepared)
+
+    def tiles_of(
+        self, vision: "Vision", prepared: "Mapping[str, Array]"
+    ) -> "tuple[Sequence[Array], dict[str, Array]]":
+        """Return the tiles of an image without padding, and the masks of the program's inputs."""
+        import numpy as np
+
+        pixels = np.asarray(prepared[self.pixels], np.float32)
+        tiles = [*pixels.reshape(-1, *pixels.shape[-3:])]
+        mask = prepared.get(self.mask)
+        if mask is None:
+            return [self.cropped(one, *one.shape[1:], vision.config) for one in tiles], {}
+        if mask.ndim < 3:  # of tiles
+            there = mask.reshape(-1)
+            return [one for one, kept in zip(tiles, there, strict=True) if kept], {}
+        real = mask.reshape(-1, *mask.shape[-2:]) > 0
+        sizes = zip(tiles, real.any(2).sum(1), real.any(1).sum(1), strict=True)
+        return [
+            self.cropped(tile, height, width, vision.config) for tile, height, width in sizes
+        ], {}
+
+    def cropped(self, tile: "Array", height: int, width: int, config: Mapping[str, Any]) -> "Array":
+        """Return a tile (channels, rows, columns) without padding.
+
+        Args:
+            tile: As the processor makes it.
+            height: Rows that are no padding.
+            width: Columns that are no padding.
+            config: Of the model.
+        """
+        return tile[:, :height, :width]
+
+    def chosen(
+        self, features: "dict[str, Array]", prepared: "Mapping[str, Array]"
+    ) -> "dict[str, Array]":
+        """Return those of a tile's features that the processor asks for."""
+        return features
+
+    def rows_of(self, vision: "Vision", inputs: "Mapping[str, Array]") -> int | None:
+        """Return the rows of features of a program's inputs; None if its outputs have a fixed number."""
+        return None
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """Further arrays that the processor returns for each image."""
+        return tuple(filter(None, (self.mask, self.tiles)))
+
+    def is_uncut(self, images: int) -> bool:
+        """Tell whether images of a prompt are not cut into tiles.
+
+        Args:
+            images: Their number.
+        """
+        return False
+
+    def check_prompt(self, images: int, videos: int) -> None:
+        """Raise `GenerationError` if a prompt may not have so many images and videos."""
+
+    # --- videos --------------------------------------------------------------------------------------------------
+
+    def video_arrays(
+        self, pixels: "Array", given: Mapping[str, Any], known: "Mapping[str, Array]"
+    ) -> "dict[str, Array]":
+        """Name the arrays of a video as those of images are named.
+
+        Args:
+            pixels: Of all frames.
+            given: Result of the processor.
+            known: Times of the steps, and the duration, if the processor returns them.
+        """
+        import numpy as np
+
+        from qeff_zoo.runtime.image_prompt_templates import OF_VIDEO
+        from qeff_zoo.runtime.video_steps import TIMES
+
+        frames = pixels.reshape(-1, *pixels.shape[-3:])
+        if not self.stamp:
+            return {"pixel_values": frames, OF_VIDEO: np.array(1)}
+        untimed = {} if "{clock}" in self.stamp[0] else {TIMES: np.zeros(len(frames))}
+        return {"pixel_values": frames, **untimed, **known}
+
+    def video_rows(self, prepared: "Mapping[str, Array]", config: Mapping[str, Any]) -> int:
+        """Return how many rows of features a video takes at least.
+
+        Args:
+            prepared: Of `video_arrays`.
+            config: Of the model.
+        """
+        count = len(prepared["pixel_values"])
+        if self.layout == "lines":
+            vision = config["vision_config"]
+            side = -(-(int(vision["image_size"]) // int(vision["patch_size"])) // 2)
+            return count * side**2 + 1
+        if scale := config.get("scale_factor"):
+            vision = config["vision_config"]
+            side = int(vision["image_size"]) // int(vision["patch_size"]) // int(scale)
+            return count * side**2
+        return count * int(config.get("image_seq_length", 1))
+
+    # --- validation ----------------------------------------------------------------------------------------------
+
+    @property
+    def drawn_as_pixels(self) -> bool:
+        """Whether validation draws images for the processor, and not its results."""
+        return bool(self.layout)
+
+    def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
+        """Draw a result of the processor.
+
+        Args:
+            vision: With the program.
+            size: Height and width in rows of features, if the vision encoder takes any.
+            random: A generator of numpy.
+        """
+        import numpy as np
+
+        tensor = vision.program.inputs[self.pixels]
+        shape = [one for one in tensor.shape if isinstance(one, int)]
+        shape = [1, *shape] if self.nested else shape
+        found: dict[str, Array] = {}
+        if self.mask:
+            found[self.mask] = np.ones(shape[:-3], bool)
+        found[self.pixels] = random.standard_normal(shape, np.float32)
+        return found
+
+    def sample_frame(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
+        """Draw a result of the video processor, for the frame program."""
+        raise NotImplementedError
+
+    def joined(self, arrays: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        """Return torch tensors of several images as transformers' processor returns them in one call.
+
+        Args:
+            arrays: By name, a tensor for each image.
+        """
+        return arrays

@@ -2,12 +2,14 @@
 """Image and audio encoders in a manifest: the name of the family and its values, and the object again."""
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
 from functools import cache
 from typing import Any, TypeVar
 
+from qeff_zoo import multimodal
 from qeff_zoo.errors import PackageError
 from qeff_zoo.multimodal import families
 from qeff_zoo.multimodal.audio import Audio
@@ -20,7 +22,7 @@ _Encoder = TypeVar("_Encoder", bound=Media)
 
 
 def entry_of(encoder: Media, **changes: Any) -> dict[str, Any]:
-    """Return the entry of an image or audio encoder in a manifest: values that differ from the defaults.
+    """Return the entry of an image or audio encoder in a manifest, with defaults, but for empty ones.
 
     Args:
         encoder: As a recipe declares it.
@@ -34,7 +36,7 @@ def entry_of(encoder: Media, **changes: Any) -> dict[str, Any]:
         **{
             name: list(value) if isinstance(value, tuple) else value
             for name, value in values.items()
-            if value != usual[name]
+            if value or value != usual[name]
         },
     }
 
@@ -59,8 +61,8 @@ def audio_of(entry: Mapping[str, Any]) -> Audio:
 def _encoder_of(entry: Mapping[str, Any], base: type[_Encoder], modality: str) -> _Encoder:
     name = entry.get(_FAMILY, "")
     family = _class_of(name) if name in _names() else None
-    if family is None or not issubclass(family, base):
-        known = ", ".join(one for one in _names() if issubclass(_class_of(one), base))
+    if family is None or not _is_concrete(family, base):
+        known = ", ".join(one for one in _names() if _is_concrete(_class_of(one), base))
         raise PackageError(
             f"The package's {modality} encoder is of family {name!r}; expected one of {known}. Build the package "
             "again, or run it with the qeff-zoo that built it."
@@ -81,21 +83,27 @@ def _encoder_of(entry: Mapping[str, Any], base: type[_Encoder], modality: str) -
     return family.of(values)
 
 
+def _is_concrete(family: type[Media], base: type[Media]) -> bool:
+    return issubclass(family, base) and not inspect.isabstract(family)
+
+
 def _name_of(family: type[Media]) -> str:
     return family.__module__.rpartition(".")[2]
 
 
 @cache
 def _names() -> tuple[str, ...]:
-    """Name what a manifest may: the base, and the modules of `families`."""
-    return (_name_of(Images), *sorted(one.name for one in pkgutil.iter_modules(families.__path__)))
+    """Return what a manifest may name: the modules of bases and of families."""
+    own = {__name__.rpartition(".")[2], families.__name__.rpartition(".")[2]}
+    paths = [*multimodal.__path__, *families.__path__]
+    return tuple(sorted({one.name for one in pkgutil.iter_modules(paths)} - own))
 
 
 @cache
 def _class_of(name: str) -> type[Media]:
-    if name == _name_of(Images):
-        return Images
-    module = importlib.import_module(f"{families.__name__}.{name}")
+    bases = {one.name for one in pkgutil.iter_modules(multimodal.__path__)}
+    folder = multimodal if name in bases else families
+    module = importlib.import_module(f"{folder.__name__}.{name}")
     own = [
         one
         for one in vars(module).values()

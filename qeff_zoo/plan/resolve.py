@@ -361,7 +361,7 @@ def _check_programs(
             f"Recipe {recipe.model_type!r} reads {read} and has nothing that fills one up, but programs for --target "
             f"{target.name} have fixed sizes. Choose --target {targets.NAMES[0]}, or another model."
         )
-    elif target.fixed and recipe.images and recipe.images.crossing:
+    elif target.fixed and recipe.images and recipe.images.by_cross_attention:
         choices.problems.append(
             f"Recipe {recipe.model_type!r} reads pictures by cross-attention, whose keys and values --target "
             f"{target.name} does not keep. Choose --target {targets.NAMES[0]}."
@@ -376,7 +376,7 @@ def _check_single(
     if images is None or not options.get("single_program"):
         return
     asked = CHOICES["single_program"].flag
-    if images.patches or images.layout or images.nested or images.sized or images.crossing:
+    if not images.one_piece:
         choices.problems.append(
             f"{asked} is for models that read a picture of one size, in one piece; recipe {recipe.model_type!r} reads "
             "tiles or patches, whose number differs. Leave it out: the package then has a program for pictures."

@@ -179,7 +179,7 @@ def _check_apart(recipe: Recipe, choices: Chosen) -> None:
             part for one in tasks.components_of(recipe) for part in tasks.find(one.task).before
         ]
         if any(part.role not in ("vision", "tiles") for part in before) or (
-            recipe.images and recipe.images.crossing
+            recipe.images and recipe.images.by_cross_attention
         ):
             choices.problems.append(
                 f"{CHOICES[name].flag} is for models that read text, and pictures among it: what came of sounds and "

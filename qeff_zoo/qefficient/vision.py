@@ -187,8 +187,7 @@ def _of_processor(
     mask = np.atleast_2d(np.asarray(inputs.get("attention_mask", np.ones_like(ids)))).astype(bool)
     arrays = {name: np.asarray(inputs[name]) for name in inputs}
     images = session.media
-    more = [images.mask, images.tiles, *images.finer[:1]]
-    pictures = iter(_pictures(arrays, images.pixels, more))
+    pictures = iter(_pictures(arrays, images.pixels, images.arrays))
     for row, seen in zip(ids, mask, strict=True):
         tokens = row[seen].tolist()
         left, shown = sum(one in session.placeholders for one in tokens), list["Prepared"]()

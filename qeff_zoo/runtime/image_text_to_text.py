@@ -18,7 +18,6 @@ from qeff_zoo.multimodal.manifest import entry_of, images_of
 from qeff_zoo.runtime.answers import Request
 from qeff_zoo.runtime.chat_template import ChatTemplate, Message
 from qeff_zoo.runtime.feature_cache import RemoteEncoder
-from qeff_zoo.runtime.image_prompt_templates import LAYOUTS
 from qeff_zoo.runtime.media_text import (
     FEATURE_CACHE_BYTES,
     USUAL,
@@ -89,7 +88,7 @@ class ImageTextToTextSession(MediaTextSession):
             read = {one.name for one in program.states if not one.written} & memory.keys()
             of_row = sum(memory[name][0].nbytes for name in read)
             feature_cache_bytes = max(feature_cache_bytes, of_row)
-        layout = LAYOUTS[images.layout]
+        layout = images.prompt_layout
         reader: Vision | PassThroughEncoder | RemoteEncoder = RemoteEncoder(
             None, config, feature_cache_bytes, layout
         )
@@ -99,7 +98,7 @@ class ImageTextToTextSession(MediaTextSession):
             reader = PassThroughEncoder(program, config, feature_cache_bytes, layout)
             reader.size = size
         super().__init__(folder, program, reader=reader, media=images, prefixes=prefixes)
-        if images.video_program:
+        if images.has_frame_program:
             self.placeholders |= {self._film()}
         self._processor: Any = None
         self._video_processor: Any = None
@@ -159,7 +158,7 @@ class ImageTextToTextSession(MediaTextSession):
         return [known[one] for one in sizes]
 
     def _is_uncut(self, count: int) -> bool:
-        return count > 1 and self.media.tiled_alone
+        return self.media.is_uncut(count)
 
     def _process(self, *, uncut: bool) -> ImageProcessor:
         from qeff_zoo.media.image_bounds import bounded
@@ -214,11 +213,7 @@ class ImageTextToTextSession(MediaTextSession):
         videos, pictures = listed(videos), listed(choices.pop(self.argument, ()))
         if not videos:
             return super().request(prompt, chat=chat, **{**choices, self.argument: pictures})
-        if self.media.alone and len(pictures) + len(videos) > 1:
-            raise GenerationError(
-                f"The prompt has {len(videos)} videos and {len(pictures)} pictures; expected one video alone, as this "
-                "model reads them. Leave the others out."
-            )
+        self.media.check_prompt(len(pictures), len(videos))
         films = [self.prepare_video(one) for one in videos]
         text = prompt if isinstance(prompt, str) else None
         if chat and text is not None:
@@ -347,7 +342,7 @@ class ImageTextToTextSession(MediaTextSession):
         if (
             not isinstance(self.reader, Vision)
             or isinstance(self.reader.program, HasMaxPatches)
-            or (self.media.video_program and not self.reader.has_frames)
+            or (self.media.has_frame_program and not self.reader.has_frames)
         ):
             raise GenerationError(
                 "The prompt has videos, and this package has no vision program, or one of fixed sizes, those of a "

@@ -24,7 +24,7 @@ from torch.export import Dim
 from torch.nn import functional
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.multimodal.families.audio_chunks import AudioChunks
+from qeff_zoo.multimodal.audio_chunks import AudioChunks
 from qeff_zoo.tasks.audio_block_tracing import FEATURES, REAL, name_rows
 from qeff_zoo.tasks.forward_patches import FeatureRecorder, swapped, unread
 from qeff_zoo.tasks.patch_tracing import rows_of

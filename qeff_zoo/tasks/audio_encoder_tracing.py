@@ -29,7 +29,7 @@ from torch.export import Dim
 from torch.utils._python_dispatch import _disable_current_modes
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.multimodal.families.audio_windows import AudioWindows
+from qeff_zoo.multimodal.audio_windows import AudioWindows
 from qeff_zoo.multimodal.families.gemma4_unified_audio import Gemma4UnifiedAudio
 from qeff_zoo.tasks.forward_patches import FeatureRecorder, swapped, unread
 from qeff_zoo.tasks.patch_tracing import Rows, rows_of

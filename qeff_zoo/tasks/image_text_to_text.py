@@ -38,27 +38,16 @@ PIXELS = "pixel_values"
 _SEGMENTS = 3
 
 
-def _read_picture(model: Any, *, sides: Sequence[int] = (), **variant: Any) -> Tracing:
-    from . import cross_attention_image_tracing, tile_tracing, vision_tracing
-
-    images = images_of(variant["images"])
-    if images.crossing:
-        return cross_attention_image_tracing.read_picture(model, **variant)
-    if images.pixels:
-        return tile_tracing.tracing(model, **variant)
-    return vision_tracing.tracing(model, side=next(iter(sides), None), **variant)
+def _read_picture(model: Any, *, images: Mapping[str, Any], sides: Sequence[int] = ()) -> Tracing:
+    return images_of(images).trace(model, side=next(iter(sides), None))
 
 
-def _read_tile(model: Any, *, sides: Sequence[int], **variant: Any) -> Tracing:
-    from . import vision_tracing
-
-    return vision_tracing.tracing(model, side=sides[1], **variant)
+def _read_tile(model: Any, *, images: Mapping[str, Any], sides: Sequence[int]) -> Tracing:
+    return images_of(images).trace(model, side=sides[1])
 
 
-def _read_frame(model: Any, **variant: Any) -> Tracing:
-    from . import vision_tracing
-
-    return vision_tracing.tracing(model, frames=True, **variant)
+def _read_frame(model: Any, *, images: Mapping[str, Any]) -> Tracing:
+    return images_of(images).trace_frame(model)
 
 
 def _video_tower(model: Any) -> Any:
@@ -79,15 +68,12 @@ def _language_model(model: Any) -> Any:
     return language_model(model)
 
 
-def _tracing(model: Any, **variant: Any) -> Tracing:
-    from . import cross_attention_image_tracing, multimodal_tracing
+def _tracing(model: Any, *, images: Mapping[str, Any] | None = None, **variant: Any) -> Tracing:
+    if images is not None:
+        return images_of(images).trace_language(model, **variant)
+    from . import multimodal_tracing
 
-    entry = variant.get("images")
-    by_crossing = entry is not None and images_of(entry).crossing
-    made: Tracing = (cross_attention_image_tracing if by_crossing else multimodal_tracing).tracing(
-        model, **variant
-    )
-    return made
+    return multimodal_tracing.tracing(model, **variant)
 
 
 def _images(
@@ -274,7 +260,7 @@ TASK = Task(
             probe=None,
             tracing=_read_frame,
             half=_video_tower,
-            needed=lambda recipe: bool(recipe.images and recipe.images.video_program),
+            needed=lambda recipe: bool(recipe.images and recipe.images.has_frame_program),
             optional=True,
             variant=_images,
             specializations=_pictures,

@@ -27,7 +27,7 @@ from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
@@ -39,12 +39,15 @@ from qeff_zoo.export.transforms.modules import reader_of_tokens
 from qeff_zoo.export.transforms.retained_state import RetainedState
 from qeff_zoo.graph.states import State, mark_tokens
 from qeff_zoo.multimodal.audio import Audio
-from qeff_zoo.multimodal.manifest import audio_of, images_of
+from qeff_zoo.multimodal.manifest import audio_of
 from qeff_zoo.recipe import Media
 from qeff_zoo.tasks.forward_patches import MERGES, alike, swapped
 from qeff_zoo.tasks.vision_tracing import layers_of
 
 from . import Tracing, decoder_tracing
+
+if TYPE_CHECKING:
+    from qeff_zoo.multimodal.images import Images
 
 _ROWS = 5  # of the example
 #: Begins the name of what tells which tokens of the context are a picture's; ends with the forward's argument.
@@ -211,7 +214,7 @@ def _modality(media: Media) -> str:
 def tracing(
     model: Any,
     *,
-    images: Mapping[str, Any] | None = None,
+    images: "Images | None" = None,
     sounds: Mapping[str, Any] | None = None,
     **variant: Any,
 ) -> Tracing:
@@ -219,12 +222,12 @@ def tracing(
 
     Args:
         model: From `loader.load_meta`, possibly with fewer layers than its config says.
-        images: As a recipe says of them; None of a model that reads sounds alone.
+        images: As a recipe declares them; None of a model that reads sounds alone.
         sounds: The same of sounds; None of a model that reads pictures alone.
         **variant: As of `qeff_zoo.tasks.decoder_tracing.tracing`.
     """
     config = model.config
-    every = [*([images_of(images)] if images else []), *([audio_of(sounds)] if sounds else [])]
+    every = [*([images] if images else []), *([audio_of(sounds)] if sounds else [])]
     told: Media = every[0]
     modality = _modality(told)
     features = torch.zeros(_ROWS, config.get_text_config().hidden_size)

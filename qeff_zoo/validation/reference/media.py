@@ -76,17 +76,15 @@ class Media:
                     if plain != name and plain in self._taken:
                         found.setdefault(plain, []).append(self._arrays[name])
         images = self._images
-        if found and images and (pooled := images.pooled):
-            found[pooled] = _counted_on(found[pooled], found["pixel_values"])
-        crossing = bool(images and images.crossing)
-        if found and images and images.packed:  # side by side
-            found["pixel_values"] = [torch.cat(found["pixel_values"], -1)]
+        if found and images and images.pixels in found:
+            found = images.joined(found)
+        crossing = bool(images and images.by_cross_attention)
         masks = {one.mask for one in self._media}
         shown = {
             name: torch.cat(_alike(parts, of_mask=name in masks), int(crossing))
             for name, parts in found.items()
         }
-        if images and images.crossing and shown:
+        if images and crossing and shown:
             shown[_SEEN] = self._seen(input_ids, shown[images.mask])
         shown |= {name: one.to(dtype) for name, one in shown.items() if one.is_floating_point()}
         media = next(iter(self._media), None)
@@ -107,7 +105,7 @@ class Media:
     def together(self) -> bool:
         """Whether sequences may be rows of one call: not where a row would see what fills up those of another."""
         images, audio = self._images, self._audio
-        return not ((audio and audio.separate) or (images and images.crossing))
+        return not ((audio and audio.separate) or (images and images.by_cross_attention))
 
     def behind(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what tokens behind a prompt are told, as `generate` does.
@@ -144,15 +142,6 @@ def of_tokens(model: Any) -> Any:
     pixels = inspect.signature(model.forward).parameters.get("pixel_values")
     asks = pixels is not None and pixels.default is inspect.Parameter.empty
     return model.language_model if asks else model
-
-
-def _counted_on(parts: list[Tensor], pixels: list[Tensor]) -> list[Tensor]:
-    """Let patches that are counted over all crops (crops, patches, values) of a picture be so over those of all."""
-    found, before = [], 0
-    for part, crops in zip(parts, pixels, strict=True):
-        found.append(torch.where(part < 0, part, part + before))
-        before += crops.shape[0] * crops.shape[1]
-    return found
 
 
 def _alike(parts: list[Tensor], *, of_mask: bool) -> list[Tensor]:
