@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claim: transformers' image processors and feature extractors more than double the cold start of a package.
+"""Claim: transformers' image processors and feature extractors more than double the cold start of `run`.
 
 Two questions, in CPU seconds and peak memory of processes that take turns (ABBA). A *process* imports a processor and
 prepares one image, or one recording: the package's own code beside transformers' class, for one class of each family
@@ -23,8 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from measuring import machine, measure
-
-import qeff_zoo
 
 PACKAGES = ("qeff-zoo", "transformers", "torch", "numpy", "pillow", "onnxruntime")
 _EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -121,7 +119,7 @@ def main() -> None:
         turns,
     )
     commands = _commands(arguments.speech, turns)
-    ratios = [one["cpu_ratio"] for one in commands.values()]
+    ratios = [one["cpu_ratio"] for name, one in commands.items() if name.startswith("run")]
     found = {"processes": processes, "commands": commands, "claim_holds": min(ratios) > _MOST}
     json.dump({"machine": facts, **found}, sys.stdout, indent=1)
     sys.stdout.write("\n")
@@ -131,13 +129,13 @@ def _commands(speech: str | None, turns: int) -> dict[str, Any]:
     """Return the figures of whole commands."""
     with tempfile.TemporaryDirectory() as store:
         environ["QEFF_HOME"] = store
-        package = str(qeff_zoo.build(str(_CHECKPOINT), validate=False).path)
+        package = _build(str(_CHECKPOINT))
         run = ["run", package, "--image", str(_IMAGE), "--prompt", "What?", "--chat"]
         run += ["--generation-len", "4", "--threads", "1", "--json"]
         own, other = _HIDE + _MAIN, _HIDE + _REPLACE + _MAIN
         found = {"run --image": _beside(_python(own, *run), _python(other, *run), turns)}
         if speech:
-            hearing = str(qeff_zoo.build(speech, validate=False).path)
+            hearing = _build(speech)
             run_sound = ["run", hearing, str(_RECORDING), "--generation-len", "4", "--threads", "1"]
             found["run RECORDING"] = _beside(
                 _python(own, *run_sound), _python(other, *run_sound), turns
@@ -154,6 +152,13 @@ def _commands(speech: str | None, turns: int) -> dict[str, Any]:
             _python(_MAIN, *run), _python(_REPLACE + _MAIN, *run), turns
         )
     return found
+
+
+def _build(checkpoint: str) -> str:
+    """Build a package in a process of its own: a process counts the memory of the one that started it as its own."""
+    command = [sys.executable, "-m", "qeff_zoo", "build", checkpoint, "--no-validate"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.split()[-1]
 
 
 def _python(code: str, *arguments: str) -> list[str]:

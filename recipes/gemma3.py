@@ -26,6 +26,7 @@ RECIPE = replace(
         before=("boi_token_index",),
         after=("eoi_token_index",),
     ),
+    compile_flags=GEMMA3_TEXT.compile_flags,
     tiny=(
         Tiny(
             config={

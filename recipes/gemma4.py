@@ -34,6 +34,6 @@ RECIPE = replace(
     LLAVA,
     model_type="gemma4", architectures=("Gemma4ForConditionalGeneration",),
     special="Patches of pictures of any size, whose tokens may see one another in sliding layers; or sound in chunks.",
-    images=IMAGES, sounds=AUDIO,
+    images=IMAGES, sounds=AUDIO, compile_flags=GEMMA4_TEXT.compile_flags,
     tiny=(Tiny(config=_HEARS | _TINY), Tiny(config=_HEARS | _E2B, name="shared")),
 )  # fmt: skip

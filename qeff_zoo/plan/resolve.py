@@ -263,7 +263,7 @@ def spec_of(recipe: Recipe) -> dict[str, Any]:
         "model_type": recipe.model_type,
         "rev": recipe.rev,
         "transforms": [*always, *own],
-        "components": [asdict(component) for component in recipe.components],
+        "components": [],  # in every build key so far
         **({"image_processor": recipe.image_processor} if recipe.image_processor else {}),
         **({"media": entry_of(recipe.media)} if recipe.media else {}),
         **({"sounds": entry_of(recipe.sounds)} if recipe.images and recipe.sounds else {}),
@@ -404,7 +404,7 @@ def _check_model(checkpoint: Checkpoint, recipe: Recipe, choices: Chosen) -> Non
         error := undescribed(checkpoint.name, checkpoint.files, checkpoint.names_at_hand)
     ):
         choices.problems.append(str(error))
-    if quantized and (problem := formats.problem_of(quantized, recipe.quant_exceptions)):
+    if quantized and (problem := formats.problem_of(quantized)):
         choices.problems.append(f"{checkpoint.name!r} is {problem}")
 
 
