@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.recipe_media import Asked as Asked
 from qeff_zoo.recipe_media import Media as Media
-from qeff_zoo.recipe_media import Sounds as Sounds
 from qeff_zoo.recipe_media import Speech as Speech
 from qeff_zoo.recipe_media import SubModels as SubModels
 
 if TYPE_CHECKING:  # whose hooks reach up to what does the work
+    from qeff_zoo.multimodal.audio import Audio
     from qeff_zoo.multimodal.images import Images
 
 
@@ -175,7 +175,7 @@ class Recipe:
     components: tuple[Component, ...] = ()
     images: "Images | None" = None
     towers: "Mapping[str, Images]" = field(default_factory=dict)
-    sounds: Sounds | None = None
+    sounds: "Audio | None" = None
     speech: Speech | None = None
     halves: SubModels | None = None
     asked: Asked | None = None

@@ -75,54 +75,6 @@ class Media:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sounds(Media):
-    """How sounds come into a language model, of which an encoder reads windows of one length.
-
-    Args:
-        windows: How many a sound may have at most; 0 for as many as fit into a prompt.
-        together: Whether features of a sound are computed of all its windows together, and not of each by itself.
-        window: Name of the encoder's frames of a window, where a forward takes a sound of any length at once, whose
-            windows do not hear one another; nothing where each is given by itself, with a frame for every position.
-        halves: Whether that name has half of them.
-        filled: Whether a processor fills up every sound with silence, to as much as it takes at most, and the last of
-            its frames hear that.
-        times: Name of a method of the model that says when each row of a sound's windows is, (windows, rows) in
-            seconds, which it is to find in the prompt; nothing where rows have no times.
-        features: What a processor and a forward call features of a sound, where that is not `input_features`.
-        span: Rows that its encoder reads at once, where it merges frames of a sound of any length to rows first.
-        blocks: Name of the encoder's frames of a block, where it reads a sound of any length at once, and cuts it into
-            blocks only for attention.
-        chunks: Name of the encoder's rows of a chunk, where it reads a sound of any length at once, and attends within
-            chunks of it and what is before.
-        samples: Name in the audio config of the samples of a frame, where a matrix makes a row of each frame, and there
-            is no encoder.
-        rows: Field of the config with the number of rows of every sound, where a forward fills those up with others.
-        apart: Whether a sound is read by itself only, since an encoder hears what a processor fills up the shorter of
-            several with.
-        taken_as: Kind of features as which a forward takes the rows of a sound that was read already, where it takes
-            none of sounds.
-        written: Whether a message is a text in which the token stands for each sound, and no list of parts.
-    """
-
-    token: str = "audio_token_id"
-    windows: int = 0
-    together: bool = False
-    window: str = ""
-    halves: bool = False
-    filled: bool = False
-    times: str = ""
-    features: str = ""
-    span: int = 0
-    blocks: str = ""
-    chunks: str = ""
-    samples: str = ""
-    rows: str = ""
-    apart: bool = False
-    taken_as: str = ""
-    written: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class Speech:
     """How what is written of speech begins, where no file of a checkpoint says it.
 

@@ -8,7 +8,8 @@ one for sounds, which transformers leaves to its users: a package has that of it
 from dataclasses import replace
 
 from qeff_zoo.multimodal.families.phi4 import Phi4
-from qeff_zoo.recipe import Sounds, Tiny
+from qeff_zoo.multimodal.families.phi4_audio import Phi4Audio
+from qeff_zoo.recipe import Tiny
 
 from .phi3 import RECIPE as PHI3
 
@@ -33,6 +34,6 @@ RECIPE = replace(
     task="image-text-to-text",
     special="Tiles of a picture without padding, in lines with a learned row, then the whole; or sound of any length.",
     images=Phi4(token=_TOKENS[0]),
-    sounds=Sounds(token=_TOKENS[1], features="audio_input_features", span=500, adapter="speech-lora"),
+    sounds=Phi4Audio(token=_TOKENS[1], adapter="speech-lora"),
     tiny=(Tiny(config=_CONFIG, image_processor={**_KIND, "size": {"height": 28, "width": 28}}),),
 )  # fmt: skip

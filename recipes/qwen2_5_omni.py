@@ -6,8 +6,9 @@ Unusual: a checkpoint of several models, of which the thinker alone is built; wh
 
 from dataclasses import replace
 
+from qeff_zoo.multimodal.families.qwen2_5_omni_audio import Qwen25OmniAudio
 from qeff_zoo.multimodal.families.qwen_video import QwenVideo
-from qeff_zoo.recipe import Sounds, Tiny
+from qeff_zoo.recipe import Tiny
 
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
 from .qwen2_5_vl import TEXT, VISION
@@ -34,8 +35,6 @@ RECIPE = replace(
         axes=3, begun="vision_start_token_id",
         video="video_token_id", video_processor="Qwen2_5OmniProcessor", pace=25, lasting=True,
     ),
-    sounds=Sounds(
-        mask="feature_attention_mask", window="n_window", halves=True, filled=True, embedded=True
-    ),
+    sounds=Qwen25OmniAudio(mask="feature_attention_mask", embedded=True),
     tiny=(Tiny(config={"thinker_config": {**_TOKENS, **_PARTS}}),),
 )  # fmt: skip

@@ -60,7 +60,7 @@ def read_in_any_size(recipe: Recipe, roles: Collection[str]) -> str:
     images, sounds = recipe.images, recipe.sounds
     if images and "vision" in roles and images.any_size:
         return "pictures of any size"
-    return "sounds of any length" if sounds and (sounds.chunks or sounds.samples) else ""
+    return sounds.any_length if sounds else ""
 
 
 def _as_square(rows: int, unit: int) -> str:

@@ -7,7 +7,7 @@ together.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from qeff_zoo import registry, targets, tasks
@@ -32,7 +32,7 @@ from qeff_zoo.plan.image_sizes import read_in_any_size
 from qeff_zoo.plan.programs import READERS, ProgramPlan
 from qeff_zoo.plan.request import CHOICES, Request
 from qeff_zoo.plan.shape import choose_shape
-from qeff_zoo.recipe import Component, Media, Recipe, Shape
+from qeff_zoo.recipe import Component, Recipe, Shape
 from qeff_zoo.targets import Resolved
 from qeff_zoo.tasks import Task, selection
 from qeff_zoo.versions import installed
@@ -265,21 +265,8 @@ def spec_of(recipe: Recipe) -> dict[str, Any]:
         "transforms": [*always, *own],
         "components": [asdict(component) for component in recipe.components],
         **({"image_processor": recipe.image_processor} if recipe.image_processor else {}),
-        **({"media": entry_of(recipe.images)} if recipe.images else {}),
-        **(
-            {"sounds" if recipe.images else "media": _spoken(recipe.sounds)}
-            if recipe.sounds
-            else {}
-        ),
-    }
-
-
-def _spoken(media: Media) -> dict[str, Any]:
-    """Return what a recipe itself says of how pictures or sounds come in: new fields of others change nothing."""
-    usual = {one.name: one.default for one in fields(media)}
-    said = {name: value for name, value in asdict(media).items() if value != usual[name]}
-    return {
-        name: list(value) if isinstance(value, tuple) else value for name, value in said.items()
+        **({"media": entry_of(recipe.media)} if recipe.media else {}),
+        **({"sounds": entry_of(recipe.sounds)} if recipe.images and recipe.sounds else {}),
     }
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures or sounds for the token sequences that packages are validated on: noise, several sizes, always the same."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import cycle
@@ -10,9 +9,7 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
-from qeff_zoo.media.sound_processor import ROWS
 from qeff_zoo.runtime.any_to_any import AnyToAnySession
-from qeff_zoo.runtime.audio_encoder import FEATURES, Hearing
 from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.runtime.feature_cache import RemoteEncoder
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
@@ -24,18 +21,6 @@ _PLACES = ((1, 3), (2,), ())
 _SIZES = ((2, 3), (3, 1), (1, 4), (2, 2))
 #: Height and width in pixels, of pictures whose own processor has to cut them into tiles or lines.
 _PIXELS = ((24, 40), (41, 23), (30, 30), (23, 57))
-
-#: Of sounds, in windows of an encoder.
-_WINDOWS = (0.7, 1.6, 1.0, 0.4)
-#: Of those that an encoder reads at once, in its blocks: those of a prompt are as long as one another, since
-#: transformers' processor would fill up the shorter one, and its model hear that.
-_BLOCKS = (0.7, 0.7, 1.6, 2.0, 2.0, 0.4)
-#: In chunks, of sounds whose shorter ones may be filled up.
-_CHUNKS = (0.7, 2.4, 1.0, 3.3)
-#: In frames, of sounds each of which becomes a row.
-_ROWS = (2, 5, 1, 4)
-#: The same, of sounds of which so many become a row.
-_FRAMES = (39, 39, 70, 17, 17, 33)
 
 
 def insert(
@@ -80,9 +65,9 @@ def insert(
 def _drawn(session: MediaTextSession) -> Iterator[Prepared]:
     """Draw pictures or sounds without end; both, so that each is before the other in some sequence."""
     if isinstance(session, AudioTextToTextSession):
-        yield from sounds(session.reader, session.sounds)
+        yield from session.media.samples(session.reader.shape)
     elif isinstance(session, AnyToAnySession):
-        seen, heard = _pictures(session), sounds(session.hearing, session.of_sounds)
+        seen, heard = _pictures(session), session.audio.samples(session.hearing.shape)
         for every in cycle([seen, heard, heard, heard, seen, seen]):
             yield next(every)
     elif getattr(session.reader, "has_frames", False):
@@ -109,48 +94,6 @@ def _films(session: Any) -> Iterator[Prepared]:
     random = np.random.default_rng(1)
     for size in cycle(_SIZES):
         yield session.media.sample_frame(session.reader, size, random)
-
-
-def sounds(reader: Hearing, told: Mapping[str, Any]) -> Iterator[Prepared]:
-    """Draw what a processor could have prepared of sounds, without end.
-
-    Args:
-        reader: Of the package.
-        told: What the recipe says of sounds.
-    """
-    random = np.random.default_rng(0)
-    if told.get("blocks"):
-        frames, bins = reader.shape
-        for length in cycle(_BLOCKS):
-            yield {FEATURES: random.standard_normal((1, int(length * frames), bins), np.float32)}
-    if told.get("chunks"):
-        frames, bins = reader.shape
-        for length in cycle(_BLOCKS if told.get("apart") else _CHUNKS):
-            features = random.standard_normal((1, int(length * frames), bins), np.float32)
-            yield {FEATURES: features, told["mask"]: np.ones(features.shape[:2], bool)}
-    if told.get("samples"):
-        _, samples = reader.shape
-        for length in cycle(_ROWS):
-            features = random.standard_normal((1, length, samples), np.float32)
-            yield {FEATURES: features, told["mask"]: np.ones(features.shape[:2], bool)}
-    if told.get("span"):
-        merged, bins = reader.shape
-        for length in cycle(_FRAMES):
-            features = random.standard_normal((1, length, bins), np.float32)
-            rows = np.array([-(-length // merged)])
-            yield {reader.name: features, ROWS: rows}
-    bins, frames = reader.shape
-    name, most = told.get("mask"), told.get("windows", 0) or max(_WINDOWS)
-    for length in cycle(_WINDOWS):
-        count = math.ceil(min(length, most))
-        found = {FEATURES: random.standard_normal((count, bins, frames), np.float32)}
-        if name:
-            real = np.arange(count * frames) < int(min(length, most) * frames)
-            found[name] = real.reshape(count, frames).astype(np.int64)
-        if told.get("window"):  # all at once
-            joined = found[FEATURES].transpose(1, 0, 2).reshape(1, bins, -1)
-            found = {FEATURES: joined, str(name): found[str(name)].reshape(1, -1)}
-        yield found
 
 
 def noise(

@@ -14,7 +14,8 @@ from qeff_zoo.tasks import find
 # Runs in a process of its own: transformers there is not ours to change.
 _MAKE = """
 import json, sys, torch, transformers
-from qeff_zoo import architectures, tasks
+from qeff_zoo import tasks
+from qeff_zoo.export import architectures
 transformers.logging.disable_progress_bar()
 config, task, folder = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
 architectures.register(config["model_type"])

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qeff_zoo.multimodal.manifest import images_of
-from qeff_zoo.recipe_media import Sounds
+from qeff_zoo.multimodal.manifest import audio_of, images_of
 
 _SEEN = "cross_attention_mask"
 #: Of models with experts of pictures: which tokens are a picture's, or begin or end one.
@@ -42,8 +41,8 @@ class Media:
         told = request.get("of_media") or {}
         self._placeholder = told.get("placeholder")
         self._images = images_of(told["images"]) if "images" in told else None
-        self._sounds = Sounds.of(told["sounds"]) if "sounds" in told else None
-        self._media = [one for one in (self._images, self._sounds) if one]
+        self._audio = audio_of(told["sounds"]) if "sounds" in told else None
+        self._media = [one for one in (self._images, self._audio) if one]
         self._around = [
             value
             for name, value in vars(model.config).items()
@@ -105,9 +104,8 @@ class Media:
     @property
     def together(self) -> bool:
         """Whether sequences may be rows of one call: not where a row would see what fills up those of another."""
-        images, sounds = self._images, self._sounds
-        alone = sounds and (sounds.blocks or sounds.span or sounds.apart)
-        return not (alone or (images and images.by_cross_attention))
+        images, audio = self._images, self._audio
+        return not ((audio and audio.separate) or (images and images.by_cross_attention))
 
     def behind(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what tokens behind a prompt are told, as `generate` does.
