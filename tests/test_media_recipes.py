@@ -8,7 +8,7 @@ import importlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -28,8 +28,10 @@ from qeff_zoo.errors import CheckpointError, GenerationError, MediaError
 from qeff_zoo.media.image_bounds import bounded
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.media.images import blank
+from qeff_zoo.multimodal.families.granite_speech import GraniteSpeechAudio
 from qeff_zoo.multimodal.families.molmo2 import Molmo2
 from qeff_zoo.multimodal.families.ovis2 import Ovis2
+from qeff_zoo.multimodal.families.phi4_audio import Phi4Audio
 from qeff_zoo.multimodal.manifest import entry_of
 from qeff_zoo.multimodal.patch_grid import PatchGrid
 from qeff_zoo.plan.request import Request
@@ -62,7 +64,7 @@ from qeff_zoo.tasks import (
 from qeff_zoo.tasks.image_text_to_text import sides_of
 from qeff_zoo.validation.parity import relative_errors
 from qeff_zoo.validation.reference.media import Media
-from qeff_zoo.validation.sample_media import noise, sounds
+from qeff_zoo.validation.sample_media import noise
 
 CHUNK, CTX_LEN, PICTURES = 8, 128, 2
 #: Every tiny model, for each task of those that read pictures and sounds.
@@ -168,7 +170,7 @@ def session_of(case: parity.Case, subject: parity.Subject) -> MediaTextSession:
     images, sounds = case.recipe.images, case.recipe.sounds
     chosen: dict[str, Any] = {"images": entry_of(images)} if images else {}
     if sounds:
-        chosen["sounds"] = {name: value for name, value in asdict(sounds).items() if value}
+        chosen["sounds"] = entry_of(sounds)
     of_pictures = {name: one for name, one in chosen.items() if name == "images"}
     if images and (images.tiles or case.recipe.requires):
         of_pictures["sides"] = sides_of(image_processor(case.tiny.image_processor), images.tiles)
@@ -225,9 +227,9 @@ def shown_to(session: MediaTextSession) -> list[Any]:
     """
     random = np.random.default_rng(0)
     if isinstance(session, AudioTextToTextSession):
-        return list(islice(sounds(session.reader, session.sounds), 3))
+        return list(islice(session.media.samples(session.reader.shape), 3))
     if isinstance(session, AnyToAnySession):
-        heard = sounds(session.hearing, session.of_sounds)
+        heard = session.audio.samples(session.hearing.shape)
         picture, other = (noise(session, size, random) for size in ((2, 3), (3, 1)))
         return [picture, next(heard), next(heard), other]
     assert isinstance(session, ImageTextToTextSession)
@@ -252,7 +254,7 @@ def check_filled_up(session: MediaTextSession) -> None:
     """Compare what becomes of patches with what becomes of them where a program takes more, as those of devices do."""
     vision = session.reader.program
     tower = getattr(session.reader, "tower", None)
-    if tower is None and not getattr(session, "sounds", {}).keys() & {"blocks", "span"}:
+    if tower is None and not isinstance(session.media, GraniteSpeechAudio | Phi4Audio):
         return
     task = find(IMAGE_TEXT_TO_TEXT if tower else AUDIO_TEXT_TO_TEXT)
     rows = Shape(prefill_seq_len=CHUNK, ctx_len=CTX_LEN)

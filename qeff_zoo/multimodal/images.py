@@ -170,7 +170,8 @@ class Images(Media):
         tiles = [*pixels.reshape(-1, *pixels.shape[-3:])]
         mask = prepared.get(self.mask)
         if mask is None:
-            return [self.cropped(one, *one.shape[1:], vision.config) for one in tiles], {}
+            height, width = pixels.shape[-2:]
+            return [self.cropped(one, height, width, vision.config) for one in tiles], {}
         if mask.ndim < 3:  # of tiles
             there = mask.reshape(-1)
             return [one for one, kept in zip(tiles, there, strict=True) if kept], {}
