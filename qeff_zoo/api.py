@@ -32,7 +32,7 @@ def build(
     Args:
         model: Hub id (`org/name`) or folder of a checkpoint, or a GGUF file.
         revision: Branch, tag or commit of a Hub model.
-        config_from: Of GGUF, the checkpoint that it was made from: its configuration and tokenizer are used.
+        config_from: Original checkpoint of a GGUF file, which provides configuration and tokenizer.
         gguf_file: Name of a GGUF file in the folder or Hub repository.
         validate: Compare with Hugging Face before the package is kept.
         output: Also copy the package to this folder.
@@ -49,11 +49,11 @@ def build(
         >>> print(package.path)  # doctest: +SKIP
     """
     from qeff_zoo import pipeline
-    from qeff_zoo.plan.request import CHOICES, Request
+    from qeff_zoo.plan.request import OPTIONS, Request
 
     destination = None if output is None else Path(output)
-    for name in CHOICES.keys() & choices.keys():
-        several = get_origin(CHOICES[name].kind) is tuple
+    for name in OPTIONS.keys() & choices.keys():
+        several = get_origin(OPTIONS[name].kind) is tuple
         if several and isinstance(choices[name], str | os.PathLike | int):
             choices[name] = (choices[name],)
     if choices.get("adapter") is not None:
@@ -123,12 +123,12 @@ def pull(
 
     Args:
         model: Hub id (`org/name`), Hub repository of packages (`org/repo[@revision]`), or URL of a remote.
-        revision: Of the checkpoint that it was made from.
-        gguf_file: Of GGUF in a Hub repository, the file that it was made from.
+        revision: Revision of the source checkpoint.
+        gguf_file: Source file in a Hub repository of GGUF files.
         key: Name of the one package that will do: its key, 8 hex digits or more, its variant, or both.
         remote: The only remote to ask, a URL or `org/repo` of the Hub; None for those of the settings.
         output: Also copy the package to this folder.
-        **choices: What it must be, as for `build`.
+        **choices: Required options, see `build`.
 
     Raises:
         ZooError: There is none, or it cannot be had, or is not trusted; the message says what to do.
@@ -166,19 +166,19 @@ def load(
             the store has none, what `pull` takes: a model id, a Hub repository of packages, or the URL of a remote.
             Progress of a pull is shown on stderr to a person.
         threads: CPU threads; None for one per physical core.
-        prefix_cache_bytes: Of text generation, memory for prompts that begin alike; 0 for none, None for 128 MiB.
+        prefix_cache_bytes: Memory of the prefix cache (text generation); 0 for none, None for 128 MiB.
         prefix_cache_answers: Keep answers there as well, for prompts that go on from them, as the next turn of a chat
             does. Their tokens were run one by one, so that such a prompt's answer may differ in its last bits.
         prefix_cache_dir: Folder in which all of it is also kept for later sessions; whoever reads it reads the prompts.
-        speculate: Of text generation, what drafts tokens, which the package then checks several at a time: a package
-            of a smaller model of the same vocabulary, named as `package` is, "lookup" for what the text itself has
-            said before, or "heads" for those that the package was built with: `speculator`. It must have been built
-            with `num_speculative_tokens`, which heads bring along.
+        speculate: Draft for speculative decoding (text generation): a package of a smaller model of the same
+            vocabulary, named as `package` is, "lookup" for prompt lookup, or "heads" for the draft heads that the
+            package was built with: `speculator`. The package must have been built with `num_speculative_tokens`,
+            which heads bring along.
         acceptance: Which tokens of a draft package count where a request draws at random: "draw" for those that it
             draws itself, so that a seed gives the answer that it gives without speculation; "ratio" for more of them,
             by min(1, p/q), which leaves the distribution as it is.
-        blocks: Of text generation, whether requests may have passages that are computed once, each by itself (block
-            attention, arXiv 2409.15355).
+        blocks: Whether requests may have documents that are computed once, independently (block attention, arXiv
+            2409.15355; text generation).
 
     Returns:
         A session: `generate(prompts, generation_len=…)` for text generation, `embed(texts)` for embeddings,
@@ -236,13 +236,13 @@ def find_usable(reference: str, announce: Callable[[str], None] = lambda _: None
     Progress of a pull is shown on stderr to a person.
 
     Args:
-        reference: As for `find_package`; or as for `pull`.
+        reference: Argument of `find_package`, or of `pull`.
         announce: Told in a line what is pulled from where.
 
     Raises:
         PackageError: There is no such package, or several; or it is damaged.
-        TrustError: It was not built here, and the trust policy refuses it.
-        ZooError: It is to be pulled, and cannot be.
+        TrustError: The package was built elsewhere, and the trust policy refuses it.
+        ZooError: The package cannot be pulled.
     """
     package = find_here(reference)
     if package is None and _is_elsewhere(reference):
@@ -253,7 +253,7 @@ def find_usable(reference: str, announce: Callable[[str], None] = lambda _: None
 
 
 def _is_elsewhere(reference: str) -> bool:
-    """Tell whether a reference can name something that is to be pulled."""
+    """Whether a reference can name something that needs a pull."""
     from qeff_zoo.hub.remotes import is_repository, is_url
 
     return is_repository(reference) or is_url(reference)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong, as one tree. A message says what failed, the value, what was expected, and what to do next.
+"""The tree of errors. A message has what failed, the value, what was expected, and what to do next.
 
 ZooError                    the user can act on it; the command line prints it and exits with 1
 ├── UnsupportedModelError   no recipe, or the recipe refuses this checkpoint
@@ -35,7 +35,7 @@ class ZooError(Exception):
     """Base of every error a user can act on.
 
     Attributes:
-        exit_code: What the command line exits with.
+        exit_code: Exit code of the command line.
     """
 
     exit_code = 1
@@ -54,7 +54,7 @@ class AdapterError(ZooError):
 
 
 class SpeculatorError(ZooError):
-    """Heads that draft tokens cannot be read, or are not what their configuration says."""
+    """Draft heads cannot be read, or contradict their configuration."""
 
 
 class PlanError(ZooError):
@@ -82,7 +82,7 @@ class ParityError(ZooError):
 
 
 class PackageError(ZooError):
-    """A package is damaged, of an unknown schema, or of another kind than was asked for."""
+    """A package is damaged, has an unknown schema, or is of another kind than required."""
 
 
 class StoreError(ZooError):
@@ -110,7 +110,7 @@ class ContextLengthError(GenerationError):
 
 
 class MediaError(GenerationError):
-    """A picture or a recording cannot be read, is damaged, or is larger than allowed."""
+    """An image or a recording is unreadable, damaged, or larger than allowed."""
 
 
 class ServingError(ZooError):
@@ -129,7 +129,7 @@ class RemoteError(ZooError):
     """A remote cannot be read or written, or holds what it must not.
 
     Args:
-        message: What failed, in our words.
+        message: Description of the failure.
         retryable: Whether the same request may succeed later.
         retry_after: Seconds that the server asks to wait before that.
     """
@@ -140,7 +140,7 @@ class RemoteError(ZooError):
 
 
 class ResolutionError(ZooError):
-    """No shared package does what was asked for."""
+    """No shared package matches the request."""
 
 
 class PublishError(ZooError):
@@ -148,7 +148,7 @@ class PublishError(ZooError):
 
 
 class TrustError(ZooError):
-    """The trust policy refuses a manifest, or an index is older than one seen before."""
+    """The trust policy refuses a manifest, or an index is older than the cached one."""
 
 
 def is_panic(kind: type[BaseException] | None) -> bool:

@@ -8,7 +8,7 @@ a model is a field here. Importing a recipe imports neither torch nor transforme
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from qeff_zoo.recipe_media import Asked as Asked
 from qeff_zoo.recipe_media import Media as Media
@@ -18,6 +18,11 @@ from qeff_zoo.recipe_media import SubModels as SubModels
 if TYPE_CHECKING:  # whose hooks reach up to what does the work
     from qeff_zoo.multimodal.audio import Audio
     from qeff_zoo.multimodal.images import Images
+
+#: Role of a program in its package.
+Role: TypeAlias = Literal[
+    "decoder", "encoder", "vision", "tiles", "frames", "audio", "heads", "draft", "assistant", "alignment"
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

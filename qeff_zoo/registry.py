@@ -59,7 +59,7 @@ def find_recipe(model_type: str) -> Recipe:
 
 
 def recipe_for(config: Mapping[str, Any]) -> Recipe:
-    """Return the recipe of a configuration, with what that of its language model says where it is made of several.
+    """Return the recipe of a configuration, with the fields of its language model's recipe if it is composed.
 
     Args:
         config: Raw config.json.
@@ -90,7 +90,7 @@ def require_packages(recipe: Recipe) -> None:
     """Refuse to build or compare a model whose class needs packages that cannot be imported here.
 
     Args:
-        recipe: Of the model.
+        recipe: Recipe of the model.
 
     Raises:
         ExportError: One is not installed, or does not go with what is.
@@ -108,7 +108,7 @@ def require_packages(recipe: Recipe) -> None:
 
 
 def _fits(transform: Transform, recipe: Recipe) -> bool:
-    """Tell whether a transform of text suits pictures: a window's cache does not tell whose its keys are."""
+    """Whether a transform suits images: a window's cache does not record whose its keys are."""
     return not (recipe.media and recipe.media.whole and transform.name == "window_cache")
 
 
@@ -120,10 +120,11 @@ def file_name(model_type: str) -> str:
 def _names(folder: Path) -> set[str]:
     """List the recipes of a folder; some file systems find a name by others that they take for the same."""
     try:
-        files = [*folder.iterdir()]
+        with os.scandir(folder) as entries:
+            files = [entry.name for entry in entries]
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return set()
-    return {file.stem for file in files if file.suffix == ".py" and not file.name.startswith("_")}
+    return {file[:-3] for file in files if file.endswith(".py") and not file.startswith(("_", "."))}
 
 
 def _folders() -> list[Path]:

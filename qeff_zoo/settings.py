@@ -55,7 +55,7 @@ class Settings:
 
     Args:
         stores: In the order in which they are asked.
-        trust: As the trust policy reads it; empty for the default.
+        trust: Trust section for the trust policy; empty for the default.
     """
 
     stores: tuple[StoreSetting, ...] = ()
@@ -79,10 +79,10 @@ def settings() -> Settings:
 
 
 def settings_file() -> Path:
-    """Tell where the settings file is, or would be.
+    """Return the path of the settings file, which may be missing.
 
     Raises:
-        SettingsError: It is said to be in the folder of a user that there is not.
+        SettingsError: The path is in the home folder of an unknown user.
     """
     if chosen := os.environ.get(_CONFIG_ENV):
         return expanded(chosen, _CONFIG_ENV)
@@ -95,8 +95,8 @@ def expanded(path: str, variable: str) -> Path:
     """Return a path that a user set, with `~` and `~user` as the folder that they stand for.
 
     Args:
-        path: As it is set.
-        variable: Where, for the message.
+        path: Path in the setting.
+        variable: Name of the setting, for the message.
 
     Raises:
         SettingsError: There is no such user.
@@ -108,7 +108,7 @@ def expanded(path: str, variable: str) -> Path:
 
 
 def offline() -> bool:
-    """Say whether the network must be left alone: `QEFF_ZOO_OFFLINE` or `HF_HUB_OFFLINE` is 1."""
+    """Whether the network must not be used: `QEFF_ZOO_OFFLINE` or `HF_HUB_OFFLINE` is 1."""
     return any(
         os.environ.get(name, "").strip().lower() in _YES for name in (OFFLINE_ENV, "HF_HUB_OFFLINE")
     )
@@ -120,10 +120,10 @@ def go_offline() -> None:
 
 
 def read_settings_file() -> Mapping[str, Any]:
-    """Read what the settings file says; nothing if there is none.
+    """Return the content of the settings file; empty without one.
 
     Raises:
-        SettingsError: It says something else than it may.
+        SettingsError: The file has unknown or invalid entries.
     """
     path = settings_file()
     try:

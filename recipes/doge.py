@@ -17,7 +17,7 @@ _WHOLE = {"keep_window_size": 128, "sliding_window": 7, "mlp_bias": True, "atten
 RECIPE = replace(
     LLAMA,
     model_type="doge",
-    architectures=("DogeForCausalLM",),
+    architectures=("DogeForCausalLM", "DogeForSequenceClassification"),
     special="Values add to the scores of their keys, and may drop keys; weighted residuals.",
     transforms=(
         rms_norm(lambda config: 4 * config.num_hidden_layers + 1),

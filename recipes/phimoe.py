@@ -30,7 +30,7 @@ _TINY = {key: value for key, value in MIXTRAL.tiny[0].config.items() if key != "
 RECIPE = replace(
     MIXTRAL,
     model_type="phimoe",
-    architectures=("PhimoeForCausalLM", "PhiMoEForCausalLM"),
+    architectures=("PhimoeForCausalLM", "PhiMoEForCausalLM", "PhimoeForSequenceClassification"),
     special="Two experts by SparseMixer; layer norms; biases in attention and head; window; longrope by context.",
     transforms=(
         experts(),

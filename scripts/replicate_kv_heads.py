@@ -21,16 +21,16 @@ from typing import Any
 
 import qeff_zoo
 from qeff_zoo import registry, tasks
-from qeff_zoo.checkpoint import companions
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.checkpoint.safetensors_index import DTYPE_BITS
 from qeff_zoo.errors import PlanError, UnsupportedModelError, ZooError
-from qeff_zoo.export import loader
+from qeff_zoo.export import companions, loader
 from qeff_zoo.qefficient.cloud import flags
 from qeff_zoo.store import Store
 from qeff_zoo.store.copies import new_folder
 from qeff_zoo.weights import bindings, kv_heads
-from qeff_zoo.weights.expressions import Expression, blocks, rows, shape_of, sources_of
+from qeff_zoo.weights.expressions import blocks, rows, shape_of, sources_of
+from qeff_zoo.weights.types import Expression
 
 _PIECE = 1 << 22  # elements that are read at once
 _CONTEXT, _SHOWN = (

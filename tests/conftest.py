@@ -60,6 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=_group)
     _deselect(config, items)
     _leave_out(config, items)
+    _sample(config, items)
 
 
 def _group(item: pytest.Item) -> str:
@@ -105,18 +106,49 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     asked = config.getoption("--requiring")
     kept, left = [], []
     for item in items:
-        call = getattr(item, "callspec", None)
-        names = (
-            [one for one in call.params.values() if isinstance(one, str) and one in required]
-            if call
-            else []
-        )
+        names = [one for one in _strings(item) if one in required]
         wanted = {package for name in names for package in required[name]}
         mark = item.get_closest_marker("requiring")
         wanted |= set(mark.args if mark else ())
         (kept if (asked in wanted if asked else not wanted) else left).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left)
+
+
+def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the sample of each test that is marked so; everything in full, and of a recipe that has changed."""
+    if selection.EVERY:
+        return
+    tests: dict[Any, list[pytest.Item]] = {}
+    left = [item for item in items if item.get_closest_marker("full")]
+    for item in items:
+        changed = config.getoption("--changed") and item.path.stem in selection.PER_RECIPE
+        if item.get_closest_marker("sampled") and not changed:
+            tests.setdefault((item.path, getattr(item, "originalname", "")), []).append(item)
+    for cases in tests.values():
+        mark = cases[0].get_closest_marker("sampled")
+        assert mark is not None
+        kept = {*mark.kwargs.get("kept", ())}
+        kept = {item.name for item in cases if kept & {*_strings(item)}}
+        drawn = selection.sample(_crossed(cases), *mark.args, kept)
+        left += [item for item in cases if item.name not in drawn]
+    dropped = {*map(id, left)}
+    items[:] = [item for item in items if id(item) not in dropped]
+    config.hook.pytest_deselected(items=left)
+
+
+def _strings(item: pytest.Item) -> list[str]:
+    call = getattr(item, "callspec", None)
+    return [value for value in call.params.values() if isinstance(value, str)] if call else []
+
+
+def _crossed(cases: list[pytest.Item]) -> dict[str, tuple[int, ...]]:
+    """Number the values of the parameters that a test crosses; those that are always set together are one."""
+    calls = [getattr(item, "callspec", None) for item in cases]
+    names = calls[0].indices if calls[0] else ()
+    axes = {tuple(call.indices[name] for call in calls if call) for name in names}
+    rows = zip(*axes, strict=True) if axes else ((),) * len(cases)
+    return dict(zip((item.name for item in cases), rows, strict=True))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values that nobody expects, and where to put them: what the fuzz tests of tests/hostile have in common.
 
-QEFF_ZOO_TEST_CASES=5000 tries that many with each reader, in place of what the tests have time for on every change.
+QEFF_ZOO_TEST_EVERY=1 tries all of them, not a tenth, and QEFF_ZOO_TEST_CASES=5000 that many with each reader.
 """
 
 import copy
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import selection
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -19,8 +20,8 @@ SECONDS = 2.0  # for one case; it takes milliseconds
 
 
 def asked(usual: int) -> int:
-    """Return how many cases a test tries."""
-    return int(os.environ.get("QEFF_ZOO_TEST_CASES", usual))
+    """Return how many cases a test tries: a tenth of the usual number by default."""
+    return int(os.environ.get("QEFF_ZOO_TEST_CASES", selection.few(usual)))
 
 
 @contextmanager

@@ -6,7 +6,6 @@ command. This module is also the program that forks.
 """
 
 import importlib
-import itertools
 import json
 import os
 import random
@@ -15,12 +14,14 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import selection
 import warm
 
 _CHANGES = (
@@ -54,11 +55,13 @@ def kill(
         argv: Its arguments. `{place}` in them stands for the copy, in which the store is `home`.
         before: What is copied.
         folder: Where the copies go; absent.
-        most: At how many changes it is killed. Where there are more, at one of each kind, and others drawn.
+        most: At how many changes it is killed; at a tenth of them unless QEFF_ZOO_TEST_EVERY=1. Where there are more,
+            at one of each kind, and others drawn.
         sizes: It is also killed whenever a file would get longer than this.
     """
     order = {
-        "argv": [*argv], "before": str(before), "folder": str(folder), "most": most, "sizes": [*sizes],
+        "argv": [*argv], "before": str(before), "folder": str(folder), "sizes": [*sizes],
+        "most": most, "share": 1 if selection.EVERY else selection.TENTH,
     }  # fmt: skip
     done = subprocess.run(
         [warm.PYTHON.executable, __file__],
@@ -84,7 +87,7 @@ class _Runs:
     def __init__(self, order: dict[str, Any]) -> None:
         self._argv, self._before = order["argv"], order["before"]
         self._folder = Path(order["folder"])
-        self._most, self._sizes = order["most"], order["sizes"]
+        self._most, self._share, self._sizes = order["most"], order["share"], order["sizes"]
         self._folder.mkdir()
 
     def all(self) -> list[tuple[str, str]]:
@@ -94,29 +97,32 @@ class _Runs:
             with suppress(Exception):  # not every one can be imported by its name
                 importlib.import_module(name)
         found = [(str(whole), "")]
-        for number in _drawn(changes, self._most):
-            place = self._folder / f"change-{number:03}"
-            found += [(str(place), at) for at in self._run(place, number=number)]
+        for number in _drawn(changes, self._most, self._share):
+            place, kind = self._folder / f"change-{number:03}", changes[number - 1]
+            nth = changes[:number].count(kind)  # threads make changes of several kinds in any order
+            found += [(str(place), at) for at in self._run(place, at=(kind, nth))]
         for size in self._sizes:
             place = self._folder / f"size-{size}"
             self._run(place, size=size)
             found.append((str(place), "size"))
         return found
 
-    def _run(self, place: Path, *, number: int = 0, size: int = 0) -> list[str]:
+    def _run(self, place: Path, *, at: tuple[str, int] | None = None, size: int = 0) -> list[str]:
         """Run the command; give its changes, or the one before which it was killed."""
         shutil.copytree(self._before, place)
         log, changes = place.with_suffix(".log"), place.with_suffix(".changes")
         child = os.fork()
         if not child:
-            self._become(place, log, changes, number, size)
+            self._become(place, log, changes, at, size)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        expected = -signal.SIGKILL if number else -signal.SIGXFSZ if size else 0
+        expected = -signal.SIGKILL if at else -signal.SIGXFSZ if size else 0
         # Threads do not always make the same changes: the last may not come.
-        assert code in (expected, 0 if number else expected), (place.name, code, log.read_text())
+        assert code in (expected, 0 if at else expected), (place.name, code, log.read_text())
         return changes.read_text().split()
 
-    def _become(self, place: Path, log: Path, changes: Path, number: int, size: int) -> None:
+    def _become(
+        self, place: Path, log: Path, changes: Path, at: tuple[str, int] | None, size: int
+    ) -> None:
         from qeff_zoo import cli
 
         os.environ["QEFF_HOME"] = str(place / "home")
@@ -126,17 +132,17 @@ class _Runs:
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-        _watch(f"{place}/", number, told)
+        _watch(f"{place}/", at, told)
         code = cli.main([part.replace("{place}", str(place)) for part in self._argv])
         sys.stdout.flush()
-        if not number and not size:
+        if not at and not size:
             place.with_suffix(".modules").write_text(json.dumps([*sys.modules]))
         os._exit(code)
 
 
-def _watch(prefix: str, number: int, told: int) -> None:
-    """Tell of each change below a folder; with a number, tell only of that one, and die before it."""
-    counter = itertools.count(1)
+def _watch(prefix: str, at: tuple[str, int] | None, told: int) -> None:
+    """Tell of each change below a folder; of a kind and a number, tell only of that one, and die before it."""
+    counts = Counter[str]()
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
@@ -149,26 +155,28 @@ def _watch(prefix: str, number: int, told: int) -> None:
             path = str(Path(f"/proc/self/fd/{arguments[1]}").readlink() / path)
         if not path.startswith(prefix):
             return
-        count = next(counter)
-        if number in (0, count):
+        counts[event] += 1
+        now = at == (event, counts[event])
+        if now or not at:
             os.write(told, f"{event}\n".encode())
-        if number == count:
+        if now:
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
 
 
-def _drawn(changes: list[str], most: int) -> list[int]:
+def _drawn(changes: list[str], most: int, share: int) -> list[int]:
     """Choose at which changes to kill."""
     everyone = range(1, len(changes) + 1)
-    if len(changes) <= most:
+    count = -(-min(len(changes), most) // share)
+    if len(changes) <= count:
         return [*everyone]
     dice = random.Random(_SEED)
     if not most:
         return []
     chosen = {changes.index(kind) + 1 for kind in set(changes)} | {len(changes)}
     others = [number for number in everyone if number not in chosen]
-    return sorted(chosen.union(dice.sample(others, most - len(chosen))))
+    return sorted(chosen.union(dice.sample(others, max(count - len(chosen), 0))))
 
 
 if __name__ == "__main__":

@@ -225,9 +225,7 @@ def _judge(drawn: Draw, *, traced: bool) -> tuple[Outcome, str]:
             _remove(subject)
             return "not a model", _in_a_line(error)
         try:
-            resolve.resolve(
-                subject.checkpoint, resolve.Request(task=drawn.task), resolve.NO_WEIGHTS
-            )
+            resolve.check(subject.checkpoint, resolve.Request(task=drawn.task))
             loader.load_meta(subject.config, recipe)
             if not traced:
                 return "agrees", "Not traced."

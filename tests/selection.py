@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tests a change needs: `scripts/test --changed [REF]`.
+"""Which tests run: those that a change needs, `scripts/test --changed [REF]`, and a sample of those that are crossed.
 
 A change of recipes selects their cases and those of the recipes that derive from them; other tests stay, and all do
 when anything else has changed that a graph depends on.
+
+A test marked `sampled(n)` runs one case in n, and one marked `full` does not run, unless QEFF_ZOO_TEST_EVERY=1.
 """
 
 import ast
 import json
+import os
 import subprocess
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo.registry import file_name
+from qeff_zoo.registry import file_name, list_recipes
 
 #: Test files whose parameters name recipes, or models of recipes.
 PER_RECIPE = {
@@ -23,8 +27,12 @@ PER_RECIPE = {
     "test_qnn_htp",
     "test_recipes",
 }
+#: Run every test in full, as a release does.
+EVERY = os.environ.get("QEFF_ZOO_TEST_EVERY") == "1"
+#: Share of kills and of damaged files that are tried by default: one in so many.
+TENTH = 10
 #: What no recipe's test depends on.
-_APART = ("docs/", "benchmarks/", "examples/", "scripts/", "validated_models/")
+_APART = ("docs/", "benchmarks/", "examples/", "scripts/", "validated_models/", "mkdocs.yml")
 
 
 def changed_since(ref: str, root: Path) -> list[str]:
@@ -96,3 +104,45 @@ def is_needed(module: str, parameters: Iterable[Any], touched: set[str], root: P
     models = {entry["model_id"]: entry["model_type"] for entry in published}
     named = {recipe_named(value, recipes, models) for value in parameters} - {None}
     return not named or bool(named & touched)
+
+
+def few(count: int) -> int:
+    """Return a tenth of a number of trials, rounded up; the number itself with QEFF_ZOO_TEST_EVERY=1."""
+    return count if EVERY else -(-count // TENTH)
+
+
+def first_tinies() -> set[str]:
+    """Name the main case of every recipe: its first tiny config."""
+    return {f"{recipe.model_type}-{recipe.tiny[0].name}" for recipe in list_recipes()}
+
+
+def sample(
+    cases: Mapping[str, Sequence[Hashable]], share: int, kept: Collection[str] = ()
+) -> set[str]:
+    """Draw one case of a test in so many, by a hash of its name: a new case moves no other.
+
+    Args:
+        cases: Name -> value of each parameter. Where parameters are crossed, each value of each is drawn at least once,
+            but of a parameter with more values than the sample has cases.
+        share: Number of cases of which one is drawn.
+        kept: Names of cases that are in every sample.
+
+    Returns:
+        Names of the drawn cases, at least one.
+    """
+    order = sorted(cases, key=lambda name: (zlib.crc32(name.encode()), name))
+    crossed = any(len(values) > 1 for values in cases.values())
+    if not crossed:
+        drawn = {name for name in order if zlib.crc32(name.encode()) % share == 0}
+        return {*kept, *drawn} or {*order[:1]}
+    count = -(-len(cases) // share)
+    axes = [*zip(*cases.values(), strict=True)]
+    drawn, seen = {*kept}, {value for name in kept for value in enumerate(cases[name])}
+    large = [number for number, values in enumerate(axes) if len({*values}) > count]
+    seen |= {(number, value) for number in large for value in axes[number]}
+    for name in order:
+        if new := {*enumerate(cases[name])} - seen:
+            drawn.add(name)
+            seen |= new
+    left = count - len(drawn)
+    return drawn | {*[name for name in order if name not in drawn][: max(left, 0)]}

@@ -22,8 +22,8 @@ from transformers import (
 
 import qeff_zoo
 from qeff_zoo import registry
-from qeff_zoo.checkpoint.draft_heads import with_speculator
 from qeff_zoo.checkpoint.opening import open_checkpoint
+from qeff_zoo.checkpoint.sources import with_speculator
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import TextGenerationSession
 from qeff_zoo.validation.reference.assistant import all_shared

@@ -17,9 +17,9 @@ from qeff_zoo.graph.numerics import FLOAT32, Format, Numerics
 from qeff_zoo.graph.passes import narrowing
 from qeff_zoo.graph.states import states_of
 from qeff_zoo.package.programs import CompiledProgram
-from qeff_zoo.plan.manifest_entries import tensor_entry
+from qeff_zoo.pipeline.manifest_entries import tensor_entry
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.targets import Lowered
+from qeff_zoo.targets.base import Lowered
 from qeff_zoo.targets.qnn_htp import lowering, static
 from qeff_zoo.targets.qnn_htp.session import HtpProgram
 from qeff_zoo.weights.layout import plan_file

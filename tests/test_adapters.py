@@ -27,7 +27,7 @@ from qeff_zoo.cli import main
 from qeff_zoo.errors import AdapterError, CheckpointError, ExportError, GenerationError, PlanError
 from qeff_zoo.graph.numerics import format_of
 from qeff_zoo.plan.request import Request
-from qeff_zoo.plan.resolve import NO_WEIGHTS, resolve
+from qeff_zoo.plan.resolve import check
 from qeff_zoo.qefficient import QEffAutoLoraModelForCausalLM, QEffAutoPeftModelForCausalLM
 from qeff_zoo.runtime import Engine, TextGenerationSession
 from qeff_zoo.runtime.decoder import Piece
@@ -232,9 +232,7 @@ def test_an_encoder_takes_adapters(models: Models, build: Building, tmp_path: Pa
 def test_without_adapters_nothing_changes(models: Models) -> None:
     """Neither the spec nor the graph of a package that takes none knows of them."""
     checkpoint = open_checkpoint(str(models.llama))
-    plain, taking = (
-        resolve(checkpoint, Request(max_loras=count), NO_WEIGHTS) for count in (None, 2)
-    )
+    plain, taking = (check(checkpoint, Request(max_loras=count)) for count in (None, 2))
     assert plain.programs[0].variant == {}
     assert not any("lora" in name for name in plain.spec["task"])
     assert taking.programs[0].variant == {
@@ -274,7 +272,7 @@ REFUSED_PLANS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("choices", "message"), REFUSED_PLANS)
 def test_plans_that_are_refused(models: Models, choices: dict[str, Any], message: str) -> None:
     with pytest.raises(PlanError, match=message):
-        resolve(open_checkpoint(str(models.llama)), Request(**choices), NO_WEIGHTS)
+        check(open_checkpoint(str(models.llama)), Request(**choices))
 
 
 def test_targets_that_the_model_does_not_have(models: Models, home: Path) -> None:

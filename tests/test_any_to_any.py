@@ -267,7 +267,7 @@ def test_a_checkpoint_without_an_encoder_of_sounds_is_refused(tmp_path: Path) ->
     checkpoint = open_checkpoint(str(tmp_path))
     for task in ("audio-text-to-text", "any-to-any"):
         with pytest.raises(PlanError, match=r"has no encoder of sounds .*null"):
-            resolve.resolve(checkpoint, Request(task=task), resolve.NO_WEIGHTS)
+            resolve.check(checkpoint, Request(task=task))
 
 
 def test_places_are_counted_by_kind(session: AnyToAnySession) -> None:

@@ -15,9 +15,10 @@ import pytest
 import qeff_zoo
 from qeff_zoo import bench, cli
 from qeff_zoo.bench import case as bench_case
+from qeff_zoo.bench import plots
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
-from qeff_zoo.terminal import plots, progress
+from qeff_zoo.terminal import progress
 
 CONTEXT = 48  # of all packages here
 FIGURES = [

@@ -18,8 +18,9 @@ from qeff_zoo.cli.inputs import choices_of
 from qeff_zoo.errors import PlanError
 from qeff_zoo.hub.index import axes_of, variant_name
 from qeff_zoo.hub.resolve.axes import KINDS, Rule, rule_of
-from qeff_zoo.plan.request import CHOICES, Request
-from qeff_zoo.plan.resolve import NO_WEIGHTS, Plan, resolve
+from qeff_zoo.plan.package_plan import Plan
+from qeff_zoo.plan.request import OPTIONS, Request
+from qeff_zoo.plan.resolve import check
 from qeff_zoo.registry import find_recipe
 
 #: What is built to have a choice of each kind, or one by its name, and what has no use for it.
@@ -92,59 +93,59 @@ def planned(folder: Path, model_type: str, **request: Any) -> Plan:
     }
     content = {"config.json": json.dumps(config).encode(), **tiny_checkpoint.weights()}
     tiny_checkpoint.write(folder, content)
-    return resolve(open_checkpoint(str(folder)), Request(**request), NO_WEIGHTS)
+    return check(open_checkpoint(str(folder)), Request(**request))
 
 
 # Of adapters and heads the content is what counts: see test_merging and test_heads.
 @pytest.mark.parametrize(
-    "name", [name for name in CHOICES if name not in ("adapter", "speculator")]
+    "name", [name for name in OPTIONS if name not in ("adapter", "speculator")]
 )
 def test_all_follows_from_a_line_of_the_table(name: str, tmp_path: Path) -> None:
-    choice = CHOICES[name]
-    text, value = TYPICAL.get(name) or TYPICAL[choice.kind]
-    argv = ["plan", "model", choice.flag, *([text] if text else [])]
+    option = OPTIONS[name]
+    text, value = TYPICAL.get(name) or TYPICAL[option.kind]
+    argv = ["plan", "model", option.flag, *([text] if text else [])]
     asked = choices_of(arguments.parser().parse_args(argv))
     assert {key: given for key, given in asked.items() if given is not None} == {name: value}
 
-    has, has_not = CHECKPOINTS.get(name) or CHECKPOINTS[choice.of]
-    beside = {**BESIDE.get(name, {}), **({"target": choice.targets[0]} if choice.targets else {})}
+    has, has_not = CHECKPOINTS.get(name) or CHECKPOINTS[option.of]
+    beside = {**BESIDE.get(name, {}), **({"target": option.targets[0]} if option.targets else {})}
     plan = planned(tmp_path / "has", has, **{name: value}, **beside)
     spec = json.loads(json.dumps(plan.spec))  # as in a manifest
     axes = axes_of({"target": spec["target"], "task": plan.recipe.task, "spec": spec})
-    if choice.path is None:  # stands for others
+    if option.path is None:  # stands for others
         assert f"recipe:{value}" in plan.why.values()
         assert name not in axes
         return
     whole = (*value, 1024) if name.startswith("comp_ctx_lengths") else value
-    assert plan.explained()[choice.path] == {"value": whole, "by": "user"}
+    assert plan.explained()[option.path] == {"value": whole, "by": "user"}
     assert axes[name] == (list(whole) if isinstance(whole, tuple) else whole)
-    assert rule_of(name) == Rule(choice.sharing, choice.distance)
-    assert choice.sharing in KINDS
-    if choice.short:
+    assert rule_of(name) == Rule(option.match, option.distance)
+    assert option.match in KINDS
+    if option.short:
         listed = whole if isinstance(whole, tuple) else (whole,)
-        assert choice.short + ".".join(map(str, listed)).lower() in variant_name(axes).split("-")
+        assert option.short + ".".join(map(str, listed)).lower() in variant_name(axes).split("-")
     if has_not:
-        with pytest.raises(PlanError, match=f"{choice.flag} does not apply to"):
+        with pytest.raises(PlanError, match=f"{option.flag} does not apply to"):
             planned(tmp_path / "has not", has_not, **{name: value}, **beside)
-    if choice.targets:
+    if option.targets:
         with pytest.raises(
-            PlanError, match=f"{choice.flag} is for target {' or '.join(choice.targets)}, and "
+            PlanError, match=f"{option.flag} is for target {' or '.join(option.targets)}, and "
         ):
             planned(tmp_path / "another", has, **{name: value})
 
 
 def test_the_table_is_all_that_may_be_asked_for() -> None:
-    assert {item.name for item in fields(Request)} == {*CHOICES}
-    assert Request() == Request(**dict.fromkeys(CHOICES))
+    assert {item.name for item in fields(Request)} == {*OPTIONS}
+    assert Request() == Request(**dict.fromkeys(OPTIONS))
 
 
 def test_names_and_paths_are_told_apart() -> None:
     for fact in ("flag", "path", "short"):
-        given = [getattr(choice, fact) for choice in CHOICES.values() if getattr(choice, fact)]
+        given = [getattr(option, fact) for option in OPTIONS.values() if getattr(option, fact)]
         assert len(set(given)) == len(given)
 
 
 def test_every_choice_is_of_some_task() -> None:
     every = [tasks.find(name) for name in tasks.NAMES]
-    for choice in CHOICES.values():
-        assert any(task.takes(choice) for task in every), choice.name
+    for option in OPTIONS.values():
+        assert any(task.takes(option) for task in every), option.name

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import selection
 from fixtures_pulls import assert_recovers
 from kills import empty, kill
 from local_hub import LocalHub
@@ -268,7 +269,7 @@ def test_an_import_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     export_bundle([package], file)
     argv, sizes = ["bundle", "import", str(file)], [100_000, 299_999]
     runs = kill(argv, empty(tmp_path), tmp_path / "places", most=30, sizes=sizes)
-    assert len(runs) == 33
+    assert len(runs) == 33 if selection.EVERY else len(runs) > 6
     for run in runs:
         monkeypatch.setenv("QEFF_HOME", str(run.place / "home"))
         assert_recovers(package, lambda: import_bundle(file)[0])

@@ -18,7 +18,7 @@ import qeff_zoo
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import CheckpointError, PlanError, UnsupportedModelError
 from qeff_zoo.plan.request import Request
-from qeff_zoo.plan.resolve import NO_WEIGHTS, resolve
+from qeff_zoo.plan.resolve import check
 from qeff_zoo.runtime import EmbeddingSession, open_session
 
 KINDS = ["Transformer", "Pooling", "Dense", "Dense", "Normalize"]
@@ -95,7 +95,7 @@ def test_embeddings_are_those_of_all_modules(
 
 
 def plan_of(folder: Path, **asked: Any) -> Any:
-    return resolve(open_checkpoint(str(folder)), Request(**asked), NO_WEIGHTS)
+    return check(open_checkpoint(str(folder)), Request(**asked))
 
 
 def test_a_model_that_looks_ahead_generates_no_text(embedder: Path) -> None:

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from qeff_zoo.cli import doctor
-from qeff_zoo.cli.doctor import Finding, examine
+from qeff_zoo.cli.doctor import examine
+from qeff_zoo.targets.base import Finding
+from qeff_zoo.targets.qaic import sdk
 
 NAMES = [
     *("python", "qeff-zoo", "core packages", "extra run", "extra build", "processor", "memory"),
-    *("store", "hub", "hub token", "Cloud AI apps SDK", "Cloud AI platform SDK"),
-    *("QNN SDK", "OpenVINO", "QNN"),
+    *("store", "hub", "hub token", "OpenVINO", "QNN"),
+    *("Cloud AI apps SDK", "Cloud AI platform SDK", "QNN SDK"),
 ]
 SECRET = "hf_thisIsNoToken"
 XML = "<versions><ci_build><base_version>1.21.2</base_version><build_id>0</build_id></ci_build></versions>"
@@ -33,6 +35,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("QEFF_HOME", str(tmp_path / "store" / "deep"))
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr(sdk, "SDK", tmp_path / "qti-aic")
     describe(tmp_path, flags="fpu avx2 avx512f avx512_vnni", free=8_000_000)
     return tmp_path
 
@@ -43,19 +46,19 @@ def describe(folder: Path, *, flags: str, free: int) -> None:
 
 
 def found(machine: Path, name: str) -> Finding:
-    findings = examine(proc=machine, sdk=machine / "qti-aic")
+    findings = examine(proc=machine)
     return {finding.name: finding for finding in findings}[name]
 
 
 def test_everything_is_looked_at(machine: Path) -> None:
-    names = [finding.name for finding in examine(proc=machine, sdk=machine)]
+    names = [finding.name for finding in examine(proc=machine)]
     assert [name for name in names if name in NAMES] == NAMES
     assert len(names) == len(set(names))
 
 
 def test_nothing_is_written(machine: Path) -> None:
     before = sorted(machine.rglob("*"))
-    examine(proc=machine, sdk=machine)
+    examine(proc=machine)
     assert sorted(machine.rglob("*")) == before
 
 
@@ -152,7 +155,7 @@ def test_a_token_is_never_shown(machine: Path, monkeypatch: pytest.MonkeyPatch) 
     assert found(machine, "hub token").detail == f"in {machine / 'hf' / 'token'}"
     monkeypatch.setenv("HF_TOKEN", SECRET)
     assert found(machine, "hub token").detail == "in HF_TOKEN"
-    assert SECRET not in repr(examine(proc=machine, sdk=machine))
+    assert SECRET not in repr(examine(proc=machine))
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,9 @@ from speculators import Made, opened
 
 import qeff_zoo
 from qeff_zoo import cli
-from qeff_zoo.checkpoint.draft_heads import mtp, with_speculator
+from qeff_zoo.checkpoint.draft_heads import mtp
 from qeff_zoo.checkpoint.opening import open_checkpoint
+from qeff_zoo.checkpoint.sources import with_speculator
 from qeff_zoo.errors import PlanError, SpeculatorError, ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import TextGenerationSession

@@ -71,6 +71,7 @@ def test_a_gate_of_another_kind_is_computed_as_it_is() -> None:
         ]
     ),
 )
+@pytest.mark.sampled(3)
 def test_how_blocks_are_computed_is_said(name: str, storage: str, way: str) -> None:
     lowered = parity.awkward(name).lower(storage)
     assert set(lowered.ways["experts"]) == {way}
@@ -97,6 +98,7 @@ def test_how_blocks_are_computed_is_said(name: str, storage: str, way: str) -> N
         ]
     ),
 )
+@pytest.mark.sampled(3)
 def test_each_expert_multiplies_its_own_tokens_by_a_matrix_of_its_own(
     name: str, storage: str
 ) -> None:

@@ -55,6 +55,7 @@ def assert_shows(subject: Subject, changed: Any) -> None:
         if parity.is_traced(parity.all_cases()[FACTS[fact][0]].recipe)  # a release asks for all
     ],
 )
+@pytest.mark.sampled(3)
 def test_dropped_fact_shows(fact: str) -> None:
     name, change = FACTS[fact]
     subject = parity.subject(name)
@@ -156,6 +157,7 @@ ROPE: Mapping[str, Mapping[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", ROPE)
+@pytest.mark.sampled(2)
 def test_rope_scaling_is_exact(name: str) -> None:
     llama = parity.all_cases()["llama-base"]
     parameters = {"rope_type": name.partition(",")[0], **ROPE[name]}
@@ -256,6 +258,7 @@ def test_an_untied_head() -> None:
 
 @pytest.mark.parametrize("window", [5, parity.PROMPT, parity.PROMPT + 9])
 @pytest.mark.parametrize("name", ["mistral-base", "gemma3_text-base"])
+@pytest.mark.sampled(3)
 def test_windows_of_any_length(name: str, window: int) -> None:
     """Shorter than the prompt, as long, and longer; in a cache of the context, and of the window alone."""
     case = parity.all_cases()[name]

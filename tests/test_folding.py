@@ -70,6 +70,7 @@ def attribute_text(attribute: ir.Attr) -> str:
 
 
 @pytest.mark.parametrize("name", DEEP)
+@pytest.mark.sampled(2, kept=["alike"])
 def test_extended_graph_is_the_graph_of_all_layers(name: str) -> None:
     subject, extended, whole = both(name)
     assert len(calls_of(extended)) == len(calls_of(whole)) == subject.config["num_hidden_layers"]
@@ -96,6 +97,7 @@ def test_extended_graph_is_the_graph_of_all_layers(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DEEP)
+@pytest.mark.sampled(2, kept=["alike"])
 def test_extended_graph_computes_what_all_layers_do(name: str, tmp_path: Path) -> None:
     subject, *graphs = both(name)
     ids = parity.tokens()

@@ -31,7 +31,7 @@ import qeff_zoo
 from qeff_zoo import pipeline, qefficient
 from qeff_zoo.errors import CompileError, GenerationError, PlanError, ZooError
 from qeff_zoo.package import Package
-from qeff_zoo.plan.request import CHOICES, Request
+from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.qefficient import translation
 from qeff_zoo.qefficient.cloud import flags
 from qeff_zoo.qefficient.execution import prompts_of
@@ -168,7 +168,7 @@ def test_a_snippet_runs_with_one_changed_line(
         assert all(names["info"].generated_ids)
     elif "generate(prompts=" in snippet or "exec_kv" in snippet:
         assert re.search(r"Prompt: .+\nCompletion: .*\w", out, re.DOTALL)
-    assert out.count("Drafted by a model: ") == out.count("By prompt lookup: ") == len(more)
+    assert out.count("Draft model: ") == out.count("Prompt lookup: ") == len(more)
 
 
 def test_the_commands_of_the_guide_run(
@@ -290,7 +290,7 @@ def test_parameters_of_the_sampler_are_those_of_each_prompt(
     assert found[1] == found[2] != found[0]
     assert llama.generate(prompts=prompts, sampling_params=sampled, **told).generated_ids == found
     held = llama.generate(
-        prompts=prompts, sampling_params=sampled, grammar=Grammar.choice(["a", "b"]), **told
+        prompts=prompts, sampling_params=sampled, grammar=Grammar.option(["a", "b"]), **told
     )
     assert {*held.generated_texts} <= {"a", "b"}
     with pytest.raises(GenerationError, match="Leave one out"):
@@ -704,10 +704,10 @@ def test_what_changes_nothing_is_taken(table: dict[str, translation.Foreign]) ->
 
 def test_every_choice_of_a_build_can_be_said() -> None:
     values: dict[Any, Any] = {int: 2, bool: True, tuple[int, ...]: (2,), tuple[str, ...]: ("a",)}
-    for name, choice in CHOICES.items():
-        value = values.get(choice.kind, "text")
+    for name, option in OPTIONS.items():
+        value = values.get(option.kind, "text")
         assert translation.translate({name: value}, ()).choices == {name: value}
-    assert set(CHOICES) == set(Request.__dataclass_fields__)
+    assert set(OPTIONS) == set(Request.__dataclass_fields__)
 
 
 @pytest.mark.parametrize(

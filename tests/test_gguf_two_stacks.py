@@ -19,7 +19,7 @@ from transformers import (
 
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.plan.request import Request
-from qeff_zoo.plan.resolve import NO_WEIGHTS, resolve
+from qeff_zoo.plan.resolve import check
 from qeff_zoo.tasks import FEATURE_EXTRACTION
 from qeff_zoo.validation.reference.loading import load_model
 from qeff_zoo.weights.expressions import rows
@@ -121,4 +121,4 @@ def test_a_file_alone_is_the_model_that_it_was_made_of(
     read = load_model({"checkpoint": tmp_path / "saved", "gguf": [path]}, task, None)
     for key, value in read.state_dict().items():
         assert torch.equal(value, expected[key]), key
-    assert resolve(checkpoint, Request(), NO_WEIGHTS).recipe.task == task
+    assert check(checkpoint, Request()).recipe.task == task

@@ -21,8 +21,8 @@ from transformers import AutoModelForCausalLM
 
 import qeff_zoo
 from qeff_zoo import cli
-from qeff_zoo.checkpoint.draft_heads import with_speculator
 from qeff_zoo.checkpoint.opening import open_checkpoint
+from qeff_zoo.checkpoint.sources import with_speculator
 from qeff_zoo.errors import GenerationError, PlanError, SpeculatorError, ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Sampling

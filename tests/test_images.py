@@ -359,7 +359,7 @@ def test_the_guides_snippet_runs_with_one_changed_line(
 ) -> None:
     """With transformers' own processor: its inputs get the answer that the prompt and the picture get."""
     guide = (ROOT / "docs" / "from-qefficient.md").read_text(encoding="utf-8")
-    section = guide.partition("### Pictures and text")[2].partition("###")[0]
+    section = guide.partition("### Images and text")[2].partition("###")[0]
     blocks = re.findall(r"```(?:diff|python)\n(.*?)```", section, re.DOTALL)
     lines = [line for line in blocks[0].splitlines() if line[0] != "-"]
     code = "\n".join(line[1:] for line in lines) + "\nfirst = info\n" + blocks[1]

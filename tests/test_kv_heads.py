@@ -59,6 +59,7 @@ def repeat(model: Any, wide: Any) -> dict[str, Array]:
 
 
 @pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.sampled(4)
 def test_a_decoder_answers_the_same_or_says_why_not(name: str) -> None:
     case = parity.all_cases()[name]
     config, heads = case.config, asked_of(case.config)
@@ -126,6 +127,7 @@ TRACED = [
     ("name", "how"),
     [pytest.param(name, how, marks=pytest.mark.xdist_group(name)) for name, how in TRACED],
 )
+@pytest.mark.sampled(3, kept=["llama-base"])
 def test_a_graph_answers_the_same(name: str, how: str) -> None:
     """Prefill and decode, of rows of several lengths."""
     plain, wide = parity.subject(name), repeated(name)

@@ -365,6 +365,7 @@ DIFFERING: dict[str, Callable[[], Toy]] = {
 
 
 @pytest.mark.parametrize("name", DIFFERING)
+@pytest.mark.sampled(3)
 def test_layers_that_differ_inside_are_not_taken_for_alike(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
@@ -473,6 +474,7 @@ ORDERS = [
 
 
 @pytest.mark.parametrize("run", ORDERS, ids=lambda run: run.__name__)
+@pytest.mark.sampled(3)
 def test_any_order_of_layers_is_right_or_refused(
     run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -60,12 +60,17 @@ def running(tree: ast.Module) -> Iterator[ast.AST]:
             todo.extend(ast.iter_child_nodes(node))
 
 
-def imports(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield the full dotted name of everything that a file imports, at any depth, and the line."""
+def imports(path: Path, *, types: bool = False) -> Iterator[tuple[str, int]]:
+    """Yield the full dotted name of everything that a file imports, at any depth, and the line.
+
+    Args:
+        path: The file.
+        types: Whether imports for type checkers alone count as well.
+    """
     package = (
         module_name(path) if path.name == "__init__.py" else module_name(path).rpartition(".")[0]
     )
-    for node in running(parse(path)):
+    for node in ast.walk(parse(path)) if types else running(parse(path)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -76,15 +81,20 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
             yield from ((f"{base}.{alias.name}", node.lineno) for alias in node.names)
 
 
-def core_imports(path: Path) -> set[str]:
+def core_imports(path: Path, *, types: bool = False) -> set[str]:
     """Name the modules of qeff_zoo that a file imports."""
     known = {module_name(source) for source in CORE_SOURCES}
     found = set()
-    for name, _ in imports(path):
+    for name, _ in imports(path, types=types):
         module = name if name in known else name.rpartition(".")[0]
         if module in known and module != module_name(path):
             found.add(module)
     return found
+
+
+def folder_of(module: str) -> str:
+    """Name the folder of qeff_zoo that a module is in; a module at the top stands for itself."""
+    return f"{module}.".split(".")[1]
 
 
 def imported_from(paths: list[Path], wrong: Callable[[str], bool]) -> list[str]:
@@ -166,12 +176,60 @@ def test_the_bottom_of_the_flow_imports_nothing_of_ours(name: str, below: set[st
 
 
 def test_no_module_imports_itself_through_others() -> None:
-    graph = {module_name(path): core_imports(path) for path in CORE_SOURCES}
+    graph = {module_name(path): core_imports(path, types=True) for path in CORE_SOURCES}
     graph["qeff_zoo"] = set()  # the public names; importing any module runs it first
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(f"Imports go round: {' <- '.join(error.args[1])}.")
+
+
+#: Folders and single modules of qeff_zoo, from top to bottom: each imports what stands in a later row.
+FLOORS = (
+    *("__main__", "cloud", "qefficient", "cli", "serving", "scaffold", "api", "pipeline"),
+    *("finetuning", "quantizer", "bench", "prediction", "hub", "validation"),
+    *("plan", "targets", "export", "tasks", "runtime", "media"),
+    *("store", "package", "graph", "weights", "checkpoint"),
+    *("registry", "recipe", "recipe_media", "terminal", "versions", "settings", "disk", "errors"),
+)
+#: Imports of what stands above, with the reason. The list only gets shorter.
+UPWARD: Mapping[tuple[str, str], str] = {
+    ("checkpoint", "media"): "the name of the file with a processor's settings",
+    ("checkpoint", "store"): "a configuration made of a GGUF file's metadata is kept there",
+    ("checkpoint", "weights"): "tensors of formats and adapters are expressions",
+    ("export", "plan"): "a graph is traced as its program is planned",
+    ("media", "runtime"): "reads JSON files of packages",
+    ("package", "store"): "a prepared folder that was compiled is taken into the store",
+    ("package", "targets"): "a target describes its lowering report",
+    ("package", "tasks"): "a task gives the example command of a package",
+    ("runtime", "targets"): "a session opens programs by their target's name",
+    ("runtime", "tasks"): "a session checks its package's task",
+    ("targets", "plan"): "a target lowers and compiles a program as it is planned",
+    ("targets", "prediction"): "qaic predicts in its device's numerics what it compiles",
+    ("tasks", "export"): "a task traces by transforms",
+    ("tasks", "plan"): "a task checks a request",
+    ("tasks", "validation"): "a task names the calls that are compared",
+    ("validation", "api"): "a checkpoint is built again to check a package of others",
+    ("validation", "pipeline"): "a checkpoint is built again to check a package of others",
+    ("weights", "graph"): "weights are stored in formats that a program's numerics name",
+}
+
+
+def test_folders_import_what_stands_below_them() -> None:
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for path in CORE_SOURCES:
+        source = folder_of(module_name(path))
+        for module in core_imports(path, types=True) if source else ():
+            arrow = (source, folder_of(module))
+            if arrow[1] and arrow[0] != arrow[1]:
+                arrows.setdefault(arrow, []).append(f"{relative(path)} imports {module}")
+    unknown = {folder for arrow in arrows for folder in arrow} - {*FLOORS}
+    assert not unknown, f"Say in FLOORS what {sorted(unknown)} may import."
+    upward = {one for one in arrows if FLOORS.index(one[0]) > FLOORS.index(one[1])}
+    new = [line for arrow in sorted(upward - UPWARD.keys()) for line in arrows[arrow]]
+    assert not new, "These import what stands above them:\n" + "\n".join(new)
+    assert not UPWARD.keys() - upward, f"Remove from UPWARD: {sorted(UPWARD.keys() - upward)}."
+    assert len(UPWARD) <= 20
 
 
 def test_running_a_package_needs_no_torch() -> None:
@@ -327,72 +385,23 @@ def test_every_package_is_in_the_wheel() -> None:
     assert set(listed) == present | data, "Correct [tool.setuptools] packages."
 
 
-# --- the README's map --------------------------------------------------------------------------------------------
+# --- the map of folders ------------------------------------------------------------------------------------------
+
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
-def mapped_files(readme: str) -> set[str]:
-    """Read the tree below the line `qeff_zoo/` of a fenced block.
-
-    A line is one or more names, two or more spaces, and what they are for; a folder's files are indented below it.
-    """
-    blocks = re.findall(r"```\w*\n(.*?)```", readme, re.DOTALL)
-    block = next((block for block in blocks if re.search(r"^qeff_zoo/", block, re.MULTILINE)), "")
-    files: set[str] = set()
-    folders: list[tuple[int, str]] = []
-    for line in block.splitlines():
-        indent = len(line) - len(line.lstrip())
-        while folders and folders[-1][0] >= indent:
-            folders.pop()
-        if not line.strip() or (not folders and not line.startswith("qeff_zoo/")):
-            continue
-        prefix = folders[-1][1] if folders else ""
-        for name in re.split(r"\s{2,}", line.strip(), maxsplit=1)[0].split():
-            if name.endswith("/"):
-                folders.append((indent, prefix + name))
-            else:
-                files.add(prefix + name)
-    return files
-
-
-def test_the_readme_maps_every_file() -> None:
-    mapped = mapped_files((ROOT / "README.md").read_text())
-    present = {
-        relative(path)
-        for path in CORE.rglob("*")
-        if path.suffix in {".py", ".json", ".typed", ".jinja"} and "__pycache__" not in path.parts
-    }
-    # The `__init__.py` of a folder is the folder.
-    present = {
-        name
-        for name in present
-        if not name.endswith("/__init__.py") or name == "qeff_zoo/__init__.py"
-    }
-    missing, gone = sorted(present - mapped), sorted(mapped - present)
-    assert mapped, (
-        "README.md has no fenced block with a line `qeff_zoo/` and its files indented below."
+def test_architecture_maps_every_folder() -> None:
+    mapped = set(re.findall(r"^\| `(qeff_zoo/[\w/]+)/` \| \S", ARCHITECTURE, re.MULTILINE))
+    present = {relative(path.parent) for path in CORE_SOURCES} - {"qeff_zoo"}
+    assert mapped == present, (
+        "Run scripts/update_readme. A folder needs an `__init__.py` with a docstring that names its content."
     )
-    assert not missing, (
-        f"Add to the tree of README.md, each with what it is for: {', '.join(missing)}."
-    )
-    assert not gone, f"Remove from the tree of README.md, there is no such file: {', '.join(gone)}."
 
 
-def test_the_map_is_read_as_it_is_drawn() -> None:
-    readme = """text
-```
-recipes/                one file per model_type
-qeff_zoo/               behaviour
-  __main__.py cli.py    argv -> one API call
-  passes/               ONNX -> ONNX
-    linear.py           what `x.py` does
-  store.py              content store
-tests/                  not part of it
-  test_store.py         nor this
-```
-"""
-    assert mapped_files(readme) == {
-        "qeff_zoo/__main__.py",
-        "qeff_zoo/cli.py",
-        "qeff_zoo/passes/linear.py",
-        "qeff_zoo/store.py",
-    }
+def test_architecture_names_folders_that_exist() -> None:
+    rules = ARCHITECTURE.partition("## Where new code goes")[2]
+    named = re.findall(r"`([a-z_]+/(?:[\w.]+)?)`", rules)
+    assert len(named) >= 8
+    assert [
+        name for name in named if not any((folder / name).exists() for folder in (ROOT, CORE))
+    ] == []

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import parity
 import pytest
+import selection
 import tokenizers
 import torch
 import transformers
@@ -240,6 +241,7 @@ def shown_to(session: MediaTextSession) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(4, kept=selection.first_tinies())
 def test_media_and_text_agree_with_hugging_face(name: str) -> None:
     """Two rows, of two pictures or sounds and one, in chunks that cut them, and one token at a time."""
     case = MEDIA[name]

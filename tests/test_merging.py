@@ -20,14 +20,16 @@ from runnable_package import edit_json
 from safetensors.numpy import load_file, save_file
 
 import qeff_zoo
-from qeff_zoo.checkpoint.adapters.merging import changes, open_merged, values_of, with_adapters
+from qeff_zoo.checkpoint.adapters.merged import open_merged
+from qeff_zoo.checkpoint.adapters.merging import changes, values_of
 from qeff_zoo.checkpoint.opening import open_checkpoint
+from qeff_zoo.checkpoint.sources import with_adapters
 from qeff_zoo.cli import main
 from qeff_zoo.errors import AdapterError, PlanError
 from qeff_zoo.export import graphs, loader
 from qeff_zoo.hub.resolve import resolve as resolve_package
+from qeff_zoo.plan import resolve
 from qeff_zoo.plan.request import Request
-from qeff_zoo.plan.resolve import NO_WEIGHTS, resolve
 from qeff_zoo.store import Store
 from qeff_zoo.validation.checks import source_of
 from qeff_zoo.validation.ladder import validate
@@ -219,7 +221,7 @@ def test_other_targets_have_the_adapter_inside(
 def planned(source: Path, *asked: str, **choices: Any) -> Any:
     request = Request(adapter=asked, **choices)
     checkpoint = with_adapters(open_checkpoint(str(source)), asked)
-    return resolve(checkpoint, request, NO_WEIGHTS)
+    return resolve.check(checkpoint, request)
 
 
 def test_keys_follow_from_what_is_merged(models: Models, adapter: Path, tmp_path: Path) -> None:

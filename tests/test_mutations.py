@@ -21,6 +21,7 @@ def name_of(kept: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("kept", KEPT, ids=name_of)
+@pytest.mark.sampled(4)
 def test_what_failed_once_agrees_or_is_refused_with_a_reason(kept: dict[str, Any]) -> None:
     told = {name: kept[name] for name in kept if name not in ("traced", "refused")}
     verdict = mutating.judge(Draw(**told), traced=kept.get("traced", True))

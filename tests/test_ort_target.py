@@ -28,7 +28,7 @@ from qeff_zoo.export import folding
 from qeff_zoo.graph import external_data
 from qeff_zoo.graph.numerics import FLOAT32, WEIGHTS
 from qeff_zoo.graph.semantic.domains import SEMANTIC
-from qeff_zoo.targets import Lowered
+from qeff_zoo.targets.base import Lowered
 from qeff_zoo.targets.ort import lowering, trial
 from qeff_zoo.weights.expressions import sources_of
 from qeff_zoo.weights.quantization import Stored, dequantize, round_trip

@@ -12,15 +12,19 @@ from typing import Any
 import pytest
 import tiny_checkpoint
 
-from qeff_zoo import targets, versions
+from qeff_zoo import registry, targets, versions
 from qeff_zoo.checkpoint import text
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.errors import PlanError, UnsupportedModelError
+from qeff_zoo.export import transforms
 from qeff_zoo.plan import resolve as plans
+from qeff_zoo.plan import spec
+from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.plan.request import Request
-from qeff_zoo.plan.resolve import Plan, resolve
+from qeff_zoo.plan.resolve import DECISIONS, GIVEN, check, resolve
 from qeff_zoo.recipe import Shape
 from qeff_zoo.registry import find_recipe
+from qeff_zoo.targets.base import Resolved
 
 LLAMA: Mapping[str, Any] = {
     "model_type": "llama",
@@ -680,12 +684,49 @@ def test_a_checkpoint_without_architectures_is_taken_at_its_model_type(opened: O
     assert resolve(opened(config), Request(), WEIGHTS).recipe.model_type == "llama"
 
 
+# --- decisions -----------------------------------------------------------------------------------
+
+
+def test_every_decision_requires_what_earlier_ones_provide() -> None:
+    known = {*GIVEN}
+    for decision in DECISIONS:
+        name = decision.decide.__name__
+        assert not {*decision.requires} - known, f"{name} requires what nothing before it provides."
+        assert not {*decision.provides} & known, f"{name} provides what is known already."
+        known |= {*decision.provides}
+    required = {fact for decision in DECISIONS for fact in decision.requires}
+    assert {*GIVEN} <= required
+
+
+def test_a_decision_provides_what_it_declares_and_changes_nothing(opened: Open) -> None:
+    facts: dict[str, Any] = {
+        "checkpoint": opened(),
+        "request": Request(),
+        "architecture": find_recipe("llama"),
+    }
+    for decision in DECISIONS:
+        arguments = {name: facts[name] for name in decision.requires}
+        first, second = (decision.decide(**arguments) for _ in range(2))
+        assert {*first.facts} == {*decision.provides}, decision.decide.__name__
+        assert (first.value, first.why, first.problems) == (
+            second.value,
+            second.why,
+            second.problems,
+        )
+        facts |= first.facts
+
+
+def test_what_is_checked_before_weights_are_hashed_is_the_plan(opened: Open) -> None:
+    checkpoint, request = opened(), Request(weights="int8", ctx_len=64)
+    assert check(checkpoint, request).of_weights(WEIGHTS) == resolve(checkpoint, request, WEIGHTS)
+
+
 # --- targets and programs ------------------------------------------------------------------------
 
 
 def test_a_target_takes_what_it_says(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     fewer = replace(targets.find("ort"), name="other", weights=("fp32",))
-    monkeypatch.setattr(plans.targets, "find", lambda name: fewer)
+    monkeypatch.setattr(targets, "find", lambda name: fewer)
     (problem,) = problems(opened(), weights="int8")
     assert problem == "--weights is 'int8', but target 'other' takes fp32. Choose one."
     assert resolve(opened(), Request(), WEIGHTS).target == "other"
@@ -699,12 +740,10 @@ def test_the_target_is_resolved_into_the_plan(
     assert plain.resolved.needs == {"onnxruntime": f">={TOOLS['onnxruntime']}"}
 
     class Newer(type(targets.find("ort"))):  # type: ignore[misc]
-        def resolve(
-            self, config: Mapping[str, Any], options: Mapping[str, Any]
-        ) -> targets.Resolved:
-            return targets.Resolved(toolchain={"sdk": "2.1"}, needs={})
+        def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:
+            return Resolved(toolchain={"sdk": "2.1"}, needs={})
 
-    monkeypatch.setattr(plans.targets, "find", lambda name: Newer(revision=7))
+    monkeypatch.setattr(targets, "find", lambda name: Newer(revision=7))
     plan = resolve(opened(), Request(), WEIGHTS)
     assert plan.spec["target"] == {"name": "ort", "revision": 7}
     assert (plan.spec["toolchain"]["sdk"], plan.programs[0].flags) == ("2.1", {})
@@ -716,8 +755,8 @@ def test_what_every_model_gets_has_a_version(opened: Open, monkeypatch: pytest.M
     plan = resolve(opened(), Request(), WEIGHTS)
     names = [one["name"] for one in plan.spec["recipe"]["transforms"]]
     assert names == ["attention", "rope", *(one.name for one in find_recipe("llama").transforms)]
-    changed = {**plans.transforms.ALWAYS, "rope": 99}
-    monkeypatch.setattr(plans.transforms, "ALWAYS", changed)
+    changed = {**transforms.ALWAYS, "rope": 99}
+    monkeypatch.setattr(transforms, "ALWAYS", changed)
     assert resolve(opened(), Request(), WEIGHTS).build_key != plan.build_key
 
 
@@ -863,7 +902,7 @@ def test_every_semantic_field_changes_the_key(
         "no transform": replace(llama, transforms=()),
     }.items():
         with monkeypatch.context() as patch:
-            patch.setattr(plans.registry, "find_recipe", lambda _, changed=changed: changed)
+            patch.setattr(registry, "find_recipe", lambda _, changed=changed: changed)
             keys[name] = key(base)
     with_text = opened(files={"tokenizer.json": '{"version": "2.0"}'})
     for tool in TOOLS:
@@ -871,7 +910,7 @@ def test_every_semantic_field_changes_the_key(
             patch.setattr(versions, "version", {**TOOLS, tool: "9.9"}.__getitem__)
             keys[tool] = key(with_text if tool == "tokenizers" else base)
     with monkeypatch.context() as patch:
-        patch.setattr(plans, "EXPORTER_REVISION", plans.EXPORTER_REVISION + 1)
+        patch.setattr(spec, "EXPORTER_REVISION", spec.EXPORTER_REVISION + 1)
         keys["exporter"] = key(base)
     with monkeypatch.context() as patch:
         patch.setattr(text, "_REVISION", text._REVISION + 1)

@@ -22,8 +22,9 @@ import qeff_zoo
 from qeff_zoo.checkpoint import formats
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import CheckpointError, PlanError
+from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.plan.request import Request
-from qeff_zoo.plan.resolve import NO_WEIGHTS, Plan, resolve
+from qeff_zoo.plan.resolve import check
 from qeff_zoo.quantizer.streaming import Streamed
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.tasks.selection import classes_of
@@ -33,7 +34,7 @@ SHAPE = {"prefill_seq_len": 8, "ctx_len": 48}
 
 
 def planned(source: Path, **choices: Any) -> Plan:
-    return resolve(open_checkpoint(str(source)), Request(**choices), NO_WEIGHTS)
+    return check(open_checkpoint(str(source)), Request(**choices))
 
 
 @pytest.fixture

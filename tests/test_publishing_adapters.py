@@ -13,7 +13,7 @@ from local_hub import LocalHub
 from package_builder import SPEC
 from safetensors.numpy import save_file
 
-from qeff_zoo.checkpoint.adapters.merging import open_merged
+from qeff_zoo.checkpoint.adapters.merged import open_merged
 from qeff_zoo.checkpoint.adapters.peft_files import open_adapter
 from qeff_zoo.cli import main
 from qeff_zoo.errors import AdapterError, CheckpointError, PublishError, ResolutionError

@@ -16,6 +16,7 @@ from queue import Queue
 
 import package_builder
 import pytest
+import selection
 from fixtures_builds import TIMEOUT
 from kills import kill
 from local_hub import LocalHub
@@ -147,7 +148,9 @@ def test_a_pull_request_whose_answer_is_lost_is_not_opened_twice(
     assert len(alice.models[REPO].pulls) == 1
 
 
-@pytest.mark.parametrize("share", [round(random.Random(SEED + n).random(), 3) for n in range(8)])
+@pytest.mark.parametrize(
+    "share", [round(random.Random(SEED + n).random(), 3) for n in range(selection.few(8))]
+)
 def test_an_upload_that_is_cut(make_package: Make, alice: LocalHub, share: float) -> None:
     package = make_package()
     alice.fault(*ENDPOINTS["upload"], read=int(share * package.size), times=2)
@@ -294,11 +297,12 @@ def publisher(alice: LocalHub, home: Path) -> Iterator["subprocess.Popen[str]"]:
 def test_killed_at_a_random_moment(
     make_package: Make, alice: LocalHub, publisher: "subprocess.Popen[str]"
 ) -> None:
-    """Kill a publisher at 30 moments: before a request, within an upload, or after an answer that it never read."""
+    """Kill a publisher at moments: before a request, within an upload, or after an answer that it never read."""
     package = make_package()
     go(package)
     requests, chance, outcomes = len(alice.log), random.Random(SEED), Counter[str]()
-    for _ in range(30):
+    moments = selection.few(30)
+    for _ in range(moments):
         alice.clear()
         alice.commit("org/tiny", {"config.json": b"{}"})
         pid: Queue[int] = Queue()
@@ -321,7 +325,7 @@ def test_killed_at_a_random_moment(
         go(package)
         assert_whole(alice.files(REPO), package)
         assert len(titles(alice)) == 2
-    assert outcomes["nothing"] > 10
+    assert outcomes["nothing"] > moments // 3
 
 
 def test_killed_at_changes_of_a_folder_or_within_a_file(make_package: Make, tmp_path: Path) -> None:
@@ -332,7 +336,7 @@ def test_killed_at_changes_of_a_folder_or_within_a_file(make_package: Make, tmp_
     whole, *killed = kill(argv, tmp_path / "before", tmp_path / "zoos", most=40, sizes=sizes)
 
     assert_whole(folder_files(whole.place / "zoo"), first, second)
-    assert len(killed) == 42
+    assert len(killed) == 42 if selection.EVERY else len(killed) > 6
     assert {run.at for run in killed} >= {
         "open",
         "os.mkdir",
@@ -350,5 +354,5 @@ def test_killed_at_changes_of_a_folder_or_within_a_file(make_package: Make, tmp_
         go(second, f"file://{zoo}")
         assert_whole(folder_files(zoo), first, second)
         assert not any((zoo / ".staging").iterdir())
-    assert published[:40] == sorted(published[:40])  # from one change on
+    assert published[:-2] == sorted(published[:-2])  # from one change on
     assert {*published} == {False, True}

@@ -25,7 +25,7 @@ from remote_builder import entry_of, make, noise, remote, write_remote
 
 import qeff_zoo
 from qeff_zoo import cli
-from qeff_zoo.disk.sharing import share
+from qeff_zoo.disk.cloning import share
 from qeff_zoo.disk.staging import remove
 from qeff_zoo.errors import (
     GenerationError,

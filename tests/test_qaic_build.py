@@ -27,14 +27,15 @@ from stub_qaic import lowered
 from qeff_zoo import cli, pipeline, targets
 from qeff_zoo.disk import regular
 from qeff_zoo.errors import CompileError, PackageError, PlanError, ZooError
+from qeff_zoo.export import companions
 from qeff_zoo.graph.numerics import FLOAT32
 from qeff_zoo.graph.states import State
 from qeff_zoo.hub.publish import gate
 from qeff_zoo.package import Package
 from qeff_zoo.package.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, SUMS, adopt
-from qeff_zoo.plan import manifest_entries
+from qeff_zoo.pipeline import manifest_entries
 from qeff_zoo.plan.programs import ProgramPlan
-from qeff_zoo.plan.request import CHOICES, Request
+from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.recipe import Shape
 from qeff_zoo.store import Store
 from qeff_zoo.targets.qaic import command, configs, conflicts, driver, sdk
@@ -136,12 +137,12 @@ def test_an_encoder_retains_nothing() -> None:
 
 @pytest.mark.parametrize("spelling", SPELLED)
 def test_every_choice_is_said_as_the_compiler_spells_it(spelling: str) -> None:
-    choice = CHOICES[SPELLED[spelling]]
+    option = OPTIONS[SPELLED[spelling]]
     values = {bool: True, int: 3, str: "ai200", tuple[str, ...]: ("Add",)}
-    words = command.arguments(program(**{choice.name: values[choice.kind]}), "graph")
+    words = command.arguments(program(**{option.name: values[option.kind]}), "graph")
     (word,) = [word for word in words if word.split("=")[0] == f"-{spelling}"]
     said = {bool: "", int: "=3", str: "=ai200", tuple[str, ...]: "=node_precision_info.yaml"}
-    assert word == f"-{spelling}{said[choice.kind]}"
+    assert word == f"-{spelling}{said[option.kind]}"
 
 
 @pytest.mark.parametrize(
@@ -406,7 +407,7 @@ def test_nothing_half_made_looks_prepared(
     def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline.companions, "copy", stop)
+    monkeypatch.setattr(companions, "copy", stop)
     with pytest.raises(KeyboardInterrupt):
         prepare()
     assert not (tmp_path / "prepared").exists()
@@ -834,5 +835,5 @@ def test_the_table_of_flags_is_that_of_the_options() -> None:
     documented = [tuple(cell.strip(" `") for cell in row) for row in rows]
     assert documented == [
         (one.flag, f"-{one.spelling}" if one.spelling else "", one.help)
-        for one in (CHOICES[item.name] for item in fields(QaicOptions))
+        for one in (OPTIONS[item.name] for item in fields(QaicOptions))
     ]

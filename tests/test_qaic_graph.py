@@ -37,7 +37,7 @@ from qeff_zoo.graph.passes.layers import layers_of
 from qeff_zoo.graph.semantic.domains import OPSET
 from qeff_zoo.graph.states import mark_tokens, states_of
 from qeff_zoo.recipe import Shape
-from qeff_zoo.targets import Lowered
+from qeff_zoo.targets.base import Lowered
 from qeff_zoo.targets.qaic import conflicts, features, lowering, ops, placing
 from qeff_zoo.targets.qaic.blocking import Blocking
 from qeff_zoo.targets.qaic.lowering_report import WAYS
@@ -144,6 +144,7 @@ def steps(name: str, variant: Variant, slots: int, ctx_len: int) -> Steps:
 
 @pytest.mark.parametrize("scenario", parity.SCENARIOS)
 @pytest.mark.parametrize("name", grouped(DECODERS))
+@pytest.mark.sampled(5)
 def test_decoder_agrees_with_hugging_face(name: str, scenario: str) -> None:
     assert_close(name, scenario, CONTINUOUS if scenario == "slots" else PLAIN)
 
@@ -170,6 +171,7 @@ def test_expanded_latents_agree_with_hugging_face(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", grouped(TRACED))
+@pytest.mark.sampled(3)
 def test_encoder_agrees_with_hugging_face(name: str) -> None:
     encoder, noises, distances = parity.subject(name), [], []
     for lengths in [*LENGTHS, (parity.positions(encoder), 9)]:
@@ -232,6 +234,7 @@ def test_integers_stay_that_the_compiler_takes(kind: dict[str, Any], way: str) -
 
 
 @pytest.mark.parametrize("name", grouped(["llama-base", "gemma3_text-base", "mamba-base"]))
+@pytest.mark.sampled(2)
 def test_what_is_not_made_zero_shows(name: str) -> None:
     """Without the zeros where nothing was read, all that is skipped reaches the logits."""
     made = lowered(name, CONTINUOUS)
@@ -276,6 +279,7 @@ FORMS = [
     ("name", "variant"),
     [pytest.param(*form, marks=pytest.mark.xdist_group(form[0])) for form in FORMS],
 )
+@pytest.mark.sampled(2)
 def test_the_graph_is_one_that_the_compiler_takes(name: str, variant: Variant) -> None:
     subject, made = parity.subject(name), lowered(name, variant)
     model = made.model
@@ -475,6 +479,7 @@ def test_rms_norm(host: bool) -> None:
     ],
     ids=str,
 )
+@pytest.mark.sampled(2)
 def test_attention_in_blocks_agrees_with_hugging_face(
     name: str, blocks: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,9 +24,9 @@ from qeff_zoo.graph.numerics import FLOAT32
 from qeff_zoo.graph.states import State
 from qeff_zoo.package import Package
 from qeff_zoo.package.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, SUMS, adopt
-from qeff_zoo.plan import manifest_entries
+from qeff_zoo.pipeline import manifest_entries
 from qeff_zoo.plan.programs import ProgramPlan
-from qeff_zoo.plan.request import CHOICES, Request
+from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.recipe import Shape
 from qeff_zoo.store import Store
 from qeff_zoo.targets.qaic import conflicts, driver
@@ -295,11 +295,11 @@ def test_what_the_file_says_comes_before_what_is_usual() -> None:
 
 def test_every_choice_is_said_somewhere_and_documented() -> None:
     elsewhere = {"num_devices", "mxint8_kv_cache", "qnn_config"}
-    ours = {name for name, one in CHOICES.items() if "qnn-aic" in one.targets}
+    ours = {name for name, one in OPTIONS.items() if "qnn-aic" in one.targets}
     assert ours == {*SPELLED.values()} | elsewhere
     text = (STUB.parent.parent / "docs" / "qaic.md").read_text()
     for key, name in SPELLED.items():
-        assert f"| `{key}` | `{CHOICES[name].flag}` |" in text
+        assert f"| `{key}` | `{OPTIONS[name].flag}` |" in text
 
 
 def test_slices_are_on_every_device() -> None:
@@ -327,7 +327,7 @@ def test_the_sdk_is_where_the_variable_says(root: Path, tmp_path: Path) -> None:
 def test_a_build_without_the_sdk_fails_at_once(
     models: Models, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pipeline, "_trace", pytest.fail)
+    monkeypatch.setattr(pipeline.Assembly, "trace", pytest.fail)
     assert cli.main(["build", str(models.llama), "--enable-qnn"]) == 1
     said = capsys.readouterr().err
     assert "QNN_SDK_ROOT is not set" in said

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README does what it says: its examples run, its table is that of the recipes, its limits hold."""
+"""The README and the guide of text generation: their examples run, their generated parts are up to date."""
 
 import os
 import re
@@ -13,7 +13,9 @@ import warm
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SESSIONS = re.findall(r"<!-- session: [^>]*-->\n```(\w+)\n(.*?)```", README, re.DOTALL)
+PAGES = README + (ROOT / "docs" / "generation.md").read_text(encoding="utf-8")
+SESSIONS = re.findall(r"<!-- session: [^>]*-->\n```(\w+)\n(.*?)```", PAGES, re.DOTALL)
+LINES = 250
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +64,7 @@ def words(line: str) -> list[str]:
 @pytest.mark.xdist_group("readme")
 def test_python_runs(workplace: Path) -> None:
     shown = [text for kind, text in SESSIONS if kind == "python"]
+    assert len(shown) == 2
     first, *_ = outputs = [
         run([sys.executable, "-W", "error", "-c", text], workplace) for text in shown
     ]
@@ -100,7 +103,11 @@ def test_the_way_from_chats_to_a_package_runs(workplace: Path) -> None:
     assert "zlib? -> The module zlib is for bytes, my friend." in printed
 
 
-def test_table_and_tree_are_those_of_the_source() -> None:
+def test_generated_parts_are_up_to_date() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "update_readme"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= LINES, f"Move a part of README.md to docs/: {LINES} lines."

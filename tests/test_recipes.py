@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 import parity
 import pytest
+import selection
 import torch
 import transformers
 from facts import FACTS, MUTATIONS
@@ -35,7 +36,7 @@ from qeff_zoo.graph.states import StateKind, states_of
 from qeff_zoo.plan.request import CHOICES
 from qeff_zoo.recipe import Recipe, Shape, SoundShape, Transform
 from qeff_zoo.registry import find_recipe, list_model_types
-from qeff_zoo.targets import Lowered
+from qeff_zoo.targets.base import Lowered
 from qeff_zoo.tasks import find
 from qeff_zoo.validation.parity import relative_errors
 from qeff_zoo.validation.reference.damage import SWAPPED, damaged
@@ -154,6 +155,7 @@ def check_shape(recipe: Recipe, shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(8, kept=selection.first_tinies())
 def test_tiny_has_every_kind_of_layer_twice(name: str) -> None:
     case = parity.all_cases()[name]
     model = loader.load_meta(case.config, case.recipe)
@@ -174,6 +176,7 @@ def test_tiny_has_every_kind_of_layer_twice(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(8, kept=selection.first_tinies())
 def test_tiny_is_awkward(name: str) -> None:
     """A fact that is dropped must show: nothing is 1, equal or longer than the prompt by chance."""
     case = parity.all_cases()[name]
@@ -221,6 +224,7 @@ def test_some_tiny_has_a_window_if_the_model_can(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.sampled(8, kept=selection.first_tinies())
 def test_tiny_has_fewer_kv_heads_than_heads_where_it_can(name: str) -> None:
     subject, recipe = parity.subject(name), parity.all_cases()[name].recipe
     config = config_of(name)
@@ -236,6 +240,7 @@ def test_tiny_has_fewer_kv_heads_than_heads_where_it_can(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(8, kept=selection.first_tinies())
 def test_transforms_touch_what_they_promise(name: str) -> None:
     case = parity.all_cases()[name]
     model = language_model(loader.build_meta(case.config, case.recipe.task))
@@ -309,11 +314,13 @@ def test_a_recipe_knows_whether_its_cache_grows(decoder: Subject) -> None:
 
 @pytest.mark.parametrize("scenario", parity.PLAIN_SCENARIOS)
 @pytest.mark.parametrize("how", ["portable", "fp32"])
+@pytest.mark.sampled(8)
 def test_decoder_agrees_with_hugging_face(decoder: Subject, how: str, scenario: str) -> None:
     parity.assert_close(decoder, how, scenario, parity.PLAIN)
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(4)
 def test_damaged_heads_show(name: str) -> None:
     """Else nothing that `validate` compares proves anything."""
     model = parity.subject(name).hf
@@ -327,11 +334,13 @@ def test_damaged_heads_show(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.sampled(8, kept=selection.first_tinies())
 def test_what_is_traced_agrees_with_hugging_face(name: str) -> None:
     """In PyTorch: where this fails, a transform or a seam is wrong, not the trace."""
     parity.assert_close(parity.subject(name), "torch", "padded_batch", parity.PLAIN)
 
 
+@pytest.mark.sampled(2)
 def test_continuous_batching_agrees_with_hugging_face(decoder: Subject) -> None:
     parity.assert_close(decoder, "portable", "slots", parity.CONTINUOUS)
 
@@ -437,6 +446,7 @@ def test_some_crossed_recipe_has_each_kind_of_state(kind: StateKind) -> None:
 
 @pytest.mark.parametrize("scenario", parity.SCENARIOS)
 @pytest.mark.parametrize("name", grouped(CROSSED))
+@pytest.mark.sampled(5)
 def test_pytorch_agrees_with_hugging_face_in_every_scenario(name: str, scenario: str) -> None:
     variant = parity.CONTINUOUS if scenario == "slots" else parity.PLAIN
     parity.assert_close(parity.subject(name), "torch", scenario, variant)
@@ -448,6 +458,7 @@ AWKWARD = grouped(["llama-base", "cohere2-base", "qwen3_moe-base"])
 
 @pytest.mark.parametrize("scenario", parity.PLAIN_SCENARIOS)
 @pytest.mark.parametrize("name", AWKWARD)
+@pytest.mark.sampled(3)
 def test_sizes_that_kernels_refuse(name: str, scenario: str) -> None:
     parity.assert_close(parity.awkward(name), "fp32", scenario, parity.PLAIN)
 
@@ -466,6 +477,7 @@ LATENT = grouped(["deepseek_v3-base", *(["deepseek_v32-base"] if parity.EVERY el
 
 @pytest.mark.parametrize("scenario", ["chunked", "padded_batch", "decode", "slots"])
 @pytest.mark.parametrize("name", LATENT)
+@pytest.mark.sampled(2)
 def test_latent_attention_retains_what_it_is_told(name: str, scenario: str) -> None:
     """Latents by default; every head's keys and values where that is chosen."""
     subject = parity.subject(name)
@@ -484,6 +496,7 @@ def test_latent_attention_retains_what_it_is_told(name: str, scenario: str) -> N
     assert heads == {False: {1}, True: {subject.hf.config.num_attention_heads}}
 
 
+@pytest.mark.sampled(2)
 def test_quantized_decoder_is_the_one_of_rounded_weights(decoder: Subject) -> None:
     assert_is_of_rounded_weights(decoder, "int4")
 
@@ -514,6 +527,7 @@ def assert_is_of_rounded_weights(decoder: Subject, storage: str) -> None:
 
 
 @pytest.mark.parametrize("storage", ["int8", "int4", "w8a8"])
+@pytest.mark.sampled(3)
 def test_quantized_decoder_as_it_ships(decoder: Subject, storage: str) -> None:
     """As built, activations are rounded to int8: as near as can be to the same done to Hugging Face."""
     session = decoder.lowered(storage)
@@ -521,6 +535,7 @@ def test_quantized_decoder_as_it_ships(decoder: Subject, storage: str) -> None:
     assert found <= parity.TOLERANCE["as shipped"]
 
 
+@pytest.mark.sampled(3)
 def test_int8_and_int4_differ_in_bits_alone(decoder: Subject) -> None:
     """The same values are stored rounded, and the same nodes read them."""
     lowered = {storage: decoder.lower(storage) for storage in ("int8", "int4")}

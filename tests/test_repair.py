@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import selection
 from fixtures_pulls import assert_clean, partial_bytes
 from kills import kill
 from local_hub import LocalHub
@@ -127,7 +128,7 @@ def test_only_the_bad_file_is_fetched(
 
 
 def can_link(folder: Path) -> bool:
-    from qeff_zoo.disk.sharing import share
+    from qeff_zoo.disk.cloning import share
 
     (folder / "one").write_bytes(b"1")
     share(folder / "one", folder / "two")
@@ -285,7 +286,7 @@ def test_a_repair_that_is_killed(
     (tmp_path / "before").mkdir()
     Store().root.rename(tmp_path / "before" / "home")
     runs = kill(argv, tmp_path / "before", tmp_path / "places", most=30, sizes=[200_000])
-    assert len(runs) == 32
+    assert len(runs) == 32 if selection.EVERY else len(runs) > 5
     for run in runs:
         monkeypatch.setenv("QEFF_HOME", str(run.place / "home"))
         store = Store()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`scripts/test --changed [REF]` tests the recipes that a change touches, and never too few."""
+"""`scripts/test --changed [REF]` tests the recipes that a change touches, and never too few; samples are of all kinds."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ SOURCES = {
         (["recipes/mistral.py"], {"mistral", "mixtral"}),
         (["recipes/llama.py", "README.md"], {"llama", "mistral", "mixtral"}),
         (["recipes/gone.py"], {"gone"}),
-        (["docs/unsupported.json", "validated_models/declared.json"], set()),
+        (["docs/unsupported.json", "validated_models/declared.json", "mkdocs.yml"], set()),
         (["recipes/bert.py", "qeff_zoo/export/ops.py"], None),
         (["recipes/__init__.py"], None),
         (["tests/parity.py"], None),
@@ -99,3 +100,54 @@ def test_an_unknown_revision_is_wrong_usage() -> None:
     )
     assert done.returncode == 4
     assert "Cannot tell what changed since 'no-such-revision'" in done.stdout + done.stderr
+
+
+CROSSED = {
+    f"{name}-{how}-{number}": (name, how, number)
+    for name in ("llama", "gemma", "mamba")
+    for how in ("portable", "fp32")
+    for number in range(5)
+}
+
+
+def test_a_sample_has_each_value_of_each_parameter() -> None:
+    drawn = selection.sample(CROSSED, 5)
+    assert len(drawn) == 6
+    for axis in range(3):
+        assert {CROSSED[name][axis] for name in drawn} == {one[axis] for one in CROSSED.values()}
+
+
+def test_a_new_case_moves_no_other() -> None:
+    cases = {f"case-{number}": (number,) for number in range(100)}
+    drawn = selection.sample(cases, 4)
+    assert 15 < len(drawn) < 35
+    assert selection.sample({**cases, "more": (100,)}, 4) - {"more"} == drawn
+    assert selection.sample(cases, 4, ["case-7", "case-8"]) == drawn | {"case-7", "case-8"}
+
+
+def test_a_sample_is_never_empty() -> None:
+    cases: dict[str, tuple[int]] = {"alone": (0,)}
+    assert selection.sample(cases, 10**9) == {"alone"}
+    assert selection.sample(CROSSED, 1) == {*CROSSED}
+
+
+@pytest.mark.parametrize(("every", "runs"), [("0", 2), ("1", 10)])
+def test_what_is_marked_runs_in_part(tmp_path: Path, every: str, runs: int) -> None:
+    (tmp_path / "test_marked.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.sampled(10**9)\n"
+        "@pytest.mark.parametrize('number', range(8))\n"
+        "def test_sampled(number): pass\n"
+        "@pytest.mark.full\n"
+        "def test_in_full(): pass\n"
+        "def test_always(): pass\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "conftest", str(tmp_path)],
+        cwd=ROOT / "tests",
+        env={**os.environ, "QEFF_ZOO_TEST_EVERY": every},
+        capture_output=True,
+        text=True,
+    )
+    assert f"\n{runs}" in done.stdout, done.stdout + done.stderr
+    assert done.stdout.count("::test_") == runs

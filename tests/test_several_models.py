@@ -25,7 +25,8 @@ from safetensors.torch import load_file, save_file
 from test_videos import film
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from qeff_zoo import pipeline, tasks
+from qeff_zoo import pipeline
+from qeff_zoo.checkpoint.config import model_config
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError
 from qeff_zoo.media.video_processor import KINDS
@@ -272,9 +273,9 @@ def test_steps_are_when_the_model_says(name: str) -> None:
 def test_the_model_is_the_one_with_a_language_model_and_a_tower() -> None:
     writes = {"text_config": {}, "audio_config": {}}
     speaks = {"text_config": {}, "code_predictor_config": {}}
-    assert tasks.model_config({"talker_config": speaks, "thinker_config": writes}) is writes
+    assert model_config({"talker_config": speaks, "thinker_config": writes}) is writes
     for alone in (writes, speaks, {**writes, "thinker_config": writes}, {"vocab_size": 3}):
-        assert tasks.model_config(alone) is alone
+        assert model_config(alone) is alone
 
 
 @pytest.mark.parametrize("name", ["input_features", "pixel_values_videos"])

@@ -10,9 +10,9 @@ import pytest
 from fixtures_builds import Models
 
 from qeff_zoo import pipeline
-from qeff_zoo.plan import manifest_entries
+from qeff_zoo.pipeline import manifest_entries
+from qeff_zoo.pipeline.source_tree import has_uncommitted_changes
 from qeff_zoo.plan.request import Request
-from qeff_zoo.plan.source_tree import has_uncommitted_changes
 from qeff_zoo.store import Store
 
 REQUEST = Request(prefill_seq_len=8, ctx_len=32)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import parity
 import pytest
+import selection
 import soundfile
 import tokenizers
 import torch
@@ -114,6 +115,7 @@ def noise_of(of: Subject, sounds: list[Array]) -> float:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(4, kept=selection.first_tinies())
 def test_logits_are_hugging_faces_whatever_stands_behind_the_end(name: str) -> None:
     """QEfficient pads with zeros and has no mask, so that most labels of a short sound are others."""
     of = subject(name)

@@ -35,9 +35,9 @@ from transformers.models.whisper import generation_whisper, tokenization_whisper
 import qeff_zoo
 from qeff_zoo import bench, pipeline
 from qeff_zoo.bench import case as bench_case
-from qeff_zoo.checkpoint import companions
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
+from qeff_zoo.export import companions
 from qeff_zoo.media import features
 from qeff_zoo.package import Package
 from qeff_zoo.package.prepared import SCRIPT, adopt

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import selection
 from package_builder import FILES, SPEC, draft, fill, overwrite
 
 from qeff_zoo.disk import digests, staging
@@ -315,7 +316,7 @@ def steps_of_a_build(store: Store) -> int:
 @pytest.mark.parametrize("before", ["nothing", "damaged"])
 def test_killed_builds_leave_all_or_nothing(tmp_path: Path, before: str) -> None:
     steps = steps_of_a_build(Store(tmp_path / "count"))
-    moments = random.Random(before).sample(range(1, steps + 1), 7)
+    moments = random.Random(before).sample(range(1, steps + 1), selection.few(7))
     # The last steps are those that give the package its name and clean up.
     for kill_at in [*moments, steps - 4]:
         store = Store(tmp_path / f"killed-{kill_at}")

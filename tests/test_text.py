@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import fuzzing
+import jinja2
 import published_tokenizers as published
 import pytest
 import transformers
@@ -19,11 +20,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import qeff_zoo
-from qeff_zoo.checkpoint import companions
 from qeff_zoo.checkpoint import text as made_text
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.disk import text_files
 from qeff_zoo.errors import CheckpointError, ParityError
+from qeff_zoo.export import companions
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
@@ -177,6 +178,45 @@ def test_a_processors_template_goes_before_its_tokenizers(tmp_path: Path) -> Non
         made_text.write(folder, "made", media=media)
         assert (folder / "chat_template.jinja").read_text() == expected
         assert not (folder / "chat_template.json").exists()
+
+
+#: Templates that transformers loads and does not render -> a part of the warning.
+_BROKEN: dict[str, tuple[Any, str]] = {
+    "syntax": ("{% if messages %}{{ messages[0]['content'] }", "unexpected '}'"),
+    "filter": ("{{ messages[0].content | shout }}", "No filter named 'shout'"),
+    "function": ("{{ shout(messages) }}", "'shout' is undefined"),
+    "number": (5, "it is 5, and no text"),
+    "names": ({"tool_use": published.CHATML}, r"has the names \['tool_use'\]"),
+}
+
+
+@pytest.mark.parametrize("case", _BROKEN)
+def test_a_template_that_transformers_does_not_render_is_named_before_the_trace(
+    case: str, tmp_path: Path
+) -> None:
+    template, said = _BROKEN[case]
+    form = published.qwen2()
+    assert form.settings
+    form.settings["chat_template"] = template
+    folder = form.write(tmp_path / "source")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    with pytest.raises((jinja2.TemplateError, TypeError, ValueError)):
+        tokenizer.apply_chat_template([{"role": "user", "content": "Hello"}], tokenize=False)
+    checkpoint = open_checkpoint(str(folder), need_weights=False)
+    with pytest.warns(UserWarning, match=f"chat template of 'source' renders no chat: .*{said}"):
+        companions.package(checkpoint, tmp_path, _TASK)
+    assert _asked(folder)["chats"] == []  # no check that nothing can fail
+
+
+def test_a_template_beyond_the_budget_is_refused_before_the_trace(tmp_path: Path) -> None:
+    form = published.qwen2()
+    assert form.settings
+    form.settings["chat_template"] = "{{ 'a' * 999999999 }}{{ messages[0].content }}"
+    checkpoint = open_checkpoint(str(form.write(tmp_path / "source")), need_weights=False)
+    with pytest.raises(
+        CheckpointError, match="chat template of 'source': OverBudgetError: it runs"
+    ):
+        companions.package(checkpoint, tmp_path, _TASK)
 
 
 # --- decoded text ----------------------------------------------------------------------------------

@@ -357,7 +357,7 @@ def test_the_guides_two_packages_answer_as_one(
 ) -> None:
     """Built as the guide says; what one reads of a picture, the other tells."""
     monkeypatch.chdir(ROOT)
-    _, _, section = GUIDE.partition("## Pictures, and prefill apart")
+    _, _, section = GUIDE.partition("## Images and disaggregated prefill")
     shown = section.partition("```console\n")[2].partition("```")[0]
     for command in re.findall(r"^\$ qeff-zoo (build .*)$", shown, re.MULTILINE):
         *words, folder = shlex.split(command)

@@ -20,7 +20,7 @@ from PIL import Image
 from test_audio_text import RATE, sound
 from test_media_recipes import session_of
 
-from qeff_zoo import pipeline
+from qeff_zoo import pipeline, registry
 from qeff_zoo.cli import main
 from qeff_zoo.errors import CheckpointError, ExportError, GenerationError, MediaError
 from qeff_zoo.media.features import find
@@ -196,7 +196,7 @@ def test_tiles_are_those_of_the_processor(size: tuple[int, int]) -> None:
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ExportError, match=r"needs the package timm.*qeff-zoo\[timm\]"):
-        pipeline.require_packages(find_recipe("fast_vlm"))
+        registry.require_packages(find_recipe("fast_vlm"))
 
 
 @pytest.mark.requiring("timm")

@@ -26,6 +26,7 @@ from qeff_zoo.tasks import encoders as encoders_task
 
 DATA = json.loads((Path(__file__).parent.parent / "docs" / "unsupported.json").read_bytes())
 KINDS, DECODERS, ENCODERS = DATA["kinds"], DATA["model_types"], DATA["encoders"]
+_SUPPORTED = {recipe.model_type for recipe in registry.list_recipes()}
 #: Of each list of what writes of something else, or labels sound or text, all types that transformers has.
 OTHERS = {
     "text2text": auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
@@ -34,7 +35,7 @@ OTHERS = {
     "classifiers": {  # what has no recipe at all is among those above
         name: auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES[name]
         for name in auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
-        if name in {one.model_type for one in registry.list_recipes()}
+        if name in _SUPPORTED
     },
     "sounds": {
         name: kind

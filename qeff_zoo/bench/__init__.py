@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a package is: sizes in, figures out, each case in a process of its own, see `qeff_zoo.bench.case`."""
+"""Speed of a package: sizes in, figures and plots out, each case in its own process; see `qeff_zoo.bench.case`."""
 
 import json
 import subprocess
@@ -42,7 +42,7 @@ class Case:
         prompt_len: Tokens of each prompt.
         generation_len: Tokens to generate for each.
         threads: CPU threads that compute one operator; None for one per physical core.
-        speculate: What drafts tokens: "lookup", "heads", or the folder of a package; None for nothing.
+        speculate: Draft: "lookup", "heads", or the folder of a package; None for none.
         images: Files of the pictures of each prompt, whose tokens are counted beside `prompt_len`; without any, a
             package that reads pictures is shown one of noise. Where text is written of a picture alone, its prompt is
             how that begins.
@@ -74,7 +74,7 @@ class Figures(Case):
         e2e_tokens_per_s: Generated tokens, divided by the whole time.
         peak_rss_bytes: Highest resident set of the case's process, mapped weights included.
         drafted_tokens: Tokens that were drafted and checked.
-        accepted_tokens: Of those, how many the model chose as well.
+        accepted_tokens: Number of accepted ones among them.
     """
 
     ttft_s: float
@@ -96,8 +96,8 @@ class SpeechCase:
     Args:
         batch_size: Recordings at a time.
         generation_len: Tokens of a window at most; None for as many as the model writes, and of one that labels frames.
-        threads: As of `Case`.
-        language: That is spoken; None for the one that the package detects, or knows.
+        threads: See `Case`.
+        language: Spoken language; None for the one that the package detects, or is made for.
         sound: File of the recording, which all of a batch are; None for noise, of which no two are alike. That fills a
             window, and has 30 seconds at most.
     """
@@ -118,10 +118,10 @@ class SpeechFigures(SpeechCase):
         ttft_s: Seconds until all of a batch have their first token: recordings are read, the first window of each is
             encoded, and its prompt run. None of a package that labels frames, as the next two.
         generated_tokens: All that were written, those that end a window among them.
-        decode_tokens_per_s: Those, divided by the time in which they were decoded and chosen.
+        decode_tokens_per_s: Decoded tokens divided by the time of decoding and sampling.
         total_s: Seconds until all of a batch are written down.
-        real_time_factor: Those, divided by the seconds of all recordings.
-        peak_rss_bytes: As of `Figures`.
+        real_time_factor: Transcription time divided by the duration of all recordings.
+        peak_rss_bytes: See `Figures`.
     """
 
     sound_s: float
@@ -148,13 +148,13 @@ def plan(
     """List the cases of a package: every batch size with every prompt length.
 
     Args:
-        package: For text generation.
+        package: Package for text generation.
         prompt_lens: Left out, 128 or what the context has room for.
         generation_len: Left out, 64 or what the context has room for.
         batch_sizes: Left out, one and all rows of the package.
         threads: CPU threads; None for one per physical core.
         spread: Sizes that are left out cover the context, and the rows, by doubling.
-        speculate: What drafts tokens.
+        speculate: Draft of speculative decoding.
         images: Files of pictures for each prompt.
         sounds: Files of recordings for each prompt.
 
@@ -234,11 +234,11 @@ def plan_speech(
     """List the cases of a package that writes down speech: every batch size.
 
     Args:
-        package: Of a task of `SPEECH`.
+        package: Package of a task of `SPEECH`.
         batch_sizes: Left out, one and all rows of the package.
-        generation_len: As of `SpeechCase`, and so the next two.
+        generation_len: See `SpeechCase`, also for the next two.
         threads: CPU threads.
-        language: That is spoken.
+        language: Spoken language.
         sounds: File of a recording; nothing for noise.
 
     Raises:
@@ -279,7 +279,7 @@ def _doubled(most: int) -> list[int]:
 
 
 def _problems(case: Case, sizes: Any) -> list[str]:
-    """Say why a case cannot be run."""
+    """List the reasons why a case cannot run."""
     found = [*_out_of_bounds(case, sizes.rows)]
     if sizes.encoder_ctx_len:
         found += _misfits(case, sizes)
@@ -293,7 +293,7 @@ def _problems(case: Case, sizes: Any) -> list[str]:
 
 
 def _out_of_bounds(case: Case | SpeechCase, rows: int) -> Iterator[str]:
-    """Say which sizes are below 1, or more than a package has rows."""
+    """Return the sizes that are below 1, or above the package's number of slots."""
     for name in ("batch_size", "prompt_len", "generation_len", "threads"):
         value = getattr(case, name, None)
         if value is not None and value < 1:
@@ -308,7 +308,7 @@ def _out_of_bounds(case: Case | SpeechCase, rows: int) -> Iterator[str]:
 
 
 def _misfits(case: Case, sizes: Any) -> Iterator[str]:
-    """Say what is too long where prompts are read apart, and an answer begins with a token."""
+    """Return what is too long for disaggregated packages, in which an answer begins with a token."""
     for name, most, size in (
         ("prompt_len", sizes.encoder_ctx_len, "seq_lens"),
         ("generation_len", sizes.ctx_len - 1, "ctx_len"),
@@ -346,8 +346,8 @@ def run(
     """Measure cases, one after the other, each in a process of its own.
 
     Args:
-        package: As `plan` or `plan_speech` takes it.
-        cases: As they list them.
+        package: Package of `plan` or `plan_speech`.
+        cases: Result of `plan` or `plan_speech`.
         repeat: Runs that count.
         progress: Told of every case.
 

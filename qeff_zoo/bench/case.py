@@ -51,7 +51,7 @@ def measure(package: Package, case: Case, repeat: int) -> Figures:
         repeat: Runs that count.
 
     Raises:
-        GenerationError: It cannot run the case.
+        GenerationError: The package cannot run the case.
     """
     from qeff_zoo.runtime import open_session
     from qeff_zoo.runtime.speculation import OWN
@@ -90,7 +90,7 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
     Args:
         session: Generates.
         case: The sizes.
-        number: Of the run, which chooses the prompts.
+        number: Number of the run, which seeds the prompts.
 
     Returns:
         Seconds of each part, and tokens that were drafted, accepted, and of pictures or sounds.
@@ -144,7 +144,7 @@ def measure_speech(package: Package, case: SpeechCase, repeat: int) -> SpeechFig
         repeat: Runs that count.
 
     Raises:
-        GenerationError: It cannot run the case.
+        GenerationError: The package cannot run the case.
     """
     from qeff_zoo.runtime import open_session
 
@@ -161,7 +161,7 @@ def transcribe_once(session: Any, case: SpeechCase, number: int) -> dict[str, fl
     Args:
         session: Writes them down.
         case: The sizes.
-        number: Of the run, which chooses the noise.
+        number: Number of the run, which seeds the noise.
 
     Returns:
         What `SpeechFigures` has of one run.
@@ -196,7 +196,7 @@ def _tokens_run(request: Any, *, apart: bool) -> int:
 
 
 def _request(session: Any, case: Case, prompt: list[int], number: int) -> Any:
-    """Return a request; what it shows is encoded for each, as that of a client whom nobody came before."""
+    """Return a request; its images are encoded anew, as those of a new client."""
     choices: dict[str, Any] = {"generation_len": case.generation_len, "ignore_eos": True}
     if session.task == IMAGE_TO_TEXT:
         (picture,) = case.images or [_noise(session, "images", number)]
@@ -223,7 +223,7 @@ def _request(session: Any, case: Case, prompt: list[int], number: int) -> Any:
 
 
 def _noise(session: Any, argument: str, number: int) -> Any:
-    """Draw a picture, or a sound that fills one window, that no other is like."""
+    """Return a random image, or random audio that fills one window."""
     import numpy as np
 
     from qeff_zoo.media.features import load_features
@@ -254,7 +254,7 @@ class _FirstToken:
     """Notes when a request gets its first token.
 
     Args:
-        firsts: Where to note it.
+        firsts: Destination of the times.
     """
 
     def __init__(self, firsts: list[float]) -> None:

@@ -17,8 +17,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, TypedDict
 
 from qeff_zoo.disk.regular import is_special, read_text
+from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.errors import CheckpointError
-from qeff_zoo.package.manifest import unsafe_path
 from qeff_zoo.registry import list_recipes
 
 #: Called with the bytes done and the bytes in all.
@@ -91,7 +91,7 @@ class Files(Protocol):
         """Every file, fetched or not, as a relative path with slashes."""
 
     def sha256(self, name: str) -> str | None:
-        """Tell a file's SHA-256 if it is known without reading the file."""
+        """Return a file's SHA-256 if it is known without reading the file."""
 
     def fetch(self, names: Sequence[str], progress: Progress | None = None) -> None:
         """Fetch files into `folder`."""
@@ -196,7 +196,7 @@ def _outside(folder: Path, name: str) -> Path | None:
 
 
 def _is_model_file(name: str, target: Path) -> bool:
-    """Tell whether a link leads to a file of the same name, or into the Hub's cache.
+    """Whether a link leads to a file of the same name, or into the Hub's cache.
 
     The author of a checkpoint must not select other files of this machine to be shared.
     """
@@ -205,7 +205,7 @@ def _is_model_file(name: str, target: Path) -> bool:
 
 
 def is_companion(name: str) -> bool:
-    """Say whether a file takes part in the checkpoint's identity, beside the weights.
+    """Whether a file is part of the checkpoint's identity, beside the weights.
 
     Args:
         name: Relative path.
@@ -214,7 +214,7 @@ def is_companion(name: str) -> bool:
 
 
 def is_wanted(name: str) -> bool:
-    """Say whether a file is a companion or a document.
+    """Whether a file is a companion or a document.
 
     Args:
         name: Relative path.
@@ -236,7 +236,7 @@ def read_json(path: Path) -> dict[str, Any]:
         path: A small file.
 
     Raises:
-        CheckpointError: It cannot be read, or holds something else.
+        CheckpointError: The file is unreadable, or holds something else.
     """
     try:
         value = json.loads(read_text(path))
@@ -260,7 +260,7 @@ def read_config(path: Path) -> dict[str, Any]:
         path: The file.
 
     Raises:
-        CheckpointError: It cannot be read, or does not say what the model is.
+        CheckpointError: The file is unreadable, or does not name a model type.
     """
     config = _with_type(path, read_json(path))
     model_type, architectures = config.get("model_type"), config.get("architectures") or []
@@ -354,7 +354,7 @@ def some(names: Sequence[str], limit: int = 3) -> str:
     """List names for a message, the first few of many.
 
     Args:
-        names: What to list.
+        names: Names to list.
         limit: How many at most.
     """
     rest = f" and {len(names) - limit} more" if len(names) > limit else ""
@@ -362,7 +362,7 @@ def some(names: Sequence[str], limit: int = 3) -> str:
 
 
 class Place(TypedDict, total=False):
-    """What says which checkpoint is meant besides its name, see `open_checkpoint`."""
+    """Options that select a checkpoint beside its name, see `open_checkpoint`."""
 
     revision: str | None
     config_from: str | None
@@ -374,7 +374,7 @@ def require_no_revision(path: Path, revision: str | None) -> None:
 
     Args:
         path: The path.
-        revision: As the user named it.
+        revision: Revision as the user wrote it.
 
     Raises:
         CheckpointError: There is one.
@@ -390,7 +390,7 @@ def as_path(model: str) -> Path | None:
     """Treat as a path what exists, or cannot be a model id.
 
     Args:
-        model: As the user named it.
+        model: Model as the user wrote it.
     """
     if not model:
         return None

@@ -22,12 +22,12 @@ class Found:
     """Where a GGUF checkpoint is.
 
     Args:
-        name: For display.
+        name: Name for display.
         model_id: `org/name` of a Hub model; None for a local one.
         revision: Commit of a Hub model; None for a local one.
-        files: Where its files come from.
+        files: Source of its files.
         file: Name of one of its GGUF files.
-        original: What its configuration and tokenizer are taken from: a path, or a Hub id.
+        original: Source of its configuration and tokenizer: a path, or a Hub id.
     """
 
     name: str
@@ -48,11 +48,11 @@ def find(
     """Find a GGUF checkpoint and what its configuration is taken from.
 
     Args:
-        model: As the user named it.
-        path: Of a GGUF file, or of the folder that has it; None for a Hub `model`.
+        model: Model as the user wrote it.
+        path: Path of a GGUF file, or of its folder; None for a Hub `model`.
         gguf_file: Name of the file in the folder or repository, or its quantization.
         config_from: See `open_checkpoint`.
-        revision: Of a Hub model.
+        revision: Revision of a Hub model.
 
     Raises:
         CheckpointError: A file is missing or damaged.

@@ -70,7 +70,7 @@ _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 @dataclass(frozen=True, kw_only=True)
 class GgufHeader:
-    """What a GGUF file says before its data.
+    """Metadata and tensor index of a GGUF file.
 
     Args:
         metadata: By key: numbers, text, arrays of numbers; of arrays of anything else, their length. Arrays of text
@@ -115,7 +115,7 @@ def shards_of(name: str) -> tuple[str, ...]:
     """Name all files of a split checkpoint by one of them; the one file where there is no split.
 
     Args:
-        name: Such as "model-00001-of-00003.gguf".
+        name: Name such as "model-00001-of-00003.gguf".
     """
     found = _SHARD.fullmatch(name)
     if not found or not 1 <= int(found["number"]) <= int(found["count"]) <= 1000:
@@ -168,7 +168,7 @@ class _Cursor:
     """A place in a header; nothing is taken that is not there.
 
     Args:
-        path: For messages.
+        path: Path for messages.
         data: The file.
     """
 

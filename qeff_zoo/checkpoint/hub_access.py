@@ -12,10 +12,10 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def is_open(url: str) -> bool:
-    """Tell whether anybody on the way can read what goes to a server: plain HTTP, and not to this machine.
+    """Whether traffic to a server is readable on the way: plain HTTP, and not to this machine.
 
     Args:
-        url: Of the server.
+        url: URL of the server.
     """
     parts = urlsplit(url)
     return parts.scheme == "http" and parts.hostname not in LOOPBACK

@@ -22,10 +22,10 @@ def http_error() -> type[Exception]:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Say whether the Hub answered, and the answer was no; else the cache may help.
+    """Whether the Hub responded with a refusal; if not, the cache may help.
 
     Args:
-        error: What huggingface_hub raised.
+        error: Exception of huggingface_hub.
     """
     status = _status(error)
     return status is not None and 400 <= status < 500 and status not in LATER
@@ -37,7 +37,7 @@ def hub_errors(model_id: str, revision: str | None) -> Iterator[None]:
 
     Args:
         model_id: `org/name`.
-        revision: As asked for.
+        revision: Requested revision.
 
     Raises:
         CheckpointError: In place of any error of huggingface_hub, which it is chained to.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One revision of a Hub repository: its list of files at once, the files when asked for.
+"""One revision of a Hub repository: its list of files at once, the files on demand.
 
 Goes through huggingface_hub (imported when used, it is slow), so HF_ENDPOINT, HF_HOME, HF_TOKEN and HF_HUB_OFFLINE mean
 what they mean everywhere; QEFF_ZOO_OFFLINE does the same as the last. A branch or tag is resolved once, to the commit
@@ -50,7 +50,7 @@ class HubSnapshot:
         return f"{self.model_id!r} {where} at revision {self.revision[:12]}"
 
     def sha256(self, name: str) -> str | None:
-        """Return a file's SHA-256 without reading it: as the Hub tells it, else by its name in the cache.
+        """Return a file's SHA-256 without reading it: the Hub's, or the one in its name in the cache.
 
         Args:
             name: Path in the repository.
@@ -143,7 +143,7 @@ def open_snapshot(
         model_id: `org/name`.
         revision: Branch, tag or commit; None for the default branch.
         wanted: Which files to fetch now.
-        need_config: Of a repository without config.json, only list the files.
+        need_config: If False, a repository may lack config.json, and only its files are listed.
         anonymous: Whether requests go without the user's token, as on behalf of somebody else.
 
     Raises:

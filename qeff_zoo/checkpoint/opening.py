@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo import tasks
+from qeff_zoo.checkpoint.config import model_config
 from qeff_zoo.checkpoint.files import (
     Files,
     LocalFiles,
@@ -49,17 +49,17 @@ from qeff_zoo.errors import CheckpointError
 if TYPE_CHECKING:
     import numpy as np
 
-    from qeff_zoo.checkpoint.adapters.merging import Merged
+    from qeff_zoo.checkpoint.adapters.merged import Merged
     from qeff_zoo.checkpoint.draft_heads import Speculator
     from qeff_zoo.checkpoint.formats.encoded import Encoded, Encodings
-    from qeff_zoo.weights.expressions import Expression
+    from qeff_zoo.weights.types import Expression
 
 __all__ = ["Checkpoint", "Progress", "TensorInfo", "open_checkpoint"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Checkpoint:
-    """A model's files, opened: small ones are read, large ones when asked for.
+    """An opened checkpoint: small files are in memory, large ones are read on demand.
 
     Args:
         name: `org/name`, or the folder's name; for display.
@@ -69,7 +69,7 @@ class Checkpoint:
         config: config.json as it stands.
         generation_config: generation_config.json as it stands; empty without one.
         companions: Configuration, tokenizer and documents: local path by relative path.
-        files: Where the files come from.
+        files: Source of the files.
         gguf: Name of the GGUF file of the weights, or of the first of several; nothing for safetensors.
         merged: Adapters that are to be merged into the weights: their tensors are there beside the checkpoint's.
         speculator: Heads that draft for it, whose tensors are there too; None without.
@@ -94,12 +94,12 @@ class Checkpoint:
 
     @property
     def model_config(self) -> Mapping[str, Any]:
-        """What the configuration says of the model that is built; all of it but where there are several."""
-        return tasks.model_config(self.config)
+        """Configuration of the built model; the whole configuration unless it has several models."""
+        return model_config(self.config)
 
     @property
     def text_config(self) -> Mapping[str, Any]:
-        """What the configuration says of the language model; all of it where there is no other model."""
+        """Configuration of the language model; the whole configuration without another model."""
         config = self.model_config
         inner = config.get("text_config") or config.get("decoder")
         return inner if isinstance(inner, Mapping) else self.config
@@ -216,7 +216,7 @@ class Checkpoint:
 
     @cached_property
     def gguf_header(self) -> GgufHeader:
-        """What the GGUF files say of themselves, checked; they must have been fetched."""
+        """Checked header of the GGUF files, which must have been fetched."""
         return read_shards([self.folder / name for name in self.weight_files])
 
     @cached_property
@@ -277,6 +277,20 @@ class Checkpoint:
     def encoded(self) -> "Mapping[str, Encoded]":
         """Tensors that are stored in fewer bits, by name."""
         return self._encodings.encoded
+
+    def require_finite_scales(self) -> None:
+        """Refuse scales and offsets that are not finite; scales inside blocks are checked where they are read.
+
+        Raises:
+            CheckpointError: One is infinite or not a number.
+        """
+        from qeff_zoo.checkpoint.formats.fields import FLOATS, finite, to_floats
+
+        for name, encoded in self.encoded.items():
+            for info in map(self.stored.__getitem__, encoded.sources):
+                if info.dtype in FLOATS:
+                    finite(to_floats(self.read_stored(info.name), info.dtype), info)
+            self.release(name)
 
     @property
     def values(self) -> "Mapping[str, Expression]":
@@ -384,8 +398,8 @@ def open_checkpoint(
         model: A folder, a GGUF file, a config.json, or a Hub `org/name`. A path that exists wins.
         revision: Branch, tag or commit of a Hub model; None for its default branch.
         need_weights: Refuse a checkpoint without usable weights.
-        config_from: Of GGUF, the checkpoint that it was made from: a folder, a config.json, or a Hub `org/name`. Its
-            configuration and tokenizer are used. None for a config.json beside the file, else for what the file says.
+        config_from: Original checkpoint of a GGUF file: a folder, a config.json, or a Hub `org/name`; provides
+            configuration and tokenizer. None for a config.json beside the file, else for the file's metadata.
         gguf_file: Name of a GGUF file in the folder or repository, or its quantization ("Q8_0"); None for safetensors,
             or for the one GGUF file where there is nothing else.
 

@@ -150,7 +150,7 @@ def held(processor: Any) -> dict[str, Any]:
     """Return the settings that transformers' processor uses.
 
     Args:
-        processor: As of `load`.
+        processor: Result of `load`.
 
     Returns:
         `image_processor`, settings of a call by name; of a processor of text, too, `image_token`, the text that stands

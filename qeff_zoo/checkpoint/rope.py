@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a checkpoint's configuration says of its RoPE: scalings, once or for each type of layer."""
+"""RoPE scalings in a checkpoint's configuration: one, or one per layer type."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 def rope_scalings(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return what a config says of its RoPE: once, or for each type of layer."""
+    """Return the RoPE scalings of a config: one, or one per layer type."""
     found = config.get("rope_scaling") or config.get("rope_parameters") or {}
     by_layer = [one for one in found.values() if isinstance(one, Mapping)]
     return by_layer or [found]
 
 
 def is_dynamic(config: Mapping[str, Any]) -> bool:
-    """Tell whether beyond the model's positions RoPE has another base for every length, which no cache can follow."""
+    """Whether RoPE's base depends on the length beyond the model's positions, which no cache can follow."""
     return any(
         (one.get("rope_type") or one.get("type")) == "dynamic" for one in rope_scalings(config)
     )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.disk.regular import open_regular
 from qeff_zoo.errors import CheckpointError
-from qeff_zoo.package.manifest import shortened
+from qeff_zoo.terminal.sanitize import shortened
 
 if TYPE_CHECKING:
     import numpy as np
@@ -94,7 +94,7 @@ def read_header(path: Path) -> list[TensorInfo]:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Return what a file's header says beside its tensors.
+    """Return the metadata of a file's header.
 
     Args:
         path: A safetensors file; only its header is read.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sentence-transformers' files beside a checkpoint say: how token states become one embedding."""
+"""sentence-transformers' files beside a checkpoint: how token states become one embedding."""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Dense:
     """A layer after the pooling.
 
     Args:
-        folder: Of its config and weights, below the checkpoint's.
+        folder: Folder of its config and weights, below the checkpoint's.
         in_features: Values in.
         out_features: Values out.
         bias: Whether it has a bias.

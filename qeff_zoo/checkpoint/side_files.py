@@ -19,9 +19,9 @@ def files_beside(
     """Open what goes with a checkpoint: a folder or, where there is none, a repository of the Hub.
 
     Args:
-        source: As somebody has named it.
+        source: Source as the user wrote it.
         repository: Hub id that this would be.
-        revision: Of the repository; None for its default branch.
+        revision: Revision of the repository; None for its default branch.
         wanted: Which of its files to fetch now.
         anonymous: Whether requests go without the user's token.
 

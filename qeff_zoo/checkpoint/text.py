@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.checkpoint.config_faults import fault_of
+from qeff_zoo.checkpoint.text_growth import excess
 from qeff_zoo.disk.regular import read_regular, read_text
 from qeff_zoo.errors import CheckpointError, Translating
-from qeff_zoo.package.text_growth import excess
 from qeff_zoo.versions import installed
 
 #: Raised when the same checkpoint comes to give another tokenizer.
@@ -75,7 +75,7 @@ def load(folder: Path, name: str, model_id: str | None = None) -> Any:
 
     Args:
         folder: Has config.json and the tokenizer.
-        name: Of the checkpoint, for messages.
+        name: Name of the checkpoint, for messages.
         model_id: `org/name` of a Hub model, by which transformers knows some whose class is wrong.
 
     Raises:
@@ -109,8 +109,8 @@ def write(folder: Path, name: str, model_id: str | None = None, *, media: bool =
 
     Args:
         folder: Has a copy of the checkpoint's small files, which stays as it is if the tokenizer is Python code.
-        name: Of the checkpoint, for messages.
-        model_id: As for `load`.
+        name: Name of the checkpoint, for messages.
+        model_id: See `load`.
         media: Whether a processor of transformers reads the model's prompts.
 
     Returns:
@@ -122,8 +122,8 @@ def write(folder: Path, name: str, model_id: str | None = None, *, media: bool =
     tokenizer = load(folder, name, model_id)
     if has_backend(tokenizer):
         settings = settings_of(tokenizer, _read(folder / SETTINGS))
+        settings.pop("chat_template", None)
         if template := template_of(tokenizer, folder, media=media):
-            settings.pop("chat_template", None)
             (folder / TEMPLATE).write_text(template, encoding="utf-8")
         text = json.dumps(settings, indent=2, ensure_ascii=False)
         (folder / SETTINGS).write_text(f"{text}\n", encoding="utf-8")
@@ -145,7 +145,7 @@ def require_bounded(folder: Path, name: str) -> None:
         name: The checkpoint's name, for messages.
 
     Raises:
-        CheckpointError: It may.
+        CheckpointError: The text may grow beyond the bound.
     """
     if (folder / TOKENIZER).is_file():
         _refuse_excess(name, read_regular(folder / TOKENIZER))
@@ -208,7 +208,7 @@ def template_of(tokenizer: Any, folder: Path, *, media: bool) -> str | None:
 
     Args:
         tokenizer: transformers' tokenizer.
-        folder: Of the checkpoint's small files.
+        folder: Folder of the checkpoint's small files.
         media: Whether a processor reads the prompts: it has files of its own, and its template goes first.
     """
     found: Any = tokenizer.chat_template
@@ -220,7 +220,7 @@ def template_of(tokenizer: Any, folder: Path, *, media: bool) -> str | None:
         found = next(filter(None, of_processor), found)
     if isinstance(found, dict):
         found = found.get("default")
-    return str(found) if found else None
+    return found if found and isinstance(found, str) else None
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def warn_of_no_text(name: str, tokenizer: Any) -> None:
     """Warn that a package takes no text.
 
     Args:
-        name: Of the checkpoint.
+        name: Name of the checkpoint.
         tokenizer: transformers' tokenizer, which is Python code.
     """
     warnings.warn(
@@ -247,7 +247,7 @@ def warn_of_no_text(name: str, tokenizer: Any) -> None:
 
 
 def settings_of(tokenizer: Any, published: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tokenizer_config.json that says outright what transformers concludes.
+    """Return a tokenizer_config.json with transformers' resolved values.
 
     Args:
         tokenizer: transformers' tokenizer.
@@ -272,8 +272,8 @@ def _naming(name: str, folder: Path | None = None) -> Translating:
     """Name the checkpoint whose tokenizer fails: transformers and tokenizers may raise any `Exception`.
 
     Args:
-        name: Of the checkpoint.
-        folder: Of its files, whose config.json AutoTokenizer reads first; None where that was read.
+        name: Name of the checkpoint.
+        folder: Folder of its files, whose config.json AutoTokenizer reads first; None if that was read.
     """
 
     def translate(error: BaseException) -> CheckpointError | None:
@@ -282,7 +282,7 @@ def _naming(name: str, folder: Path | None = None) -> Translating:
         if folder and (fault := fault_of(folder / "config.json")):
             return fault
         return CheckpointError(
-            f"transformers makes no tokenizer of the files of {name!r}: {_brief(error)} Expected files that "
+            f"transformers makes no tokenizer of the files of {name!r}: {brief(error)} Expected files that "
             "AutoTokenizer reads without code of the checkpoint. Get them again, install the package that the message "
             "names, or remove them: then the package takes token ids alone."
         )
@@ -290,8 +290,12 @@ def _naming(name: str, folder: Path | None = None) -> Translating:
     return Translating(translate)
 
 
-def _brief(error: BaseException) -> str:
-    """Return an error's type and the beginning of its message, on one line."""
+def brief(error: BaseException | None) -> str:
+    """Return an error's type and the beginning of its message, on one line.
+
+    Args:
+        error: An exception of a library.
+    """
     text = " ".join(str(error).split())
     end = "" if text.endswith(".") else "."
     shown = f"{text[:_LONGEST]}…" if len(text) > _LONGEST else f"{text}{end}"

@@ -29,7 +29,7 @@ def weights_entry(config: Mapping[str, Any], files: Files) -> str:
 
     Args:
         config: config.json; its `transformers_weights` may name another file.
-        files: Where to look.
+        files: Files to search.
 
     Raises:
         CheckpointError: There is none, with what is there instead.
@@ -53,43 +53,43 @@ def gguf_models(files: Files) -> list[str]:
     """List the GGUF files of language models, of a split one the first; vision projectors are left out.
 
     Args:
-        files: Where to look.
+        files: Files to search.
     """
     names = sorted(name for name in files.names if name.endswith(".gguf") and "/" not in name)
     return [name for name in names if "mmproj" not in name.lower() and shards_of(name)[0] == name]
 
 
-def names_gguf(asked: str, name: str) -> bool:
-    """Tell whether a GGUF file is meant by its name, or by its quantization.
+def names_gguf(requested: str, name: str) -> bool:
+    """Whether a name selects a GGUF file, by file name or by quantization.
 
     Args:
-        asked: Such as "model-Q8_0.gguf" or "Q8_0".
+        requested: Name such as "model-Q8_0.gguf" or "Q8_0".
         name: Name of a file.
     """
-    if asked == name or asked.endswith(".gguf"):
-        return asked == name
+    if requested == name or requested.endswith(".gguf"):
+        return requested == name
     stem = re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", name)
-    pattern = rf"(^|[-._]){re.escape(asked)}($|[-.])"
+    pattern = rf"(^|[-._]){re.escape(requested)}($|[-.])"
     return re.search(pattern, stem, re.IGNORECASE) is not None
 
 
-def gguf_entry(files: Files, asked: str) -> str:
+def gguf_entry(files: Files, requested: str) -> str:
     """Name the GGUF file that is meant; a name that fits none is returned as it is.
 
     Args:
-        files: Where to look.
-        asked: Its name, or the name of its quantization.
+        files: Files to search.
+        requested: Its name, or the name of its quantization.
 
     Raises:
         CheckpointError: No file, or several, have that quantization.
     """
-    if asked in files.names or asked.endswith(".gguf"):
-        return asked
+    if requested in files.names or requested.endswith(".gguf"):
+        return requested
     models = gguf_models(files)
-    found = [name for name in models if names_gguf(asked, name)]
+    found = [name for name in models if names_gguf(requested, name)]
     if len(found) != 1:
         raise CheckpointError(
-            f"{len(found) or 'No'} GGUF files of quantization {asked!r} in {files}: {some(found or models, 20)}. "
+            f"{len(found) or 'No'} GGUF files of quantization {requested!r} in {files}: {some(found or models, 20)}. "
             "Expected the name of one file, or of a quantization that one file has. Name the file."
         )
     return found[0]
@@ -151,7 +151,7 @@ def undescribed(name: str, files: Files, tensors: Iterable[str]) -> CheckpointEr
     """Explain why quantized weights without a `quantization_config` are refused; None for weights of floats.
 
     Args:
-        name: Of the checkpoint.
+        name: Name of the checkpoint.
         files: Its files.
         tensors: Names of its tensors.
     """
@@ -240,7 +240,7 @@ def read_weight_map(path: Path) -> dict[str, str]:
         path: A `*.safetensors.index.json`.
 
     Raises:
-        CheckpointError: It is not such an index, or names files outside its folder.
+        CheckpointError: The file is not such an index, or names files outside its folder.
     """
     weight_map = read_json(path).get("weight_map")
     shards = list(weight_map.values()) if isinstance(weight_map, dict) else []

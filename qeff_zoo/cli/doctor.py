@@ -10,17 +10,13 @@ import platform
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
-from typing import Literal
 from urllib.parse import urlsplit
-from xml.etree import ElementTree
 
+from qeff_zoo import targets
 from qeff_zoo.store import default_root
-from qeff_zoo.targets.qaic.sdk import SDK
-from qeff_zoo.targets.qaic.sdk import version as version_of_sdk
-from qeff_zoo.targets.qnn_aic import sdk as qnn
+from qeff_zoo.targets.base import Finding
 
 _GIGABYTE = 1e9
 _LOW_MEMORY, _LOW_DISK = 2 * _GIGABYTE, 5 * _GIGABYTE
@@ -43,29 +39,11 @@ _FLAGS: Mapping[str, tuple[tuple[str, ...], str]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing that was examined.
-
-    Args:
-        name: What it is.
-        status: "ok"; "missing" for what is not there, which may be all right; "warn" for what will cause trouble.
-        detail: What was found.
-        advice: What to do about it; empty if there is nothing to do.
-    """
-
-    name: str
-    status: Literal["ok", "missing", "warn"]
-    detail: str
-    advice: str = ""
-
-
-def examine(*, proc: Path = _PROC, sdk: Path = SDK) -> list[Finding]:
+def examine(*, proc: Path = _PROC) -> list[Finding]:
     """Look at the machine.
 
     Args:
         proc: Where Linux describes itself.
-        sdk: Where the Cloud AI SDKs are installed.
 
     Returns:
         Findings, always of the same things in the same order.
@@ -83,10 +61,7 @@ def examine(*, proc: Path = _PROC, sdk: Path = SDK) -> list[Finding]:
         _disk(default_root()),
         _endpoint(),
         _token(),
-        *(_sdk(sdk, part) for part in ("apps", "platform")),
-        _qnn_sdk(),
-        _openvino(),
-        _qnn(),
+        *(finding for name in targets.NAMES for finding in targets.find(name).examine()),
     ]
 
 
@@ -246,59 +221,6 @@ def _token() -> Finding:
         return Finding(name="hub token", status="ok", detail=f"in {path}")
     advice = "Run `hf auth login` for gated and private models, and to publish; others need none."
     return Finding(name="hub token", status="missing", detail="none", advice=advice)
-
-
-def _sdk(sdk: Path, part: str) -> Finding:
-    """Read the version of the Cloud AI Apps or Platform SDK."""
-    name = f"Cloud AI {part} SDK"
-    path = sdk / "versions" / f"{part}.xml"
-    if not path.is_file():
-        needed = (
-            "compile packages for Cloud AI 100 here"
-            if part == "apps"
-            else "run on a Cloud AI 100 card"
-        )
-        advice = f"Install the Qualcomm Cloud AI {part} SDK to {needed}."
-        return Finding(name=name, status="missing", detail=f"no {path}", advice=advice)
-    try:
-        found = version_of_sdk(part, sdk)
-    except (OSError, ElementTree.ParseError) as error:
-        return Finding(
-            name=name, status="warn", detail=f"{path}: {error}", advice="Install the SDK again."
-        )
-    if not found:
-        return Finding(
-            name=name,
-            status="warn",
-            detail=f"{path} names no version",
-            advice="Install the SDK again.",
-        )
-    return Finding(name=name, status="ok", detail=found)
-
-
-def _qnn_sdk() -> Finding:
-    """Look for the SDK that compiles for target `qnn-aic`; what it compiles runs by the Platform SDK."""
-    name, why = "QNN SDK", qnn.lacking()
-    if why is None:
-        return Finding(name=name, status="ok", detail=f"{qnn.root()}, version {qnn.installed()}")
-    advice = (
-        f"Install the QNN SDK and set {qnn.VARIABLE} to compile packages for target qnn-aic here."
-    )
-    return Finding(name=name, status="warn" if qnn.root() else "missing", detail=why, advice=advice)
-
-
-def _openvino() -> Finding:
-    if found := _installed("openvino"):
-        return Finding(name="OpenVINO", status="ok", detail=found)
-    advice = "Run `pip install 'qeff-zoo[openvino]'` to read prompts faster on this CPU: --target openvino."
-    return Finding(name="OpenVINO", status="missing", detail="not installed", advice=advice)
-
-
-def _qnn() -> Finding:
-    if found := _installed("onnxruntime-qnn"):
-        return Finding(name="QNN", status="ok", detail=f"onnxruntime-qnn {found}")
-    advice = "Run `pip install 'qeff-zoo[qnn]'` to compile for Qualcomm HTP; its libraries have Qualcomm's licence."
-    return Finding(name="QNN", status="missing", detail="no onnxruntime-qnn", advice=advice)
 
 
 def _read(path: Path) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.disk import text_files
 from qeff_zoo.errors import GenerationError, PlanError
-from qeff_zoo.plan.request import CHOICES
+from qeff_zoo.plan.request import OPTIONS
 
 if TYPE_CHECKING:
     from qeff_zoo.package import Package
@@ -68,7 +68,7 @@ def choices_of(arguments: argparse.Namespace) -> dict[str, Any]:
                 "not applied (the record says which). Leave it out; `--weights fp32` rounds nothing."
             ]
         )
-    given = {name: getattr(arguments, name) for name in CHOICES}
+    given = {name: getattr(arguments, name) for name in OPTIONS}
     if arguments.enable_qnn is not None:
         said = {"target": "qnn-aic", "qnn_config": arguments.enable_qnn}
         given |= {name: _once(name, given[name], it) for name, it in said.items() if it is not True}
@@ -78,7 +78,7 @@ def choices_of(arguments: argparse.Namespace) -> dict[str, Any]:
 def _once(name: str, given: Any, said: Any) -> Any:
     """Return what --enable-qnn says of a choice, which nothing else may contradict."""
     if given not in (None, said):
-        flag = CHOICES[name].flag
+        flag = OPTIONS[name].flag
         raise PlanError(
             [f"{flag} is {given!r}, and --enable-qnn means {flag} {said!r}. Leave one of them out."]
         )

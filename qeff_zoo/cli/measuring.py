@@ -21,7 +21,7 @@ _OF_SPEECH_TOKENS = {"generation_len", "language"}
 def bench_command(arguments: argparse.Namespace) -> None:
     """Measure a package."""
     from qeff_zoo import bench
-    from qeff_zoo.terminal import plots
+    from qeff_zoo.bench import plots
     from qeff_zoo.terminal.progress import Stopwatch
 
     package = usable_package(arguments.package)

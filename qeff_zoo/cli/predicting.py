@@ -25,11 +25,11 @@ _ASSUMED = (
 
 def predict_command(arguments: argparse.Namespace) -> None:
     """Print what the numerics of devices would do to a model."""
+    from qeff_zoo.bench import plots
     from qeff_zoo.plan.request import Request
     from qeff_zoo.prediction.measures import THRESHOLDS
     from qeff_zoo.prediction.predict import predict
     from qeff_zoo.tasks import find
-    from qeff_zoo.terminal import plots
 
     text = None if arguments.text is None else read_text(arguments.text)
     if arguments.tokens < 2:

@@ -52,7 +52,7 @@ class DigestCache:
     """Digests of files, kept from run to run, one small file each; safe for many processes.
 
     Args:
-        folder: Where the digests are kept; made when first needed.
+        folder: Folder of the digests; created on demand.
     """
 
     folder: Path

@@ -15,7 +15,7 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class Owner:
-    """A process, told apart from every other that ever ran.
+    """Identity of a process among all that ever ran.
 
     Args:
         host: Name of the machine.
@@ -42,7 +42,7 @@ class Owner:
         return cls(platform.node(), boot, space, pid, _started(pid))
 
     def lives(self) -> bool | None:
-        """Tell whether the process still runs; None when that cannot be known from here."""
+        """Whether the process still runs; None if that cannot be found out from here."""
         here = Owner.current()
         if (self.host, self.boot, self.space) != (here.host, here.boot, here.space):
             return None
@@ -73,7 +73,7 @@ def used_paths(folder: Path) -> set[str]:
     """List the files below a folder that a process has mapped or open, as far as Linux shows them.
 
     Args:
-        folder: Where to look; other systems than Linux show nothing.
+        folder: Folder to search; always empty on systems other than Linux.
     """
     prefix = f"{folder.resolve()}/"
     used: set[str] = set()

@@ -18,7 +18,7 @@ def only_regular(path: str, flags: int) -> int:
     """Open a file as the `opener` of `open` and `FileIO` does.
 
     Raises:
-        OSError: It is a FIFO, a device, a socket or a folder; or it cannot be opened.
+        OSError: The path is a FIFO, a device, a socket or a folder; or it cannot be opened.
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -32,7 +32,7 @@ def open_regular(path: str | PathLike[str], buffering: int = -1) -> Any:
 
     Args:
         path: The file.
-        buffering: As for `open`.
+        buffering: Argument of `open`.
     """
     return open(path, "rb", buffering=buffering, opener=only_regular)
 
@@ -54,15 +54,15 @@ def read_text(path: str | PathLike[str], encoding: str = "utf-8", errors: str = 
 
     Args:
         path: The file.
-        encoding: As for `open`.
-        errors: As for `open`.
+        encoding: Argument of `open`.
+        errors: Argument of `open`.
     """
     with open(path, encoding=encoding, errors=errors, opener=only_regular) as file:
         return file.read()
 
 
 def is_special(path: Path) -> bool:
-    """Tell whether something is there that is neither a regular file nor a folder."""
+    """Whether a path exists and is neither a regular file nor a folder."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -71,7 +71,7 @@ def is_special(path: Path) -> bool:
 
 
 def is_here(reference: str) -> bool:
-    """Tell whether what a user named is a file or a folder: not where no file has such a name, or nobody may look.
+    """Whether a path is a file or a folder; False for impossible names and unreadable folders.
 
     Args:
         reference: A path, a model id, or any text.

@@ -35,7 +35,7 @@ def staged(root: Path, prefix: str) -> Iterator[Path]:
     """Yield a private new folder; whatever still has its name in the end is removed.
 
     Args:
-        root: Where staging folders lie, on the file system of what they will become.
+        root: Parent of staging folders, on the destination's file system.
         prefix: Begins the folder's name.
     """
     root.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def staged_beside(target: Path) -> Iterator[Path]:
     """Yield a private new folder beside what comes of it, having removed those that killed processes left there.
 
     Args:
-        target: What is to be made; its folder is made when it is absent.
+        target: Destination; its parent is created if it is missing.
     """
     prefix = f".{target.name}"
     ours = re.compile(rf"{re.escape(prefix)}-[0-9a-f]{{16}}")
@@ -66,7 +66,7 @@ def staged_beside(target: Path) -> Iterator[Path]:
 
 
 def owner_note(path: Path) -> Path:
-    """Return the path of the note that says which process owns something under construction."""
+    """Return the path of the note with the owner process of a folder under construction."""
     return path.with_name(path.name + _OWNER)
 
 
@@ -83,7 +83,7 @@ def staging_folders(root: Path) -> list[Path]:
 
 
 def abandoned(folder: Path) -> bool:
-    """Tell whether the owner of what is under construction is surely gone, or idle for a day elsewhere."""
+    """Whether the owner of a folder under construction is surely gone, or idle for a day elsewhere."""
     try:
         lives = Owner(**json.loads(read_regular(owner_note(folder)))).lives()
     except (OSError, ValueError, TypeError):
@@ -165,7 +165,7 @@ def publish(folder: Path, final: Path, trash: Path, adopt: Callable[[], bool]) -
     Args:
         folder: Complete, and on the file system of `final`.
         final: The name to take.
-        trash: Where staging folders lie; what is replaced goes there first.
+        trash: Parent of staging folders; receives the replaced folder first.
         adopt: Whether to leave what has the name; asked whenever the name is taken.
 
     Returns:
@@ -194,7 +194,7 @@ def publish(folder: Path, final: Path, trash: Path, adopt: Callable[[], bool]) -
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swap two names at once, so that a kill leaves nobody without either; False where the system cannot."""
+    """Swap two names atomically, so that a kill leaves both in place; False if the system cannot."""
     renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
     names = (_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other))
     return renameat2 is not None and renameat2(*names, _RENAME_EXCHANGE) == 0
@@ -205,7 +205,7 @@ def retire(path: Path, trash: Path) -> None:
 
     Args:
         path: The folder.
-        trash: Where staging folders lie, so that a killed removal is finished later.
+        trash: Parent of staging folders, so that a later run finishes an interrupted removal.
     """
     with staged(trash, f".{path.name}") as hollow, suppress(FileNotFoundError):
         path.rename(hollow / path.name)

@@ -8,11 +8,11 @@ def read(path: Path) -> str:
     r"""Return the text of a file, without a byte order mark and with \n for \r\n.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
 
     Raises:
-        OSError: It cannot be read.
-        UnicodeDecodeError: It is not UTF-8.
+        OSError: The file is unreadable.
+        UnicodeDecodeError: The file is not UTF-8.
     """
     return path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
 
@@ -21,7 +21,7 @@ def lines_of(text: str) -> list[str]:
     r"""Return the lines of a text that have more than spaces.
 
     Args:
-        text: As `read` returns it.
+        text: Result of `read`.
 
     Example:
         >>> lines_of("one\n\ntwo\u2028still two\n")

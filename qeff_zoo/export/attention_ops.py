@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Semantic ops of attention in torch; `semantic.attention` says what they compute."""
+"""Semantic ops of attention in torch; `semantic.attention` defines them."""
 
 from collections.abc import Callable
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a model calls its repeated layers, seen by running it once: what each is given, and who reads what it makes.
+"""Calls of a model's repeated layers, recorded in one run: arguments, and readers of the results.
 
 A layer that is skipped hands on what it was given, as if it had computed; so a model that counts its layers, or picks
 some by number, still finds all of them. What may be skipped follows from the calls.
@@ -24,11 +24,11 @@ class Calls:
     """How each layer was called: once, in order.
 
     Args:
-        links: Of what a layer is given, which places hold which results of the layer before.
+        links: Argument places of a layer that hold results of the layer before, and which.
         apart: Layers whose results the next one is not given straight, or not at those places.
         read: Layers whose results something else reads than the next one, as the norm does those of the last.
-        given: Of each layer what it is given at other places: items of two layers are the same, or equal.
-        results: Of each layer the form of what it makes.
+        given: Other arguments of each layer: items of two layers are identical, or equal.
+        results: Form of each layer's results.
     """
 
     links: _Links
@@ -156,6 +156,6 @@ def watch(layers: nn.ModuleList, run: Callable[[], Any]) -> Calls | None:
 
 
 def _carried(results: list[Any], given: list[Any]) -> _Links:
-    """Tell which places of what a layer is given hold which results of the one before."""
+    """Return which argument places of a layer hold which results of the layer before."""
     found = {id(result): place for place, result in enumerate(results) if _tensors(result)}
     return {place: found[id(item)] for place, item in enumerate(given) if id(item) in found}

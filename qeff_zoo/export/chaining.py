@@ -5,8 +5,8 @@ In comes a graph with calls of the traced layers, out goes the graph of all laye
 of the layer before, a weight, a state, or shared by all) is read off the traced calls.
 """
 
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -14,11 +14,25 @@ from qeff_zoo.errors import ExportError
 from qeff_zoo.export.layers import RepeatedLayers
 from qeff_zoo.graph.states import layer_of, mark_layer, states_of
 
-if TYPE_CHECKING:
-    from qeff_zoo.export.folding import Call
+
+@dataclass(frozen=True)
+class Call:
+    """One layer, folded.
+
+    Args:
+        layer: Its index in the full model.
+        node: The call.
+        inputs: Operands, in the order of the function's parameters.
+        outputs: Results.
+    """
+
+    layer: int
+    node: ir.Node
+    inputs: list[ir.Value]
+    outputs: list[ir.Value]
 
 
-def is_chain(calls: "list[Call]", repeated: RepeatedLayers) -> bool:
+def is_chain(calls: list[Call], repeated: RepeatedLayers) -> bool:
     """Return whether what a layer passes on is read by no other layer than the next traced one.
 
     What else reads it must read that layer's, not that of one behind it which was not traced.
@@ -33,7 +47,7 @@ def is_chain(calls: "list[Call]", repeated: RepeatedLayers) -> bool:
     return True
 
 
-def extend(graph: ir.Graph, calls: "list[Call]", repeated: RepeatedLayers) -> None:
+def extend(graph: ir.Graph, calls: list[Call], repeated: RepeatedLayers) -> None:
     """Insert calls of all other layers.
 
     Args:
@@ -58,7 +72,7 @@ def extend(graph: ir.Graph, calls: "list[Call]", repeated: RepeatedLayers) -> No
 
 
 class _Chain:
-    def __init__(self, graph: ir.Graph, calls: "list[Call]", repeated: RepeatedLayers) -> None:
+    def __init__(self, graph: ir.Graph, calls: list[Call], repeated: RepeatedLayers) -> None:
         self.graph, self.path, self.kinds = graph, repeated.path, repeated.kinds
         self.states = {
             name: state for state in states_of(graph.inputs) for name in (state.name, state.output)
@@ -88,13 +102,13 @@ class _Chain:
                     f"one before it."
                 )
 
-    def feed(self, call: "Call", before: "Call") -> None:
+    def feed(self, call: Call, before: Call) -> None:
         """Connect a traced layer to the layer that now precedes it."""
         results = _carried(before)
         for operand, result in self.carried[call.node.op_type].items():
             call.node.replace_input_with(operand, results[result])
 
-    def insert(self, layer: int, before: "Call") -> "Call":
+    def insert(self, layer: int, before: Call) -> Call:
         """Call a layer that was not traced, after the one before it."""
         template = self.template[self.kinds[layer]]
         results, carried = _carried(before), self.carried[template.node.op_type]
@@ -151,7 +165,7 @@ class _Chain:
         return own.name if name == state.name else own.output
 
 
-def _carried(call: "Call") -> list[ir.Value]:
+def _carried(call: Call) -> list[ir.Value]:
     """Return the results that go to the next layer: all that the graph does not return."""
     return [output for output in call.outputs if not output.is_graph_output()]
 

@@ -42,7 +42,7 @@ class Concrete(TorchFunctionMode):
 
 
 def _is_unknown(value: Any) -> bool:
-    """Tell whether a value depends on an input or a weight."""
+    """Whether a value depends on an input or a weight."""
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return True
     return isinstance(value, Tensor) and _is_traced(value)
@@ -177,7 +177,7 @@ def _windows(_: Any, args: Any, kwargs: Any) -> Tensor | None:
 
 
 def _lengths(_: Any, args: Any, kwargs: Any) -> list[None] | None:
-    """How many rows each picture has, of which there is one: `_split` does not ask."""
+    """Number of rows of the only image: `_split` needs no input for it."""
     return [None] if _is_traced(args[0]) and args[0].shape == (1,) else None
 
 

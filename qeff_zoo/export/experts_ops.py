@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Semantic ops of experts in torch; `semantic.experts` says what they compute."""
+"""Semantic ops of experts in torch; `semantic.experts` defines them."""
 
 import torch
 from torch import Tensor, nn

@@ -39,11 +39,11 @@ def export_graph(
 
     Args:
         config: Raw config.json.
-        recipe: Of its `model_type`.
-        role: Of the part; None for the one that answers.
-        **variant: What the task's `tracing` takes, e.g. `continuous_batching`; `rope_factors` and `untied`, see
+        recipe: Recipe of its `model_type`.
+        role: Role of the part; None for the main one.
+        **variant: Arguments of the task's `tracing`, e.g. `continuous_batching`; `rope_factors` and `untied`, see
             `load_meta`; `kv_heads`, see `qeff_zoo.weights.kv_heads`; `whole_windows`, see `window_cache.keep_whole`;
-            and `max_loras` with what else `adapters.Slots` takes.
+            `max_loras` and other arguments of `adapters.Slots`.
 
     Returns:
         The portable graph: ONNX and functions of the domains `qeff_zoo` and `qeff_zoo.layers`; initializers
@@ -134,7 +134,7 @@ def _trace(tracing: Tracing, stored: Mapping[str, str]) -> ir.Model:
     """Run torch.export and the ONNX exporter; name inputs, outputs, initializers and symbols.
 
     Args:
-        tracing: What to trace, and the names.
+        tracing: Traced module, and the names.
         stored: See `_stored_names`; all other initializers keep their values in the graph.
     """
 

@@ -8,10 +8,11 @@ the traced one of its kind, with its own weights and states.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import onnx_ir as ir
 
+from qeff_zoo.export.chaining import Call
 from qeff_zoo.export.layers import RepeatedLayers
 from qeff_zoo.graph.external_data import is_placeholder
 from qeff_zoo.graph.semantic import domains
@@ -21,29 +22,12 @@ from qeff_zoo.graph.states import layer_of
 from . import chaining
 
 
-@dataclass(frozen=True)
-class Call:
-    """One layer, folded.
-
-    Args:
-        layer: Its index in the full model.
-        node: The call.
-        inputs: Operands, in the order of the function's parameters.
-        outputs: Results.
-    """
-
-    layer: int
-    node: ir.Node
-    inputs: list[ir.Value]
-    outputs: list[ir.Value]
-
-
 def fold(model: ir.Model, repeated: RepeatedLayers) -> bool:
     """Fold the traced layers of `model` in place and extend it to all layers.
 
     Args:
         model: Graph of the traced layers, without those at the end that nothing reads.
-        repeated: What was found in the module.
+        repeated: Repeated layers of the module.
 
     Returns:
         False if two traced layers of a kind differ, so that they prove nothing about the others.

@@ -100,7 +100,7 @@ def _join(program: ExportedProgram, empty: Node) -> None:
 
 
 def _are_adjacent(slices: Sequence[Node], copies: Sequence[Node]) -> bool:
-    """Say whether slices are whole copies of values of their shape and type, in order, from the start to the end."""
+    """Whether slices are whole copies of values of their shape and type, in order, from the start to the end."""
     if len(slices) != len(copies):
         return False
     axis: Any = slices[0].args[1]
@@ -122,7 +122,7 @@ def _alike(one: Node, other: Any) -> bool:
 
 
 def _has_its_own_memory(node: Node) -> bool:
-    """Say whether no other value shares the memory that a node writes to, and a new value would have the same type."""
+    """Whether no other value shares the memory that a node writes to, and a new value would have the same type."""
     before = _first(node)
     names = [before, *(user for user in before.users if user is not node)]
     values = [value.meta.get("val") for value in node.all_input_nodes]
@@ -132,7 +132,7 @@ def _has_its_own_memory(node: Node) -> bool:
 
 
 def _may_share_memory(node: Node) -> bool:
-    """Say whether a node's answer may lie in the memory of what it reads."""
+    """Whether a node's result may share memory with its inputs."""
     if node.op == "output":
         return False
     if node.op != "call_function":
@@ -173,5 +173,5 @@ def _writes(node: Node) -> bool:
 
 
 def _schema(node: Node) -> Any:
-    """Return what an operator of PyTorch says about itself; None for an operator on numbers and for no operator."""
+    """Return the schema of a PyTorch operator; None for an operator on numbers and for no operator."""
     return getattr(node.target, "_schema", None)

@@ -10,7 +10,7 @@ import json
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,39 +19,21 @@ from qeff_zoo.checkpoint.draft_heads import PREFIX
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.checkpoint.sentence_transformers import dense_bindings
 from qeff_zoo.errors import CheckpointError
+from qeff_zoo.graph.bound_graph import BoundGraph
 from qeff_zoo.package import identity
+from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.plan.programs import ProgramPlan
-from qeff_zoo.plan.resolve import Plan
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import for_task
-from qeff_zoo.weights.expressions import Expression, substitute
+from qeff_zoo.weights.expressions import substitute
+from qeff_zoo.weights.types import Expression
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.adapters.merging import Change
-    from qeff_zoo.checkpoint.formats.encoded import Encoded
     from qeff_zoo.weights import bindings
 
 GRAPH = "graph.onnx"
 _BINDINGS = "bindings.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoundGraph:
-    """A portable graph and where its weights come from.
-
-    Args:
-        model: An `onnx_ir.Model`; initializers of a checkpoint have no data.
-        bindings: For each of those, its value over checkpoint tensors.
-        encoded: Of those tensors, the ones that the checkpoint stores in fewer bits.
-        digest: "sha256:…" of the graph file.
-        cached: Whether it came from the store.
-    """
-
-    model: Any
-    bindings: Mapping[str, Expression]
-    digest: str
-    cached: bool
-    encoded: "Mapping[str, Encoded]" = field(default_factory=dict)
 
 
 def changes_of(plan: Plan, checkpoint: Checkpoint) -> "dict[str, Change]":
@@ -88,8 +70,8 @@ def obtain(
         plan: Resolved.
         program: One of the plan's.
         checkpoint: Fetched: its tensors' names and shapes are read.
-        store: Where graphs are kept.
-        changes: What adapters make of its weights; None for nothing.
+        store: Store of graphs.
+        changes: Changes that adapters make to its weights; None for none.
         untied: Names of the model's state_dict that its config ties, and that have values of their own.
 
     Raises:
@@ -100,8 +82,8 @@ def obtain(
 
     from qeff_zoo.weights.bindings import broken_ties
 
-    if program.within:
-        parts = (*program.within, replace(program, within=()))
+    if program.fused:
+        parts = (*program.fused, replace(program, fused=()))
         return _joined(*(obtain(plan, one, checkpoint, store, changes) for one in parts))
     changes = changes or {}
     apart = sorted({*untied, *(name for name, change in changes.items() if change.untied)})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repeated layers: find them in a model, tell their kinds apart, and keep only as many as prove the rest.
+"""Repeated layers: find them in a model, group them by kind, and keep only as many as prove the rest.
 
 Two layers are of one kind when their module trees agree in classes, parameter shapes, buffers and attributes, and the
 config's per-layer lists say the same of both, and when the model gives them the same. Of each kind the first and the
@@ -112,11 +112,11 @@ class RepeatedLayers:
     """The repeated layers of a model.
 
     Args:
-        path: Of the module list, e.g. `model.layers`.
-        kinds: For every layer of the full model, the number of its kind.
+        path: Path of the module list, e.g. `model.layers`.
+        kinds: Kind number of every layer of the full model.
         traced: Indices of the layers that compute, ascending.
-        read: Those whose results something else reads than the next layer.
-        apart: Those whose results the next layer is not given straight; both are traced.
+        read: Layers whose results something other than the next layer reads.
+        apart: Layers whose results do not go straight to the next layer; both are traced.
     """
 
     path: str
@@ -219,7 +219,7 @@ def _kinds(
 
 
 def signatures(config: Any, layers: nn.ModuleList) -> list[tuple[str, ...]]:
-    """Tell layers apart by what they are: their modules, and what the config's lists say of each."""
+    """Distinguish layers by their modules, and by the entries of the config's lists."""
     lists = _per_layer(config, len(layers))
     return [
         (_signature(layer, i, config, hooks=True), *(repr(values[i]) for values in lists))

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import CONFIG_MAPPING
 
 from qeff_zoo import tasks
+from qeff_zoo.checkpoint.config import parsed_model_config
 from qeff_zoo.checkpoint.config_faults import refusals_of
 from qeff_zoo.errors import ExportError
 from qeff_zoo.export.transforms import rope, towers
@@ -34,7 +35,7 @@ def load_meta(
 
     Args:
         config: Raw config.json.
-        recipe: Of the config's `model_type`.
+        recipe: Recipe of the config's `model_type`.
         rope_factors: See `rope.follow_context`.
         untied: See `build_meta`.
 
@@ -71,7 +72,7 @@ def build_meta(config: Mapping[str, Any], task: str, untied: Collection[str] = (
     with refusals_of(config):
         kind = CONFIG_MAPPING[config["model_type"]]
         # JSON has no infinity; transformers writes one in a way of its own.
-        parsed = tasks.parsed_model_config(kind.from_dict(kind._decode_special_floats(raw)))
+        parsed = parsed_model_config(kind.from_dict(kind._decode_special_floats(raw)))
     if (
         tasks.find(task).role == "encoder"
     ):  # of two halves this one alone, as most of its classes say
@@ -125,7 +126,7 @@ def _size(args: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def hollow(model: Any) -> None:
-    """Turn meta parameters into CPU tensors whose one element is seen at every index, in place.
+    """Turn meta parameters into CPU tensors with one element at every index, in place.
 
     Tracing on the meta device loses the constants that a forward makes on the device of its inputs; on the CPU they
     have values, and parameters of this kind still take no memory.

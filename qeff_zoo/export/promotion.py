@@ -19,7 +19,7 @@ _run = _Interpreter.run_node
 
 @contextmanager
 def as_traced() -> Iterator[None]:
-    """Take what the trace says of a node for what it returns; a node whose operands are cast is run."""
+    """Take a node's result type from the trace; a node with cast operands is run."""
     with mock.patch.object(_Interpreter, "run_node", _run_node):
         yield
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Semantic ops of recurrences in torch; `semantic.recurrence` says what they compute."""
+"""Semantic ops of recurrences in torch; `semantic.recurrence` defines them."""
 
 import torch
 from torch import Tensor

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Semantic ops of states that do not grow, in torch; `semantic.states` says what they compute."""
+"""Semantic ops of states of constant size, in torch; `semantic.states` defines them."""
 
 import torch
 from torch import Tensor

@@ -98,7 +98,7 @@ def table() -> dict[Any, Callable[..., Any]]:
 
 
 def _gelu(x: Any, approximate: str = "none") -> Any:
-    """Multiply in the order that ONNX Runtime knows as one kernel."""
+    """Multiply in the order that ONNX Runtime fuses into one kernel."""
     from onnxscript import opset18 as op
 
     if approximate == "tanh":
@@ -127,7 +127,7 @@ def _argsort(x: Any, dim: int = -1, descending: bool = False) -> Any:
 
 
 def _lora(ours: Any, y: Any, x: Any, a: Any, b: Any, ids: Any) -> Any:
-    """Add what adapters make of each row; rows are told apart where tokens of all follow one another, as in routers."""
+    """Add adapters' results row by row; tokens are assigned to rows if all follow one another, as in routers."""
     from onnxscript import opset18 as op
 
     if len(x.shape) == 3 and x.shape[0] == ids.shape[0]:

@@ -16,7 +16,7 @@ def uncomputed(**choices: Any) -> Iterator[FakeTensorMode]:
     """Let models run without values; transformers' caches of a whole process keep nothing of that.
 
     Args:
-        **choices: Of PyTorch's `FakeTensorMode`.
+        **choices: Arguments of PyTorch's `FakeTensorMode`.
     """
     caches = mock.patch.object(pytorch_utils, "is_torchdynamo_compiling", return_value=True)
     with caches, FakeTensorMode(allow_non_fake_inputs=True, **choices) as mode, torch.no_grad():

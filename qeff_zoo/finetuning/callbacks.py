@@ -18,7 +18,7 @@ class Log(TrainerCallback):
     """Writes what is logged into the run's folder, and shows how far the run is.
 
     Args:
-        folder: Of the run.
+        folder: Folder of the run.
         reporter: Shows progress.
     """
 
@@ -90,7 +90,7 @@ class Converged(TrainerCallback):
     """Stops a run whose logged loss has been small often enough.
 
     Args:
-        loss: That is small, nats.
+        loss: Loss that counts as small, in nats.
         times: In a row.
     """
 

@@ -24,8 +24,8 @@ def option(section: str, text: str, default: Any = None, *, allowed: tuple[str, 
     """Declare a field.
 
     Args:
-        section: Of the YAML file.
-        text: What it is, for people.
+        section: Section of the YAML file.
+        text: Description for people.
         default: When it is left out.
         allowed: All values, if they are few.
     """
@@ -235,6 +235,6 @@ def flag(name: str) -> str:
 
 
 def is_code(data: str) -> bool:
-    """Tell whether data are named by a function, `FILE.py:FUNCTION`."""
+    """Whether data are named by a function, `FILE.py:FUNCTION`."""
     file, colon, function = data.rpartition(":")
     return bool(colon) and Path(file).suffix == ".py" and function.isidentifier()

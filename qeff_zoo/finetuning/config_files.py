@@ -78,7 +78,7 @@ def entries_of(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield the entries of a YAML or JSON file, by our names.
 
     Raises:
-        PlanError: It cannot be read.
+        PlanError: The file is unreadable.
     """
     for name, value in _entries(_load(path)):
         yield _ALIASES.get(name, name), value
@@ -142,7 +142,7 @@ def _entries(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _take(name: str, value: Any, values: dict[str, Any], problems: list[str]) -> None:
-    """Take an entry over, or say what is wrong with it."""
+    """Accept an entry, or report what is wrong with it."""
     name = _ALIASES.get(name, name)
     if name in _FIXED:
         if value not in _FIXED[name]:
@@ -207,7 +207,7 @@ def _as(kind: Any, value: Any) -> Any:
     """Read a value as a field's type.
 
     Raises:
-        TypeError: It is of another type.
+        TypeError: The value is of another type.
         ValueError: A text is no number.
     """
     options = get_args(kind)

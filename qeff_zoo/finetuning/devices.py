@@ -17,8 +17,8 @@ class Device:
 
     Args:
         kind: One of `qeff_zoo.finetuning.config.DEVICES`.
-        autocast: What the numbers of the forward pass are rounded to; None for float32.
-        processes: That train together, each on a device of its own.
+        autocast: Type of the forward pass; None for float32.
+        processes: Number of processes that train together, one device each.
     """
 
     kind: str
@@ -44,12 +44,12 @@ def find(config: Config) -> Device:
 
 
 def place(arguments: TrainingArguments, device: Device, backend: str | None) -> None:
-    """Let a run be where it is to be. accelerate knows no qaic: to it the run is on the CPU, until here.
+    """Place a run on its device. accelerate does not support qaic: it treats the run as one on the CPU until here.
 
     Args:
-        arguments: For the CPU.
-        device: Where to train instead.
-        backend: Of several processes; None for the SDK's own.
+        arguments: Arguments for the CPU.
+        device: Device to train on instead.
+        backend: Backend of several processes; None for the SDK's own.
     """
     if device.kind != QAIC:
         return
@@ -64,7 +64,7 @@ def place(arguments: TrainingArguments, device: Device, backend: str | None) -> 
 
 
 def round_on_card(trainer: Trainer, device: Device) -> None:
-    """Let accelerate round and scale on a card as it does on the devices it knows."""
+    """Make accelerate round and scale on a card as on its own devices."""
     if device.kind != QAIC or device.autocast is None:
         return
     accelerator = trainer.accelerator

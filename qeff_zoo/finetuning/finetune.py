@@ -16,6 +16,7 @@ from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, Traini
 from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.utils import logging
 
+from qeff_zoo.bench import plots
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.disk.staging import publish, remove, staged_beside, write_durably
@@ -26,7 +27,6 @@ from qeff_zoo.finetuning.config_files import as_dict, as_yaml
 from qeff_zoo.finetuning.devices import Device
 from qeff_zoo.finetuning.run_folder import RunFolder, free_bytes
 from qeff_zoo.finetuning.tokens import Reader, classes
-from qeff_zoo.terminal import plots
 from qeff_zoo.terminal.progress import Reporter, Silent
 from qeff_zoo.versions import installed
 
@@ -49,12 +49,12 @@ class Finetuned:
     """What came of a run.
 
     Args:
-        folder: Of the run.
+        folder: Folder of the run.
         path: The adapter's folder, or that of the model whose weights were all trained.
-        merged: Of the model with its adapter in it; None if that was not asked for.
-        steps: Of the optimizer, in all.
-        seconds: Of training, since it was begun or resumed.
-        train: What became of the rows: see `qeff_zoo.finetuning.tokens.Counts`.
+        merged: Folder of the model with its adapter merged; None unless requested.
+        steps: Total number of optimizer steps.
+        seconds: Training time since it began or resumed.
+        train: Counts of the rows, see `qeff_zoo.finetuning.tokens.Counts`.
         validation: The same.
         first: Loss and perplexity on the rows to validate on before training; empty without any.
         last: The same at the end, or where the kept checkpoint was written.
@@ -83,7 +83,7 @@ def finetune(
     """Train a model, or go on training it.
 
     Args:
-        config: Of the run.
+        config: Config of the run.
         resume: A checkpoint of the run's folder: "last", its name or its path; None to begin.
         reporter: Shows progress.
 
@@ -261,7 +261,7 @@ class _Run:
     # --- after ---
 
     def _finish(self, trainer: Trainer, made_by: dict[str, Any], seconds: float) -> Finetuned:
-        """Write what was trained, and say what came of it."""
+        """Write the trained weights, and return the result."""
         path = self.folder.path / (ADAPTER if self.config.use_peft else MODEL)
         with _appearing(path) as folder:
             trainers.write_model(trainer, folder)
@@ -295,7 +295,7 @@ class _Run:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what libraries tell one another, and their bars, from who cannot act on it."""
+    """Silence libraries' messages and progress bars that the user cannot act on."""
     shown = logging.is_progress_bar_enabled(), datasets.are_progress_bars_disabled()
     logging.disable_progress_bar()
     datasets.disable_progress_bars()

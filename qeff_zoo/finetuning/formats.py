@@ -18,11 +18,11 @@ class Example:
     """What is learnt from a row.
 
     Args:
-        prompt: What is given.
-        answer: What is learnt.
+        prompt: Given text.
+        answer: Text to learn.
         messages: A chat, in place of both.
         given: Messages at its beginning that are not learnt.
-        label: Of `answer`, which is then given.
+        label: Label of `answer`, which is given in this case.
         masked: Spans of characters of the answer that are not learnt.
         tokens: Token ids and labels that a function of the user's made, in place of all.
     """
@@ -41,7 +41,7 @@ class Format:
     """How rows of some columns are read.
 
     Args:
-        columns: That a row must have.
+        columns: Required columns of a row.
         read: One row.
     """
 
@@ -50,12 +50,12 @@ class Format:
 
 
 def find(config: Config, columns: Sequence[str], name: str) -> Format:
-    """Return how rows are read: as the configuration says, else by their columns.
+    """Return the format of the rows: the configured one, else the one that fits their columns.
 
     Args:
-        config: Of the run.
-        columns: That there are.
-        name: Of the data, for errors.
+        config: Config of the run.
+        columns: Columns of the rows.
+        name: Name of the data, for errors.
 
     Raises:
         TrainingError: A column is missing.

@@ -19,13 +19,13 @@ from transformers import (
 )
 
 from qeff_zoo.checkpoint import text
+from qeff_zoo.checkpoint.config import positions_of
 from qeff_zoo.checkpoint.config_faults import refusals_of
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import TrainingError, Translating, UnsupportedModelError
 from qeff_zoo.finetuning.config import CLASSIFICATION, CPU, Config
 from qeff_zoo.finetuning.devices import Device
-from qeff_zoo.tasks import positions_of
 
 _ADAPTER = "adapter_config.json"
 _ALL = ("all-linear",)
@@ -37,8 +37,8 @@ def open_base(config: Config) -> Checkpoint:
 
     Raises:
         CheckpointError: There is none, or it cannot be used.
-        UnsupportedModelError: It is quantized, or needs code of its own.
-        TrainingError: It reads fewer tokens than are asked for.
+        UnsupportedModelError: The checkpoint is quantized, or needs code of its own.
+        TrainingError: The model has fewer positions than requested.
     """
     checkpoint = open_checkpoint(config.model_name, revision=config.revision)
     if checkpoint.quantization:
@@ -66,7 +66,7 @@ def open_base(config: Config) -> Checkpoint:
 
 
 def with_length(config: Config, checkpoint: Checkpoint) -> Config:
-    """Say how many tokens a row may have, where the model is to say it."""
+    """Fill in the number of tokens of a row from the model, if the config leaves it open."""
     longest = positions_of(checkpoint.config) or _LENGTH
     return config if config.max_length else replace(config, max_length=longest)
 
@@ -115,11 +115,11 @@ def load(
     """Load a model to train.
 
     Args:
-        config: Of the run.
+        config: Config of the run.
         checkpoint: Fetched.
-        tokenizer: Of the model.
-        device: Where it is trained.
-        labels: Of a classifier, its classes in their order.
+        tokenizer: Tokenizer of the model.
+        device: Device of the training.
+        labels: Classes of a classifier, in order.
 
     Raises:
         TrainingError: The adapter does not fit.
@@ -223,7 +223,7 @@ def checkpoint_bytes(model: PreTrainedModel | PeftModel) -> int:
 
 
 def name_base(adapter: Path, checkpoint: Checkpoint) -> None:
-    """Say in the files of an adapter which model of the Hub it is of, and not where that is on this machine."""
+    """Write the Hub id of an adapter's base into its files, in place of a path of this machine."""
     if checkpoint.model_id is None or not (adapter / _ADAPTER).is_file():
         return
     for path in (adapter / _ADAPTER, adapter / "README.md"):

@@ -25,7 +25,7 @@ class Rows:
     """Rows of one part of the data.
 
     Args:
-        name: Where they are from.
+        name: Source of the rows.
         table: All rows there.
         chosen: The numbers of those that are meant, in their order.
     """
@@ -84,9 +84,9 @@ def load(config: Config, scratch: Path, tokenizer: object = None) -> Sources:
     """Load the data of a run.
 
     Args:
-        config: Of the run.
+        config: Config of the run.
         scratch: A folder for what is read, which must stay while the rows are used.
-        tokenizer: For a function of the user's that is called as QEfficient's custom data sets are.
+        tokenizer: Tokenizer for a user's function with the signature of QEfficient's custom data sets.
 
     Raises:
         TrainingError: A file cannot be read, or has too few rows.
@@ -179,7 +179,7 @@ def table_of(name: str, rows: Iterable[Mapping[str, Any]]) -> datasets.Dataset:
     """Make a table of what a function of the user's returned.
 
     Raises:
-        TrainingError: It is no sequence of rows.
+        TrainingError: The data are not a sequence of rows.
     """
     if isinstance(rows, datasets.Dataset):
         return rows

@@ -33,7 +33,7 @@ class RunFolder:
     """The folder of a run.
 
     Args:
-        path: Of it.
+        path: Path of the folder.
     """
 
     path: Path
@@ -75,7 +75,7 @@ class RunFolder:
             remove(self.path)
 
     def _holds_nothing(self) -> bool:
-        """Tell whether a folder is absent, or has only what a run makes before it begins."""
+        """Whether a folder is absent, or has only what a run writes before it begins."""
         names = {one.name for one in self.path.iterdir()} if self.path.is_dir() else set()
         return names <= {_LOCK, _SCRATCH}
 
@@ -109,7 +109,7 @@ class RunFolder:
         """Refuse a folder that holds something.
 
         Raises:
-            TrainingError: It does.
+            TrainingError: The folder has content.
         """
         whole = self.checkpoints()
         begun = self.made_by() or {}
@@ -176,7 +176,7 @@ class RunFolder:
         """Let a checkpoint count, and remove the oldest.
 
         Args:
-            step: Of the one that was just written.
+            step: Step of the newest checkpoint.
             most: To keep.
             best: Step of another that is kept in any case.
         """
@@ -224,13 +224,13 @@ class RunFolder:
         return found
 
     def forget(self, after: int) -> None:
-        """Drop what the log says of steps that will be done again."""
+        """Drop the log entries of steps that will run again."""
         kept = [entry for entry in self.entries() if entry["step"] <= after]
         write_durably(self.log, "".join(f"{json.dumps(entry)}\n" for entry in kept).encode())
 
 
 def is_whole(folder: Path) -> bool:
-    """Tell whether all files of a checkpoint are there, as long as they were when it was finished."""
+    """Whether all files of a checkpoint are present, with the sizes at its completion."""
     try:
         sizes = json.loads(read_regular(folder / _COMPLETE))
         return all((folder / name).stat().st_size == size for name, size in sizes.items())
@@ -239,12 +239,12 @@ def is_whole(folder: Path) -> bool:
 
 
 def is_of_run(folder: Path) -> bool:
-    """Tell whether a folder is a checkpoint of a run, whole or not."""
+    """Whether a folder is a checkpoint of a run, complete or not."""
     return folder.name.startswith(_CHECKPOINT) and (folder.parent / _RUN).is_file()
 
 
 def perplexity(loss: float) -> float:
-    """Return the perplexity of a mean loss in nats; infinite where that is too large to say."""
+    """Return the perplexity of a mean loss in nats; infinite on overflow."""
     return math.exp(loss) if loss < 700 else math.inf
 
 

@@ -30,12 +30,12 @@ class Counts:
     """What became of rows.
 
     Args:
-        rows: That were read.
-        examples: That are learnt from; a chat may give several.
-        tokens: Of all examples.
+        rows: Number of rows.
+        examples: Number of examples; a chat may have several.
+        tokens: Tokens of all examples.
         learnt: Tokens that have a label.
         cut: Examples that were longer than allowed.
-        dropped: Of those, the ones of whose answers nothing was left.
+        dropped: Examples without any token of the answer left.
         digest: "sha256:" and 64 hex digits of the tokens and labels.
     """
 
@@ -57,9 +57,9 @@ class Reader:
     """Makes token ids of examples.
 
     Args:
-        config: Of the run.
-        tokenizer: Of the model.
-        labels: Of a classifier, its classes in their order.
+        config: Config of the run.
+        tokenizer: Tokenizer of the model.
+        labels: Classes of a classifier, in order.
     """
 
     config: Config
@@ -173,7 +173,7 @@ class Reader:
 
         Args:
             text: All of it.
-            spans: Of characters, from the first to after the last.
+            spans: Character spans, end exclusive.
             masked: The same.
             special: Whether the tokenizer adds what a text begins and ends with.
         """

@@ -42,8 +42,8 @@ class _Run(Trainer):
     """A trainer whose checkpoints count once they are whole.
 
     Attributes:
-        config: Of the run.
-        folder: Of the run.
+        config: Config of the run.
+        folder: Folder of the run.
     """
 
     config: Config
@@ -62,7 +62,7 @@ class _Run(Trainer):
         self.accelerator.wait_for_everyone()
 
     def _give_up(self, step: int, error: Exception) -> NoReturn:
-        """Leave what was whole before, and say so."""
+        """Keep the last complete state, and report it."""
         self.folder.sweep()
         whole = self.folder.checkpoints()
         left = f"{whole[-1].name!r} is whole" if whole else "there is none before it"
@@ -88,7 +88,7 @@ class _Run(Trainer):
 
 
 class Generation(_Run, SFTTrainer):
-    """Learns to continue texts. What it says of validation is a mean over tokens, however they are batched."""
+    """Trainer of causal language models. Its validation loss is a mean over tokens, however they are batched."""
 
     _sums: Tensor
 
@@ -133,11 +133,11 @@ def accuracy(found: EvalPrediction) -> dict[str, float]:
 
 
 def arguments(config: Config, device: Device, *, resumed: bool) -> TrainingArguments:
-    """Say a configuration in the words of transformers.
+    """Convert a configuration to transformers' arguments.
 
     Args:
-        config: Of the run.
-        device: Where it trains.
+        config: Config of the run.
+        device: Device of the training.
         resumed: Whether it was begun before.
     """
     stopping = config.early_stopping_patience is not None
@@ -211,11 +211,11 @@ def trainer_of(
     """Return the trainer of a run, with no callbacks of ours yet.
 
     Args:
-        config: Of the run.
-        folder: Of the run.
+        config: Config of the run.
+        folder: Folder of the run.
         asked: See `arguments`.
         model: To train.
-        tokenizer: Of the model.
+        tokenizer: Tokenizer of the model.
         data: To train on, and to validate on.
     """
     facts: dict[str, Any] = {

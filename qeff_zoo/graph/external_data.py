@@ -6,8 +6,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.layout import FileLayout, Slot
+from qeff_zoo.weights.types import Expression
 
 #: File name of the weights in every folder we write.
 WEIGHTS = "weights.safetensors"
@@ -15,12 +15,12 @@ _SLOT = "slot"
 
 
 def placeholder(name: str, dtype: ir.DataType, shape: Any) -> ir.ExternalTensor:
-    """Return a tensor that only says dtype and shape: its data is bound to a checkpoint later."""
+    """Return a tensor with dtype and shape alone: its data is bound to a checkpoint later."""
     return ir.ExternalTensor(WEIGHTS, 0, 0, dtype, shape=ir.Shape(shape), name=name)
 
 
 def is_placeholder(value: ir.Value | None) -> bool:
-    """Tell whether a value is an initializer whose data comes from a checkpoint."""
+    """Whether a value is an initializer whose data comes from a checkpoint."""
     return value is not None and isinstance(value.const_value, ir.ExternalTensor)
 
 

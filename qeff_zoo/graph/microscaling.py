@@ -32,10 +32,10 @@ class Element:
     """What a block has for each of its numbers.
 
     Args:
-        dtype: Of the stored elements.
+        dtype: Type of the stored elements.
         emax: Exponent of the largest power of two among them.
         largest: The largest of them.
-        unit: What the stored value 1 stands for.
+        unit: Number that the stored value 1 represents.
     """
 
     dtype: Any
@@ -104,7 +104,7 @@ def dequantize(elements: Array, scales: Array, columns: int, element: str) -> Ar
         elements: (…, blocks, 32).
         scales: (…, blocks).
         columns: K.
-        element: As given to `quantize`.
+        element: Argument of `quantize`.
 
     Returns:
         (…, K), float32.
@@ -118,10 +118,10 @@ def round_trip(values: Array, element: str, axis: int = -1, out: Array | None = 
     """Return what is left of values once they are quantized.
 
     Args:
-        values: Of any float type, at least one axis.
+        values: Floats of any type, at least one axis.
         element: One of `ELEMENTS`.
         axis: Along which blocks lie.
-        out: Where to put them: float32, same shape, perhaps `values` itself.
+        out: Destination: float32, same shape, perhaps `values` itself.
 
     Returns:
         Float32, same shape. Beside it, memory for some rows is all that is needed.

@@ -16,7 +16,7 @@ class Format:
     """How one matrix is stored: floats, or small numbers in blocks that share a scale.
 
     Args:
-        bits: Of a value: 32 for float32, 16 for float16, 8 or 4 for integers, 6 for E2M3.
+        bits: Bits of a value: 32 for float32, 16 for float16, 8 or 4 for integers, 6 for E2M3.
         block: Values that share a scale; 0 for floats, and where all of a row share one.
         zero_points: Whether each block has a zero point of its own; else it is the middle of the integers' range.
         scale: Type of the scales.
@@ -103,8 +103,8 @@ class RoundedMatrix:
     """A matrix, or a stack of them, that a program reads in another format than float32.
 
     Args:
-        name: As in the Hugging Face model, and all of what has that name; `name.3` is the fourth matrix of a stack, or
-            the one from the fourth row on where a parameter has the rows of several.
+        name: Name of the Hugging Face parameter; `name.3` is the fourth matrix of a stack, or the one from the fourth
+            row on if a parameter has the rows of several.
         rows: Outputs, or entries of an embedding.
         columns: Inputs.
         input_major: Whether the Hugging Face model holds it as (columns, rows).
@@ -223,5 +223,5 @@ class DeviceNumerics:
         )
 
     def keeps(self, weight: str) -> bool:
-        """Tell whether a weight stays in float32."""
+        """Whether a weight stays in float32."""
         return any(fnmatchcase(weight, pattern) for pattern in self.keep)

@@ -32,8 +32,8 @@ class State:
     """One retained tensor.
 
     Args:
-        name: Of the graph's input.
-        kind: What it holds.
+        name: Name of the graph's input.
+        kind: Kind of content.
         layer: Index of the layer that it belongs to.
         axes: A size or a symbol each, the rows first: `("batch_size", 2, "ctx_len", 64)`.
     """
@@ -50,7 +50,7 @@ class State:
 
     @property
     def written(self) -> bool:
-        """Whether calls write it; else whoever begins a row does."""
+        """Whether calls write it; if not, the caller writes it when a row begins."""
         return self.kind != "cross"
 
     @property
@@ -79,7 +79,7 @@ def mark(value: Any, kind: StateKind, layer: int) -> None:
 
     Args:
         value: An `onnx_ir.Value`.
-        kind: What it holds.
+        kind: Kind of content.
         layer: Index of its layer.
     """
     value.metadata_props.update({_KIND: kind, _LAYER: str(layer)})
@@ -112,7 +112,7 @@ def state_of(value: Any) -> State | None:
 
 
 def mark_tokens(value: Any, tokens: Iterable[int]) -> None:
-    """Write on an input of a graph, which says of tokens what stands in their place, which tokens have something there.
+    """Mark the tokens that an input of a graph replaces.
 
     Args:
         value: An `onnx_ir.Value`.
@@ -122,7 +122,7 @@ def mark_tokens(value: Any, tokens: Iterable[int]) -> None:
 
 
 def tokens_of(value: Any) -> list[int]:
-    """Read which tokens have something else in their place, of an `onnx_ir.Value` that says so."""
+    """Return the tokens that a marked `onnx_ir.Value` replaces."""
     return [int(token) for token in value.metadata_props.get(_TOKEN, "").split()]
 
 

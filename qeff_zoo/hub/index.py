@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a remote says it has: one small file that lists every package, and what has become known about them since.
+"""Index of a remote: one small file that lists every package, and the notices published about them since.
 
 In: manifests, or the bytes of an index. Out: an `Index`, or its bytes. Nothing here touches the network or the disk.
 Packages are never changed; what is learnt later, that one is bad or another is better, is a notice in the index.
@@ -30,12 +30,12 @@ from qeff_zoo.package.manifest import (
     base_name,
     digest_axis,
     parse,
-    shortened,
     source_in,
 )
 from qeff_zoo.package.proof import summary
 from qeff_zoo.package.schemas import validator
-from qeff_zoo.plan.request import CHOICES
+from qeff_zoo.plan.request import OPTIONS
+from qeff_zoo.terminal.sanitize import shortened
 
 INDEX_NAME = "index.json.gz"
 #: What signatures call what it says.
@@ -63,11 +63,11 @@ _TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{1,1000}")
 #: Groups of a spec whose fields are axes; `name` of a group is the axis of the group's own name.
 _GROUPS = ("target", "task", "quantization", "shape")
 #: What sizes are called, in the order in which they are read.
-_SHORT = {name: choice.short for name, choice in CHOICES.items() if choice.short}
+_SHORT = {name: option.short for name, option in OPTIONS.items() if option.short}
 #: Begins what a recipe says of its model, which is not chosen.
 _OF_MODEL = ("images.", "sounds.")
 #: Said first, without their name. What follows from other axes, or is so nearly always, is not said; nor is a file.
-_FIRST = tuple(name for name, choice in CHOICES.items() if choice.short == "")
+_FIRST = tuple(name for name, option in OPTIONS.items() if option.short == "")
 _UNSAID = (
     *("task", "method", "continuous_batching", "comp_ctx_lengths", "qnn_config", "gguf_file"),
     *("patches", "merged", "window"),
@@ -86,17 +86,17 @@ class Entry:
         path: Its folder in the remote: `packages/<variant>/<first 16 hex digits of its build key>`.
         manifest: SHA-256 of its manifest.json, 64 hex digits.
         model: Model id of its checkpoint, or the name of the folder that held it.
-        model_type: Of the checkpoint's configuration.
-        revision: Of the checkpoint, 40 hex digits; None for a folder.
-        license: Of the checkpoint, as its card names it; None if it does not.
+        model_type: Model type in the checkpoint's configuration.
+        revision: Checkpoint commit, 40 hex digits; None for a folder.
+        license: Licence of the checkpoint, as its card names it; None without one.
         size: Bytes of all its files but the manifest.
         finished: When its build ended: "2026-11-20T10:00:00Z".
         validated: How far it was proved; one of `qeff_zoo.package.manifest.VALIDATED`.
         signed: Whether a signature lies beside the manifest.
-        axes: What sets it apart from other packages of its model: sizes, precision, target, hardware.
-        needs: What must be installed to run it, and which versions: {"onnxruntime": ">=1.31"}.
+        axes: Values that distinguish packages of one model: sizes, precision, target, hardware.
+        needs: Required software with version ranges: {"onnxruntime": ">=1.31"}.
         tested: Versions that it was compiled and compared with, by tool.
-        proof: What its validation proves, in a sentence; None if nothing was compared, or an older version wrote it.
+        proof: Result of the validation, in a sentence; None without a comparison, or from an older version.
     """
 
     path: str
@@ -275,7 +275,7 @@ class Index:
         remotes: Canonical URLs of the remotes whose index it is; a signed one names them, so that no other remote's
             takes its place. Older versions wrote none.
         signature: Over the index as it was read; a changed one has none.
-        warnings: What the trust policy lets pass of it, a sentence each.
+        warnings: Issues that the trust policy lets pass, a sentence each.
     """
 
     serial: int = 0
@@ -286,18 +286,18 @@ class Index:
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
     def with_entry(self, entry: Entry) -> "Index":
-        """Add a package, or replace what is said of it; the same index if it says so already."""
+        """Add a package or replace its entry; return the same index if the entry is unchanged."""
         if entry in self.entries:
             return self
         others = tuple(other for other in self.entries if other.path != entry.path)
         return replace(self, serial=self.serial + 1, entries=(*others, entry), signature=None)
 
     def with_notice(self, path: str, notice: Notice | None) -> "Index":
-        """Say something of a package, or with None nothing any more; the same index if it says so already.
+        """Set the notice about a package, or clear it with None; return the same index if it is unchanged.
 
         Args:
-            path: Of a package that the index lists.
-            notice: What is known.
+            path: Path of a package in the index.
+            notice: Notice to publish.
 
         Raises:
             ValueError: There is no such package here, or the notice names one that is not here.
@@ -326,7 +326,7 @@ def encode(index: Index, sign: Sign | None = None) -> bytes:
     """Write an index; the same one always as the same bytes.
 
     Args:
-        index: What to write.
+        index: Index to encode.
         sign: Signs it; None for an index that is not signed.
     """
     content = {
@@ -366,7 +366,7 @@ def decode(content: bytes, *, known: bool = False) -> Index:
         known: They were read and checked before.
 
     Raises:
-        RemoteError: It is not an index, or one of a version not known here, or one with a path out of `packages/`.
+        RemoteError: The file is not an index, has an unknown version, or lists a path outside `packages/`.
     """
     try:
         text, signature = parts(content)
@@ -398,7 +398,7 @@ def _entry(package: dict[str, Any]) -> Entry:
 
 
 def parts(content: bytes) -> tuple[bytes, bytes | None]:
-    """Part the file of an index into what it says and the signature over that; None for no signature.
+    """Split the file of an index into its content and the signature over it; None for no signature.
 
     Args:
         content: Its bytes.

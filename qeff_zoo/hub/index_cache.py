@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What remotes said last: the index of each, so that it is not sent twice, and so that no older one is accepted.
+"""Cache of each remote's last index, which saves transfers and refuses older ones.
 
 In: a remote's URL and the index that it gave. Out: the same later. Kept as one file for each remote, below `remotes/`
 in the store: a line of JSON, then the bytes of the index.
@@ -30,9 +30,9 @@ class Seen:
 
     Args:
         content: Its bytes.
-        index: What they say.
+        index: Content of the index.
         etag: By which the remote knows them again; "" for none.
-        commit: Of a Hub repository, 40 hex digits; "" for none.
+        commit: Commit of a Hub repository, 40 hex digits; "" for none.
     """
 
     content: bytes
@@ -42,7 +42,7 @@ class Seen:
 
 
 def recall(url: str) -> Seen | None:
-    """Return what a remote said last; None if nothing complete is kept."""
+    """Return the last index of a remote; None if the cache has no complete one."""
     try:
         head, _, content = read_regular(_file(url)).partition(b"\n")
         facts = json.loads(head)
@@ -63,10 +63,10 @@ def accept(url: str, seen: Seen) -> Seen:
 
     Args:
         url: The remote's.
-        seen: What it gave.
+        seen: Index that the remote returned.
 
     Raises:
-        TrustError: It is older than what was seen before.
+        TrustError: The index is older than the cached one.
     """
     before = recall(url)  # anew, since another process may have seen more meanwhile
     refuse_older(url, seen, before)
@@ -76,15 +76,16 @@ def accept(url: str, seen: Seen) -> Seen:
 
 
 def refuse_older(url: str, seen: Seen, before: Seen | None) -> None:
-    """Refuse an index that is older than what was seen before, or that cannot follow it.
+    """Refuse an index that is older than the cached one, or that cannot follow it.
 
     Args:
         url: The remote's.
-        seen: What it gave.
-        before: What `recall` gave.
+        seen: Index that the remote returned.
+        before: Result of `recall`.
 
     Raises:
-        TrustError: It is older, or another one of the same serial, or no longer signed, or by somebody else.
+        TrustError: The index is older, has the same serial and other content, lost its signature, or has another
+            signer.
     """
     if before is None:
         return
@@ -104,7 +105,7 @@ def refuse_older(url: str, seen: Seen, before: Seen | None) -> None:
 
 
 def _is_less(url: str, seen: Seen, before: Seen) -> bool:
-    """Tell whether less is proved of an index than of the one that was seen before."""
+    """Whether an index has a weaker proof of origin than the cached one."""
     if before.index.signature is None or policy(url).mode == OFF:
         return False
     ranks = [trust.vouches(url, each.content, each.index) for each in (seen, before)]
@@ -131,10 +132,10 @@ def _file(url: str) -> Path:
 
 
 def offline_index(url: str) -> Seen:
-    """Return what a remote said last, when it may not be asked.
+    """Return the cached index of a remote while offline.
 
     Raises:
-        RemoteError: It was never asked before.
+        RemoteError: The cache has no index of this remote.
     """
     if seen := recall(url):
         return _checked(url, seen)
@@ -145,14 +146,14 @@ def offline_index(url: str) -> Seen:
 
 
 def newest(url: str, fetch: Callable[[Seen | None], Seen | None]) -> Seen | None:
-    """Ask a remote for its index, given what is known of it.
+    """Fetch the index of a remote, given the cached one.
 
     Args:
         url: The remote's.
         fetch: From what was seen last to what is there now; None if nothing is there.
 
     Raises:
-        TrustError: What is there is older than what was seen.
+        TrustError: The remote's index is older than the cached one.
     """
     before = recall(url)
     seen = fetch(before)
@@ -167,7 +168,7 @@ def _checked(url: str, seen: Seen) -> Seen:
 
 
 def is_first_pull(url: str) -> bool:
-    """Tell, once for each remote, that nothing was pulled from it before.
+    """Whether this is the first pull from a remote; True at most once per remote.
 
     Args:
         url: The remote's.

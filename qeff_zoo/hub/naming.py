@@ -49,17 +49,17 @@ def full_name(model: str, path: str) -> str:
 
 
 def said(notice: Notice) -> str:
-    """Say what became known about a package."""
+    """Describe a notice about a package."""
     instead = f" (take {short_name(notice.instead)})" if notice.instead else ""
     return f"{notice.state.replace('_', ' ')}: {notice.reason.rstrip('.')}{instead}"
 
 
 def is_named(reference: str, path: str, build_key: str = "") -> bool:
-    """Tell whether a reference names a package.
+    """Whether a reference names a package.
 
     Args:
-        reference: As a user gives it.
-        path: As for `short_name`.
+        reference: Name as the user wrote it.
+        path: See `short_name`.
         build_key: All of it; "" where only the path is known.
     """
     _, variant, key16 = path.split("/")
@@ -71,10 +71,10 @@ def is_named(reference: str, path: str, build_key: str = "") -> bool:
 
 
 def ambiguity(reference: str, names: Iterable[str]) -> str:
-    """Say that several packages have the name that was given.
+    """Describe an ambiguous package name.
 
     Args:
-        reference: As a user gave it.
+        reference: Name as the user wrote it.
         names: How each of them is called.
     """
     lines = sorted(names)
@@ -88,12 +88,12 @@ def ambiguity(reference: str, names: Iterable[str]) -> str:
 
 
 def is_called(reference: str, manifest: Manifest) -> bool:
-    """Tell whether a reference names a package by its model, or as `is_named` says.
+    """Whether a reference names a package by its model, or by `is_named`.
 
     What a package calls itself counts only where it was made from a checkpoint of that name.
 
     Args:
-        reference: As a user gives it.
+        reference: Name as the user wrote it.
         manifest: The package's, checked.
     """
     name = base_name(manifest)
@@ -103,11 +103,11 @@ def is_called(reference: str, manifest: Manifest) -> bool:
 
 
 def is_at(reference: str, folder: Path) -> bool:
-    """Tell whether a reference names a package of the store, which may be damaged.
+    """Whether a reference names a package of the store, damaged ones included.
 
     Args:
         reference: Its path, its key, or as `is_called` says.
-        folder: Of the package, with its key as its name.
+        folder: Folder of the package, named after its key.
     """
     if is_key(reference, folder.name) or (
         reference and Path(reference).resolve() == folder.resolve()
@@ -131,7 +131,7 @@ def name_at(folder: Path) -> str:
 
 
 def _manifest(folder: Path) -> Manifest | None:
-    """Read what a package says of itself, whatever became of its files; None if it is not a right manifest."""
+    """Read the manifest of a package without checking its files; None if the manifest is invalid."""
     with suppress(OSError, ValueError), open_regular(folder / MANIFEST_NAME) as file:
         manifest: Manifest = parse(file.read(MANIFEST_LIMIT))
         return None if problems(manifest) else manifest

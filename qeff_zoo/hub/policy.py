@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is trusted to have made packages, as the user's settings say: everywhere, or for one remote or organization.
+"""Trust policy: trusted signers in the user's settings, globally or per remote or organization.
 
     {"mode": "require", "keys": ["/etc/zoo/acme.pub"],
      "identities": [{"identity": "releases@acme.example", "issuer": "https://accounts.google.com"}],
@@ -43,7 +43,7 @@ class Policy:
 
     @property
     def pins_somebody(self) -> bool:
-        """Whether it says who is trusted."""
+        """Whether the policy pins at least one signer."""
         return bool(self.keys or self.identities)
 
 
@@ -51,7 +51,7 @@ def policy(url: str | None = None) -> Policy:
     """Read the trust policy of the settings.
 
     Args:
-        url: Of the remote that a package is from; None for a package that is from none.
+        url: URL of the package's remote; None without one.
 
     Raises:
         SettingsError: The settings say something else about trust than they may.
@@ -89,7 +89,7 @@ def _scopes(trust: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def _covers(scope: str, url: str) -> bool:
-    """Tell whether a remote is meant: itself, or with `/*` at the end everything below."""
+    """Whether a pattern covers a remote: the remote itself, or with `/*` at the end everything below it."""
     if scope.endswith("/*"):
         return url.startswith(f"{unpinned(scope[:-2])}/")
     return unpinned(scope) == url
@@ -138,14 +138,14 @@ def _refused(found: str, expected: str) -> SettingsError:
 
 @dataclass(frozen=True, kw_only=True)
 class Pin:
-    """Somebody who is trusted.
+    """A trusted signer.
 
     Args:
         scope: The remote or organization that it is for; None for all that have no pins of their own.
         key: Fingerprint of a public key; "" for an identity.
         identity: An e-mail address, or the URI of a workflow; "" for a key.
-        issuer: Who vouches for the identity.
-        file: Of the key.
+        issuer: Issuer of the identity.
+        file: Path of the key.
     """
 
     scope: str | None
@@ -162,7 +162,7 @@ def scope_of(where: str | None) -> str | None:
         where: URL of a remote, Hub repository `org/repo`, or organization `org`; None for everybody.
 
     Raises:
-        SettingsError: It is none of these.
+        SettingsError: The scope is none of these.
     """
     if where is None:
         return None
@@ -201,7 +201,7 @@ def pin_key(key: Path, scope: str | None) -> Pin:
         scope: From `scope_of`.
 
     Raises:
-        TrustError: It is no such key.
+        TrustError: The file is not such a key.
         SettingsError: The settings cannot be read or written.
     """
     name = fingerprint(key)
@@ -234,7 +234,7 @@ def pin_identity(identity: str, issuer: str, scope: str | None) -> Pin:
 
 
 def unpin(who: str, scope: str | None) -> list[Pin]:
-    """Trust somebody no more.
+    """Remove a trusted signer.
 
     Args:
         who: Fingerprint of a key or its beginning (8 digits or more), its file, or an identity.

@@ -32,7 +32,7 @@ class Identity:
     Args:
         identity: An e-mail address, or the URI of a workflow.
         issuer: The OpenID Connect issuer that vouches for it.
-        trust_config: Of a Sigstore other than the public one; with it, verifying needs no network.
+        trust_config: Trust configuration of a private Sigstore; makes verification work offline.
     """
 
     identity: str
@@ -45,7 +45,7 @@ def sign_with_key(content: bytes, name: str, key: Path, file: str = MANIFEST_NAM
 
     Args:
         content: The bytes of a manifest.json, or what an index says.
-        name: What the signature calls it; anything.
+        name: Name of the content in the signature; any text.
         key: PEM file of a NIST curve: P-256, P-384 or P-521. The password of an encrypted one is in the environment.
         file: Name of the file that is signed.
 
@@ -72,11 +72,11 @@ def sign_with_key(content: bytes, name: str, key: Path, file: str = MANIFEST_NAM
 
 
 def sign_keyless(manifest: bytes, name: str) -> bytes:
-    """Sign a manifest with an identity: of the workflow that runs this, or else of a person, who is asked to log in.
+    """Sign a manifest with an identity: the running workflow's, or else a person's, after a login.
 
     Args:
         manifest: The bytes of a manifest.json.
-        name: What the signature calls it; anything.
+        name: Name of the content in the signature; any text.
 
     Raises:
         TrustError: Sigstore cannot be reached, or does not know who this is.
@@ -138,7 +138,7 @@ def verify_with_key(content: bytes, signature: bytes, key: Path, file: str) -> N
     """Verify that the owner of a key signed a file of that name.
 
     Raises:
-        TrustError: It was somebody else, or the key cannot be used.
+        TrustError: The signer is another one, or the key is unusable.
     """
     from model_signing import verifying
 
@@ -150,10 +150,10 @@ def verify_with_key(content: bytes, signature: bytes, key: Path, file: str) -> N
 
 
 def claims_identity(signature: bytes, identity: Identity) -> bool:
-    """Say whether a signature's certificate names an identity; whether it is genuine, `verify_with_identity` says.
+    """Whether a signature's certificate names an identity; `verify_with_identity` verifies it.
 
     Raises:
-        TrustError: It has no such certificate.
+        TrustError: The signature has no such certificate.
     """
     require_library()
     from cryptography.x509 import ExtensionNotFound
@@ -177,7 +177,7 @@ def verify_with_identity(content: bytes, signature: bytes, identity: Identity, f
     """Verify that an identity signed a file of that name.
 
     Raises:
-        TrustError: It was somebody else; or Sigstore's own keys cannot be had, without a network.
+        TrustError: The signer is another one; or Sigstore's keys are unavailable offline.
     """
     from model_signing import verifying
     from sigstore import errors
@@ -220,7 +220,7 @@ def _verify(config: Any, content: bytes, signature: bytes, file: str, by: str) -
 
 @contextlib.contextmanager
 def _folder(content: bytes, name: str, file: str) -> Iterator[Path]:
-    """Yield a folder with one file alone, in one that nobody else can open."""
+    """Yield a folder with a single file, inside a private one."""
     with tempfile.TemporaryDirectory(prefix="qeff-zoo-") as private:
         folder = Path(private) / "signed" / name
         folder.mkdir(parents=True)
@@ -251,7 +251,7 @@ def require_library() -> None:
     """Check that model-signing is installed.
 
     Raises:
-        TrustError: It is not, or not what it needs.
+        TrustError: The library is missing, or lacks a requirement.
     """
     try:
         import model_signing  # noqa: F401

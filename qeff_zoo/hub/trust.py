@@ -49,8 +49,8 @@ def check(
     Args:
         content: The bytes that are signed.
         signature: The bytes of the signature; None if there is none.
-        policy: For the remote that it is from.
-        name: What was signed: the file's name.
+        policy: Policy for the package's remote.
+        name: Name of the signed file.
 
     Returns:
         Warnings, a sentence each.
@@ -84,7 +84,7 @@ def check_index(url: str, content: bytes, index: Index, required: Policy | None 
     Args:
         url: The remote's.
         content: The bytes of the index's file.
-        index: What they say.
+        index: Content of the index.
         required: The policy; None for that of the settings.
 
     Returns:
@@ -129,7 +129,7 @@ def vouches(url: str, content: bytes, index: Index) -> int:
 
 
 def policy_for(origin: Provenance | None) -> Policy:
-    """Return the policy for packages of an origin; None for one that nobody knows."""
+    """Return the policy for packages of an origin; None for an unknown origin."""
     return policy(origin.url if isinstance(origin, Origin) else None)
 
 
@@ -137,7 +137,7 @@ def read_signed(folder: Path) -> tuple[bytes, bytes | None]:
     """Read a package's manifest and its signature, if it has one.
 
     Args:
-        folder: Of the package.
+        folder: Folder of the package.
     """
     note = folder / SIGNATURE_NAME
     return read_regular(folder / MANIFEST_NAME), read_regular(note) if note.is_file() else None
@@ -161,7 +161,7 @@ def _unknown(policy: Policy, why: str) -> list[str]:
 
 
 def refusal_of_unsigned(url: str) -> str:
-    """Say why the policy refuses a remote's packages that are not signed; nothing if it does not.
+    """Explain why the policy refuses a remote's unsigned packages; empty if it accepts them.
 
     Args:
         url: The remote's.
@@ -179,13 +179,13 @@ def claimed_key(content: bytes, signature: bytes, name: str = MANIFEST_NAME) -> 
     Args:
         content: The bytes of the file: a manifest.json, or what an index says.
         signature: The bytes of a Sigstore bundle.
-        name: Of the file.
+        name: Name of the file.
 
     Returns:
         The key's fingerprint; None if it claims an identity.
 
     Raises:
-        TrustError: It is not a signature, or one of something else.
+        TrustError: The file is not a signature, or signs other content.
     """
     key, predicate = _read(signature)
     digest = hashlib.sha256(content).hexdigest()

@@ -25,8 +25,8 @@ def require_usable(package: Package, store: Store) -> list[str]:
     """Check before it is used that a package was built here, or that policy and notices let it pass.
 
     Args:
-        package: Of the store, or of any folder.
-        store: Of this machine.
+        package: Package of the store, or of any folder.
+        store: Local store.
 
     Returns:
         Warnings, a sentence each; of one that nobody signed only where somebody is pinned.
@@ -55,7 +55,7 @@ def require_trusted(package: Package, store: Store) -> list[str]:
 
 
 def is_as_good_as_ours(package: Package, store: Store) -> bool:
-    """Tell whether a package saves a build, and is published as ours: built here, or signed by one who is pinned.
+    """Whether a package replaces a build, and is published as ours: built here, or signed by a pinned signer.
 
     A copy in another folder was built here if the store has a package that was, of the same files but for evidence.
     """
@@ -81,28 +81,28 @@ def _content(package: Package) -> dict[str, str]:
 
 
 def _origin(package: Package, store: Store) -> Provenance | None:
-    """Say where a package is from; nobody knows that of a copy outside of the store, whatever note lies there."""
+    """Return the origin of a package; unknown for a copy outside the store, whatever note lies there."""
     if package.path != store.folder(package.build_key):
         return None
     return store.origin(package.build_key)
 
 
 def known_notice(package: Package, store: Store) -> Notice | None:
-    """Return what the remote that a package came from said of it last; its own note is believed against it alone.
+    """Return the last notice of a package's remote; its own note counts only against it.
 
     Args:
-        package: Of the store, or of any folder.
-        store: Of this machine.
+        package: Package of the store, or of any folder.
+        store: Local store.
     """
     origin = _origin(package, store) or read_origin(package.path)
     return notice_of(origin) if isinstance(origin, Origin) else None
 
 
 def notice_of(origin: Origin) -> Notice | None:
-    """Return what a remote said last of a package; nobody is asked.
+    """Return the cached notice of a package, without a request.
 
     Args:
-        origin: Where the package is from.
+        origin: Origin of the package.
     """
     known = index_cache.recall(unpinned(origin.url)) or index_cache.recall(origin.url)
     return known.index.notices.get(origin.path) if known else None

@@ -19,7 +19,7 @@ def canonical(url: str) -> str:
     """Return the one way to write a remote's URL.
 
     Args:
-        url: Of a remote; `@revision` stays, but for the main branch.
+        url: URL of a remote; `@revision` stays, except for the main branch.
     """
     if url.startswith(HUB):
         return url.rstrip("/").removesuffix("@main")
@@ -34,16 +34,16 @@ def unpinned(url: str) -> str:
     """Return the URL of a remote as it is now, without the commit or branch that it may name.
 
     Args:
-        url: Of a remote.
+        url: URL of a remote.
     """
     return canonical(url.partition("@")[0] if url.startswith(HUB) else url)
 
 
 def is_named(url: str, remotes: Collection[str]) -> bool:
-    """Tell whether a remote is one of those that an index names. A commit may be of any branch of its repository.
+    """Whether an index names a remote. A commit may be of any branch of its repository.
 
     Args:
-        url: Of the remote.
+        url: URL of the remote.
         remotes: Canonical URLs.
     """
     if commit := _OF_COMMIT.fullmatch(canonical(url)):

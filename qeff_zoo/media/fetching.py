@@ -19,8 +19,8 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 from qeff_zoo.checkpoint.hub_errors import http_error
 from qeff_zoo.errors import MediaError
 from qeff_zoo.media.images import LIMITS, ImageLimits
-from qeff_zoo.package.manifest import shortened
 from qeff_zoo.settings import offline
+from qeff_zoo.terminal.sanitize import shortened
 
 _PORTS = {"http": 80, "https": 443}
 #: A name or an address, perhaps a port; no user and no password, which would be sent along.

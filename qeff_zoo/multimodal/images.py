@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qeff_zoo.recipe_media import Media
 
 if TYPE_CHECKING:
+    from qeff_zoo.multimodal.audio import Audio
     from qeff_zoo.runtime.image_prompt_templates import Layout
     from qeff_zoo.runtime.multimodal_spans import Encoded
     from qeff_zoo.runtime.patch_positions import Tower
@@ -99,16 +100,17 @@ class Images(Media):
 
         return vision_tracing.tracing(model, self, side=side)
 
-    def trace_language(self, model: Any, **variant: Any) -> "Tracing":
+    def trace_language(self, model: Any, audio: "Audio | None" = None, **variant: Any) -> "Tracing":
         """Describe how to trace the language model.
 
         Args:
             model: From `loader.load_meta`, possibly with fewer layers than its config.
+            audio: Audio input of the same prompts, if the model has one.
             **variant: As of `qeff_zoo.tasks.multimodal_tracing.tracing`.
         """
         from qeff_zoo.tasks import multimodal_tracing
 
-        return multimodal_tracing.tracing(model, images=self, **variant)
+        return multimodal_tracing.tracing(model, images=self, sounds=audio, **variant)
 
     def trace_frame(self, model: Any) -> "Tracing":
         """Describe how to trace the frame program."""
@@ -168,7 +170,8 @@ class Images(Media):
         tiles = [*pixels.reshape(-1, *pixels.shape[-3:])]
         mask = prepared.get(self.mask)
         if mask is None:
-            return [self.cropped(one, *one.shape[1:], vision.config) for one in tiles], {}
+            height, width = pixels.shape[-2:]
+            return [self.cropped(one, height, width, vision.config) for one in tiles], {}
         if mask.ndim < 3:  # of tiles
             there = mask.reshape(-1)
             return [one for one, kept in zip(tiles, there, strict=True) if kept], {}

@@ -94,7 +94,7 @@ def _name_of(family: type[Media]) -> str:
 @cache
 def _names() -> tuple[str, ...]:
     """Return what a manifest may name: the modules of bases and of families."""
-    own = {__name__.rpartition(".")[2], families.__name__.rpartition(".")[2]}
+    own = {"audio", "families", "manifest"}  # a base without hooks, and what is no encoder
     paths = [*multimodal.__path__, *families.__path__]
     return tuple(sorted({one.name for one in pkgutil.iter_modules(paths)} - own))
 

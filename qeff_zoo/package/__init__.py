@@ -29,9 +29,9 @@ from qeff_zoo.package.manifest import (
     dump,
     parse,
     problems,
-    shortened,
 )
 from qeff_zoo.package.programs import CompiledProgram, key_of
+from qeff_zoo.terminal.sanitize import shortened
 
 from . import files as package_files
 
@@ -156,7 +156,7 @@ class Package:
         )
 
     def altered(self, path: str) -> str | None:
-        """Read one of the files, or all of a folder, and say how it differs from the manifest, if it does."""
+        """Read one of the files, or a whole folder, and describe how it differs from the manifest."""
         files = self.manifest["files"]
         read = [file for file in files if f"{file['path']}/".startswith(f"{path}/")]
         found = (package_files.altered(self.path, file, None) for file in read)
@@ -198,7 +198,7 @@ class Package:
         """Replace the validation evidence, on disk and in the package returned.
 
         Args:
-            records: As in the manifest's `validation`.
+            records: Value of the manifest's `validation`.
             validated: The level that they prove.
         """
         manifest = {**self.manifest, "validation": records, "validated": validated}
@@ -293,7 +293,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _problems(folder: Path, manifest: Manifest) -> list[str]:
-    """List what is wrong with a manifest, or else with what of its files can be seen unread."""
+    """List the faults of a manifest, or else those of its files that show without reading them."""
     return problems(manifest) or list(package_files.misplaced(folder, manifest["files"]).values())
 
 

@@ -25,7 +25,7 @@ _ABOUT = {"audio": "speech.wav", "vision": "--image picture.png"}
 
 
 def describe(package: Package) -> str:
-    """Say what a package is, holds and was proved to do, and how to run it.
+    """Describe a package: its content, its proof, and how to run it.
 
     Args:
         package: Any package.
@@ -81,9 +81,9 @@ def _facts(package: Package) -> Iterator[Sequence[str]]:
         yield "graph", f"opset {program['graph']['opset']}, {program['graph']['digest']}"
     if needs:
         yield "needs", ", ".join(f"{name} {version}".strip() for name, version in needs.items())
-    target = targets.find(package.target) if package.target in targets.NAMES else None
-    if isinstance(target, targets.WritesSidecars):
-        yield "elsewhere", target.elsewhere(manifest)
+    known = package.target in targets.NAMES
+    if known and (line := targets.find(package.target).describe_sidecars(manifest)):
+        yield "elsewhere", line
     yield "license", manifest["license"] or "not stated by the source"
     dirty = ", from changed sources" if made.get("dirty") else ""
     yield "built", f"{made['finished']} by qeff-zoo {made['version']}{dirty}"
@@ -91,7 +91,7 @@ def _facts(package: Package) -> Iterator[Sequence[str]]:
 
 
 def adapter_named(source: Mapping[str, Any]) -> str:
-    """Say which adapter was merged into a package, from its manifest's spec: where it is, and its weight in the sum."""
+    """Describe the adapter that was merged into a package, from its manifest's spec: its source, and its weight."""
     return f"{_place(source)}, weight {source['weight']:g}"
 
 
@@ -181,7 +181,7 @@ def evidence(checks: Sequence[Mapping[str, Any]]) -> str:
     """Tabulate the checks of a validation, and what they compared with.
 
     Args:
-        checks: As in the manifest's `validation`; `model` in front where they are of several.
+        checks: Value of the manifest's `validation`; `model` in front if they are of several.
     """
     named = any("model" in check for check in checks)
     columns = ["level", "stage", "metric", "value", "required", "passed", "canary"]
@@ -235,9 +235,9 @@ def example(name: str) -> str:
     """Return what a package of a task may be given on the command line."""
     task = find(name) if name in NAMES else None
     if task is None or task.reads == "text":
-        asked = [given for role, given in _ABOUT.items() if task and role in task.parts]
-        if asked and task and task.answers == "logits":
-            return f"{' '.join(asked)} --chat --prompt 'What is this?'"
+        inputs = [given for role, given in _ABOUT.items() if task and role in task.parts]
+        if inputs and task and task.answers == "logits":
+            return f"{' '.join(inputs)} --chat --prompt 'What is this?'"
         return "--prompt 'Once upon a time'"
     return {"image": "--image picture.png", "sound": "speech.wav"}[task.reads]
 

@@ -48,7 +48,7 @@ def entry(folder: Path, name: str, known: tuple[int, str] | None) -> Any:
 
 
 def role_of(name: str) -> str:
-    """Tell from a file's path what it is for."""
+    """Return a file's role from its path."""
     last = PurePosixPath(name).name
     fits = (role for pattern, role in _ROLES if re.match(pattern, name) or re.match(pattern, last))
     return next(fits, "other")
@@ -63,7 +63,7 @@ def walk(folder: Path) -> Iterator[str]:
 
 
 def misplaced(folder: Path, files: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Say by path which files are not there, or not what the manifest says, without reading any."""
+    """List files by path that are missing or differ from the manifest in size or kind, without reading any."""
     folders = {"": True}
 
     def there(parent: str) -> bool:
@@ -85,7 +85,7 @@ def misplaced(folder: Path, files: Iterable[Mapping[str, Any]]) -> dict[str, str
 
 
 def altered(folder: Path, file: Mapping[str, Any], progress: Progress | None) -> str | None:
-    """Read a file and say how it differs from its entry, if it does."""
+    """Read a file and describe how it differs from its entry."""
     try:
         found = "sha256:" + sha256_file(folder / file["path"], progress)
     except OSError as error:

@@ -50,8 +50,8 @@ def canonical(value: Any) -> bytes:
         value: Mappings with text keys, lists, tuples, text, numbers, booleans and None.
 
     Raises:
-        ValueError: For NaN, infinities, integers beyond 2**53 and paths of this machine.
-        TypeError: For any other type.
+        ValueError: The value has NaN, infinities, integers beyond 2**53 or paths of this machine.
+        TypeError: The value has any other type.
 
     Example:
         >>> canonical({"ctx_len": 4096.0, "batch_size": 1, "npi": None})
@@ -134,8 +134,8 @@ def digest(value: Any, domain: str) -> str:
     """Hash a JSON value's canonical form, apart from equal values of other domains.
 
     Args:
-        value: As for `canonical`.
-        domain: What the digest is for, such as "qz-build-1".
+        value: Argument of `canonical`.
+        domain: Purpose of the digest, such as "qz-build-1".
 
     Returns:
         64 hexadecimal digits.
@@ -156,10 +156,10 @@ def build_key(spec: Mapping[str, Any]) -> str:
 
 
 def is_key(reference: str, key: str) -> bool:
-    """Tell whether a reference names a build key: its first 8 hex digits or more, with `qz1-` or without.
+    """Whether a reference is a build key: its first 8 hex digits or more, with `qz1-` or without.
 
     Args:
-        reference: As a user gives it.
+        reference: Reference as the user wrote it.
         key: A build key.
     """
     named = _KEY_NAMED.fullmatch(reference)
@@ -188,7 +188,7 @@ def program_key(
 
 
 def arch_digest(config: Mapping[str, Any], keep: Collection[str] = ()) -> str:
-    """Digest what a raw config.json says about structure; fine-tunes of one model share it.
+    """Digest the structure in a raw config.json, which fine-tunes of one model share.
 
     None is kept apart from absent: an absent `sliding_window` means 4096 to a Mistral config, and
     a null means none.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a manifest may say: the schema, and the rules that JSON Schema cannot state.
+"""Content of a manifest: the schema, and the rules that JSON Schema cannot state.
 
 In: the bytes of a manifest.json. Out: its value, or every problem in it. Nothing here looks at the
 files that a manifest lists; `qeff_zoo.package` does.
@@ -7,7 +7,6 @@ files that a manifest lists; `qeff_zoo.package` does.
 
 import json
 import operator
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,10 +15,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.package.identity import build_key, canonical, tree_digest
 from qeff_zoo.package.programs import key_of
 from qeff_zoo.package.schemas import validator
-from qeff_zoo.terminal.sanitize import shown
+from qeff_zoo.terminal.sanitize import shortened
 
 SCHEMA_ID = "qeff-package/2"
 #: The JSON Schema of manifests.
@@ -40,13 +40,11 @@ _HOLDS: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(
 )
 
 
-_LONGEST = 200  # characters of a problem; jsonschema quotes whole values
 _MOST_PROBLEMS = 100
 # More than any package needs, and little enough to be checked in seconds.
 _MOST_VALUES, _MOST_LEVELS, _LONGEST_TEXT, _LARGEST = 500_000, 32, 10_000, 1 << 63
 _WITH, _LONGEST_NAME = " + ", 255
 _DIGITS = 16  # of a source's digest
-_NAME_BYTES = 255  # of a file or folder, on every usual file system
 
 
 def parse(raw: bytes) -> dict[str, Any]:
@@ -89,7 +87,7 @@ def problems(manifest: Manifest) -> list[str]:
     """List all that is wrong with a manifest: the schema's problems, or else the broken rules.
 
     Args:
-        manifest: What `parse` returned.
+        manifest: Result of `parse`.
 
     Returns:
         One line each; those of rules begin with a stable id such as "QZ-M003".
@@ -100,7 +98,7 @@ def problems(manifest: Manifest) -> list[str]:
 
 
 def _excess(manifest: Manifest) -> str | None:
-    """Say what there is too much of in a manifest, before more is done with it than to look at each value once."""
+    """Return what exceeds a manifest's limits, before anything but one look at each value."""
     level: list[Any] = [manifest]
     count = 0
     for _ in range(_MOST_LEVELS):
@@ -133,13 +131,6 @@ def _schema_problems(manifest: Manifest) -> list[str]:
     return found
 
 
-def shortened(message: str) -> str:
-    """Leave out the middle of a long message, and what would steer a terminal."""
-    half = _LONGEST // 2
-    long = len(message) > _LONGEST
-    return shown(f"{message[:half]} … {message[-half:]}" if long else message)
-
-
 def broken_rules(manifest: Manifest) -> list[str]:
     """List rules that a manifest breaks, 100 times at most, given that it satisfies the schema."""
     broken = (f"{name}: {text}" for name, rule in RULES.items() for text in rule(manifest))
@@ -151,35 +142,12 @@ def holds(value: float | None, op: str, threshold: float) -> bool:
     return value is not None and _HOLDS[op](value, threshold)
 
 
-def unsafe_path(path: str) -> str | None:
-    """Say why a manifest's path could leave its folder or mean something else elsewhere.
-
-    Args:
-        path: As written in a manifest.
-
-    Returns:
-        The reason, or None for a safe path.
-    """
-    if path.startswith(("/", "~")) or re.match("[A-Za-z]:", path):
-        return "is not relative"
-    if "\\" in path:
-        return "holds a backslash"
-    if not path.isprintable() and any(unicodedata.category(one)[0] == "C" for one in path):
-        return "holds a control character"
-    parts = path.split("/")
-    if not {"", ".", ".."}.isdisjoint(parts):
-        return "has an empty, '.' or '..' part"
-    if (longest := max(len(part.encode()) for part in parts)) > _NAME_BYTES:
-        return f"has a part of {longest} bytes, more than {_NAME_BYTES}"
-    return None
-
-
 def source_in(manifest: Manifest, name: str = "model") -> Mapping[str, Any]:
-    """Return what a manifest's spec says of a checkpoint that the package was made from; nothing where it says nothing.
+    """Return a source checkpoint in a manifest's spec; empty without one.
 
     Args:
         manifest: Any.
-        name: Of the source.
+        name: Name of the source.
 
     Returns:
         `weights` and `companions`, digests; of the Hub also `model_id` and `revision`.
@@ -190,7 +158,7 @@ def source_in(manifest: Manifest, name: str = "model") -> Mapping[str, Any]:
 
 
 def adapters_in(manifest: Manifest) -> list[Mapping[str, Any]]:
-    """Return what a manifest's spec says of adapters that were merged into the weights; see `Merged.source`."""
+    """Return the merged adapters in a manifest's spec; see `Merged.source`."""
     sources = manifest["spec"].get("sources")
     found = sources.get("adapters") if isinstance(sources, Mapping) else None
     return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
@@ -200,7 +168,7 @@ def adapter_axis(sources: Iterable[Mapping[str, Any]]) -> list[str]:
     """Name merged adapters as packages are compared by: the beginnings of their digests, and weights other than 1.
 
     Args:
-        sources: As a spec has them; see `qeff_zoo.checkpoint.adapters.merging`.
+        sources: Sources of a spec; see `qeff_zoo.checkpoint.adapters.merging`.
     """
     return [
         digest_axis(one) + ("" if one["weight"] == 1 else f"={one['weight']:g}") for one in sources
@@ -214,7 +182,7 @@ def digest_axis(source: Mapping[str, Any]) -> str:
 
 
 def name_with(name: str, adapters: Sequence[str]) -> str:
-    """Name a package by its checkpoint and the adapters that were merged into it: nobody takes it for the other."""
+    """Name a package by its checkpoint and its merged adapters, to distinguish it from the plain checkpoint."""
     return _WITH.join((name, *adapters))[:_LONGEST_NAME]
 
 

@@ -18,22 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.disk.regular import open_regular
+from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.disk.staging import settle, write_durably
 from qeff_zoo.errors import PackageError
 from qeff_zoo.package.identity import canonical
-from qeff_zoo.package.manifest import (
-    MANIFEST_LIMIT,
-    PREPARED,
-    Manifest,
-    dump,
-    parse,
-    shortened,
-    unsafe_path,
-)
+from qeff_zoo.package.manifest import MANIFEST_LIMIT, PREPARED, Manifest, dump, parse
 from qeff_zoo.package.manifest import SCHEMA as MANIFEST_SCHEMA
 from qeff_zoo.package.manifest import SCHEMA_ID as MANIFEST_ID
 from qeff_zoo.package.schemas import validator
 from qeff_zoo.store import Store, refused
+from qeff_zoo.terminal.sanitize import shortened
 
 from . import Package, write_manifest
 from . import files as package_files
@@ -53,12 +47,12 @@ _WORD = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 def write(folder: Path, manifest: Manifest, digests: Mapping[str, tuple[int, str]]) -> None:
-    """Complete a prepared folder: digest its files, and say what the package will be.
+    """Complete a prepared folder: digest its files, and describe the future package.
 
     Args:
         folder: Holds all files and no other.
-        manifest: Of the package, as for `qeff_zoo.package.write_manifest`.
-        digests: As there.
+        manifest: Manifest of the package, see `qeff_zoo.package.write_manifest`.
+        digests: See `qeff_zoo.package.write_manifest`.
     """
     names = sorted(package_files.walk(folder))
     files = [package_files.entry(folder, name, digests.get(name)) for name in names]
@@ -92,7 +86,7 @@ def adopt(folder: Path, compiled: Path, store: Store, *, unchecked: bool = False
     Args:
         folder: Prepared, with every file as it was.
         compiled: The folder that the script made.
-        store: Where the package is kept.
+        store: Destination store.
         unchecked: Also take a program that does not say what it was compiled from.
 
     Raises:
@@ -142,7 +136,7 @@ def adopt(folder: Path, compiled: Path, store: Store, *, unchecked: bool = False
 
 
 def is_known(toolchain: Mapping[str, str]) -> bool:
-    """Tell whether a compiler is one of a version that it names: of another, nobody knows what it makes of a graph.
+    """Whether a compiler has a known version; the graphs of other versions are unknown.
 
     Args:
         toolchain: Versions by name.
@@ -208,7 +202,7 @@ def _problems(folder: Path, files: list[dict[str, Any]]) -> Iterator[str]:
 def _note_of(
     entry: Mapping[str, Any], compiled: Path, sums: str, unchecked: bool
 ) -> dict[str, Any]:
-    """Return what one program says of itself, nothing if it says nothing, once it is the one that is meant."""
+    """Return the note of one program, after a check that it is the expected one; empty without a note."""
     _, *below = Path(entry["path"]).parts
     folder = compiled.joinpath(*below)
     path = folder / PROGRAM
@@ -232,7 +226,7 @@ def _made(compiled: Path, top: str) -> Iterator[tuple[str, Path]]:
 
     Args:
         compiled: The folder.
-        top: What it is called in a package.
+        top: Name in a package.
     """
     for name in package_files.walk(compiled):
         path, shown = compiled / name, f"{top}/{name}"
@@ -247,7 +241,7 @@ def _made(compiled: Path, top: str) -> Iterator[tuple[str, Path]]:
 
 
 def _compiled(entry: Mapping[str, Any], note: Mapping[str, Any]) -> dict[str, Any]:
-    """Say in a program's entry by which compiler it was made."""
+    """Record the compiler in a program's entry."""
     name, version = note.get("compiler"), note.get("version")
     compiler = dict(entry["compiled_from"]["compiler"])
     if all(isinstance(word, str) and _WORD.fullmatch(word) for word in (name, version)):

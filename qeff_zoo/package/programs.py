@@ -19,10 +19,10 @@ class CompiledProgram:
         path: In the package.
         key: Names it by all that its compiler read, see `qeff_zoo.package.identity.program_key`.
         specializations: Named sizes that it was compiled for.
-        inputs: What a call is given besides states: name, dtype and shape of each.
-        outputs: What a call returns besides states.
-        states: What it retains from call to call.
-        numerics: What it rounds.
+        inputs: Inputs of a call other than states: name, dtype and shape of each.
+        outputs: Outputs of a call other than states.
+        states: States retained from call to call.
+        numerics: Roundings of the program.
         flags: Given to its compiler.
         compiler: Name and version.
         vision_size: Rows of features that a picture becomes which it reads itself; 0 where it reads none.

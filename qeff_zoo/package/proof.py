@@ -15,8 +15,8 @@ def sentences(validation: Sequence[Mapping[str, Any]], costs: Mapping[str, Any])
     """Return the sentences that a record, `inspect` and a model card show.
 
     Args:
-        validation: As in a manifest.
-        costs: As in a manifest; empty where nothing is rounded.
+        validation: Value of the manifest's `validation`.
+        costs: Value of the manifest's `costs`; empty without rounding.
 
     Example:
         >>> sentences(manifest["validation"], manifest.get("costs", {}))  # doctest: +SKIP
@@ -35,8 +35,8 @@ def warnings(costs: Mapping[str, Any], name: str) -> Iterator[str]:
     """Yield what people should know before they use a package.
 
     Args:
-        costs: As in a manifest.
-        name: Of the checkpoint.
+        costs: Value of the manifest's `costs`.
+        name: Name of the checkpoint.
     """
     cost = costs.get("weights")
     if cost and (cost["mean"] is None or cost["mean"] > _LARGE[cost["metric"]]):

@@ -18,7 +18,7 @@ def validator(path: Path) -> "Validator":
     """Return the validator of a schema; for it 1.0 is no integer.
 
     Args:
-        path: Of the schema.
+        path: Path of the schema.
     """
     from jsonschema import Draft202012Validator, validators
 

@@ -31,7 +31,7 @@ class ProgramPlan:
         stored: Whether those that it stores in fewer bits stay so; of others those do that are what `weights` says.
         named: By patterns of names, what other matrices become.
         flags: Of the target's compiler.
-        within: Programs whose results it reads, and which it computes itself.
+        fused: Programs whose results it reads, and which it computes itself.
     """
 
     role: str
@@ -43,7 +43,7 @@ class ProgramPlan:
     stored: bool = False
     named: tuple[tuple[str, Format], ...] = ()
     flags: Mapping[str, Any] = field(default_factory=dict)
-    within: tuple["ProgramPlan", ...] = ()
+    fused: tuple["ProgramPlan", ...] = ()
 
     @property
     def decodes(self) -> bool:
@@ -56,7 +56,7 @@ class ProgramPlan:
         Args:
             graph: An `onnx_ir.Graph`, as it is compiled.
         """
-        if self.role not in READERS and not self.within:
+        if self.role not in READERS and not self.fused:
             return [*self.specializations]
         known = {"batch_size", *(str(axis) for value in graph.inputs for axis in value.shape)}
         return [

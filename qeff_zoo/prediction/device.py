@@ -113,12 +113,12 @@ def apply(model: ir.Model, numerics: DeviceNumerics, *, tables: bool = False) ->
 
     Args:
         model: In float32, with the weights' data or with where it lies. Its inputs say which are states.
-        numerics: Of the device.
+        numerics: Numerics of the device.
         tables: Whether the device reads from tables what depends on positions alone, as the angles of rotary
             embeddings: that is then computed as it is and rounded once. A graph that has such tables needs it not.
 
     Raises:
-        CompileError: What the graph computes has no known types.
+        CompileError: Types of the graph's values are unknown.
     """
     onnx_passes.InlinePass(lambda function: function.name not in _WHOLE)(model)
     onnx_passes.NameFixPass()(model)  # inlining knows no names within Scan
@@ -191,8 +191,8 @@ class _Rounding:
 
     Args:
         graph: The main one; others lie in its nodes.
-        numerics: Of the device.
-        exact: What is computed as it is, and rounded where it meets anything else.
+        numerics: Numerics of the device.
+        exact: Values that stay exact, and are rounded where they meet others.
     """
 
     graph: ir.Graph
@@ -300,7 +300,7 @@ class _Rounding:
 
 
 def _later(value: ir.Value, format: Format, name: str) -> ir.Value:
-    """Return an initializer that is rounded when it is asked for."""
+    """Return an initializer that is rounded on demand."""
     exact = value.const_value
     assert exact is not None
 
@@ -316,7 +316,7 @@ def _is_float(value: ir.Value) -> bool:
 
 
 def _moves(node: ir.Node) -> bool:
-    """Tell whether what a node returns is as exact as what it was given."""
+    """Whether a node's result is as exact as its input."""
     if node.domain:
         return False
     if node.op_type in ("Cast", "CastLike"):
@@ -343,7 +343,7 @@ def _matrix(
 
 
 def _same_columns(node: ir.Node) -> bool:
-    """Tell whether a Reshape leaves the last axis as it is, as where a matrix becomes a stack of them."""
+    """Whether a Reshape keeps the last axis, as where a matrix becomes a stack of them."""
     given, made = node.inputs[0], node.outputs[0]
     if given is None or not given.shape or not made.shape:
         return False
@@ -351,7 +351,7 @@ def _same_columns(node: ir.Node) -> bool:
 
 
 def _arranges(node: ir.Node) -> bool:
-    """Tell whether a node takes a matrix as it is, transposed, in parts, or out of a stack."""
+    """Whether a node uses a matrix as it is, transposed, in parts, or out of a stack."""
     if node.domain or node.op_type not in _ARRANGES:
         return False
     if node.op_type != "Gather":

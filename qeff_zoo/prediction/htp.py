@@ -60,7 +60,7 @@ def bodies(domain: str) -> tuple[str, ...]:
     """Return the functions that stand for softmax, sigmoid, GELU and quotients.
 
     Args:
-        domain: That they belong to.
+        domain: Domain of the bodies.
     """
     header = f'<domain: "{domain}", opset_import: ["" : {OPSET}]>'
     softmax = f"""{header}
@@ -134,8 +134,8 @@ def mark(graph: ir.Graph, domain: str) -> None:
     """Let a graph call these functions, in place.
 
     Args:
-        graph: Of ONNX operators.
-        domain: As given to `bodies`.
+        graph: Graph of ONNX operators.
+        domain: Argument of `bodies`.
     """
     for end, x in list(_gelus(graph)):
         node = end.producer()
@@ -162,7 +162,7 @@ def mark(graph: ir.Graph, domain: str) -> None:
 
 
 def _is_product(value: ir.Value | None, *, biased: bool) -> bool:
-    """Tell whether a product makes a value, perhaps with a bias."""
+    """Whether a product makes a value, perhaps with a bias."""
     node = value.producer() if value is not None else None
     if node is not None and biased and node.op_type == "Add":
         return any(_is_product(one, biased=False) for one in node.inputs)

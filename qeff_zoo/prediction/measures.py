@@ -34,12 +34,12 @@ class Figures:
     Args:
         numerics: Its name.
         answers: How many were compared.
-        mean_distance: Of logits the mean Kullback-Leibler divergence, in nats; of embeddings the cosine distance.
+        mean_distance: Mean Kullback-Leibler divergence of logits, in nats; cosine distance of embeddings.
         max_distance: The largest.
         max_relative_error: Largest difference of a logit, in standard deviations of its answer's logits.
-        top1: Of logits, share of answers whose most likely token is the same; None of embeddings.
-        perplexity: Of logits; None of embeddings.
-        ratio: Of that perplexity to Hugging Face's.
+        top1: Share of equal most likely tokens; None for embeddings.
+        perplexity: Perplexity; None for embeddings.
+        ratio: Ratio of the perplexity to Hugging Face's.
     """
 
     numerics: str
@@ -86,7 +86,7 @@ class Tally:
         Args:
             expected: (answers, values), of Hugging Face's model in float32.
             got: Same shape.
-            targets: Of logits, the tokens that came next; None for embeddings.
+            targets: Next tokens; None for embeddings.
         """
         self._errors.append(relative_errors(expected, got))
         if targets is None:

@@ -42,7 +42,7 @@ def return_all(model: ir.Model) -> None:
 
 
 def _newest(pick: ir.Node) -> bool:
-    """Tell whether positions say what is picked: that of the largest."""
+    """Whether positions select the result: that of the largest."""
     todo = [pick.inputs[1]]
     while todo:
         value = todo.pop()

@@ -22,12 +22,12 @@ class Prediction:
     """What numerics do to a model.
 
     Args:
-        name: Of the checkpoint, for a person.
+        name: Name of the checkpoint, for people.
         task: Hub pipeline tag.
-        tokens: That were read.
+        tokens: Number of tokens.
         keep: Patterns of weights that stayed in float32.
         rows: By numerics.
-        spared: What a search for layers to spare found; None where there was none.
+        spared: Result of the search for layers to spare; None without one.
     """
 
     name: str
@@ -61,12 +61,12 @@ def predict(
     reporter: Reporter | None = None,
     **place: Unpack[Place],
 ) -> Prediction:
-    """Say what the numerics of devices would do to a model.
+    """Predict the effect of devices' numerics on a model.
 
     Args:
         model: Hub id, folder or GGUF file.
         text: To predict, or of an encoder to read line by line; None for texts of our own.
-        tokens: Of the text that are read at most.
+        tokens: Maximum number of tokens of the text.
         keep: Patterns of weights that stay in float32 on a device, see `DeviceNumerics`.
         search: Also find out which layers to spare from mxfp6.
         request: Choices that change the graph, the context or the width of calls.

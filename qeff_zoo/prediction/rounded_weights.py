@@ -15,7 +15,7 @@ class RoundedWeights:
     """Rounded weights of graphs, each written once however many graphs read it.
 
     Args:
-        path: Of the file, which `place` makes; beside the graphs that read it.
+        path: Path of the file, which `place` writes; beside the graphs that read it.
     """
 
     def __init__(self, path: Path) -> None:

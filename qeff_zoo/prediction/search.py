@@ -24,11 +24,11 @@ class Search:
     """What a search found.
 
     Args:
-        name: Of the checkpoint, for a person.
+        name: Name of the checkpoint, for people.
         costs: By pattern, the mean distance from float32 with these weights alone in mxfp6; the largest first.
         keep: Patterns of weights to spare beyond those that were, for `--keep-precision`.
-        figures: Of the model with these spared, and the rest as a device has it.
-        without: Of the model before that.
+        figures: Figures with these layers spared, and the device's numerics elsewhere.
+        without: Figures before that.
     """
 
     name: str
@@ -49,7 +49,7 @@ def patterns(weights: Sequence[str]) -> list[str]:
     """Return a pattern for the weights of each layer, and the names of those that are of none.
 
     Args:
-        weights: As in the Hugging Face model.
+        weights: Names of the Hugging Face model's weights.
     """
     layers = (_LAYER.match(name) for name in weights)
     found = (
@@ -63,7 +63,7 @@ def search(subject: Subject, keep: tuple[str, ...], watch: Stopwatch) -> Search:
 
     Args:
         subject: Opened.
-        keep: What is spared in any case.
+        keep: Layers that are always spared.
         watch: Reports stages.
     """
     numerics = DeviceNumerics(weights="mxfp6", keep=keep)

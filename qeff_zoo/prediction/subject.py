@@ -17,19 +17,18 @@ import numpy as np
 import onnx_ir as ir
 
 from qeff_zoo import targets
-from qeff_zoo.checkpoint import companions
 from qeff_zoo.checkpoint.files import Place
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.disk.text_files import lines_of
 from qeff_zoo.errors import GenerationError, PlanError
-from qeff_zoo.export import graphs
-from qeff_zoo.export.graphs import BoundGraph
+from qeff_zoo.export import companions, graphs
 from qeff_zoo.graph import external_data
+from qeff_zoo.graph.bound_graph import BoundGraph
 from qeff_zoo.graph.numerics import DeviceNumerics, Numerics, RoundedMatrix, format_of
 from qeff_zoo.graph.states import states_of
 from qeff_zoo.plan import resolve as plans
+from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.plan.request import Request
-from qeff_zoo.plan.resolve import Plan
 from qeff_zoo.prediction.measures import Figures, Tally
 from qeff_zoo.prediction.rounded_weights import RoundedWeights
 from qeff_zoo.runtime.program import Array, Program
@@ -62,12 +61,12 @@ _LINES = (8, 24, 48, 96)  # tokens of the texts that an encoder reads unless the
 
 @dataclass(frozen=True, kw_only=True)
 class Texts:
-    """What all numerics are asked.
+    """Input of every variant.
 
     Args:
         sequences: Token ids.
-        positions: Of each sequence, those whose answers are compared; of encoders nothing.
-        targets: Of each sequence, the tokens that come after these positions; of encoders nothing.
+        positions: Compared positions of each sequence; empty for encoders.
+        targets: Next tokens at these positions of each sequence; empty for encoders.
     """
 
     sequences: Sequence[Sequence[int]]
@@ -146,7 +145,7 @@ class Subject:
 
         Args:
             step: Told of every call.
-            numerics: Of a device, to compute in; None for float32.
+            numerics: Numerics of a device; None for float32.
         """
         told = self.plan.spec.get("task", {})
         rounded = Numerics() if numerics is None else Numerics(matrices=self.matrices(numerics))
@@ -221,7 +220,7 @@ class Subject:
         """Compare what a program answers with what Hugging Face's model does.
 
         Args:
-            name: Of its numerics.
+            name: Name of its numerics.
             program: Opened. Of a decoder it takes calls of `width` tokens, and answers every one.
             step: Told of every call.
         """
@@ -286,7 +285,7 @@ def opened(
     Args:
         model: Hub id, folder or GGUF file.
         text: To predict, or of an encoder to read line by line; None for texts of our own.
-        tokens: Of the text that are read at most.
+        tokens: Maximum number of tokens of the text.
         keep: Patterns that are to name weights.
         request: Choices that change the graph, the context or the width of calls.
         watch: Reports stages.
@@ -300,7 +299,7 @@ def opened(
     store = Store()
     with watch.stage("plan"):
         checkpoint = open_checkpoint(model, **place)
-        plan = plans.resolve(checkpoint, request, plans.NO_WEIGHTS)
+        plan = plans.check(checkpoint, request)
         task = plan.programs[0].task
         if len(plan.programs) != 1 or task not in (TEXT_GENERATION, FEATURE_EXTRACTION):
             raise PlanError(

@@ -119,17 +119,18 @@ class QEFFAutoModelForCausalLM(Model):
             ctx_len: Prompt and generated tokens together.
             batch_size: Prompts answered at a time, without continuous batching.
             full_batch_size: The same with it.
-            kv_cache_batch_size: As many as those; more are of no use, as prompts that begin alike share their states.
+            kv_cache_batch_size: Equal to the batch slots; more have no effect, since equal prompt prefixes share
+                their states.
             num_devices: Cards that the model is sliced over.
-            num_cores: Of each card.
+            num_cores: Number of cores of each card.
             mxfp6_matmul: Matrices in MXFP6, on a card.
             mxint8_kv_cache: Keys and values in MXINT8, on a card.
             num_speculative_tokens: Drafted tokens that one decode call checks, one number or several.
             comp_ctx_lengths_prefill: Rows of the cache that prefill calls read; without any, `ccl_enabled` has
                 `usual_lengths`.
             comp_ctx_lengths_decode: The same of decode calls.
-            target: What to compile for; None for a card where SDK and runtime are here, else `ort`. A card's without
-                its SDK leaves a folder.
+            target: Target of the build; None for a card if SDK and runtime are here, else `ort`. A card's target
+                without its SDK leaves a prepared folder.
             compile_dir: Also copy the package there; of a prepared folder, where it is left.
             **compiler_options: `enable_qnn`, `qnn_config`, `device_group`; fields of `qeff_zoo.plan.request.Request`;
                 all else is a flag of the card's compiler.
@@ -138,7 +139,7 @@ class QEFFAutoModelForCausalLM(Model):
             The package's folder, or the prepared one.
 
         Raises:
-            ZooError: As for `qeff_zoo.build`; or an argument means nothing here.
+            ZooError: See `qeff_zoo.build`; or an argument has no meaning here.
         """
         self._check_batches(full_batch_size, kv_cache_batch_size, batch_size)
         if self._checks_drafts and not (num_speculative_tokens or self._heads):
@@ -229,7 +230,7 @@ class QEFFAutoModelForCausalLM(Model):
             **others: QEfficient's other arguments, which change nothing here or are refused.
 
         Raises:
-            ZooError: It is not compiled, or a prompt cannot be answered.
+            ZooError: The model is not compiled, or a prompt cannot be answered.
         """
         if self._sampler.get("return_pdfs"):  # as it was loaded
             others.pop("return_pdfs", None)

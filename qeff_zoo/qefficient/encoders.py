@@ -31,8 +31,8 @@ class _Encoder(Model):
 
         Args:
             pretrained_model_name_or_path: Hub id or folder.
-            trust_remote_code: As for `QEFFAutoModelForCausalLM`.
-            **source: As there.
+            trust_remote_code: See `QEFFAutoModelForCausalLM`.
+            **source: See `QEFFAutoModelForCausalLM`.
         """
         return cls._load(pretrained_model_name_or_path, source)
 
@@ -53,12 +53,12 @@ class _Encoder(Model):
         Args:
             seq_len: Tokens of a text, one length or several.
             batch_size: Texts read at a time.
-            num_devices: As for `QEFFAutoModelForCausalLM.compile`, and so the others.
-            num_cores: Of each card.
+            num_devices: See `QEFFAutoModelForCausalLM.compile`, also for the others.
+            num_cores: Number of cores of each card.
             mxfp6_matmul: Matrices in MXFP6, on a card.
-            target: What to compile for.
+            target: Target of the build.
             compile_dir: Also copy the package there.
-            **compiler_options: As there.
+            **compiler_options: See `QEFFAutoModelForCausalLM.compile`.
 
         Returns:
             The package's folder, or the prepared one.
@@ -121,8 +121,8 @@ class QEFFAutoModel(_Encoder):
         Args:
             pretrained_model_name_or_path: Hub id or folder.
             pooling: "mean", "max", "cls" or "lasttoken"; None for what the checkpoint says.
-            trust_remote_code: As for `QEFFAutoModelForCausalLM`.
-            **source: As there.
+            trust_remote_code: See `QEFFAutoModelForCausalLM`.
+            **source: See `QEFFAutoModelForCausalLM`.
         """
         if callable(pooling) or pooling == "avg":
             raise PlanError(
@@ -169,7 +169,7 @@ class QEFFAutoModelForCTC(_Encoder):
         Args:
             seq_len: Samples of a sound, one length or several; of models that read features, frames of those. What is
                 longer is read in windows.
-            **choices: As for `QEFFAutoModel.compile`.
+            **choices: See `QEFFAutoModel.compile`.
 
         Returns:
             The package's folder, or the prepared one.
@@ -184,7 +184,7 @@ class QEFFAutoModelForCTC(_Encoder):
         runtime_ai100: bool = True,
         **others: Any,
     ) -> list[str]:
-        """Write down what is said.
+        """Transcribe recordings.
 
         Args:
             processor: QEfficient's argument; the package has the checkpoint's own, which computes the same.

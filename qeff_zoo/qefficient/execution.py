@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo import targets
 from qeff_zoo.disk import text_files
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.terminal.sanitize import as_is, escaping
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from qeff_zoo.package import Package
     from qeff_zoo.runtime import TextGenerationSession
     from qeff_zoo.runtime.encoder import EncoderSession
-
-#: Targets whose packages run on cards.
-CARDS = ("qaic", "qnn-aic")
 
 
 @dataclass(frozen=True)
@@ -82,8 +80,8 @@ def execute(
         tokenizer: Turns texts into token ids; None for the package's own.
         stream: Print prompts and answers on stdout, a single one as it grows.
         chat: Apply the chat template.
-        each: What is chosen for each prompt beyond that: `adapter`, `sampling`; none for nothing.
-        **choices: As for `TextGenerationSession.generate`.
+        each: Further options of each prompt: `adapter`, `sampling`; empty for none.
+        **choices: Arguments of `TextGenerationSession.generate`.
 
     Raises:
         GenerationError: There are no prompts, or one cannot be answered.
@@ -193,14 +191,14 @@ def on_devices(package: "Package", ids: Sequence[int] | None) -> Iterator[None]:
 
     Args:
         package: To be opened.
-        ids: Of cards; None for those that are free.
+        ids: Ids of cards; None for free ones.
     """
     from qeff_zoo.targets.qaic.cards import DEVICES_ENV
 
     if not ids:
         yield
         return
-    if package.target not in CARDS:
+    if package.target not in targets.on_cards():
         warnings.warn(
             f"device_id={list(ids)!r} is left out: a package of target {package.target!r} runs on the CPU.",
             stacklevel=5,

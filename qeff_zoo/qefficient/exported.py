@@ -38,7 +38,7 @@ class Source:
 
     @property
     def beside(self) -> dict[str, Any]:
-        """What is said besides its name."""
+        """Further content of the note."""
         return {name: getattr(self, name) for name in self.BESIDE}
 
 
@@ -47,14 +47,14 @@ class Note:
     """What is noted beside an exported graph.
 
     Args:
-        key: Of the plan that it was exported by.
+        key: Key of the plan of the export.
         graph: Name of its file.
-        digest: Of that file, "sha256:…".
+        digest: Digest of that file, "sha256:…".
         model: Hub id, or absolute path of the checkpoint.
-        revision: Of the Hub id.
+        revision: Revision of the Hub id.
         task: Hub pipeline tag.
         continuous_batching: Whether it is a graph of that.
-        schema: Of the note.
+        schema: Schema of the note.
     """
 
     key: str
@@ -68,12 +68,12 @@ class Note:
 
 
 def place(name: str, what: str, key: str) -> Path:
-    """Return where something of a model is put if the user does not say: below `qeff_models` here.
+    """Return the default folder of a model's files: below `qeff_models` here.
 
     Args:
-        name: Of the model.
+        name: Name of the model.
         what: Is put there.
-        key: Of its plan.
+        key: Key of its plan.
     """
     return Path("qeff_models") / name / f"{what}-{key.partition('-')[2][:16]}"
 
@@ -83,7 +83,7 @@ def write(graph: Path, key: str, source: Source, task: str, *, continuous: bool)
 
     Args:
         graph: Its file.
-        key: Of its plan.
+        key: Key of its plan.
         source: Its checkpoint.
         task: Hub pipeline tag.
         continuous: Whether it is one of continuous batching.
@@ -103,7 +103,7 @@ def write(graph: Path, key: str, source: Source, task: str, *, continuous: bool)
 
 
 def is_foreign(graph: Path) -> bool:
-    """Tell whether QEfficient exported a graph; it may have been moved away from the files beside it."""
+    """Whether QEfficient exported a graph; it may have been moved away from the files beside it."""
     if (graph.parent / _THEIRS).is_file():
         return True
     ours = any((graph.parent / name).exists() for name in (NOTE, PREPARED))

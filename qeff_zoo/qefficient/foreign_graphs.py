@@ -13,7 +13,6 @@ from typing import Any
 from qeff_zoo import targets
 from qeff_zoo.errors import PlanError
 from qeff_zoo.package.prepared import SCRIPT
-from qeff_zoo.plan.decisions import Chosen
 from qeff_zoo.plan.request import Request
 
 from . import translation
@@ -29,7 +28,7 @@ def compile_theirs(graph: Path, folder: Path, target: str | None, given: Mapping
     Args:
         graph: Its file, with its weights beside it.
         folder: In which the QPC is put, as `qpcs`.
-        target: As it was asked for.
+        target: Requested target.
         given: Arguments of `compile`, by QEfficient's names.
 
     Returns:
@@ -38,7 +37,7 @@ def compile_theirs(graph: Path, folder: Path, target: str | None, given: Mapping
     Raises:
         ZooError: A choice means nothing for a graph that is there, or the compiler refuses it.
     """
-    from qeff_zoo.plan.resolve import choose_options
+    from qeff_zoo.plan.target import options_of
     from qeff_zoo.targets.qaic import conflicts
     from qeff_zoo.targets.qaic.foreign import compile_foreign
     from qeff_zoo.targets.qaic.options import OF_GRAPHS
@@ -51,30 +50,28 @@ def compile_theirs(graph: Path, folder: Path, target: str | None, given: Mapping
             ]
         )
     fields, _ = translation.translate(given, ("target",)).request(_TARGET)
-    choices = Chosen()
-    options = choose_options(targets.find(_TARGET), {}, Request(**fields), choices)
+    decided = options_of(Request(**fields), targets.find(_TARGET), {})
+    options, problems = decided.facts["options"], decided.problems
     sizes = {name: fields[name] for name in _SIZES if name in fields}
     drafted = sizes.pop(_DRAFTED, ())
     if len(drafted) == 1:
         sizes[_DRAFTED] = drafted[0]
     elif drafted:
-        choices.problems.append(
-            f"`compile`: {_DRAFTED} is {drafted!r}; expected one number. Give one."
-        )
-    choices.problems += [
+        problems.append(f"`compile`: {_DRAFTED} is {drafted!r}; expected one number. Give one.")
+    problems += [
         f"`compile`: {name} is {value}; expected at least 1. Correct it."
         for name, value in sizes.items()
         if value < 1
     ]
-    choices.problems += [
+    problems += [
         f"`compile`: {name} is {value!r}, which QEfficient's graph has settled. Leave it out, or export the model by "
         "qeff-cloud-export."
         for name, value in fields.items()
         if value is not None and name not in {"target", *_SIZES, *options} - OF_GRAPHS
     ]
-    choices.problems += conflicts.problems({}, options)
-    if choices.problems:
-        raise PlanError(choices.problems)
+    problems += conflicts.problems({}, options)
+    if problems:
+        raise PlanError(problems)
     made = compile_foreign(graph, folder, sizes, options)
     if made == folder:
         warnings.warn(

@@ -25,10 +25,10 @@ def transform(model: Any) -> Any:
     """Return a model of ours as it is: what is to be changed about it is changed when its graph is traced.
 
     Args:
-        model: Of one of the classes here.
+        model: Model of one of the classes here.
 
     Raises:
-        PlanError: It is another's.
+        PlanError: The model is of another class.
     """
     if isinstance(model, Model):
         return model
@@ -51,7 +51,7 @@ def export(
 
     Args:
         model_name: Hub id or folder.
-        onnx_dir_path: As `export_dir` of `QEFFAutoModelForCausalLM.export`.
+        onnx_dir_path: Argument `export_dir` of `QEFFAutoModelForCausalLM.export`.
         local_model_dir: Folder of the same model, to be read in its place.
         full_batch_size: Any number for a graph of continuous batching.
 
@@ -84,15 +84,15 @@ def compile(
     Args:
         onnx_path: By `export`, of this machine, with its checkpoint where it was; or by QEfficient's.
         qpc_path: Folder in which the package or the QPC is put, as `qpcs`.
-        num_cores: Of each card.
+        num_cores: Number of cores of each card.
         device_group: Cards that the model is sliced over.
         batch_size: Prompts answered at a time, without continuous batching.
         prompt_len: Prompt tokens taken by one call.
         ctx_len: Prompt and generated tokens together.
         full_batch_size: Prompts answered at a time with it, for a graph that was exported so.
         mos: Degree to which weights are split over the cores; -1 leaves it to the compiler.
-        target: As for `QEFFAutoModelForCausalLM.compile`.
-        **compiler_options: As there.
+        target: See `QEFFAutoModelForCausalLM.compile`.
+        **compiler_options: See `QEFFAutoModelForCausalLM.compile`.
 
     Returns:
         Path of `qpcs`; of QEfficient's graph, where there is no SDK, the folder of the script that makes it.
@@ -146,7 +146,7 @@ def cloud_ai_100_exec_kv(
     """Answer prompts with a package.
 
     Args:
-        tokenizer: As for `QEFFAutoModelForCausalLM.generate`, and so the others.
+        tokenizer: See `QEFFAutoModelForCausalLM.generate`, also for the others.
         qpc_path: Folder of a package, or one with `qpcs` in it; or what `qeff_zoo.load` takes.
         prompt: Prompts, or a text in which `|` separates them.
         prompts_txt_file_path: A file with one prompt a line.

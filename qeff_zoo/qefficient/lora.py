@@ -38,7 +38,7 @@ class QEffAutoLoraModelForCausalLM(QEFFAutoModelForCausalLM):
 
         Args:
             adapter_model_id: Hub id or folder.
-            adapter_name: For `generate`.
+            adapter_name: Name for `generate`.
 
         Returns:
             Its number, as `get_adapter_id`.
@@ -85,14 +85,14 @@ class QEffAutoLoraModelForCausalLM(QEFFAutoModelForCausalLM):
         """Build a package that takes the adapters that are loaded, or find it in the store.
 
         Args:
-            **choices: As for `QEFFAutoModelForCausalLM.compile`. By default `max_loras` is the number of the adapters,
+            **choices: See `QEFFAutoModelForCausalLM.compile`. By default `max_loras` is the number of the adapters,
                 and `max_lora_rank` the largest of their ranks.
 
         Returns:
             The package's folder.
 
         Raises:
-            ZooError: As for `qeff_zoo.build`.
+            ZooError: See `qeff_zoo.build`.
         """
         ranks = [
             rank
@@ -128,7 +128,7 @@ class QEffAutoLoraModelForCausalLM(QEFFAutoModelForCausalLM):
             **choices: `generation_len`, `sampling`, `stop` and `chat` as for `QEFFAutoModelForCausalLM.generate`.
 
         Raises:
-            ZooError: It is not compiled, or a prompt cannot be answered.
+            ZooError: The model is not compiled, or a prompt cannot be answered.
         """
         known = {"generation_len", "sampling", "stop", "chat"}
         others = {name: value for name, value in choices.items() if name not in known}
@@ -192,13 +192,13 @@ class QEffAutoPeftModelForCausalLM(QEffAutoLoraModelForCausalLM):
         finite_adapters: bool = False,
         **source: Any,
     ) -> QEffAutoLoraModelForCausalLM:
-        """Look at an adapter, and at the checkpoint that it says it was trained on.
+        """Open an adapter, and the checkpoint that its configuration names as the base.
 
         Args:
             pretrained_name_or_path: Hub id or folder of the adapter.
-            adapter_name: For `set_adapter`.
+            adapter_name: Name for `set_adapter`.
             finite_adapters: Return a `QEffAutoLoraModelForCausalLM`, which has several adapters in a batch.
-            **source: As for `QEFFAutoModelForCausalLM.from_pretrained`, of the checkpoint.
+            **source: Arguments of `QEFFAutoModelForCausalLM.from_pretrained` for the checkpoint.
 
         Raises:
             ZooError: There is no such adapter, it does not name its checkpoint, or that has no recipe.

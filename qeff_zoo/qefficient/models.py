@@ -15,7 +15,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import PREPARED
 from qeff_zoo.package.prepared import SCRIPT, manifest_of
 from qeff_zoo.plan.request import Request
-from qeff_zoo.qefficient.execution import CARDS, on_devices
+from qeff_zoo.qefficient.execution import on_devices
 from qeff_zoo.qefficient.exported import Source
 from qeff_zoo.terminal.progress_bars import reporter
 
@@ -30,7 +30,7 @@ class Model:
 
     Args:
         source: The checkpoint; `from_pretrained` takes its name.
-        **loaded: What was chosen about it, by the fields of `Request`.
+        **loaded: Options of the model, by the fields of `Request`.
 
     Raises:
         PlanError: A module is given in place of a checkpoint.
@@ -71,7 +71,7 @@ class Model:
     @classmethod
     def _load(cls: type[_M], name: Any, source: Mapping[str, Any], **loaded: Any) -> _M:
         from qeff_zoo.checkpoint.opening import open_checkpoint
-        from qeff_zoo.plan.resolve import recipe_of
+        from qeff_zoo.plan.task import recipe_of
 
         if not isinstance(name, str | os.PathLike):
             raise _not_named(name)
@@ -127,16 +127,14 @@ class Model:
         request = self._request(target, asked)
         self.package = self._prepared = self._session = None
         chosen = targets.find(str(request.target))
-        if only_files and not isinstance(chosen, targets.OfflineCompiled):
+        if only_files and not chosen.compiles_offline:
             raise PlanError(
                 [
                     f"`compile`: artifacts is True, and target {target!r} compiles nothing elsewhere; expected one of "
                     "a card. Leave target out."
                 ]
             )
-        if isinstance(chosen, targets.OfflineCompiled) and (
-            only_files or not sdks.compiles(chosen)
-        ):
+        if chosen.compiles_offline and (only_files or not sdks.compiles(chosen)):
             self._prepared = self._prepare(request, compile_dir)
             return str(self._prepared)
         built = pipeline.build(
@@ -150,7 +148,7 @@ class Model:
         return str(built.package.path)
 
     def _request(self, target: str | None, given: dict[str, Any]) -> Request:
-        """Read the arguments of `compile`; say what a CPU leaves out, where the user chose no target."""
+        """Convert the arguments of `compile`; warn about those that a CPU ignores, if the user chose no target."""
         qnn, config = given.pop("enable_qnn", None), given.pop("qnn_config", None)
         card = "qnn-aic" if qnn or target == "qnn-aic" else "qaic"
         if qnn and target not in (None, card):
@@ -214,7 +212,7 @@ class Model:
             raise GenerationError(
                 f"{self.model_name!r} is not compiled; expected a package. Call `compile` before `generate`."
             )
-        if not runtime_ai100 and self.package.target in CARDS:
+        if not runtime_ai100 and self.package.target in targets.on_cards():
             raise GenerationError(
                 f"runtime_ai100 is False, and the package is for target {self.package.target!r}; expected one for the "
                 f"CPU. Call `compile` with target={targets.NAMES[0]!r}."

@@ -8,6 +8,7 @@ from qeff_zoo import targets
 from qeff_zoo.errors import CompileError, PlanError, ZooError
 from qeff_zoo.package.manifest import parse
 from qeff_zoo.plan.option import JsonText
+from qeff_zoo.targets.base import Target
 
 
 def json_text(config: Any) -> JsonText:
@@ -24,8 +25,8 @@ def json_text(config: Any) -> JsonText:
         ) from error
 
 
-def compiles(target: targets.Target) -> bool:
-    """Tell whether a target's compiler is here."""
+def compiles(target: Target) -> bool:
+    """Whether a target's compiler is here."""
     try:
         target.require_compiler()
     except CompileError:
@@ -34,7 +35,7 @@ def compiles(target: targets.Target) -> bool:
 
 
 def has(card: str) -> bool:
-    """Tell whether this machine compiles for a target and has the runtime of its cards."""
+    """Whether this machine has a target's compiler and the runtime of its cards."""
     from qeff_zoo.targets.qaic import cards
 
     try:

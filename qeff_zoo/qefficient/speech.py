@@ -37,10 +37,10 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
 
         Args:
             pretrained_model_name_or_path: Hub id or folder.
-            **source: As for `QEFFAutoModelForCausalLM`.
+            **source: See `QEFFAutoModelForCausalLM`.
 
         Raises:
-            ZooError: As there.
+            ZooError: See `QEFFAutoModelForCausalLM`.
         """
         return cls._load(pretrained_model_name_or_path, source)
 
@@ -66,13 +66,13 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
             encoder_ctx_len: Positions of a window of sound: the model's own, or None.
             ctx_len: Tokens of a window, those that it is begun with included.
             batch_size: Windows at a time.
-            num_devices: As for `QEFFAutoModelForCausalLM.compile`, and so the others.
-            num_cores: Of each card.
+            num_devices: See `QEFFAutoModelForCausalLM.compile`, also for the others.
+            num_cores: Number of cores of each card.
             mxfp6_matmul: Matrices in MXFP6, on a card.
             mxint8_kv_cache: States in MXINT8, on a card.
-            target: What to compile for.
+            target: Target of the build.
             compile_dir: Also copy the package there.
-            **compiler_options: As there.
+            **compiler_options: See `QEFFAutoModelForCausalLM.compile`.
 
         Returns:
             The package's folder.
@@ -111,12 +111,12 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
         choices: Any = None,
         **others: Any,
     ) -> CloudAI100ExecInfo:
-        """Write down what is said.
+        """Transcribe recordings.
 
         Args:
-            inputs: What transformers' processor of the checkpoint returns, of torch or numpy: `input_features`, of
-                Whisper (windows, bins, frames), or `input_values`, and their `attention_mask`; or recordings as
-                `SpeechSeq2SeqSession.transcribe` takes them, of any length.
+            inputs: Output of transformers' processor of the checkpoint, of torch or numpy: `input_features`, for
+                Whisper (windows, bins, frames), or `input_values`, and their `attention_mask`; or recordings of any
+                length for `SpeechSeq2SeqSession.transcribe`.
             generation_len: Tokens of a window at most; None for as many as fit.
             streamer: Any, to print the text of each segment as it ends.
             device_ids: Cards to run on; None for those that are free.
@@ -125,7 +125,7 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
             **others: QEfficient's other arguments, which change nothing here or are refused.
 
         Raises:
-            ZooError: It is not compiled, or a recording cannot be read.
+            ZooError: The model is not compiled, or a recording is unreadable.
         """
         import numpy as np
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QEfficient's arguments -> the choices of a build, or a refusal that says what to use in their place.
+"""QEfficient's arguments -> the options of a build, or a refusal that names the replacement.
 
 In: keyword arguments as a user of QEfficient writes them. Out: fields of `qeff_zoo.plan.request.Request`. Nothing is
     dropped
@@ -14,8 +14,8 @@ from typing import Any
 
 from qeff_zoo import targets
 from qeff_zoo.errors import PlanError
-from qeff_zoo.plan.option import Choice, JsonText
-from qeff_zoo.plan.request import CHOICES
+from qeff_zoo.plan.option import JsonText, Option
+from qeff_zoo.plan.request import OPTIONS
 
 #: QEfficient's other names of choices.
 _ALIASES: Mapping[str, str] = MappingProxyType(
@@ -39,7 +39,7 @@ class Foreign:
 
     Args:
         harmless: Values that ask for what is done anyway.
-        instead: What to do about any other.
+        instead: Advice for any other value.
     """
 
     harmless: tuple[Any, ...]
@@ -123,7 +123,7 @@ EXPORTING: Mapping[str, Foreign] = MappingProxyType(
 #: Arguments of `compile`, beside the choices of a build.
 COMPILING: Mapping[str, Foreign] = MappingProxyType(
     {
-        **{name: one for name, one in EXPORTING.items() if name not in {*_ALIASES, *CHOICES}},
+        **{name: one for name, one in EXPORTING.items() if name not in {*_ALIASES, *OPTIONS}},
         "onnx_path": Foreign((None,), "Use qeff_zoo.qefficient.compile, which takes one."),
         "specializations": Foreign((None,), "Use prefill_seq_len, ctx_len and batch_size."),
         "mdp_ts_json_path": _PARTITIONS,
@@ -172,7 +172,7 @@ def refuse(function: str, given: Mapping[str, Any], table: Mapping[str, Foreign]
     Args:
         function: Its name.
         given: Arguments that it does not have itself.
-        table: What QEfficient's are about.
+        table: Table of QEfficient's arguments.
 
     Raises:
         PlanError: One asks for something.
@@ -200,11 +200,11 @@ def _same(value: Any, harmless: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a user of QEfficient asked of a compilation.
+    """Translated arguments of a compilation.
 
     Args:
         choices: Fields of `Request`, without `target`.
-        flags: Of the compiler, that no choice has: `NAME` or `NAME=VALUE`.
+        flags: Compiler flags without an option: `NAME` or `NAME=VALUE`.
     """
 
     choices: Mapping[str, Any]
@@ -216,22 +216,22 @@ class Asked:
         Args:
             target: Name.
         """
-        taken = {name: it for name, it in self.choices.items() if _is_for(CHOICES[name], target)}
+        taken = {name: it for name, it in self.choices.items() if _is_for(OPTIONS[name], target)}
         left = [
             f"{name}={value!r}"
             for name, value in self.choices.items()
-            if name not in taken and value != CHOICES[name].default
+            if name not in taken and value != OPTIONS[name].default
         ]
-        if not _is_for(CHOICES["compiler_flag"], target):
+        if not _is_for(OPTIONS["compiler_flag"], target):
             return {**taken, "target": target}, left + [f"-{flag}" for flag in self.flags]
         flags = (*taken.get("compiler_flag", ()), *self.flags)
         return {**taken, "target": target, "compiler_flag": flags or None}, left
 
 
-def _is_for(choice: Choice, target: str) -> bool:
-    if choice.fixed and not targets.find(target).fixed:
+def _is_for(option: Option, target: str) -> bool:
+    if option.fixed and not targets.find(target).static_shapes:
         return False
-    return not choice.targets or target in choice.targets
+    return not option.targets or target in option.targets
 
 
 def translate(given: Mapping[str, Any], taken: Iterable[str]) -> Asked:
@@ -247,26 +247,26 @@ def translate(given: Mapping[str, Any], taken: Iterable[str]) -> Asked:
     choices: dict[str, Any] = {}
     flags: list[str] = []
     problems: list[str] = []
-    known = {*CHOICES, *_ALIASES, *COMPILING, *taken, "device_group"}
+    known = {*OPTIONS, *_ALIASES, *COMPILING, *taken, "device_group"}
     for name, value in given.items():
-        choice = CHOICES.get(_ALIASES.get(name, name))
+        option = OPTIONS.get(_ALIASES.get(name, name))
         if name == "device_group":
-            choice, value = CHOICES["num_devices"], len(value) if value else None
+            option, value = OPTIONS["num_devices"], len(value) if value else None
         if name == "prefill_only" and value is False:  # None is for both
-            choice, value = CHOICES["decode_only"], True
+            option, value = OPTIONS["decode_only"], True
         if name in COMPILING:
             problems += _problems("compile", {name: value}, COMPILING)
         elif value is None or value is False:
             continue
-        elif choice is not None:
-            read = _read(choice, value)
+        elif option is not None:
+            read = _read(option, value)
             if read is None:
                 problems.append(
-                    f"`compile`: {name} is {value!r}; expected {_kind(choice)}. Correct it."
+                    f"`compile`: {name} is {value!r}; expected {_kind(option)}. Correct it."
                 )
-            elif choices.setdefault(choice.name, read) != read:
+            elif choices.setdefault(option.name, read) != read:
                 problems.append(
-                    f"`compile`: {name} is {value!r}, and {choice.name} is said to be {choices[choice.name]!r} as well;"
+                    f"`compile`: {name} is {value!r}, and {option.name} is said to be {choices[option.name]!r} as well;"
                     " expected one of them. Leave one out."
                 )
         elif close := difflib.get_close_matches(name, known, 1, _TYPO):
@@ -282,23 +282,23 @@ def translate(given: Mapping[str, Any], taken: Iterable[str]) -> Asked:
     return Asked(choices=choices, flags=tuple(flags))
 
 
-def _kind(choice: Choice) -> str:
-    if choice.kind in (str, JsonText):
+def _kind(option: Option) -> str:
+    if option.kind in (str, JsonText):
         return "a text"
-    return {int: "a whole number", bool: "True or False"}.get(choice.kind, "one value or a list")
+    return {int: "a whole number", bool: "True or False"}.get(option.kind, "one value or a list")
 
 
-def _read(choice: Choice, value: Any) -> Any:
+def _read(option: Option, value: Any) -> Any:
     """Return a value as its choice has it, or None where it is none."""
-    if choice.kind is int:
+    if option.kind is int:
         digits = isinstance(value, str) and value.isdecimal()
         return int(value) if digits or type(value) is int else None
-    if choice.kind is bool:
+    if option.kind is bool:
         return value if isinstance(value, bool) else None
-    if choice.kind in (tuple[int, ...], tuple[str, ...]):
+    if option.kind in (tuple[int, ...], tuple[str, ...]):
         several = value.split(",") if isinstance(value, str) else value
         every = tuple(several) if isinstance(several, list | tuple) else (several,)
-        if choice.kind == tuple[str, ...]:
+        if option.kind == tuple[str, ...]:
             return every if all(isinstance(one, str) for one in every) else None
         whole = all(type(one) is int or str(one).isdecimal() for one in every)
         return tuple(map(int, every)) if whole and every else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QEfficient's class of models that read pictures and text."""
+"""QEfficient's class of vision-language models."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ _UNREAD = ("input_features", "audio_input_features", "pixel_values_videos")
 
 
 class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
-    """A model that answers about pictures.
+    """A vision-language model.
 
     Example:
         >>> model = QEFFAutoModelForImageTextToText.from_pretrained(
@@ -54,12 +54,12 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
         Args:
             pretrained_model_name_or_path: Hub id or folder.
             kv_offload: False for one program on a card, which reads pictures itself; else there are two.
-            continuous_batching: As for `QEFFAutoModelForCausalLM`.
-            qaic_config: As there.
-            **loaded: As there.
+            continuous_batching: See `QEFFAutoModelForCausalLM`.
+            qaic_config: See `QEFFAutoModelForCausalLM`.
+            **loaded: See `QEFFAutoModelForCausalLM`.
 
         Raises:
-            ZooError: As there.
+            ZooError: See `QEFFAutoModelForCausalLM`.
         """
         model = super().from_pretrained(
             pretrained_model_name_or_path, continuous_batching, qaic_config, **loaded
@@ -81,16 +81,17 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
 
         Args:
             img_size: QEfficient's; of no use here, as the checkpoint's processor says how large pictures become.
-            height: Of models that read pictures of any size, that of the largest, or of several, for a card.
-            width: As many.
-            num_frames: Of QEfficient's videos; 1, a picture.
-            **choices: As for `QEFFAutoModelForCausalLM.compile`.
+            height: Height of the largest image, or of several, on a card, for models that take any size.
+            width: Width of each.
+            num_frames: Frames of QEfficient's videos; 1 for an image.
+            **choices: See `QEFFAutoModelForCausalLM.compile`.
 
         Returns:
             The package's folder.
 
         Raises:
-            ZooError: As there; or heights and widths do not go together, or it is a video.
+            ZooError: See `QEFFAutoModelForCausalLM.compile`; or heights and widths differ in number, or the input is
+                a video.
         """
         heights, widths = ([one] if isinstance(one, int) else one or () for one in (height, width))
         if len(heights) != len(widths) or num_frames != 1:
@@ -122,11 +123,11 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
         sampling: Any = None,
         **others: Any,
     ) -> CloudAI100ExecInfo:
-        """Answer prompts with pictures.
+        """Answer prompts with images.
 
         Args:
-            inputs: What transformers' processor of the checkpoint returns: `input_ids`, (prompts, tokens), with
-                `attention_mask`, `pixel_values` and, of patches, `image_grid_thw`.
+            inputs: Output of transformers' processor of the checkpoint: `input_ids`, (prompts, tokens), with
+                `attention_mask`, `pixel_values` and, for patches, `image_grid_thw`.
             streamer: Any, to print prompts and answers as they grow.
             device_ids: Cards to run on; None for those that are free.
             runtime_ai100: False to insist on the CPU.
@@ -134,13 +135,13 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
             tokenizer: QEfficient's argument; the package has the checkpoint's own.
             processor: The same.
             prompts: In place of `inputs`: users' messages, to which the chat template is applied.
-            images: Of each of `prompts` one picture: a path, bytes, a Pillow image or an array; of one prompt, no
-                list is needed.
+            images: One image for each of `prompts`: a path, bytes, a Pillow image or an array; one prompt needs no
+                list.
             sampling: A `qeff_zoo.runtime.Sampling`; None to take the most likely token each time.
             **others: QEfficient's other arguments, which change nothing here or are refused.
 
         Raises:
-            ZooError: It is not compiled, or a prompt cannot be answered.
+            ZooError: The model is not compiled, or a prompt cannot be answered.
         """
         from qeff_zoo.runtime.media_text import listed
 
@@ -171,7 +172,7 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
 def _of_processor(
     session: "ImageTextToTextSession", inputs: Mapping[str, Any]
 ) -> "Iterator[tuple[list[int], list[Prepared]]]":
-    """Yield the token ids of each prompt, and its pictures, in the order of both."""
+    """Yield the token ids of each prompt, and its images, in the order of both."""
     import numpy as np
 
     if "input_ids" not in inputs:
@@ -205,7 +206,7 @@ def _of_processor(
 def _pictures(
     inputs: Mapping[str, Any], pixels_name: str = "pixel_values", more: Sequence[str] = ()
 ) -> "list[Prepared]":
-    """Take apart what a processor returns of several pictures, perhaps with more that it says of each."""
+    """Split a processor's output for several images, with further values of each."""
     import numpy as np
 
     if pixels_name not in inputs:
@@ -247,7 +248,7 @@ def _pictures(
 
 
 def _with_tiles(inputs: Mapping[str, Any], more: Sequence[str]) -> "Iterator[Prepared]":
-    """Give each of several pictures its tiles, which lie in an array of their own."""
+    """Assign tiles to several images, which lie in an array of their own."""
     import numpy as np
 
     names, begun = {*more} & inputs.keys(), 0
@@ -258,7 +259,7 @@ def _with_tiles(inputs: Mapping[str, Any], more: Sequence[str]) -> "Iterator[Pre
 
 
 def _of_crops(inputs: Mapping[str, Any]) -> "Iterator[Prepared]":
-    """Take apart crops of several pictures, and rows of them, which count the patches of all."""
+    """Split crops of several images, and their rows, which count the patches of all."""
     import numpy as np
 
     crop = row = 0

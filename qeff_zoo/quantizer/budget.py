@@ -24,7 +24,7 @@ class Unit:
         modules: Their names in the model.
         weights: Their values' number.
         errors: Squared error of the weights, by scheme.
-        cost: Of answers, with the fewest bits; see `distance`.
+        cost: Cost in answers with the fewest bits; see `distance`.
     """
 
     modules: tuple[str, ...]
@@ -67,7 +67,7 @@ def choose(units: Sequence[Unit], bits: float) -> dict[str, Scheme]:
 
     Args:
         units: All that is to be stored in integers.
-        bits: That all of it may take.
+        bits: Total budget in bits.
     """
     chosen = {unit: cheapest(unit.errors) for unit in units}
     left = bits - sum(scheme.bits_per_weight * unit.weights for unit, scheme in chosen.items())
@@ -94,8 +94,8 @@ def squared_errors(
 
     Args:
         weights: (rows, columns) float32.
-        schemes: That its columns can be stored in.
-        dtype: Of scales.
+        schemes: Possible schemes of its columns.
+        dtype: Type of scales.
     """
     even = torch.ones(weights.shape[1])
     found = {}

@@ -27,7 +27,7 @@ class Folded:
     """Where scales went.
 
     Args:
-        name: Of the norm, or of the linear layer, within the layer.
+        name: Name of the norm, or of the linear layer, within the layer.
         values: Its parameters, by name, as they are now.
     """
 
@@ -54,7 +54,7 @@ def fold(
         hessian: Second moments of the group's input.
         scheme: How it will be stored.
         stored: Returns the type that a norm's weight, or a linear layer's bias, is stored in; None where it cannot be.
-        head_dim: Of attention, for keys and values that several heads share.
+        head_dim: Head size, for keys and values that several heads share.
         run: Runs the layer on one text.
     """
     weights = torch.cat(list(weights_of(layer, group.linears).values()))

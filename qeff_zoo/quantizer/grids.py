@@ -23,7 +23,7 @@ class Scheme:
     """How a matrix is stored.
 
     Args:
-        bits: Of an integer, 4 or 8.
+        bits: Bits of an integer, 4 or 8.
         group: Columns that share a scale.
         zero_points: Whether they share a zero point as well.
     """
@@ -70,9 +70,9 @@ def to_grid(values: Tensor, scales: Tensor, zeros: Tensor, bits: int) -> Tensor:
 
     Args:
         values: Float32.
-        scales: Of the same shape, or one that is repeated; none is 0.
+        scales: Scales of the same shape, or a repeated one; none is 0.
         zeros: Likewise, whole numbers.
-        bits: Of an integer.
+        bits: Bits of an integer.
     """
     half = 1 << (bits - 1)
     return (values / scales).round_().add_(zeros).clamp_(-half, half - 1)
@@ -83,7 +83,7 @@ def stored_scales(scales: Tensor, dtype: torch.dtype) -> Tensor:
 
     Args:
         scales: Float32.
-        dtype: That they are stored in.
+        dtype: Stored type.
     """
     about = torch.finfo(dtype)
     found = scales.clamp(about.min, about.max).to(dtype).float()
@@ -99,7 +99,7 @@ def find_grids(
         weights: (rows, columns) float32.
         importance: (columns,) of each column's error.
         scheme: How it is stored; its group divides the columns.
-        dtype: That scales are stored in.
+        dtype: Stored type of scales.
 
     Returns:
         Both (rows, columns / group) float32.

@@ -105,7 +105,7 @@ def linear_of(layer: nn.Module, name: str) -> nn.Linear:
     """Return a linear layer.
 
     Args:
-        layer: That it is in.
+        layer: Layer of the module.
         name: Within that.
     """
     found = layer.get_submodule(name)
@@ -128,7 +128,7 @@ def moments(linear: nn.Linear) -> Iterator[Tensor]:
     """Yield the second moments (columns, columns) of a linear layer's input, which grow with every run of it.
 
     Args:
-        linear: Of a layer that is loaded.
+        linear: Linear module of a loaded layer.
     """
     total = torch.zeros(linear.in_features, linear.in_features)
 
@@ -148,7 +148,7 @@ def inputs_of(linear: nn.Linear) -> Iterator[list[Tensor]]:
     """Yield a list that every input (tokens, columns) of a linear layer is added to.
 
     Args:
-        linear: Of a layer that is loaded.
+        linear: Linear module of a loaded layer.
     """
     seen: list[Tensor] = []
 

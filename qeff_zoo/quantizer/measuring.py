@@ -20,7 +20,7 @@ class _Varied:
 
     Args:
         unit: The group.
-        hidden: What the layers so far make of each measured text.
+        hidden: Hidden states of each measured text after the layers so far.
         head: The output matrix, where it is that group's.
     """
 
@@ -31,12 +31,12 @@ class _Varied:
 
 @dataclass
 class Measured:
-    """What the float model said.
+    """Outputs of the float model.
 
     Args:
-        subject: That it is of.
+        subject: Subject of the measurement.
         expected: Its answers to the measured texts.
-        schemes: What each module is to be stored in, in the order of the model.
+        schemes: Scheme of each module, in the order of the model.
         head_moments: Second moments of what the output matrix is given, where the embedding is tied to it.
     """
 
@@ -50,7 +50,7 @@ class Measured:
         self._fewest: dict[str, Tensor] = {}
 
     def measure(self, step: Callable[[int], None]) -> None:
-        """Ask the float model; choose schemes.
+        """Run the float model; choose schemes.
 
         Args:
             step: Told of every layer.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be asked of `qeff-zoo quantize`, and what it answers."""
+"""Options of `qeff-zoo quantize`, and its result."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,12 +18,12 @@ class Matrix:
     """What became of a matrix.
 
     Args:
-        name: Of its module in the model.
-        bits: Of an integer.
+        name: Name of its module in the model.
+        bits: Bits of an integer.
         group: Columns that share a scale.
         zero_points: Whether each group has one.
         error: Squared difference of its outputs on the texts, relative to their square.
-        nearest_error: What rounding to the nearest would have made of it.
+        nearest_error: Error with rounding to the nearest.
         expert: Its number, where that is one tensor with others.
         is_reached: Whether any token of the texts came to it; rounded to the nearest otherwise.
     """
@@ -44,11 +44,12 @@ class Quantized:
 
     Args:
         path: Its folder.
-        bits_per_weight: Of all matrices, scales and those that stay floats among them.
-        distance: Of its answers from the float model's to the first texts: see `qeff_zoo.quantizer.budget.distance`.
-        measure: What that is, in words.
+        bits_per_weight: Mean bits of all matrices, with scales and float matrices.
+        distance: Distance of its answers from the float model's on the first texts: see
+            `qeff_zoo.quantizer.budget.distance`.
+        measure: Name of that distance, in words.
         calibration: The texts' digest and tokens, the method and its version.
-        matrices: Those that are integers now.
+        matrices: Quantized matrices.
         folded: Modules that scales were folded into.
         floats: Matrices that stay floats.
     """
@@ -72,13 +73,13 @@ class QuantizeOptions:
     """What a user may choose.
 
     Args:
-        bits: Of integers, without a budget.
+        bits: Bits of integers, without a budget.
         group_size: Columns that share a scale.
         budget: Bits per weight of all matrices; None for `bits` everywhere.
         method: One of `METHODS`.
         zero_points: Whether each group of 4 bits, or of `bits`, has a zero point.
         embeddings: Whether the embedding and the output matrix are quantized too; vLLM does not read that.
-        tokens: Of the text that are read at most.
+        tokens: Maximum number of tokens of the text.
     """
 
     bits: int = 4

@@ -38,7 +38,7 @@ def quantize(
     Args:
         model: Hub id or folder of a checkpoint of floats.
         output: A folder that is absent or empty.
-        wishes: What is chosen.
+        wishes: Options.
         text: To calibrate on; None for a few texts of ours.
         revision: Branch, tag or commit of a Hub model.
         reporter: Shows progress.
@@ -53,7 +53,7 @@ def quantize(
     watch = Stopwatch(reporter or Silent())
     checkpoint = open_checkpoint(model, revision=revision)
     _check(checkpoint, wishes)
-    plan = plans.resolve(checkpoint, Request(), plans.NO_WEIGHTS)
+    plan = plans.check(checkpoint, Request())
     with new_folder(output) as folder, torch.no_grad():
         checkpoint.fetch()
         streamed = Streamed(checkpoint, plan.programs[0].task)

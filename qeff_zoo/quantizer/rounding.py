@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which integers a matrix becomes: those whose products with the inputs seen differ least, not the nearest ones.
+"""Rounding of a matrix that minimizes the error of its products with the sampled inputs, not of its values.
 
 The error of a matrix is `sum((weights - values) @ hessian * (weights - values))`, with `hessian` the inputs' second
 moments (columns, columns): the squared difference of its outputs.
@@ -37,7 +37,7 @@ def nearest(weights: Tensor, importance: Tensor, scheme: Scheme, dtype: torch.dt
         weights: (rows, columns) float32.
         importance: (columns,) of each column's error.
         scheme: How it is to be stored.
-        dtype: That scales are stored in.
+        dtype: Stored type of scales.
     """
     scales, zeros = find_grids(weights, importance, scheme, dtype)
     spread, offset = (one.repeat_interleave(scheme.group, 1) for one in (scales, zeros))
@@ -51,7 +51,7 @@ def gptq(weights: Tensor, hessian: Tensor, scheme: Scheme, dtype: torch.dtype) -
         weights: (rows, columns) float32.
         hessian: (columns, columns).
         scheme: How it is to be stored.
-        dtype: That scales are stored in.
+        dtype: Stored type of scales.
     """
     hessian = damped(hessian)
     order = hessian.diagonal().argsort(descending=True, stable=True)
@@ -82,7 +82,7 @@ def compensating(weights: Tensor, hessian: Tensor, crossed: Tensor) -> Tensor:
 
 
 def damped(hessian: Tensor) -> Tensor:
-    """Return second moments that can be inverted: inputs never seen count a little."""
+    """Return invertible second moments: unsampled inputs get a small weight."""
     mean = hessian.diagonal().mean()
     extra = _DAMPING * mean if mean > 0 else torch.ones(())
     found: Tensor = hessian + torch.eye(len(hessian)) * extra

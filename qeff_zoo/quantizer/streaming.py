@@ -40,8 +40,8 @@ class Streamed:
     """A model whose layers are loaded one at a time.
 
     Args:
-        checkpoint: Of floats; its weights are here.
-        task: That names the class of the model.
+        checkpoint: Float checkpoint; its weights are local.
+        task: Task, which determines the class of the model.
 
     Raises:
         CheckpointError: The weights are not those of the config.
@@ -174,7 +174,7 @@ class Streamed:
         """Return what the first layer is given for each text; remembers what all are called with.
 
         Args:
-            inputs: Of the model, one text each.
+            inputs: Inputs of the model, one text each.
         """
         self._calls = [[] for _ in self.layers]
         firsts = []
@@ -240,7 +240,7 @@ class Streamed:
         """Run a layer that is loaded.
 
         Args:
-            number: Of the layer.
+            number: Number of the layer.
             text: Number of the text.
             hidden: States that it is given, (1, tokens, hidden).
         """
@@ -253,8 +253,8 @@ class Streamed:
         """Return the model's answer to a text, once all but the layers is loaded.
 
         Args:
-            inputs: Of the model.
-            hidden: What the last layer returned.
+            inputs: Inputs of the model.
+            hidden: Output of the last layer.
 
         Returns:
             Logits (tokens, vocabulary) of a decoder, hidden states (tokens, hidden) of an encoder, logits of a

@@ -23,13 +23,13 @@ from . import texts
 
 @dataclass
 class Subject:
-    """A model, the texts, and what was asked.
+    """A model, the texts, and the options.
 
     Args:
-        checkpoint: Of floats.
+        checkpoint: Float checkpoint.
         streamed: Its model.
         read: The texts.
-        wishes: What was chosen.
+        wishes: Options.
     """
 
     checkpoint: Checkpoint
@@ -162,8 +162,8 @@ class Subject:
         """Compare answers to the measured texts; all but the layers is loaded.
 
         Args:
-            expected: Of the float model.
-            hidden: What the last layer returned.
+            expected: Output of the float model.
+            hidden: Output of the last layer.
         """
         streamed, total, tokens = self.streamed, 0.0, 0
         for one, text, states in zip(expected, self.measured, hidden, strict=True):

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qeff_zoo.checkpoint import companions
+from qeff_zoo.checkpoint.config import positions_of
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.disk.text_files import lines_of
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.tasks import positions_of
+from qeff_zoo.export import companions
 from qeff_zoo.validation.sample_texts import draw
 
 _LENGTH = 512  # tokens of a text at most
@@ -58,8 +58,8 @@ def read(checkpoint: Checkpoint, text: str | None, tokens: int, *, encoder: bool
 
     Args:
         checkpoint: Whose tokenizer is used.
-        text: Of an encoder line by line; None for a few texts of ours, or random tokens where there is no tokenizer.
-        tokens: That are read at most.
+        text: Text, for an encoder line by line; None for a few built-in texts, or random tokens without a tokenizer.
+        tokens: Maximum number of tokens.
         encoder: Whether the model reads whole texts.
 
     Raises:

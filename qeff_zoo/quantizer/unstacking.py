@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from qeff_zoo.errors import UnsupportedModelError
-from qeff_zoo.weights.expressions import Expression, Tensors, index, shape_of, transpose
+from qeff_zoo.weights.expressions import Tensors, index, shape_of, transpose
+from qeff_zoo.weights.types import Expression
 
 #: By which functions a tensor is multiplied by a matrix (columns, rows), or by a stack of them.
 _PRODUCTS = (torch.bmm, torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.bmm)
@@ -53,7 +54,7 @@ class Stack:
 
     Args:
         experts: The linear layers of each, whose rows follow one another.
-        shape: Of the parameter.
+        shape: Shape of the parameter.
         by_columns: Whether it is the latter.
     """
 
@@ -117,8 +118,8 @@ def unstack(
 
     Args:
         model: On meta; changed in place.
-        expressions: Of its parameters; changed with it.
-        tensors: Of the checkpoint.
+        expressions: Expressions of its parameters; changed with it.
+        tensors: Tensors of the checkpoint.
         within: Beginning of the names of parameters that are meant.
 
     Returns:

@@ -47,7 +47,7 @@ class Work:
     """A model whose schemes are chosen.
 
     Args:
-        measured: What the float model said.
+        measured: Outputs of the float model.
     """
 
     measured: Measured
@@ -62,7 +62,7 @@ class Work:
         """Quantize, and write the weights.
 
         Args:
-            folder: For them.
+            folder: Folder for them.
             step: Told of every layer.
         """
         streamed = self.subject.streamed
@@ -142,7 +142,7 @@ class Work:
             stage: The groups.
             run: Runs it on the states of a text.
             rounded: Its weights and the states of each text as they are now; the weights are changed.
-            plain: As they were.
+            plain: Original weights.
         """
         now, was = rounded[0], plain[0]
         chosen = [
@@ -321,7 +321,7 @@ class Work:
         ]
 
     def answer(self, path: Path) -> Quantized:
-        """Say what was done.
+        """Return the result.
 
         Args:
             path: The folder, in its place.
@@ -342,8 +342,8 @@ def _parts(stage: Stage, columns: Mapping[str, int]) -> Iterator[Stage]:
     """Cut a stage so that what is remembered of the inputs of each part fits in little memory.
 
     Args:
-        stage: Of a layer.
-        columns: Of each matrix.
+        stage: Stage of a layer.
+        columns: Number of columns of each matrix.
     """
     size = columns[stage.linears[0]] ** 2 * 8  # two matrices of float32
     step = max(1, _REMEMBERED // size)

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from qeff_zoo.checkpoint.formats.encoded import Array
 from qeff_zoo.checkpoint.safetensors_index import DTYPE_BITS, TensorInfo
 from qeff_zoo.quantizer.grids import Rounded, Scheme
 from qeff_zoo.quantizer.unstacking import Place
 from qeff_zoo.weights.quantization import pack
+from qeff_zoo.weights.types import Array
 
 _SHARD = 5 << 30  # bytes
 #: Types that scales are stored in, by that of the matrix; what is wider gets the finer of the two.
@@ -44,7 +44,7 @@ class Planned:
     """A tensor that will be written.
 
     Args:
-        dtype: Of safetensors.
+        dtype: Type in safetensors.
         shape: Lengths of the axes.
     """
 
@@ -61,8 +61,8 @@ def planned_matrix(place: Place, info: TensorInfo, scheme: Scheme) -> dict[str, 
     """Return the tensors that a matrix, or the stack that it is in, becomes.
 
     Args:
-        place: Of the matrix.
-        info: As the checkpoint has it.
+        place: Place of the matrix.
+        info: Description of the checkpoint's tensor.
         scheme: How it will be stored.
     """
     path, lead = place.path, () if place.expert is None else (place.experts,)
@@ -81,9 +81,9 @@ class Writer:
     """Files of a checkpoint whose tensors are put in their places in any order.
 
     Args:
-        folder: For the files.
+        folder: Folder of the files.
         planned: Every tensor, by name.
-        metadata: For each file.
+        metadata: Metadata for each file.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Writer:
         Args:
             name: A planned one.
             values: The bytes, in any shape and type.
-            number: Of the item.
+            number: Number of the item.
         """
         raw = np.ascontiguousarray(values)
         items, rest = divmod(self._planned[name].nbytes, raw.nbytes)
@@ -154,9 +154,9 @@ class Writer:
         """Write the tensors of a matrix.
 
         Args:
-            path: Of its module, or its stack, in the checkpoint.
-            found: What it became.
-            number: Of the matrix in the stack.
+            path: Path of its module, or its stack, in the checkpoint.
+            found: Quantized matrix.
+            number: Number of the matrix in the stack.
         """
         bits = found.scheme.bits
         half = 1 << (bits - 1)

@@ -39,10 +39,10 @@ class Loaded:
     """An adapter in a slot.
 
     Args:
-        name: That requests have.
+        name: Name in requests.
         slot: Its number; 0 is the model as it is.
-        digest: Of the adapter's files.
-        uses: What was lent it.
+        digest: Digest of the adapter's files.
+        uses: Number of requests that hold it.
     """
 
     name: str
@@ -64,8 +64,8 @@ class Adapters(Mapping[str, Loaded]):
     """Adapters by name. Any thread may load and unload at any time.
 
     Args:
-        program: That takes them, or takes none.
-        folder: Of its package.
+        program: Program that supports adapters, or does not.
+        folder: Folder of its package.
 
     Example:
         >>> session.adapters.load("sql", "adapters/sql")  # doctest: +SKIP
@@ -141,13 +141,13 @@ class Adapters(Mapping[str, Loaded]):
         """Load an adapter into a free slot, or over the one that has its name and is not in use.
 
         Args:
-            name: For requests to ask for.
+            name: Name for requests.
             source: A folder that peft wrote, or a Hub `org/name`.
             revision: Branch, tag or commit of a Hub repository.
             anonymous: Whether requests go without the user's token, as on behalf of somebody else.
 
         Raises:
-            AdapterError: It does not fit this package, there is no free slot, or it is none.
+            AdapterError: The adapter does not fit this package, no slot is free, or the folder has no adapter.
             CheckpointError: Its files are damaged, or cannot be had.
         """
         if not self.slots:
@@ -189,8 +189,8 @@ class Adapters(Mapping[str, Loaded]):
         """Return what a call is given of adapters; nothing where none are taken.
 
         Args:
-            slots: Of each row.
-            rows: Of the program's states; none where all rows have the same slot.
+            slots: Slot of each row.
+            rows: Rows of the program's states; empty if all rows have the same slot.
         """
         return self._inputs.given(slots, rows)
 

@@ -55,7 +55,7 @@ class _Visitor:
 
         Raises:
             EOFError: The client has gone.
-            HandoffError: It is none.
+            HandoffError: The message is not a greeting.
             OSError: The connection is broken.
         """
         size = wire.LENGTH

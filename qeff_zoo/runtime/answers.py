@@ -25,7 +25,7 @@ FinishReason: TypeAlias = Literal["eos", "stop", "length", "cancelled"]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is asked; `TextGenerationSession.request` makes one and checks it.
+    """A checked request, made by `TextGenerationSession.request`.
 
     Args:
         prompt: Token ids.
@@ -101,7 +101,7 @@ class Handover:
 
     Args:
         logits: After its last token, (vocab,).
-        states: What a row retains of it, as `Decoder.save` returns it.
+        states: Retained states of the row, as `Decoder.save` returns them.
     """
 
     logits: Array
@@ -115,7 +115,7 @@ class Delta:
     Args:
         text: Text that is sure to belong to the answer; "" while a character or a stop string may be incomplete.
         token_ids: One token; none where the request was cancelled.
-        logprobs: Of the tokens, where they were asked for.
+        logprobs: Log-probabilities of the tokens, if requested.
         finish_reason: Why the answer ends here; None where it goes on.
     """
 
@@ -129,11 +129,11 @@ class Answer:
     """A request on its way.
 
     Args:
-        request: What is asked.
+        request: Request of the answer.
         tokenizer: Turns tokens into text; None where a package has none.
         listen: Told of every delta as it comes, by whoever runs the steps; of None where the answer failed.
         guide: Keeps the answer to the request's grammar.
-        sampler: Of a program that draws tokens itself; None where they are drawn here.
+        sampler: Sampler of a program that samples on the device; None if the host samples.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class Answer:
 
         Args:
             logits: (vocab,), after the newest token.
-            guess: What a drafter drew, which counts with a chance; None for nothing.
+            guess: Draft with probabilities; None for none.
         """
         scores = self._allowed(logits)
         try:

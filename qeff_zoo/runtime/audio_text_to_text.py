@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.checkpoint.config import model_config
 from qeff_zoo.media.steps import Steps
 from qeff_zoo.multimodal.audio import Audio
 from qeff_zoo.multimodal.manifest import audio_of, entry_of
@@ -15,7 +16,7 @@ from qeff_zoo.runtime.multimodal_spans import Encoded
 from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.tokenizer import read_json
-from qeff_zoo.tasks import AUDIO_TEXT_TO_TEXT, model_config
+from qeff_zoo.tasks import AUDIO_TEXT_TO_TEXT
 
 
 class AudioTextToTextSession(MediaTextSession):

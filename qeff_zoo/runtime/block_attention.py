@@ -23,8 +23,8 @@ class Passages:
 
     Args:
         decoder: Whose states; row 0 is used.
-        folder: Of the package.
-        kept: Where they are kept.
+        folder: Folder of the package.
+        kept: Cache of their states.
 
     Raises:
         GenerationError: The model's keys cannot be turned.
@@ -48,7 +48,7 @@ class Placing:
     Args:
         passages: All that are known.
         prompt: Token ids, which begin with the passages'.
-        lengths: Of the passages.
+        lengths: Lengths of the documents.
         adapter: Digest of the one that they are run with.
     """
 

@@ -18,9 +18,9 @@ from jinja2.ext import Extension, loopcontrols
 
 from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.package.manifest import shortened
 from qeff_zoo.runtime.template_sandbox import Sandbox
 from qeff_zoo.runtime.tokenizer import read_json
+from qeff_zoo.terminal.sanitize import shortened
 
 Message = Mapping[str, Any]
 _T = TypeVar("_T")
@@ -29,7 +29,7 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")  # names that client
 
 
 class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}` marks what a model said, for training; here it shows."""
+    """`{% generation %}…{% endgeneration %}` marks the model's text for training; here it renders its content."""
 
     tags = {"generation"}  # noqa: RUF012 -- as Jinja declares it
 
@@ -76,7 +76,7 @@ class ChatTemplate:
         return cls(source, special_tokens(folder))
 
     def render(self, messages: Sequence[Message]) -> str:
-        """Write messages as a prompt that asks for the assistant's answer.
+        """Render messages as a prompt for the assistant's answer.
 
         Args:
             messages: Each with `role` and `content`. A key that is None counts as absent, and reasoning may go by any

@@ -44,7 +44,7 @@ class Piece:
         tokens: Token ids, at least one.
         start: Position of the first.
         insets: The pictures or sounds of the row's prompt, if it has any.
-        slot: Of the row's adapter; 0 for the model as it is.
+        slot: Slot of the row's adapter; 0 for the base model.
         source: Tokens of the text that the row writes of.
         hidden: (tokens, size), of a program that drafts from hidden states.
         drawing: How a program that draws tokens draws the next one; None for greedily.
@@ -71,8 +71,8 @@ class Decoder:
     request left in a row is never seen by a later one that starts at position 0.
 
     Args:
-        program: Of the task `text-generation`.
-        adapters: Of its session; None for the model as it is.
+        program: Program of the task `text-generation`.
+        adapters: Adapters of its session; None for the base model.
     """
 
     def __init__(self, program: Program, adapters: Adapters | None = None) -> None:
@@ -112,13 +112,13 @@ class Decoder:
         return "logits" in self.program.outputs
 
     def require_logits(self, what: str) -> None:
-        """Refuse a program that does not tell what its tokens are drawn from.
+        """Refuse a program that does not return logits.
 
         Args:
             what: Needs that.
 
         Raises:
-            GenerationError: It does not.
+            GenerationError: The program returns no logits.
         """
         if not self.tells:
             raise GenerationError(
@@ -239,7 +239,7 @@ class Decoder:
         """Copy what a row has retained of a stretch of its tokens.
 
         Args:
-            row: It has run `stop` tokens, no more: a state that does not grow with the context is copied as it is.
+            row: Row that has run `stop` tokens, no more: a state of constant size is copied as it is.
             start: Position of the first token.
             stop: Position after the last.
 
@@ -253,7 +253,7 @@ class Decoder:
         }
 
     def fits(self, saved: Mapping[str, Array], length: int) -> bool:
-        """Tell whether states are those that `save` returns of so many tokens.
+        """Whether states match those that `save` returns for so many tokens.
 
         Args:
             saved: States that come from elsewhere.
@@ -321,7 +321,7 @@ class Decoder:
         width: int | None = None,
         kept: int = 1,
     ) -> dict[int, Array]:
-        """Call as wide as told, or as the longest piece, and read the smallest number of rows that holds all tokens."""
+        """Run one call of the given width, or the longest piece's, with the smallest sufficient context."""
         widest = max(len(pieces[row].tokens) for row in rows)
         held = max(pieces[row].start + len(pieces[row].tokens) for row in rows)
         seen = self.sizes.covering(lengths, held)
@@ -396,7 +396,7 @@ class Decoder:
 
     @property
     def feature_names(self) -> list[str]:
-        """Inputs with rows of what was read of pictures or sounds: those that take the place of tokens, then others."""
+        """Inputs with image or audio features: those that take the place of tokens, then others."""
         return [name for name, one in self.program.inputs.items() if one.shape[0] in _ROWS]
 
     def _shown(self, pieces: Sequence[Piece], width: int) -> dict[str, Array]:
@@ -419,7 +419,7 @@ class Decoder:
         return {self._index: index, **{name: np.concatenate(found) for name, found in rows.items()}}
 
     def _pictured(self, piece: Piece, *, width: int) -> dict[str, Array]:
-        """Return each token's row of what its picture becomes, and the picture, where a call has some of it."""
+        """Return each token's row of image features, and the images, if a call has any."""
         index = np.full((1, width), -1, np.int64)
         if piece.insets is None:
             return {self._index: index}
@@ -429,7 +429,7 @@ class Decoder:
         return {self._index: index, **(picture.features if len(where) else {})}
 
     def _view(self, pieces: Mapping[int, Piece], width: int) -> Array:
-        """Let rows have what was read of their pictures, and return which tiles of those their tokens see."""
+        """Set the image features of rows, and return the tiles that their tokens attend to."""
         most = self.sizes.max_num_images
         seen = np.full((len(pieces), width, most, self.program.inputs[_TILES].shape[3]), -1)
         for place, (row, piece) in enumerate(pieces.items()):
@@ -441,7 +441,7 @@ class Decoder:
         return seen
 
     def _give_pictures(self, row: int, insets: MultimodalSpans | None) -> None:
-        """Put keys and values of pictures into the row that reads them; zeros, where it has none."""
+        """Put the keys and values of an image into the row that attends to it; zeros without an image."""
         self._viewed.pop(row, None)
         if insets is None:
             for name in self.states.keys() - self._written:
@@ -455,7 +455,7 @@ class Decoder:
         self._wrote(row)
 
     def _rotary(self, pieces: Sequence[Piece], position_ids: Array) -> Array:
-        """Return the rotary positions of a call's tokens, which without pictures are their positions."""
+        """Return the rotary positions of a call's tokens, which without images are their positions."""
         axes = int(self.program.inputs[AXES].shape[0])
         positions = np.repeat(np.maximum(position_ids, 0)[None], axes, axis=0)
         for place, piece in enumerate(pieces):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that draw tokens themselves and return no logits: what they are told of each row, and what they cannot do.
+"""Programs that sample on the device and return no logits: their inputs for each row, and their limits.
 
 Names are QEfficient's; `qeff_zoo.targets.qaic.sampler` says what a program makes of them. What `Sampling` says is
 meant alike wherever a token is drawn, but for the limits in `DeviceSampler.check`; with a seed the same program draws
@@ -51,7 +51,7 @@ class Drawing:
     """How a program draws the tokens of one answer, one after the other.
 
     Args:
-        sampling: What was asked.
+        sampling: Requested sampling.
         first: Position of the answer's first token.
         count: Random numbers for each token.
         guide: Says which tokens may come next; None where all may.
@@ -143,12 +143,12 @@ class DeviceSampler:
     def given(
         self, drawings: Sequence[Drawing | None], input_ids: Array, position_ids: Array
     ) -> dict[str, Array]:
-        """Return what a call is told of its rows besides tokens and positions.
+        """Return the inputs of a call besides tokens and positions.
 
         Args:
-            drawings: Of each row; None to draw greedily.
+            drawings: Sampling state of each row; None for greedy decoding.
             input_ids: (rows, columns).
-            position_ids: Of these.
+            position_ids: Positions of these.
         """
         each = [one or self._nobody for one in drawings]
         first = np.array([one.first for one in each])[:, None]
@@ -167,7 +167,7 @@ class DeviceSampler:
         """Read what a call drew for one of its rows.
 
         Raises:
-            GenerationError: It is no token.
+            GenerationError: The result is not a token.
         """
         token = int(outputs[TOKENS][place].reshape(-1)[0])
         if not 0 <= token < self.vocab_size:

@@ -50,7 +50,7 @@ _Room: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Array]]
 
 
 def terms_of(session: TextGenerationSession, *, reads: bool = False) -> dict[str, str]:
-    """Say what states are of: the model, its precision, and their layout, each as a digest.
+    """Return the terms of states: the model, its precision, and their layout, each as a digest.
 
     Packages that differ in sizes of calls and of the context can hand over to each other; what differs in any of these
     cannot.
@@ -85,7 +85,7 @@ class PrefillServer:
     Args:
         session: Its own until `close`.
         listener: Bound, and not yet listening.
-        api_key: That clients must send; None for none.
+        api_key: Key that clients must send; None for none.
 
     Raises:
         HandoffError: The session's states cannot be read.
@@ -158,7 +158,7 @@ class PrefillServer:
     def _serve(
         self, asked: Mapping[str, Any], groups: Sequence[Mapping[str, Array]]
     ) -> tuple[dict[str, Any], list[Array]]:
-        """Read a picture, or run a prompt; return what is said of it, and the arrays."""
+        """Encode an image, or run a prompt; return the reply and its arrays."""
         if "prompt" not in asked:
             (prepared,) = groups or ({},)
             encoded = self._read(prepared)
@@ -226,12 +226,12 @@ class PrefillServer:
 
 
 class Prefills:
-    """Prefill servers, asked in turns until `close`.
+    """Prefill servers, used in turns until `close`.
 
     Args:
-        session: That goes on with the prompts.
-        addresses: Of the servers, each `HOST:PORT`.
-        api_key: Of the servers.
+        session: Session that continues the prompts.
+        addresses: Addresses of the servers, each `HOST:PORT`.
+        api_key: Key of the servers.
 
     Raises:
         HandoffError: There is none, an address is none, or the session's states cannot be written.
@@ -256,7 +256,7 @@ class Prefills:
         self._changed, self._asked, self._closed = threading.Lock(), set[socket.socket](), False
 
     def close(self) -> None:
-        """Break off what is asked, from any thread, and ask no more."""
+        """Cancel pending requests, from any thread, and send no more."""
         with self._changed:
             self._closed = True
             for connection in self._asked:
@@ -296,10 +296,10 @@ class Prefills:
         return Handover(found.pop(_LOGITS), found)
 
     def read(self, prepared: Mapping[str, Array]) -> tuple[tuple[int, int, int], dict[str, Array]]:
-        """Let one of the servers read a picture; where it fails, the next one.
+        """Encode an image on one of the servers; after a failure on the next one.
 
         Args:
-            prepared: As a processor prepares it.
+            prepared: Output of the image processor.
 
         Returns:
             How its rows of features lie, and those, as in `Encoded`.
@@ -341,7 +341,7 @@ class Prefills:
         room: _Room,
         what: str,
     ) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Ask one server; return what it says, and its arrays, by name in their order."""
+        """Send a request to one server; return its reply, and its arrays, by name in their order."""
         server = f"Prefill server {address[0]}:{address[1]}"
         told = {"version": _VERSION, "terms": self._terms, **asked}
         try:
@@ -397,7 +397,7 @@ def _take(connection: socket.socket, name: object, arrays: Sequence[Array]) -> N
 
 
 def _parts(grids: Any, groups: Sequence[Mapping[str, Array]]) -> list[Encoded]:
-    """Return pictures as another process has read them; who they are is told by their features alone."""
+    """Return images that another process encoded, identified by their features alone."""
     fits = isinstance(grids, list) and len(grids) == len(groups)
     for grid, features in zip(grids, groups, strict=True) if fits else ():
         rows = {len(array) if array.ndim == 2 else 0 for array in features.values()}

@@ -25,7 +25,7 @@ class EncoderSession:
 
     Args:
         folder: The package.
-        program: Of the package, opened.
+        program: Opened program of the package.
 
     Raises:
         GenerationError: Another task's package.
@@ -62,7 +62,7 @@ class EncoderSession:
         )
 
     def encode(self, texts: Sequence[Texts]) -> list[list[int]]:
-        """Turn texts into token ids, as every request does; `read` says more."""
+        """Tokenize texts as every request does; `read` has details."""
         return [encoded.ids for encoded in self.read(texts)]
 
     def run(
@@ -78,7 +78,7 @@ class EncoderSession:
             rows: Token ids of at most `batch_size` texts.
             seq_len: One of the package's; None for the shortest that all rows fit into.
             types: Token types of the same texts, for graphs that take them; None for all 0.
-            slot: Of an adapter; 0 for the model as it is.
+            slot: Slot of an adapter; 0 for the base model.
 
         Returns:
             float32, (rows, …): what the graph returns for each.
@@ -102,7 +102,7 @@ class EncoderSession:
         return answers
 
     def _answer(self, encoded: Sequence[Encoded], adapter: str | None = None) -> list[Array]:
-        """Run as many calls as it takes; return what the graph says of each text, in order."""
+        """Run as many calls as needed; return the graph's result for each text, in order."""
         use = _Calls()
         slot = self.adapters.lend(adapter, use).slot
         try:
@@ -142,7 +142,7 @@ def _filled(rows: Sequence[Sequence[int]], count: int) -> Iterator[Sequence[int]
 
 
 def _max_seq_length(folder: Path) -> int:
-    """Return where sentence-transformers cuts a text: what it was told, or all that the model takes."""
+    """Return the length at which sentence-transformers cuts a text: the configured one, or the model's maximum."""
     told = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
     if told:
         return int(told)

@@ -52,7 +52,7 @@ class Handle:
 
         Raises:
             GenerationError: The request failed.
-            TimeoutError: It has not ended; it goes on.
+            TimeoutError: The request has not ended; it continues.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self._ended, timeout):
@@ -135,19 +135,19 @@ class Stats:
         running: Requests that run.
         waiting: Requests that wait for a row.
         finished: Requests that have ended, by finish reason, and those that failed by "error".
-        prompt_tokens: Of requests that have ended.
-        reused_tokens: Of those, how many the prefix cache had.
-        generated_tokens: Of requests that have ended.
+        prompt_tokens: Prompt tokens of ended requests.
+        reused_tokens: Prompt tokens among them that the prefix cache had.
+        generated_tokens: Generated tokens of ended requests.
         handed_over: Prompts that other processes computed.
         handoffs_failed: Prompts that they were to compute, and were computed here.
-        drafted_tokens: Of requests that have ended, tokens that were drafted and checked.
-        accepted_tokens: Of those, how many the model chose as well.
+        drafted_tokens: Drafted and checked tokens of ended requests.
+        accepted_tokens: Accepted tokens among them.
         kept_bytes: Bytes that the prefix cache takes.
         pictures: In requests so far.
         encoded_pictures: How many the vision program had to read: of those, the ones that it did not know. An encoder
             of `image-to-text` remembers none, and reads one for each choice.
-        sounds: As `pictures`.
-        encoded_sounds: As `encoded_pictures`.
+        sounds: Number of audio inputs, see `pictures`.
+        encoded_sounds: Number of encoded audio inputs, see `encoded_pictures`.
     """
 
     rows: int
@@ -172,7 +172,7 @@ class Engine:
     """A thread that serves requests with a session, which is its own until `close`.
 
     Args:
-        session: Of a text-generation package.
+        session: Session of a text-generation package.
         max_waiting: Requests that may wait for a row.
         prefills: Processes that compute prompts; where they fail, prompts are computed here. They are closed with it.
 
@@ -222,7 +222,7 @@ class Engine:
             request: Text, token ids, or what `session.request` returned.
 
         Raises:
-            GenerationError: It cannot be served, or the engine is closed.
+            GenerationError: The request cannot be served, or the engine is closed.
             BusyError: Too many wait already.
         """
         (handle,) = self.submit_together([request])
@@ -232,7 +232,7 @@ class Engine:
         """Take all of one client's requests, or none. However many they are, others' requests get rows beside them.
 
         Args:
-            requests: As for `submit`.
+            requests: Requests, see `submit`.
 
         Raises:
             GenerationError: One cannot be served, or the engine is closed.
@@ -352,7 +352,7 @@ class Engine:
             self._lease.__exit__(None, None, None)
 
     def _take_in(self) -> bool:
-        """Wait until there is something to do; tell whether there is."""
+        """Wait for work; return whether there is any."""
         with self._changed:
             self._changed.wait_for(self._has_work)
             joining, self._joining = self._joining, []

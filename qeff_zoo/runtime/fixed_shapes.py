@@ -23,12 +23,12 @@ class FixedCall:
     """A call in the shapes of one specialization.
 
     Args:
-        index: Of the specialization.
-        symbols: Of the specialization: sizes by symbol.
+        index: Index of the specialization.
+        symbols: Sizes of the specialization by symbol.
         inputs: All rows and columns; with slots also `batch_index` (batch_size, 1).
-        places: Where the rows that were asked for stand, in inputs and outputs.
+        places: Places of the requested rows in inputs and outputs.
         width: Columns that were asked for.
-        kept: Of a decoder, of how many tokens of a row logits were asked for.
+        kept: Number of tokens per row with requested logits (decoder).
     """
 
     index: int
@@ -39,10 +39,10 @@ class FixedCall:
     kept: int = 1
 
     def answer(self, output: Array, axes: Sequence[int | str]) -> Array:
-        """Cut an output of the program to the rows and columns that were asked for.
+        """Cut an output of the program to the requested rows and columns.
 
         Args:
-            output: As the program returns it, rows first.
+            output: Output of the program, rows first.
             axes: A size or a symbol for each axis.
         """
         sizes = {"seq_len": self.width, KEPT: self.kept}
@@ -50,7 +50,7 @@ class FixedCall:
         return output[self.places][asked]
 
     def chosen(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Cut what was chosen to the rows and columns that were asked for: (rows * columns, slots, k).
+        """Cut routing choices to the requested rows and columns: (rows * columns, slots, k).
 
         Args:
             outputs: Choices of all rows and columns; what is none of tokens is left out.
@@ -72,8 +72,8 @@ class FixedShapes:
     another's. An encoder's rows to spare repeat its first: without any token there is no answer.
 
     Args:
-        specializations: As in a manifest.
-        inputs: Of the program; one that is not there has a column for each token.
+        specializations: Specializations of the manifest.
+        inputs: Inputs of the program; an absent one has a column for each token.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class FixedShapes:
                 (L,) where a call says how much of the cache it reads: there must be a specialization for exactly L;
                 `num_logits_to_keep` (n,) where it says of how many tokens it returns logits: 1, or at least as many
                 as any row has.
-            rows: Of the states, n of them; none where there are no states.
+            rows: Rows of the states, n of them; empty without states.
 
         Raises:
             GenerationError: No specialization is wide enough, has enough rows, or reads and returns what is asked for.
@@ -188,8 +188,8 @@ class WholeCall:
     """A call that has the shapes of one specialization.
 
     Args:
-        index: Of the specialization.
-        inputs: As they were given, but for rows to spare, which repeat the first.
+        index: Index of the specialization.
+        inputs: Inputs of the caller, plus padding rows, which repeat the first.
         count: Rows that were given; None where an axis of rows is not there.
     """
 
@@ -198,7 +198,7 @@ class WholeCall:
     count: int | None = None
 
     def answer(self, output: Array, axes: Sequence[int | str]) -> Array:
-        """Return all of an output of the program, or the rows that were asked for."""
+        """Return a whole output of the program, or the requested rows."""
         return output[: self.count] if axes and axes[0] == _ROWS else output
 
     def chosen(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -207,11 +207,11 @@ class WholeCall:
 
 
 class WholeShapes:
-    """The shapes of a program that was compiled for certain pictures or sounds, of which none is filled up but by rows.
+    """Shapes of a program that was compiled for fixed images or audio, which are padded by rows only.
 
     Args:
-        specializations: As in a manifest.
-        inputs: Of the program.
+        specializations: Specializations of the manifest.
+        inputs: Inputs of the program.
     """
 
     def __init__(self, specializations: Specializations, inputs: Mapping[str, Tensor]) -> None:
@@ -276,7 +276,7 @@ class PatchCall(WholeCall):
 
     Args:
         given: Numbers of patches, or of windows of a sound, that were there.
-        made: Those of the specialization.
+        made: Patches of the specialization.
         rows: Axis of what becomes of them.
     """
 
@@ -294,18 +294,18 @@ class PatchCall(WholeCall):
 
 
 class PatchShapes(WholeShapes):
-    """The shapes of a program that reads patches of pictures, of which any number up to the largest will do.
+    """Shapes of a program of image patches, which takes any number up to the largest.
 
     What fills up lies nowhere, at -1, and is a segment of its own, or is masked: no patch of the picture sees it. In
     the order of windows it comes last, and so does what becomes of it.
 
     Args:
-        specializations: As in a manifest.
-        inputs: Of the program.
+        specializations: Specializations of the manifest.
+        inputs: Inputs of the program.
     """
 
     def fit(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> PatchCall:
-        """Choose the smallest specialization that a picture fits into, and fill it up.
+        """Choose the smallest specialization that an image fits into, and pad the image.
 
         Raises:
             GenerationError: None is large enough.
@@ -328,8 +328,8 @@ class BlockShapes(WholeShapes):
     What fills up is masked, and stands in no window but those that come last.
 
     Args:
-        specializations: As in a manifest.
-        inputs: Of the program.
+        specializations: Specializations of the manifest.
+        inputs: Inputs of the program.
     """
 
     def fit(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> PatchCall:
@@ -389,8 +389,8 @@ def shapes_of(
     """Return what makes calls fit a program.
 
     Args:
-        specializations: As in a manifest.
-        inputs: Of the program.
+        specializations: Specializations of the manifest.
+        inputs: Inputs of the program.
     """
     if all("seq_len" in entry["symbols"] for entry in specializations):
         return FixedShapes(specializations, inputs)
@@ -400,7 +400,7 @@ def shapes_of(
 
 
 def _keeps(symbols: Mapping[str, int], kept: int) -> bool:
-    """Tell whether calls of a specialization return the logits asked for: of one token, the newest alone."""
+    """Whether calls of a specialization return the requested logits: of one token, the newest alone."""
     made = symbols.get(KEPT, 1)
     return made == 1 if kept == 1 else made >= kept
 

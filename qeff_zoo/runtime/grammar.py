@@ -29,7 +29,7 @@ class Grammar:
     """The form of an answer; `json`, `regex`, `choice` and `lark` make one.
 
     Args:
-        source: As llguidance writes it.
+        source: Grammar in llguidance's syntax.
 
     Example:
         >>> colour = Grammar.json(
@@ -50,7 +50,7 @@ class Grammar:
                 asked for.
 
         Raises:
-            GenerationError: It is no JSON object.
+            GenerationError: The schema is not a JSON object.
         """
         wanted: Any = {"type": "object"} if schema is None else schema
         wanted = wanted if isinstance(wanted, str) else json.dumps(wanted)
@@ -90,8 +90,8 @@ class Guides:
     """Makes guides for the answers of one package.
 
     Args:
-        tokenizer: Of the package; None where it has none.
-        vocab_size: Of the model's logits.
+        tokenizer: Tokenizer of the package; None without one.
+        vocab_size: Size of the model's logits.
         eos_token_ids: Tokens that end an answer.
     """
 
@@ -105,7 +105,7 @@ class Guides:
         """Compile a grammar, from any thread.
 
         Raises:
-            GenerationError: It is none, it is too complex, or the package's tokenizer does not say what its tokens are.
+            GenerationError: The grammar is invalid or too complex, or the package's tokenizer has no token texts.
         """
         self._compiled(grammar.source)
 
@@ -113,7 +113,7 @@ class Guides:
         """Return what guides one answer.
 
         Raises:
-            GenerationError: As `check`.
+            GenerationError: See `check`.
         """
         return Guide(self._compiled(grammar.source).deep_copy(), self._vocab_size)
 
@@ -162,14 +162,14 @@ class Guide:
 
     Args:
         matcher: At the answer's beginning.
-        vocab_size: Of the model's logits.
+        vocab_size: Size of the model's logits.
     """
 
     def __init__(self, matcher: Any, vocab_size: int) -> None:
         self._matcher, self._vocab_size = matcher, vocab_size
 
     def allowed(self) -> Array:
-        """Tell of each token whether it may come next, (vocab,).
+        """Return a mask of the allowed next tokens, (vocab,).
 
         Raises:
             GenerationError: None may.

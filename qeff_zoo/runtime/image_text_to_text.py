@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.checkpoint.config import model_config
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.graph.states import VISION_SIZE
 from qeff_zoo.media.image_processor import ImageProcessor
@@ -40,7 +41,7 @@ from qeff_zoo.runtime.video_steps import (
     steps_of,
 )
 from qeff_zoo.runtime.vision_encoder import PassThroughEncoder, Vision
-from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, model_config
+from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT
 
 #: So many texts of a recipe's `stamp` stand around steps of a video; those after them around all of it.
 _AROUND_STEPS = 3

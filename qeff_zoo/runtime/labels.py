@@ -29,7 +29,7 @@ def best_first(names: Sequence[str], values: Array) -> tuple[Score, ...]:
     """Return every label with its score, the best first.
 
     Args:
-        names: Of the labels, in the order of the scores.
+        names: Names of the labels, in the order of the scores.
         values: The scores, (labels,).
     """
     scores = [Score(label=n, score=float(v)) for n, v in zip(names, values, strict=True)]
@@ -65,10 +65,10 @@ def names_of(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
 
     Args:
         config: Content of config.json; without names in it they are transformers' `LABEL_0` and so on.
-        count: Of the logits.
+        count: Number of logits.
 
     Raises:
-        GenerationError: It names another number of labels.
+        GenerationError: The config names another number of labels.
     """
     listed = dict(enumerate(config.get("label_names") or ()))  # as timm has them
     told = config.get("id2label") or listed
@@ -86,10 +86,10 @@ def activation_of(config: Mapping[str, Any], count: int) -> Callable[[Array], Ar
 
     Args:
         config: Content of config.json.
-        count: Of the labels. A single label's activation may be named in what sentence-transformers wrote.
+        count: Number of labels. sentence-transformers' config may name a single label's activation.
 
     Raises:
-        GenerationError: It names an activation that is not computed here.
+        GenerationError: The config names an unsupported activation.
     """
     own = config.get("sentence_transformers") or {}
     told = own.get("activation_fn") or config.get("sbert_ce_default_activation_function")

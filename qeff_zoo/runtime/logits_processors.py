@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tokens may come next in what is written of something, as generation_config.json says and `generate` does."""
+"""Logits processors of generation_config.json for generated text, as in transformers' `generate`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from qeff_zoo.runtime.tokenizer import read_json
 
 @dataclass(frozen=True, kw_only=True)
 class WritingRules:
-    """What a package says of answers. Lengths count the token that an answer is begun with, as transformers does.
+    """Rules of a package for generated text. Lengths count the start token, as in transformers.
 
     Args:
         start: Token that an answer is begun with.
@@ -31,7 +31,7 @@ class WritingRules:
         never: Tokens that never come.
         not_first: Tokens that do not come first.
         not_after: Tokens that do not come behind others.
-        repetition_penalty: Where a request says none.
+        repetition_penalty: Default for requests without one.
     """
 
     start: int
@@ -120,7 +120,7 @@ class WritingRules:
             source: Token ids.
             answer: Tokens so far, without those that it is begun with.
             limit: Tokens of the answer at most.
-            begun: Those that it is begun with; nothing for `start` alone.
+            begun: Tokens that begin the text; nothing for `start` alone.
         """
         begun = begun or (self.start,)
         forced = self.first if len(begun) == 1 and not answer else None

@@ -64,8 +64,8 @@ class RowInputs:
         """Return the inputs of a call; the same arrays as for the call before where nothing changed.
 
         Args:
-            slots: Of each row.
-            rows: Of the program's states, adjacent; none where all rows have the same slot.
+            slots: Slot of each row.
+            rows: Adjacent rows of the program's states; empty if all rows have the same slot.
         """
         first, *others = dict.fromkeys(slots)
         if not others:
@@ -105,10 +105,10 @@ class RowInputs:
 
 
 class SlotInputs:
-    """Matrices of all slots, which the program retains from call to call; a call is told the slot of each row.
+    """Matrices of all slots, which the program retains from call to call; a call has the slot of each row.
 
     Args:
-        program: That retains them.
+        program: Program that retains them.
     """
 
     def __init__(self, program: Program) -> None:
@@ -138,7 +138,7 @@ class SlotInputs:
         self._program.retain(self._all)
 
     def free(self, slot: int) -> None:
-        """Leave a slot that no row uses as it is: it has room for another adapter, and nobody reads it."""
+        """Free a slot that no row uses: its matrices stay, unread, until another adapter takes it."""
 
     def given(self, slots: Sequence[int], rows: Sequence[int]) -> Mapping[str, Array]:
         """Return the input of a call: the slot of each row."""

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from qeff_zoo.checkpoint.config import model_config, token_of
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media.image_processor import HELD
 from qeff_zoo.media.steps import Steps
@@ -24,7 +25,6 @@ from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.text_generation import Generation, Stream, TextGenerationSession
 from qeff_zoo.runtime.tokenizer import read_json
-from qeff_zoo.tasks import model_config, token_of
 
 #: One picture or sound as a processor prepares it: what the model's forward takes of it.
 Prepared: TypeAlias = Mapping[str, Array]

@@ -64,9 +64,9 @@ def new_states(
     """Make the states: zeroed pages of the system's, so that memory is taken as positions are first written.
 
     Args:
-        states: Of a program.
-        dtypes: Of each, by name.
-        specializations: Of the program, as in a manifest.
+        states: States of a program.
+        dtypes: Type of each, by name.
+        specializations: Specializations of the program in the manifest.
         is_current: See `Memory`.
 
     Raises:

@@ -22,7 +22,7 @@ class Timings:
         decode_seconds: Spent in decode calls.
         decode_tokens: Tokens that decode calls generated.
         drafted_tokens: Tokens that were drafted and checked.
-        accepted_tokens: Of those, how many the model chose as well.
+        accepted_tokens: Accepted tokens among them.
     """
 
     begun: float = field(default_factory=time.perf_counter)
@@ -41,19 +41,19 @@ class Metrics:
     """How fast it went.
 
     Args:
-        prompt_tokens: Of all prompts.
-        reused_tokens: Of those, how many the prefix cache had.
-        generated_tokens: Of all answers.
+        prompt_tokens: Tokens of all prompts.
+        reused_tokens: Tokens among them that the prefix cache had.
+        generated_tokens: Tokens of all answers.
         ttft_s: Seconds to the first token of the first prompt.
         prefill_tokens_per_s: Prompt tokens that were computed by the time of prefill calls.
         decode_tokens_per_s: Generated tokens by the time of decode calls; 0 where there were none.
         total_s: Seconds in all.
         drafted_tokens: Tokens that were drafted and checked.
-        accepted_tokens: Of those, how many the model chose as well.
+        accepted_tokens: Accepted tokens among them.
         pictures: In all prompts.
-        encoded_pictures: Of those, how many the vision program had to read; what was read of the others was kept.
-        sounds: As `pictures`.
-        encoded_sounds: As `encoded_pictures`.
+        encoded_pictures: Images among them that the vision encoder ran on; the others were cached.
+        sounds: Number of audio inputs, see `pictures`.
+        encoded_sounds: Number of encoded audio inputs, see `encoded_pictures`.
         encoding_s: Seconds that reading took, before the others began.
     """
 
@@ -102,7 +102,7 @@ def measured(timings: Timings, answers: Sequence[Answer]) -> Metrics:
     """Return how fast answers came that have ended.
 
     Args:
-        timings: Of their scheduler.
+        timings: Timings of their scheduler.
         answers: All of them.
     """
     now = time.perf_counter()

@@ -23,7 +23,6 @@ from qeff_zoo.versions import installed
 #: Bytes that the prefix cache of a session may take, unless it is told otherwise.
 PREFIX_CACHE_BYTES = 128 << 20
 
-_COMPUTE = ("qeff-zoo", "onnxruntime", "openvino")
 _KEY = 32  # bytes of a name
 _LEAST = 16  # tokens of a block: what is smaller costs more to find than to compute
 
@@ -35,7 +34,7 @@ class PrefixCacheOptions:
     Args:
         bytes: Memory; 0 for none, None for the usual.
         answers: Whether answers are kept too, for prompts that go on from them: the next turn of a chat.
-        folder: Where it is kept when the process has ended; None for nowhere.
+        folder: Folder of the cache after the process ends; None for none.
     """
 
     bytes: int | None = None
@@ -51,7 +50,7 @@ def open_prefix_cache(
     Args:
         package: Its folder.
         decoder: Whose states.
-        choices: Of who opens the session.
+        choices: Options of the caller.
 
     Raises:
         GenerationError: The choices do not go together, or not with the package or the machine.
@@ -71,12 +70,13 @@ def open_prefix_cache(
     files = None
     if choices.folder is not None:
         manifest = read_json(package / "manifest.json")
+        engines = manifest.get("target", {}).get("needs", {})  # distributions that compute
         terms = {
             "package": manifest.get("build_key"),
             "precision": [program["numerics"] for program in manifest.get("programs", ())],
             "layout": decoder.layout,
             "calls": "of prompts and answers" if choices.answers else "of prompts",
-            "versions": {name: installed(name) for name in _COMPUTE},
+            "versions": {name: installed(name) for name in ("qeff-zoo", *engines)},
         }
         files = StateFiles(choices.folder, terms)
     return PrefixCache(decoder, choices.bytes, answers=choices.answers, files=files)
@@ -90,7 +90,7 @@ class PrefixCache:
         budget: Bytes; a budget below one block keeps nothing. None for the usual, of which less is kept where memory is
             scarce.
         answers: Whether blocks with tokens of answers are kept.
-        files: Where blocks are kept beyond the end of the process.
+        files: Store of blocks beyond the end of the process.
 
     Raises:
         GenerationError: There cannot be such a budget.
@@ -126,7 +126,7 @@ class PrefixCache:
         adapter: bytes = b"",
         known: Sequence[bytes] = (),
     ) -> list[bytes]:
-        """Name the blocks of some tokens that can be kept, each by all tokens, pictures and sounds up to its end.
+        """Return the keys of the cacheable blocks of some tokens, each over all content up to its end.
 
         Placeholders of all pictures are the same token: without the names of those, one's states would be another's.
 
@@ -158,8 +158,8 @@ class PrefixCache:
         """Give a row the states of its prompt's blocks, as many as there are.
 
         Args:
-            keys: Of its prompt.
-            row: Of the decoder.
+            keys: Keys of its prompt.
+            row: Row of the decoder.
             done: Tokens that it has.
 
         Returns:
@@ -185,8 +185,8 @@ class PrefixCache:
         """Keep the block that a row has just completed.
 
         Args:
-            keys: Of its tokens.
-            row: Of the decoder.
+            keys: Keys of its tokens.
+            row: Row of the decoder.
             done: Tokens that it has.
             since: Tokens that it had before the call: blocks that ended between are kept too, where all states have a
                 row for each position. None for the block alone that ends here.

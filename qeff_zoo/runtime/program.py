@@ -22,7 +22,7 @@ class Tensor:
     """An input or an output that is not a state.
 
     Args:
-        dtype: Of its values.
+        dtype: Type of its values.
         shape: A size or a symbol for each axis; None for what each call says anew.
     """
 
@@ -79,7 +79,7 @@ class Program(Protocol):
 
     @property
     def memory(self) -> Memory | None:
-        """The states on the host; None where the device keeps all of them, and nobody can reach them there."""
+        """The states on the host; None if the device keeps all of them, out of the host's reach."""
 
     def together(
         self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
@@ -89,7 +89,7 @@ class Program(Protocol):
         Args:
             starts: Row -> position of its first new token.
             prefill: Whether rows may have several new tokens.
-            kept: Of how many of a row's tokens the call returns logits.
+            kept: Number of a row's tokens for which the call returns logits.
         """
 
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
@@ -97,7 +97,7 @@ class Program(Protocol):
 
         Args:
             inputs: All of `inputs`.
-            rows: Of the states, those that the call is for, as `together` returns them; none without states.
+            rows: Rows of the states for the call, as `together` returns them; empty without states.
 
         Returns:
             All of `outputs`.
@@ -122,11 +122,11 @@ class HoldsLoraWeights(Protocol):
 
 @runtime_checkable
 class HasMaxPatches(Protocol):
-    """What a program says besides that reads pictures of sizes up to a largest."""
+    """Additional property of a program that takes images up to a largest size."""
 
     @property
     def most_patches(self) -> int:
-        """Patches that a picture may have; 0 where that is no question."""
+        """Maximum number of patches of an image; 0 without such a limit."""
 
 
 #: Inputs, rows and outputs of a call.
@@ -134,7 +134,7 @@ Observe: TypeAlias = Callable[[Mapping[str, Array], Sequence[int], Mapping[str, 
 
 
 class Observed:
-    """A program that tells of its calls.
+    """A program that reports its calls.
 
     Args:
         program: Any.
@@ -159,13 +159,13 @@ def require(program: Program, folder: Path, task: str, inputs: Set[str], outputs
 
     Args:
         program: Opened.
-        folder: Of its package, for the message.
+        folder: Folder of its package, for the message.
         task: Hub pipeline tag, for the message.
         inputs: Names that the task's programs have.
         outputs: Names that the task's programs have; `TOKENS` may stand for them.
 
     Raises:
-        GenerationError: It is one of another task.
+        GenerationError: The program is of another task.
     """
     answers = outputs <= program.outputs.keys() or TOKENS in program.outputs
     if inputs <= program.inputs.keys() and answers:

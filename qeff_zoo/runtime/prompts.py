@@ -38,7 +38,7 @@ class PromptReader:
             chat: The prompt is a user's message: apply the chat template.
 
         Raises:
-            GenerationError: It cannot be served.
+            GenerationError: The prompt cannot be served.
         """
         if not isinstance(prompt, str):
             return [int(token) for token in prompt]
@@ -47,7 +47,7 @@ class PromptReader:
         return self._encode(prompt)
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Turn a conversation into the token ids of a prompt that asks for the assistant's answer.
+        """Turn a conversation into the token ids of a prompt for the assistant's answer.
 
         Args:
             messages: Each with `role` and `content`.

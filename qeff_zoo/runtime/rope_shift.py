@@ -57,16 +57,16 @@ class Turn:
         return found
 
     def explains(self, keys: Mapping[int, Array]) -> bool:
-        """Tell whether keys by their position are those of position 0, turned."""
+        """Whether keys by their position are those of position 0, rotated."""
         return all(_off(self(keys[0], at), key) <= _CLOSE for at, key in keys.items())
 
 
 def turns_of(decoder: Decoder, folder: Path) -> dict[str, Turn]:
-    """Find how the keys of each state turn; row 0 must be nobody's.
+    """Infer how the keys of each state rotate; row 0 must be free.
 
     Args:
-        decoder: Of the package.
-        folder: Of the package.
+        decoder: Decoder of the package.
+        folder: Folder of the package.
 
     Raises:
         GenerationError: They do not, or what the package retains is no keys and values of every position.
@@ -103,7 +103,7 @@ def _refusal(folder: Path, reason: str) -> GenerationError:
 
 
 def _obstacle(decoder: Decoder, folder: Path) -> str | None:
-    """Say what is seen without running anything."""
+    """Return an obstacle that shows without running anything."""
     states = decoder.program.states
     if not decoder.movable:
         return "its device keeps the states"
@@ -125,7 +125,7 @@ def _obstacle(decoder: Decoder, folder: Path) -> str | None:
 
 
 def _window(config: Mapping[str, Any]) -> str | None:
-    """Name what a config says of windows, which masks hide where the cache has the whole context."""
+    """Return the windows of a config, which masks hide if the cache has the whole context."""
     if kinds := config.get("layer_types"):
         return next((kind for kind in kinds if kind != "full_attention"), None)
     slides = config.get("sliding_window") and config.get("use_sliding_window", True)
@@ -156,7 +156,7 @@ def _run(decoder: Decoder) -> dict[str, dict[int, Array]]:
 
 
 def _before(name: str, first: Array, rows: int) -> Array:
-    """Fill rows with a token's value, and keys that nothing is seen by."""
+    """Fill rows with a token's value, and keys that no token attends to."""
     filled = np.repeat(first, rows, axis=1)
     return filled if name.startswith(_VALUE) else np.zeros_like(filled)
 

@@ -29,7 +29,7 @@ class Sampling:
         min_p: Draw from tokens with at least this fraction of the most likely one's probability.
         repetition_penalty: By how much tokens of the prompt and of the answer are made less likely; 1 for none.
         presence_penalty: Subtracted from the logits of tokens that the answer has.
-        frequency_penalty: As `presence_penalty`, for each time that the answer has the token.
+        frequency_penalty: Penalty like `presence_penalty`, for each occurrence of the token in the answer.
         seed: The same seed gives the same answer, whatever runs beside it; None for a different one each time.
         logprobs: Also return each token's log-probability, and those of that many most likely tokens; None
             for neither. They are the model's own: penalties, temperature and the limits change nothing in them.
@@ -79,8 +79,8 @@ class TokenLogprobs:
         token_id: The chosen token.
         logprob: Its own.
         top: The likeliest tokens, best first, as pairs of token id and logarithm.
-        offset: Where the token begins in the answer's text, in characters; beyond its end for a token that the text
-            does not show, such as those of a stop string.
+        offset: Start of the token in the answer's text, in characters; beyond its end for a token without text there,
+            such as those of a stop string.
     """
 
     token_id: int
@@ -187,7 +187,7 @@ class Sampler:
         return self.take(token)
 
     def logprobs(self, logits: Array, token: int) -> TokenLogprobs | None:
-        """Return how likely a token was, where that was asked for."""
+        """Return the log-probability of a token, if requested."""
         count = self._sampling.logprobs
         if count is None:
             return None
@@ -201,7 +201,7 @@ class Sampler:
         )
 
     def take(self, token: int) -> int:
-        """Note a token as the answer's newest, whoever chose it."""
+        """Record a token as the answer's newest, whoever chose it."""
         self._counts[token] = self._counts.get(token, 0) + 1
         if self._guide is not None:
             self.complete = self._guide.take(token)
@@ -260,7 +260,7 @@ def likeliest(logits: Array) -> int:
     """Return the token of the largest logit, the first of equals.
 
     Raises:
-        GenerationError: It is not a number.
+        GenerationError: A logit is not a number.
     """
     token = int(logits.argmax())  # the first NaN, if there is one
     if not np.isfinite(logits[token]):

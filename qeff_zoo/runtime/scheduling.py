@@ -49,10 +49,10 @@ class _Slot:
     """A request that has a row.
 
     Args:
-        answer: Of the request.
-        group: That it was submitted in.
-        row: Of the decoder.
-        keys: Of its prompt's blocks in the prefix cache.
+        answer: Answer of the request.
+        group: Group of its submission.
+        row: Row of the decoder.
+        keys: Keys of its prompt's blocks in the prefix cache.
         drafter: Guesses how it goes on; None where nothing is drafted.
         done: Tokens whose states the row has.
         placing: Passages of the prompt, of which some are still to be computed; None where none are.
@@ -108,7 +108,7 @@ class _Slot:
 
         Args:
             most: Tokens that a call checks.
-            rows: That decode, each of which is checked by a call of its own.
+            rows: Decoding rows, each of which is checked by a call of its own.
         """
         request, answer = self.answer.request, self.answer.token_ids
         most = min(most - (self.due - 1), request.limit - len(answer) - 1)
@@ -252,7 +252,7 @@ class Scheduler:
             self._take_over(seat)
 
     def _read(self, requests: Mapping[int, Request]) -> None:
-        """Read what is to be written of, texts or pictures, each into its row; after that row was lost, again."""
+        """Encode the texts or images of new requests, each into its row; again after that row was lost."""
         if self._sources and requests:
             before = self._sources.seconds
             self._sources.read({row: one.read for row, one in requests.items()})
@@ -328,7 +328,7 @@ class Scheduler:
             seat.done, seat.placing = seat.placing.place(seat.row), None
 
     def _will_be_reused(self, seat: _Slot, chunk: Sequence[_Slot]) -> bool:
-        """Tell whether the block or passage that comes next is one that a prompt of this call computes."""
+        """Whether a prompt of this call computes the block or document that comes next."""
         if seat.placing:
             return any(one.placing and one.placing.key == seat.placing.key for one in chunk)
         place = self._prefixes.place(seat.done)
@@ -356,7 +356,7 @@ class Scheduler:
             self._keep(seat)
 
     def _tell(self, seats: Sequence[_Slot], pieces: Mapping[int, Piece]) -> None:
-        """Tell drafters that read it what the model made of a call's tokens."""
+        """Pass the model's results for a call's tokens to drafters that need them."""
         for seat in seats:
             # In this order: to ask of a protocol takes longer.
             if seat.row in self._decoder.hidden and isinstance(seat.drafter, Reader):

@@ -38,7 +38,7 @@ Session: TypeAlias = (
     " | TokenClassificationSession | ImageClassificationSession | ImageEmbeddingSession"
     " | ZeroShotSession | CtcSession | SpeechSeq2SeqSession"
 )
-#: Opens a program by its role, with `threads` and `choices` as for `qeff_zoo.targets.Target.open`.
+#: Opens a program by its role, with `threads` and `choices` as for `qeff_zoo.targets.base.Target.open`.
 Opening: TypeAlias = Callable[..., Program]
 
 

@@ -98,7 +98,7 @@ class EncoderSizes:
 
 
 def batch_sizes(specializations: Specializations) -> tuple[int, ...]:
-    """Return the pictures of one call of a package that reads those, ascending."""
+    """Return the image batch sizes of a package, ascending."""
     every = [_required(one["symbols"], one["name"], ("batch_size",)) for one in specializations]
     return tuple(sorted(int(entry["batch_size"]) for entry in every))
 

@@ -2,25 +2,50 @@
 """A recording's samples or features in, a `Recording` out, whose windows a session transcribes."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.media.features import Features
 from qeff_zoo.media.sound import OpenedSound, decoding
 from qeff_zoo.media.steps import Steps
+from qeff_zoo.runtime.encoder_inputs import Sources
 from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.speech_tokens import SpeechTokens
 from qeff_zoo.runtime.speech_windows import Recording
+from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.runtime.transcription_options import TranscriptionOptions
-
-if TYPE_CHECKING:
-    from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
 
 _LEAST = 0.1  # seconds of a sound of any length
 
 
+class Transcriber(Protocol):
+    """What a recording is prepared for; a `SpeechSeq2SeqSession` is one."""
+
+    sources: Sources
+    features: Features
+    tokenizer: Tokenizer | None
+    tokens: SpeechTokens
+
+    @property
+    def rate(self) -> int:
+        """Samples a second."""
+
+    @property
+    def frames(self) -> int:
+        """Frames of a window."""
+
+    @property
+    def seconds(self) -> float:
+        """Length of a window."""
+
+    def told(self, language: str | None) -> int | None:
+        """Return the token of a language."""
+
+
 def recording_of(
-    session: "SpeechSeq2SeqSession",
+    session: Transcriber,
     sound: OpenedSound,
     choices: TranscriptionOptions,
     prompt: Sequence[int],
@@ -41,7 +66,7 @@ def recording_of(
 
 
 def begun(
-    session: "SpeechSeq2SeqSession",
+    session: Transcriber,
     parts: Sequence[Array],
     choices: TranscriptionOptions,
     prompt: Sequence[int],

@@ -12,12 +12,12 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
+from qeff_zoo.checkpoint.config import positions_of
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.languages import code_of
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.speech_prompts import Begins
 from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
-from qeff_zoo.tasks import positions_of
 
 from . import speech_prompts
 

@@ -45,7 +45,7 @@ class StateFiles:
 
     Args:
         folder: Made when it is absent; a folder in it is for states of these terms alone.
-        terms: What states are of, as JSON values.
+        terms: Terms of the states, as JSON values.
 
     Raises:
         GenerationError: There cannot be such a folder, or others may write to it.
@@ -87,7 +87,7 @@ class StateFiles:
         return states
 
     def write(self, key: bytes, states: States) -> bool:
-        """Write a file, which is there whole or not at all; say whether it is there."""
+        """Write a file atomically; return whether it is there."""
         if not self._writes:
             return False
         path = self._path(key)
@@ -115,7 +115,7 @@ class StateFiles:
         return self._folder / f"{key.hex()}.states"
 
     def _look(self, entries: Sequence[Path]) -> list[tuple[bytes, int]]:
-        """List what is there; remove what a killed process has left, and say what is foreign."""
+        """List the entries; remove what a killed process left, and report foreign files."""
         found = []
         for path in entries:
             with suppress(OSError):
@@ -214,7 +214,7 @@ class KeptStates:
 
     Args:
         budget: Bytes, of files that are not read yet too.
-        files: Where they are kept as well.
+        files: Second store of the states, on disk.
     """
 
     def __init__(self, budget: int, files: StateFiles | None = None) -> None:
@@ -243,7 +243,7 @@ class KeptStates:
         """Keep states, and drop others if that is too much; not what is too much by itself.
 
         Args:
-            key: Of something new.
+            key: Key of a new entry.
             states: Nobody changes them.
             used: Keys that are used now, as for `touch`.
         """
@@ -262,7 +262,7 @@ class KeptStates:
                 self._kept.move_to_end(key)
 
     def drop(self, key: bytes) -> None:
-        """Drop what cannot be used, and say so."""
+        """Drop an unusable entry, with a warning."""
         _LOG.warning("States of %s have another shape or type, and are computed again.", key.hex())
         self._drop(key)
 

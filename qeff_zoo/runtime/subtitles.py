@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was said, as subtitles: SubRip (srt) or WebVTT (vtt)."""
+"""Subtitles of a transcription: SubRip (srt) or WebVTT (vtt)."""
 
 from collections.abc import Iterable
 

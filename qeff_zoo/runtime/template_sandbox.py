@@ -43,6 +43,10 @@ _WRITING = _GROWING | {
 }
 
 
+class OverBudgetError(jinja2.TemplateError):
+    """A template costs more than a rendering may, or may cost more than can be known before."""
+
+
 class _Priced(NodeTransformer):
     """Writes into a template that it pays for loops, slices and joined texts."""
 
@@ -74,7 +78,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     """An environment for templates that came with a package; threads may use it at once.
 
     Args:
-        extensions: Of Jinja.
+        extensions: Extensions of Jinja.
         filters: Besides Jinja's own.
         functions: Global ones.
     """
@@ -100,18 +104,19 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Compile a template.
 
         Raises:
-            jinja2.TemplateError: It is too long, or not Jinja.
+            OverBudgetError: It is too long.
+            jinja2.TemplateError: It is not Jinja.
         """
         self._account.left = _BUDGET  # constants are computed now
         if len(source) > _SOURCE:
-            raise jinja2.TemplateError(f"it has {len(source):,} characters, more than {_SOURCE:,}")
+            raise OverBudgetError(f"it has {len(source):,} characters, more than {_SOURCE:,}")
         return self.from_string(source)
 
     def rendered(self, template: jinja2.Template, **values: Any) -> str:
         """Render a template of this environment.
 
         Raises:
-            jinja2.TemplateError: It costs more than a rendering may.
+            OverBudgetError: It costs more than a rendering may.
         """
         self._account.left = _BUDGET
         return template.render(**values)
@@ -124,7 +129,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Pay, if there is enough left."""
         self._account.left -= cost
         if self._account.left < 0:
-            raise jinja2.TemplateError("it runs for too long, or makes too much text")
+            raise OverBudgetError("it runs for too long, or makes too much text")
         return True
 
     def taken(self, value: Any) -> Any:
@@ -132,7 +137,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if isinstance(value, GeneratorType):
             value = [one for one in value if self.step(1)]
         if isinstance(value, int) and value.bit_length() > _BITS:
-            raise jinja2.TemplateError(f"it computes a number of more than {_BITS:,} bits")
+            raise OverBudgetError(f"it computes a number of more than {_BITS:,} bits")
         self.step(_size(value))
         return value
 
@@ -192,11 +197,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
             first = 2 if name == "replace" else 1  # what is replaced makes nothing longer
             self.step(sizes[0] * max([1, *sizes[first:], *map(_number, values[1:])]))
         if any(_number(one) > _LARGEST for one in values[1:]) and name not in ("default", "d"):
-            raise jinja2.TemplateError(f"{name!r} is given a number above {_LARGEST:,}")
+            raise OverBudgetError(f"{name!r} is given a number above {_LARGEST:,}")
         if name == "sum" and any(isinstance(one, list | tuple) for one in values[1:]):
-            raise jinja2.TemplateError("it adds lists up")  # each time copying what it has so far
+            raise OverBudgetError("it adds lists up")  # each time copying what it has so far
         if name.startswith("format") and _WIDE.search(str(values[0])):
-            raise jinja2.TemplateError("it formats a text by a number above 999,999")
+            raise OverBudgetError("it formats a text by a number above 999,999")
 
 
 def _size(value: Any) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
+from qeff_zoo.checkpoint.config import model_config
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.answers import (
@@ -31,7 +32,7 @@ from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
 from qeff_zoo.runtime.scheduling import Scheduler
 from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.runtime.tokenizer import read_json
-from qeff_zoo.tasks import TEXT_GENERATION, model_config
+from qeff_zoo.tasks import TEXT_GENERATION
 
 _GREEDY, _USUAL = Sampling(), PrefixCacheOptions()
 #: Called with the number of a prompt and the text that was added to its answer.

@@ -22,10 +22,10 @@ class TextReader:
     Args:
         folder: The package.
         task: Hub pipeline tag.
-        tokenizer: Of the package; None where it has none.
+        tokenizer: Tokenizer of the package; None without one.
         max_length: Texts are cut to that many tokens.
         longest: Tokens that the program takes of one text; at least `max_length`.
-        vocab_size: Of the model; 0 where only its tokenizer says.
+        vocab_size: Vocabulary of the model; 0 if only its tokenizer has it.
         takes_pairs: Whether two texts may be read together.
         lowercase: Whether texts are made lower case first.
     """

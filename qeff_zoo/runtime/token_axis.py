@@ -31,7 +31,7 @@ def as_it_was(values: Array, shape: Sequence[int], batch: int, width: int) -> Ar
 
     Args:
         values: (batch, width, slots, n).
-        shape: That the values had; the last axis may have had another size.
+        shape: Original shape of the values; the last axis may have had another size.
         batch: Rows of the call.
         width: Tokens of each.
     """

@@ -10,10 +10,10 @@ from typing import Any
 
 import tokenizers
 
+from qeff_zoo.checkpoint.text_growth import excess
 from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import GenerationError, PackageError, Translating, is_panic
-from qeff_zoo.package.manifest import shortened
-from qeff_zoo.package.text_growth import excess
+from qeff_zoo.terminal.sanitize import shortened
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 _CHARACTERS = 16  # of a token, at most, unless a text is unusual
@@ -33,9 +33,9 @@ class Encoded:
 
     Args:
         ids: Token ids.
-        type_ids: For every token, 1 in the second text of a pair where the tokenizer tells them apart, else 0.
-        offsets: For every token, where it begins and ends in its text, in characters.
-        special: For every token, whether it was added to the text.
+        type_ids: 1 for every token in the second text of a pair if the tokenizer distinguishes them, else 0.
+        offsets: Start and end of every token in its text, in characters.
+        special: Whether a token was added to the text, for every token.
         cut: Whether tokens were left out.
     """
 
@@ -61,7 +61,7 @@ class Tokenizer:
         folder: Holds tokenizer.json.
 
     Raises:
-        PackageError: It is damaged; so do the methods that read text.
+        PackageError: The tokenizer is damaged; also from methods that read text.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -126,7 +126,7 @@ class Tokenizer:
             special_tokens: Add what the tokenizer's post-processor says, such as a BOS token.
 
         Raises:
-            GenerationError: It is half of a character.
+            GenerationError: The text has half of a character.
         """
         _check(text)
         # Of a batch, since `encode` stops all other threads for as long as it takes.
@@ -234,7 +234,7 @@ class TextStream:
     character in the end: some decoders then also replace the bytes before, which are shown already.
 
     Args:
-        tokenizer: Of the tokens.
+        tokenizer: Tokenizer of the tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -310,7 +310,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; none for a file that is not there.
 
     Raises:
-        PackageError: It is something else.
+        PackageError: The file has other content.
     """
     if not path.is_file():
         return {}

@@ -15,7 +15,7 @@ _OF_SOURCES = re.compile(r">>(.+)<<")
 
 @dataclass(frozen=True, kw_only=True)
 class Languages:
-    """What a vocabulary says of languages.
+    """Language tokens of a vocabulary.
 
     Args:
         answers: Token by code, of those that answers begin with.
@@ -36,10 +36,10 @@ class Languages:
         return cls(answers=found(_OF_ANSWERS), sources=found(_OF_SOURCES))
 
     def read_from(self, tokens: Sequence[int], language: str) -> list[int]:
-        """Say in which language a text is.
+        """Set the source language of a text.
 
         Args:
-            tokens: Of the text, with the token of the language that its tokenizer takes it for.
+            tokens: Tokens of the text, with the tokenizer's default language token.
             language: By code or name.
 
         Raises:
@@ -54,10 +54,10 @@ class Languages:
         return [told if token in every else token for token in tokens]
 
     def write_to(self, tokens: Sequence[int], language: str) -> tuple[list[int], int | None]:
-        """Say into which language a text is to be translated.
+        """Set the target language of a translation.
 
         Args:
-            tokens: Of the text.
+            tokens: Tokens of the text.
             language: By code or name.
 
         Returns:

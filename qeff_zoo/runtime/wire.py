@@ -53,7 +53,7 @@ def receive(connection: socket.socket, until: float | None = None) -> dict[str, 
         until: The deadline, by `time.monotonic`; None for the connection's own timeout, again for each piece.
 
     Raises:
-        HandoffError: It is none.
+        HandoffError: The bytes are not a message.
     """
     length = np.empty(LENGTH, np.uint8)
     fill(connection, length, until)
@@ -81,7 +81,7 @@ def parsed(text: bytes) -> dict[str, Any]:
     """Parse the JSON of a message.
 
     Raises:
-        HandoffError: It is no object.
+        HandoffError: The JSON is not an object.
     """
     try:
         said = json.loads(text)
@@ -104,7 +104,7 @@ def require_version(said: Mapping[str, Any], who: str) -> None:
         who: The sender, for messages.
 
     Raises:
-        HandoffError: It is another one.
+        HandoffError: The version is another one.
     """
     if said.get("version") != VERSION:
         raise HandoffError(
@@ -136,14 +136,14 @@ def fill(connection: socket.socket, array: Array, until: float | None = None) ->
 
 
 def sizes_of(groups: Sequence[Mapping[str, Array]]) -> list[dict[str, list[Any]]]:
-    """Say the type and the shape of arrays, for `room_for`."""
+    """Return the types and shapes of arrays, for `room_for`."""
     return [
         {name: [str(one.dtype), [*one.shape]] for name, one in group.items()} for group in groups
     ]
 
 
 def room_for(told: Any) -> list[dict[str, Array]]:
-    """Make arrays of the types and shapes that a message says, to be filled.
+    """Allocate arrays of a message's types and shapes.
 
     Raises:
         HandoffError: They are none, or too large.

@@ -25,7 +25,7 @@ class Counted:
     """A transform that a recipe must declare.
 
     Args:
-        name: Of the transform and of its constructor in `qeff_zoo.recipe`.
+        name: Name of the transform and of its constructor in `qeff_zoo.recipe`.
         source: The constructor's call.
         offset: Added to norm weights.
         points: Parsed configurations, and the count for each.
@@ -68,7 +68,7 @@ def count(configs: Sequence[Mapping[str, Any]], task: str) -> tuple[list[Counted
 
 
 def promises(recipe: Recipe, counted: Sequence[Counted]) -> bool:
-    """Say whether a recipe's transforms are exactly those that were counted."""
+    """Whether a recipe's transforms are exactly the counted ones."""
     theirs = {transform.name: transform for transform in recipe.transforms}
     return set(theirs) == {item.name for item in counted} and all(
         theirs[item.name].count(config) == number

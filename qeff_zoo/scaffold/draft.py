@@ -49,11 +49,11 @@ class Proposal:
     """A drafted recipe.
 
     Args:
-        model_type: Of the model.
+        model_type: Model type.
         relative: `model_type` of the recipe that is nearest; None if there is no recipe for the task.
-        text: Of the recipe's file.
-        file_name: Of the recipe's file.
-        notes: What its author should check, one sentence each.
+        text: Content of the recipe's file.
+        file_name: Name of the recipe's file.
+        notes: Open points for the author, one sentence each.
     """
 
     model_type: str
@@ -204,7 +204,7 @@ def _rank(subject: Subject, tiny: Mapping[str, Any]) -> list[Recipe]:
 
 
 def _fits(recipe: Recipe, fields: set[str]) -> bool:
-    """Say whether a recipe's tiny configuration has only fields that there are; head_dim may be left out."""
+    """Whether a recipe's tiny configuration has only known fields; head_dim may be left out."""
     return set(recipe.tiny[0].config) - {"head_dim"} <= fields
 
 

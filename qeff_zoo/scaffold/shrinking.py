@@ -112,7 +112,7 @@ def shrink(
     Args:
         config: Raw config.json of a real model.
         times: How many times as many layers as needed.
-        plain: Of "num_key_value_heads" and "head_dim", what must be as in plain multi-head attention.
+        plain: Fields among "num_key_value_heads" and "head_dim" that must be as in plain multi-head attention.
 
     Returns:
         Arguments of the config class, without what it chooses by itself.
@@ -164,7 +164,7 @@ def deepen(config: Mapping[str, Any], tiny: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _is_told(key: str, value: Any, fields: set[str]) -> bool:
-    """Say whether a field may tell one checkpoint from another, beyond its size."""
+    """Whether a field can distinguish checkpoints beyond their size."""
     unused = (
         key in _UNUSED
         or key.endswith(_UNUSED_ENDINGS)
@@ -215,7 +215,7 @@ def _scale(key: str, value: float) -> float:
 
 
 def _cut_lists(full: Mapping[str, Any], parsed: Any, times: int) -> tuple[dict[str, Any], int]:
-    """Cut lists with an entry per layer, all kinds kept, and lists of layer numbers; also say how many layers."""
+    """Cut lists with an entry per layer, all kinds kept, and lists of layer numbers; also return the layer count."""
     count = getattr(parsed, "num_hidden_layers", None)
     lists = {key: value for key, value in full.items() if isinstance(value, list) and value}
     numbers = {key for key, value in lists.items() if _ascends(value)}
@@ -236,7 +236,7 @@ def _cut_lists(full: Mapping[str, Any], parsed: Any, times: int) -> tuple[dict[s
 
 
 def _ascends(values: list[Any]) -> bool:
-    """Say whether a list holds layer numbers rather than one value per layer."""
+    """Whether a list holds layer numbers rather than one value per layer."""
     whole = all(isinstance(value, int) and not isinstance(value, bool) for value in values)
     return whole and all(a < b for a, b in pairwise(values))
 

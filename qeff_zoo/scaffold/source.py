@@ -26,7 +26,7 @@ class Call:
     """A call.
 
     Args:
-        name: Of what is called.
+        name: Name of the callee.
         arguments: By keyword; those whose keyword is empty are positional.
     """
 
@@ -40,7 +40,7 @@ class Spread:
 
     Args:
         base: The other.
-        own: What follows.
+        own: Items after it.
     """
 
     base: Code
@@ -51,7 +51,7 @@ def layout(value: Any, *, indent: int = 0, before: int = 0, after: int = 0) -> s
     """Write a value on one line if it fits, else one item per line.
 
     Args:
-        value: Of JSON's types, tuples, `Code`, `Call` and `Spread`, nested.
+        value: Nested value of JSON's types, tuples, `Code`, `Call` and `Spread`.
         indent: Columns that the lines after the first are indented by.
         before: Columns taken on the first line.
         after: Columns taken on the last line.

@@ -79,7 +79,7 @@ def examine(config: Mapping[str, Any]) -> Subject:
 
 
 def _is_text(parsed: Any) -> bool:
-    """Say whether a configuration describes one tower that reads tokens."""
+    """Whether a configuration describes a single text model."""
     from transformers import AutoConfig
 
     if AutoConfig in parsed.sub_configs.values() or parsed.is_encoder_decoder:

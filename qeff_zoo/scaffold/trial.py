@@ -19,7 +19,7 @@ class Trial:
 
     Args:
         passed: Whether all of its tiny models agree.
-        report: What was compared and what does not match, or why nothing could be.
+        report: Result of the comparison, or the reason why none was possible.
     """
 
     passed: bool
@@ -30,7 +30,7 @@ def try_out(file: Path) -> Trial:
     """Compare a recipe's tiny models with Hugging Face; takes some seconds for each, and changes nothing.
 
     Args:
-        file: Of the recipe.
+        file: File of the recipe.
     """
     folders = [str(file.parent.resolve()), os.environ.get(RECIPES_ENV, "")]
     environment = {**os.environ, RECIPES_ENV: os.pathsep.join(filter(None, folders))}

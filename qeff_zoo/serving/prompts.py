@@ -20,7 +20,6 @@ from qeff_zoo.errors import (
 )
 from qeff_zoo.media.fetching import DATA, fetch_media, is_url
 from qeff_zoo.media.images import ImageLimits
-from qeff_zoo.package.manifest import shortened
 from qeff_zoo.runtime import Grammar, ImageToTextSession, Request, Sampling, TextGenerationSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.media_text import MediaTextSession
@@ -29,6 +28,7 @@ from qeff_zoo.serving.errors import ApiError, brief, unknown_parameter
 from qeff_zoo.serving.media import Preparation, Step, at_once
 from qeff_zoo.serving.price import BOUNDS, Bounds, Price, check_context, price
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
+from qeff_zoo.terminal.sanitize import shortened
 
 #: Of a picture or video that is fetched for a client, and how many of them a request may have.
 FETCHED = ImageLimits(file_bytes=20_000_000, seconds=10.0)

@@ -128,7 +128,7 @@ class Store:
         Args:
             folder: From `stage`, completed by `write_manifest`.
             build_key: From the plan.
-            origin: Where it is from.
+            origin: Origin of the package.
             adopt: False to replace in any case what the store has, which may be damaged unseen.
 
         Raises:
@@ -159,7 +159,7 @@ class Store:
         return replace(package, path=final)
 
     def failed(self, folder: Path, build_key: str) -> Path:
-        """Keep a staged folder as evidence of what failed; `lookup` never sees it.
+        """Keep a staged folder as evidence of a failure; `lookup` never returns it.
 
         Args:
             folder: From `stage`, in any state.
@@ -192,7 +192,7 @@ class Store:
 
         Args:
             folder: From `stage`.
-            key: As for `graph`.
+            key: See `graph`.
 
         Raises:
             StoreError: The store cannot be written.
@@ -210,7 +210,7 @@ class Store:
         """Find a folder of a checkpoint's small files that were made here.
 
         Args:
-            key: Of what they were made of.
+            key: Digest of their sources.
         """
         folder = self._layout.companions / _checked(key)
         if not folder.is_dir():
@@ -223,7 +223,7 @@ class Store:
 
         Args:
             folder: From `stage`.
-            key: As for `companions`.
+            key: See `companions`.
 
         Raises:
             StoreError: The store cannot be written.
@@ -239,8 +239,8 @@ class Store:
         """Note where a package's checkpoint lies on this machine: a folder, or a GGUF file; packages hold no paths.
 
         Args:
-            build_key: Of the package.
-            place: Of the checkpoint, or of what was made part of it.
+            build_key: Build key of the package.
+            place: Place of the checkpoint, or of an adapter or draft that was built in.
             part: 0 for the checkpoint, 1 for the first adapter that was merged into it, …; the role of heads.
         """
         # The Hub's cache links a file to another name.
@@ -259,8 +259,8 @@ class Store:
         """Find where a package's checkpoint lay when it was built here, if that folder or file still exists.
 
         Args:
-            build_key: Of the package.
-            part: As for `remember_source`.
+            build_key: Build key of the package.
+            part: See `remember_source`.
         """
         try:
             place = Path(os.fsdecode(read_regular(self._source_note(build_key, part))))
@@ -269,7 +269,7 @@ class Store:
         return place if place.exists() else None
 
     def origin(self, build_key: str) -> Provenance | None:
-        """Find where a package is from; None where nobody knows."""
+        """Return the origin of a package; None if it is unknown."""
         return read_origin(self._layout.packages / _checked(build_key))
 
     def folder(self, build_key: str) -> Path:
@@ -277,7 +277,7 @@ class Store:
         return self._layout.packages / _checked(build_key)
 
     def is_built_here(self, build_key: str) -> bool:
-        """Tell whether a package was surely built here."""
+        """Whether a package was surely built here."""
         return isinstance(self.origin(build_key), BuiltHere)
 
     @property
@@ -326,9 +326,9 @@ class Store:
         """Refuse work that would fill the disk, before it begins.
 
         Args:
-            path: Where the bytes will go; need not exist yet.
+            path: Destination of the bytes; need not exist yet.
             size: How many bytes.
-            what: What they are, for the message: "the package".
+            what: Description for the message: "the package".
 
         Raises:
             StoreError: Fewer bytes than that are free.
@@ -355,7 +355,7 @@ class Store:
         keep: Collection[str] = (),
         dry_run: bool = False,
     ) -> list[Entry]:
-        """Remove what nobody needs: abandoned staging, failed builds, and what was long unused.
+        """Remove unneeded entries: abandoned staging, failed builds, and long unused packages.
 
         What a live process builds, maps or has open stays.
 
@@ -436,7 +436,7 @@ def _checked(key: str) -> str:
 
 
 def refused(action: str, path: Path, error: OSError) -> StoreError:
-    """Say in our words that the disk did not let something be done."""
+    """Convert a refusal of the disk to our error."""
     return StoreError(
         f"Cannot {action} {str(path)!r}: {error.strerror or error}; expected a folder that this "
         "user may write, with room. Check its permissions and space, or set QEFF_HOME."

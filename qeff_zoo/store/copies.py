@@ -20,7 +20,7 @@ from . import Store, refused
 
 
 def copy_out(package: Package, destination: Path) -> Package:
-    """Copy a package to a folder of the user's, where it appears whole or not at all; one that was pulled says whence.
+    """Copy a package atomically to a user's folder; a pulled package keeps a note of its origin.
 
     Args:
         package: Any complete package.
@@ -76,8 +76,8 @@ def existing_copy(destination: Path, build_key: str) -> Package | None:
     """Find a copy of a package where one is to be written; refuse what must not be replaced by it.
 
     Args:
-        destination: Where the copy is to be.
-        build_key: Of the package.
+        destination: Folder of the copy.
+        build_key: Build key of the package.
 
     Raises:
         StoreError: The destination holds something else, or cannot be.

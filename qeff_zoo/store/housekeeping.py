@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a store holds, whether it is intact, and what of it nobody needs.
+"""Inventory of a store: its content, its integrity, and what can be removed.
 
 In: a store's folders. Out: entries, problems, and removals that spare whatever a process uses.
 """
@@ -102,7 +102,7 @@ class Layout:
             (self.used / key).touch()
 
     def last_used(self, path: Path) -> float:
-        """Tell when the entry at `path` was last used, or else made."""
+        """Return when the entry at `path` was last used, or else created."""
         for witness in (self.used / path.name, path):
             with suppress(OSError):
                 return witness.stat().st_mtime
@@ -286,7 +286,7 @@ def write_graph_index(folder: Path) -> None:
 
 
 def graph_problems(folder: Path, progress: Progress | None = None) -> list[str]:
-    """Say what is wrong with a traced graph, which is small enough to be read whole each time."""
+    """Return what is wrong with a traced graph, which is small enough to read whole each time."""
     try:
         index = json.loads(read_regular(folder / _INDEX_NAME))
         return [

@@ -21,7 +21,7 @@ _NOTE_OF_OURS = {"built_here": True}
 
 @dataclass(frozen=True)
 class BuiltHere:
-    """A package was built by whoever has this store."""
+    """A package was built by the owner of this store."""
 
 
 BUILT_HERE = BuiltHere()
@@ -32,8 +32,8 @@ class Origin:
     """Where a package was pulled from.
 
     Args:
-        url: Of the remote, pinned to what it was then as far as its kind of remote can be.
-        path: Of the package's folder there.
+        url: URL of the remote, pinned to its commit if its kind of remote has commits.
+        path: Path of the package's folder there.
         manifest: SHA-256 of its manifest.json, in hexadecimal.
         signed: Whether a signature lies beside its manifest there.
     """
@@ -48,7 +48,7 @@ Provenance: TypeAlias = BuiltHere | Origin
 
 
 def read_origin(package: Path) -> Provenance | None:
-    """Read the note in a package's folder; one that is absent or damaged says nothing.
+    """Read the note in a package's folder; an absent or damaged note counts as none.
 
     Args:
         package: Its folder in the store; a note in any other folder proves nothing.

@@ -22,14 +22,14 @@ class Partials:
     """The unfinished downloads of a store.
 
     Args:
-        folder: Where they lie; made when first needed.
+        folder: Folder of the files; created on demand.
     """
 
     folder: Path
 
     @contextmanager
     def claim(self, digest: str, pause: Callable[[float], object] = time.sleep) -> Iterator[Path]:
-        """Yield the file for content of that digest, which nobody else writes to meanwhile.
+        """Yield the file for content of that digest, with exclusive write access.
 
         It may hold a part of the content, all of it, or be absent. What is in it afterwards is kept
         for the next one who claims it. While another has it, this waits: claim nothing else before.
@@ -61,7 +61,7 @@ class Partials:
             os.close(lock)
 
     def size(self, digest: str) -> int:
-        """Tell how many bytes of the disk a download takes; those that are still to come may be a hole in it."""
+        """Return the disk space of a download in bytes; missing ranges may be holes."""
         try:
             found = (self.folder / digest).stat()
         except FileNotFoundError:
@@ -69,7 +69,7 @@ class Partials:
         return min(found.st_size, found.st_blocks * 512)
 
     def is_claimed(self, digest: str) -> bool:
-        """Tell whether somebody writes to a download now."""
+        """Whether a process writes to a download now."""
         path = self.folder / digest
         if not _lock_of(path).exists():
             return False

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from torch.export import Dim
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from qeff_zoo.checkpoint.config import positions_of
 from qeff_zoo.export.transforms.attention import additive_mask
 from qeff_zoo.export.transforms.retained_state import Probe
 
-from . import Tracing, encoder_decoder_tracing, positions_of
+from . import Tracing, encoder_decoder_tracing
 
 _IMPLEMENTATION = "qeff_zoo_weighed"
 _BATCH, _SEQ = 2, 6  # of the example

@@ -15,7 +15,7 @@ convolutions, as what lies behind the end of a sound is.
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
@@ -24,12 +24,14 @@ from torch.export import Dim
 from torch.nn import functional
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.multimodal.audio_chunks import AudioChunks
 from qeff_zoo.tasks.audio_block_tracing import FEATURES, REAL, name_rows
 from qeff_zoo.tasks.forward_patches import FeatureRecorder, swapped, unread
 from qeff_zoo.tasks.patch_tracing import rows_of
 
 from . import Tracing
+
+if TYPE_CHECKING:
+    from qeff_zoo.multimodal.audio_chunks import AudioChunks
 
 _BLOCKS, _MOST = 3, 1 << 16  # of the example, and at most
 _MERGED = 4  # frames that two convolutions make a row of
@@ -72,7 +74,7 @@ class Sound(nn.Module):
         audio: Declaration of the recipe.
     """
 
-    def __init__(self, model: Any, audio: AudioChunks) -> None:
+    def __init__(self, model: Any, audio: "AudioChunks") -> None:
         super().__init__()
         self.model, self.audio = model, audio
         self.tower = model.base_model.audio_tower
@@ -182,7 +184,7 @@ def _within(part: nn.Module, real: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda states: plain(states * there.to(states.dtype))
 
 
-def tracing(model: Any, audio: AudioChunks) -> Tracing:
+def tracing(model: Any, audio: "AudioChunks") -> Tracing:
     """Describe how to trace the encoder of `model`.
 
     Args:

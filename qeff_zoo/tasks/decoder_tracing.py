@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from qeff_zoo.checkpoint.config import positions_of
 from qeff_zoo.errors import ExportError
 from qeff_zoo.export.draft_heads.modules import build
 from qeff_zoo.export.loader import hollow
@@ -40,7 +41,7 @@ from qeff_zoo.graph.passes import hidden_states as within
 from qeff_zoo.graph.passes.slots import remove as remove_slots
 from qeff_zoo.graph.states import State
 
-from . import Tracing, positions_of
+from . import Tracing
 
 #: From the symbols of rows, tokens and cache, and an example's positions: examples by name, and symbols of their axes.
 More: TypeAlias = Callable[[Any, Any, Any, Tensor], Mapping[str, tuple[Tensor, Any]]]

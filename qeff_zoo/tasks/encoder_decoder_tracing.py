@@ -33,6 +33,7 @@ from transformers import Cache, EncoderDecoderCache
 from transformers.masking_utils import causal_mask_function
 from transformers.modeling_outputs import BaseModelOutput
 
+from qeff_zoo.checkpoint.config import positions_of
 from qeff_zoo.export.concrete import Unsqueezed
 from qeff_zoo.export.layers import plain
 from qeff_zoo.export.transforms.attention import additive_mask
@@ -41,7 +42,7 @@ from qeff_zoo.export.transforms.retained_state import Probe, RetainedState
 from qeff_zoo.export.uncomputed import uncomputed
 from qeff_zoo.graph.states import State
 
-from . import Tracing, ctc_tracing, decoder_tracing, positions_of, prefix_image_tracing
+from . import Tracing, ctc_tracing, decoder_tracing, prefix_image_tracing
 
 _BATCH, _SEQ = 2, 6  # of the example
 _ENDLESS = 1 << 31  # positions

@@ -13,12 +13,13 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.checkpoint.config import token_of
 from qeff_zoo.errors import CheckpointError
-from qeff_zoo.multimodal.manifest import entry_of, images_of
+from qeff_zoo.multimodal.manifest import audio_of, entry_of, images_of
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import DECODER_SHAPES, Media, PatchShape, Recipe, Shape
 
-from . import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, named, text_generation, token_of
+from . import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, named, text_generation
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
@@ -68,12 +69,19 @@ def _language_model(model: Any) -> Any:
     return language_model(model)
 
 
-def _tracing(model: Any, *, images: Mapping[str, Any] | None = None, **variant: Any) -> Tracing:
+def _tracing(
+    model: Any,
+    *,
+    images: Mapping[str, Any] | None = None,
+    sounds: Mapping[str, Any] | None = None,
+    **variant: Any,
+) -> Tracing:
+    audio = None if sounds is None else audio_of(sounds)
     if images is not None:
-        return images_of(images).trace_language(model, **variant)
+        return images_of(images).trace_language(model, audio, **variant)
     from . import multimodal_tracing
 
-    return multimodal_tracing.tracing(model, **variant)
+    return multimodal_tracing.tracing(model, sounds=audio, **variant)
 
 
 def _images(

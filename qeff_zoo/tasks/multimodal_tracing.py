@@ -22,7 +22,7 @@ so has the language model within, where the whole asks for pixels in every call.
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -39,7 +39,6 @@ from qeff_zoo.export.transforms.modules import reader_of_tokens
 from qeff_zoo.export.transforms.retained_state import RetainedState
 from qeff_zoo.graph.states import State, mark_tokens
 from qeff_zoo.multimodal.audio import Audio
-from qeff_zoo.multimodal.manifest import audio_of
 from qeff_zoo.recipe import Media
 from qeff_zoo.tasks.forward_patches import MERGES, alike, swapped
 from qeff_zoo.tasks.vision_tracing import layers_of
@@ -215,7 +214,7 @@ def tracing(
     model: Any,
     *,
     images: "Images | None" = None,
-    sounds: Mapping[str, Any] | None = None,
+    sounds: Audio | None = None,
     **variant: Any,
 ) -> Tracing:
     """Describe how to trace the language model of `model`.
@@ -227,7 +226,7 @@ def tracing(
         **variant: As of `qeff_zoo.tasks.decoder_tracing.tracing`.
     """
     config = model.config
-    every = [*([images] if images else []), *([audio_of(sounds)] if sounds else [])]
+    every = [*([images] if images else []), *([sounds] if sounds else [])]
     told: Media = every[0]
     modality = _modality(told)
     features = torch.zeros(_ROWS, config.get_text_config().hidden_size)

@@ -9,12 +9,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.checkpoint.config import bidirectional_by
 from qeff_zoo.checkpoint.draft_heads import ASSISTANT, DRAFT, HEADS
-from qeff_zoo.plan.request import CHOICES, Request
+from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Shape
 from qeff_zoo.weights import kv_heads
 
-from . import TEXT_GENERATION, Part, Task, Tracing, bidirectional_by, find, named, tasks_of
+from . import TEXT_GENERATION, Part, Task, Tracing, find, named, tasks_of
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
@@ -161,7 +162,7 @@ def not_alone(why: str) -> Callable[["Checkpoint", Recipe, Request], list[str]]:
 
     def problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
         return [
-            f"{CHOICES[name].flag} is for text generation; {why}. Leave it out."
+            f"{OPTIONS[name].flag} is for text generation; {why}. Leave it out."
             for name in names
             if getattr(request, name)
         ]

@@ -92,11 +92,11 @@ def peak_rss_bytes() -> int:
 
 
 def out_of_memory(error: BaseException, where: str) -> OutOfMemoryError | None:
-    """Say that memory ran out, if that is what an error says; None if it is another, or was said already.
+    """Return our error if another one means that memory ran out; None otherwise, or if it is reported already.
 
     Args:
-        error: Of Python, the system or a library, each of which has its own.
-        where: What was being done: "in the stage 'weights'".
+        error: Error of Python, the system or a library.
+        where: Current work: "in the stage 'weights'".
     """
     is_short = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
     if isinstance(error, ZooError) or not (is_short or _SHORT.search(str(error))):

@@ -9,6 +9,8 @@ _STEERING = re.compile(
     "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
+_LONGEST = 200  # characters of a problem; jsonschema quotes whole values
+
 
 def shown(text: str) -> str:
     r"""Write control characters as JSON escapes, so that JSON stays the same value.
@@ -21,6 +23,13 @@ def shown(text: str) -> str:
         'evil\\u001b[2J'
     """
     return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def shortened(message: str) -> str:
+    """Leave out the middle of a long message, and what would steer a terminal."""
+    half = _LONGEST // 2
+    long = len(message) > _LONGEST
+    return shown(f"{message[:half]} … {message[-half:]}" if long else message)
 
 
 class _Escaping:
@@ -41,7 +50,7 @@ def escaping(stream: TextIO) -> TextIO:
     """Return a stream that passes on what is written to it, as it may be shown.
 
     Args:
-        stream: For text.
+        stream: Text stream.
     """
     return cast("TextIO", _Escaping(stream))
 

@@ -28,7 +28,7 @@ class Span:
     """Tokens for one row in one call: `start:stop` of a sequence.
 
     Args:
-        row: Of the states.
+        row: Row of the states.
         sequence: Its number.
         start: Position of the first token.
         stop: Position after the last.
@@ -69,7 +69,7 @@ class Stage:
     """What is judged together.
 
     Args:
-        name: As in the manifest's validation.
+        name: Name in the manifest's validation.
         calls: In order.
     """
 
@@ -100,10 +100,10 @@ class EncoderStage:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageStage:
-    """As `Stage`, for what reads pictures.
+    """A `Stage` of image encoders.
 
     Args:
-        name: As in the manifest's validation.
+        name: Name in the manifest's validation.
         calls: The number of the picture in each row of a call.
     """
 
@@ -172,8 +172,8 @@ def decoder_stages(
     """Write the stages of a text-generation package: as a session would call it, then with each compute context.
 
     Args:
-        sizes: Of the package; a stage that they leave no room for is left out.
-        window_rows: Of the largest state that keeps a window; 0 without one.
+        sizes: Sizes of the package; a stage without room in them is left out.
+        window_rows: Size of the largest sliding-window state; 0 without one.
         longest: Tokens of the longest text, where the context has room for it.
     """
     lengths = {*sizes.comp_ctx_lengths_prefill, *sizes.comp_ctx_lengths_decode}
@@ -266,11 +266,11 @@ def _continuous(sizes: DecoderSizes, short: int, steps: int) -> Stage:
 
 
 def uncut(stages: Sequence[Stage], pictures: Sequence[Sequence[tuple[int, int]]]) -> list[Stage]:
-    """Let no call end within a picture, or what else must be whole: it goes on to the end of that.
+    """Extend calls that would end within an image, or another indivisible span, to its end.
 
     Args:
-        stages: As they were written.
-        pictures: Of each sequence, where each begins and ends.
+        stages: Stages before.
+        pictures: Start and end of the images of each sequence.
     """
 
     def moved(number: int, place: int) -> int:
@@ -313,12 +313,12 @@ def sequence_lengths(stages: Sequence[Stage]) -> list[int]:
 
 
 def tokens_after(sequence: Sequence[int], position: int, count: int) -> list[int]:
-    """Return what heads are told to follow a position; after the end of a sequence comes its beginning."""
+    """Return the tokens after a position, for draft heads; the end of a sequence wraps to its beginning."""
     return [sequence[(position + 1 + place) % len(sequence)] for place in range(count)]
 
 
 def tokens_of_layer(sequence: Sequence[int], position: int) -> list[int]:
-    """Return what a layer that drafts is told to follow a position: at the end of a sequence it does not go on.
+    """Return the tokens after a position, for a draft layer: it stops at the end of a sequence.
 
     Then there may be no room for more; its answer counts as often as it would go on.
     """
@@ -337,7 +337,7 @@ def encoder_stages(
     """Write the stages of a package that reads whole texts.
 
     Args:
-        sizes: Of the package.
+        sizes: Sizes of the package.
         shortest: Length of the shortest of several in a batch, where there is room for it.
         enough: Sequences that there are at least, so that a mean over them says something.
 
@@ -370,7 +370,7 @@ def encoder_stages(
 
 
 def image_stages(batch_sizes: Sequence[int]) -> tuple[list[ImageStage], list[list[int]]]:
-    """Write the stages of a package that reads pictures: each alone, then together in each batch.
+    """Return the stages of an image package: each image alone, then batches of each size.
 
     Returns:
         The stages, and the pictures that they name, as `drawings.draw` takes them.

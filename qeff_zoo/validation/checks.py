@@ -10,9 +10,10 @@ from typing import Any
 
 from qeff_zoo import pipeline, registry, targets
 from qeff_zoo.api import find_package
-from qeff_zoo.checkpoint.draft_heads import HEADS, OF_MODEL, with_speculator
+from qeff_zoo.checkpoint.draft_heads import HEADS, OF_MODEL
 from qeff_zoo.checkpoint.draft_heads.mtp import MTP
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
+from qeff_zoo.checkpoint.sources import with_speculator
 from qeff_zoo.disk.regular import is_here
 from qeff_zoo.errors import (
     AdapterError,
@@ -35,11 +36,11 @@ class Outcome:
     """What a comparison found.
 
     Args:
-        subject: What was compared, for a person.
+        subject: Name of what was compared, for people.
         level: "tiny" or "checkpoint".
-        checks: As in a manifest's `validation`, each with the model it is of.
-        reported: What was measured without being judged.
-        recorded: Where the record was written, if it was.
+        checks: Entries of the manifest's `validation`, each with its model.
+        reported: Measurements without a verdict.
+        recorded: Path of the record, if it was written.
     """
 
     subject: str
@@ -79,9 +80,9 @@ def check(
 
     Args:
         subject: A package's folder, build key or model name; or a recipe's `model_type`.
-        checkpoint: Where the package's checkpoint is now; None for where it was when the package was built here.
-        adapters: Where those that were merged into the package are now, in any order; of others, where they were.
-        target: Of a recipe, what its tiny models are built for; None for the default.
+        checkpoint: Current place of the package's checkpoint; None for its place at the build on this machine.
+        adapters: Current places of merged adapters, in any order; others are expected at their places at the build.
+        target: Target of a recipe's tiny models; None for the default.
         record: Write `validated_models/ORG/NAME.json`, or `validated_models/_tiny/MODEL_TYPE.json` of a recipe, or
             what a recipe's models do on another target to `validated_models/_targets/TARGET.json`.
         reporter: Shows progress.
@@ -136,11 +137,11 @@ def source_of(package: Package, given: str | None, adapters: Sequence[str] = ())
 
     Args:
         package: Any.
-        given: Where the checkpoint is now; None for where it was when the package was built here.
-        adapters: Where those that were merged into the package are now, in any order; of others, where they were.
+        given: Current place of the checkpoint; None for its place at the build on this machine.
+        adapters: Current places of merged adapters, in any order; others are expected at their places at the build.
 
     Raises:
-        CheckpointError: It is not to be found, or is another one.
+        CheckpointError: The checkpoint is missing, or is another one.
         AdapterError: The same of an adapter.
     """
     store, spec = Store(), source_in(package.manifest)
@@ -196,8 +197,8 @@ def _with_adapters(
     checkpoint: Checkpoint, package: Package, store: Store, given: Sequence[str]
 ) -> Checkpoint:
     """Add the adapters that were merged into a package, and make sure that they are the ones."""
-    from qeff_zoo.checkpoint.adapters.merging import with_adapters
     from qeff_zoo.checkpoint.adapters.peft_files import open_adapter
+    from qeff_zoo.checkpoint.sources import with_adapters
 
     made = adapters_in(package.manifest)
     digests = [one["digest"] for one in made]

@@ -32,7 +32,7 @@ class Cost:
     Args:
         metric: "kl_divergence" in nats, or "cosine_distance".
         values: By position.
-        losses: Of the same positions the loss of the next token in nats, right and rounded; None if not known.
+        losses: Loss of the next token at the same positions in nats, exact and rounded; None if unknown.
     """
 
     metric: str
@@ -82,10 +82,10 @@ class Costs:
     """Costs of a package's roundings.
 
     Args:
-        weights: Of rounding weights; None where they are the checkpoint's.
-        activations: Of rounding activations, as the package ships; None where it rounds none, as `expected`.
+        weights: Cost of rounding weights; None if they are the checkpoint's.
+        activations: Cost of rounding activations, as shipped; None without, and so `expected`.
         expected: The same, as Hugging Face's model simulates it.
-        swapped: What two swapped heads would cost.
+        swapped: Cost of two swapped heads.
         positions: How many different ones were compared.
         judged: Whether the cost of activations says anything: not where experts or keys are chosen.
     """
@@ -114,11 +114,11 @@ def measure(
     """Measure what a package's roundings cost.
 
     Args:
-        trial: Of the package without the rounding of activations.
-        shipped: Of the package as it ships; None where it rounds no activations.
+        trial: Trial of the package without rounding of activations.
+        shipped: Trial of the package as shipped; None if it rounds no activations.
         reference: Its answers to both.
         judged: The variant that has the package's weights.
-        kind: Of the answers.
+        kind: Kind of answers.
     """
     weights = None
     if judged != "reference":
@@ -145,7 +145,7 @@ def as_shipped(costs: Costs, judge: Judge) -> list[Check]:
 
     Args:
         costs: Measured.
-        judge: Of the comparison with the variant that has the package's weights.
+        judge: Judge of the comparison with the variant that has the package's weights.
     """
     found, expected, swapped = costs.activations, costs.expected, costs.swapped
     if not (found and expected and swapped and costs.judged) or costs.positions < ENOUGH:

@@ -41,7 +41,7 @@ class HeadLogits:
         sequences: Sequence[Sequence[int]],
         answered: Sequence[Array],
     ) -> list[Array]:
-        """Put behind the logits of each position those of the heads, told what follows it."""
+        """Append the heads' logits to those of each position, given the next tokens."""
         places = [(span, place) for span in call.spans for place in span.answered]
         hidden = np.stack([decoder.hidden[span.row][place - span.stop] for span, place in places])
         after = [
@@ -72,7 +72,7 @@ class DraftLayerLogits:
         sequences: Sequence[Sequence[int]],
         answered: Sequence[Array],
     ) -> list[Array]:
-        """Put behind the logits of each position those of the layer, told what follows it."""
+        """Append the layer's logits to those of each position, given the next tokens."""
         found, logits = list[Array](), iter(answered)
         for span in call.spans:
             if span.start == 0:

@@ -28,8 +28,8 @@ class Fault:
         kind: "position": positions are one too high from some token on; "extra": one more token is visible before all
             others; "window": sliding windows have one token less.
         words: The fault, for people.
-        starts: Of each sequence, the first position that is moved.
-        stops: Of each sequence that the stage runs, where it ends.
+        starts: First moved position of each sequence.
+        stops: End of each sequence in the stage.
         token: The one that is visible.
     """
 

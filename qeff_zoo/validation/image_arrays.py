@@ -25,7 +25,7 @@ def compare(package: Path, processor: Any) -> dict[str, str]:
 
     Args:
         package: With the settings that a build wrote.
-        processor: Of the checkpoint, as `processors.load` returns it; nothing is compared with one of sounds alone.
+        processor: Processor of the checkpoint, from `processors.load`; nothing is compared for audio alone.
 
     Returns:
         `images`, in words, for a record.
@@ -64,8 +64,8 @@ def difference(
     Args:
         ours: A package's.
         theirs: transformers', of the PIL backend.
-        image: That both process.
-        options: Of the call of transformers' processor.
+        image: Image for both.
+        options: Options of the call of transformers' processor.
     """
     told = {name: one for name, one in options.items() if name != "return_tensors"}
     try:

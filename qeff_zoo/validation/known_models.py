@@ -16,7 +16,7 @@ from typing import Any
 from qeff_zoo import registry, targets
 from qeff_zoo.checkpoint.formats import methods_of
 from qeff_zoo.package.identity import digest
-from qeff_zoo.plan.resolve import EXPORTER_REVISION, spec_of
+from qeff_zoo.plan.spec import EXPORTER_REVISION, spec_of
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.tasks import tasks_of
 
@@ -38,7 +38,7 @@ class Model:
 
     Args:
         model_id: On the Hub, or the name of a folder.
-        model_type: Of its configuration; None for a pipeline of several models.
+        model_type: Model type of its configuration; None for a pipeline of several models.
         recipe: File name of the recipe that covers it; None if none does.
         task: Hub pipeline tag.
         status: One of `STATUSES`; "failed" if it was compared and disagreed.
@@ -55,7 +55,7 @@ def list_models(folder: Path = FOLDER) -> list[Model]:
     """Return every known checkpoint, sorted by name; evidence comes before declarations.
 
     Args:
-        folder: As `validated_models/`.
+        folder: Folder such as `validated_models/`.
     """
     recipes = {recipe.model_type: recipe for recipe in registry.list_recipes()}
     proved = {model.model_id: model for model in _read_evidence(folder, recipes)}
@@ -80,8 +80,8 @@ def tiny_evidence(model_type: str, folder: Path = FOLDER) -> Path:
     """Return where the evidence of a recipe's tiny models lies, if there is any.
 
     Args:
-        model_type: Of the recipe.
-        folder: As `validated_models/`.
+        model_type: Model type of the recipe.
+        folder: Folder such as `validated_models/`.
     """
     return folder / _TINY / f"{registry.file_name(model_type)}.json"
 
@@ -90,8 +90,8 @@ def agreeing_tasks(recipe: Recipe, folder: Path = FOLDER) -> frozenset[str]:
     """Return the tasks for which a recipe's tiny models agreed with Hugging Face, as the recipe is now.
 
     Args:
-        recipe: As it is for its own task.
-        folder: As `validated_models/`.
+        recipe: Recipe with its own task.
+        folder: Folder such as `validated_models/`.
     """
     path = tiny_evidence(recipe.model_type, folder)
     found = json.loads(path.read_bytes()) if path.is_file() else {}
@@ -107,7 +107,7 @@ def target_evidence(target: str, folder: Path = FOLDER) -> Path:
 
     Args:
         target: Its name.
-        folder: As `validated_models/`.
+        folder: Folder such as `validated_models/`.
     """
     return folder / _TARGETS / f"{target}.json"
 
@@ -125,9 +125,9 @@ def verdict(recipe: Recipe, target: str, folder: Path = FOLDER) -> str:
     """Return what became of a recipe's tiny models on a target, in the past tense where that is to be tried again.
 
     Args:
-        recipe: As it is for its own task.
+        recipe: Recipe with its own task.
         target: Its name.
-        folder: As `validated_models/`.
+        folder: Folder such as `validated_models/`.
     """
     return _worst(recipe, target, target_evidence(target, folder))
 
@@ -136,7 +136,7 @@ def speculation_evidence(folder: Path = FOLDER) -> Path:
     """Return where it is kept what rejected drafts left behind in tiny models.
 
     Args:
-        folder: As `validated_models/`.
+        folder: Folder such as `validated_models/`.
     """
     return folder / _SPECULATION
 
@@ -145,8 +145,8 @@ def speculation(recipe: Recipe, folder: Path = FOLDER) -> str:
     """Return whether a recipe's tiny models agree with themselves when drafts were rejected, see `verdict`.
 
     Args:
-        recipe: As it is for its own task.
-        folder: As `validated_models/`.
+        recipe: Recipe with its own task.
+        folder: Folder such as `validated_models/`.
     """
     return _worst(recipe, targets.NAMES[0], speculation_evidence(folder))
 
@@ -197,7 +197,7 @@ def _declare(
 
 
 def _covers(recipe: Recipe, entry: Mapping[str, Any]) -> bool:
-    """Say whether a recipe takes a checkpoint: its class, its task and how it is quantized."""
+    """Whether a recipe supports a checkpoint: its class, its task and its quantization."""
     return (
         entry["architecture"] in recipe.architectures
         and entry["task"] in tasks_of(recipe)

@@ -4,7 +4,7 @@
 In: a package and its checkpoint. Out: a `Record` of checks that fail closed, in two steps:
 
 - The package computes the model. Its programs, without the rounding of activations where they round (the same weights
-  and kernels, see `qeff_zoo.targets.Unrounding`), agree with Hugging Face's model of the same weights to the noise of
+  and kernels, see `Target.open_unrounded`), agree with Hugging Face's model of the same weights to the noise of
   float32, in every stage.
 - The package rounds as expected. As it ships, it lies about as far from that model as a simulation of the rounding.
 
@@ -68,7 +68,7 @@ def validate(
 
     Args:
         package: Any that can run here.
-        checkpoint: That it was built from, or the folder of it.
+        checkpoint: Source checkpoint of the package, or its folder.
         level: "tiny" for a recipe's tiny model; with real weights what the target's programs prove.
         threads: CPU threads of the package and of the reference; None for one per physical core.
         progress: Told of every step.
@@ -123,7 +123,7 @@ def unrounded(package: Package) -> Opening | None:
     target = targets.find(package.target)
     if not rounding_of(package).int8_activations:
         return None
-    assert isinstance(target, targets.Unrounding), f"{target.name} rounds what it cannot leave out."
+    assert target.unrounded, f"{target.name} rounds what it cannot leave out."
     return partial(target.open_unrounded, package)
 
 
@@ -137,15 +137,15 @@ def ask(
     device: DeviceNumerics | None = None,
     progress: Progress,
 ) -> Answers:
-    """Ask the reference what a package was asked.
+    """Run the reference on a package's input.
 
     Args:
         process: Not asked yet.
-        package: As for `validate`.
-        checkpoint: As for `validate`.
-        trial: What the package was asked.
-        shipped: As for `judge`.
-        device: What a predicted package's device rounds.
+        package: See `validate`.
+        checkpoint: See `validate`.
+        trial: Input and answers of the package.
+        shipped: See `judge`.
+        device: Roundings of a predicted package's device.
         progress: Called after every step.
     """
     rounding, chosen = rounding_of(package), _chosen(trial)
@@ -176,12 +176,12 @@ def judge(
     """Judge what a package answered.
 
     Args:
-        package: As for `validate`.
+        package: See `validate`.
         trial: Its answers, without the rounding of activations.
         reference: Answers to the same questions.
         shipped: Its answers as it ships, or as predicted; None if it rounds no activations.
-        level: As for `validate`.
-        device: As for `ask`.
+        level: See `validate`.
+        device: See `ask`.
     """
     rounding = rounding_of(package)
     twin = device if shipped else None
@@ -215,7 +215,7 @@ def _request(
     rounding: Numerics,
     tolerance: Tolerance,
 ) -> dict[str, Any]:
-    """Write down what the reference is asked: see `qeff_zoo.validation.reference.process`."""
+    """Return the request to the reference: see `qeff_zoo.validation.reference.process`."""
     located = (
         {"checkpoint": str(checkpoint.absolute())}
         if isinstance(checkpoint, Path)
@@ -249,8 +249,8 @@ def _row(package: Package, rounding: Numerics, twin: DeviceNumerics | None) -> s
     """Return the row of the table for products as the package computes them when it is compared.
 
     Args:
-        package: As for `validate`.
-        rounding: Of the package.
+        package: See `validate`.
+        rounding: Rounding of the package.
         twin: Whose numerics are predicted, and are left out in this comparison; None if they are not.
     """
     if twin:
@@ -258,7 +258,7 @@ def _row(package: Package, rounding: Numerics, twin: DeviceNumerics | None) -> s
     if rounding.activations == "float16":
         return "fp16"
     target = targets.find(package.target)
-    if rounding.int8_activations and isinstance(target, targets.Unrounding):
+    if rounding.int8_activations and target.unrounded:
         return target.unrounded
     return "fp32"
 
@@ -273,7 +273,7 @@ def _chosen(trial: Trial) -> dict[str, Array]:
 
 
 def shown(trial: Trial) -> dict[str, Array]:
-    """Return the pictures or sounds in the sequences of a trial, by name, as `reference` takes them."""
+    """Return the images or audio in the sequences of a trial, by name, in the form for `reference`."""
     return {
         f"media.{number}.{place}.{name}": array
         for number, found in enumerate(trial.media)
@@ -292,7 +292,7 @@ def _versions(package: Package, reference: Answers) -> dict[str, str]:
 
 
 def _told(package: Package) -> dict[str, Any]:
-    """Return what the reference is told to do otherwise: a user's pooling, longrope's factors, adapters to merge."""
+    """Return further settings of the reference: a user's pooling, longrope's factors, adapters to merge."""
     task, why = package.manifest["spec"].get("task", {}), package.manifest["why"]
     chosen = [
         name

@@ -71,8 +71,8 @@ class Canary:
     """A reference that is wrong on purpose, which a stage must notice.
 
     Args:
-        mutation: What was done to it.
-        answers: What it answers to the questions of a stage.
+        mutation: Description of the damage.
+        answers: Its answers to the questions of a stage.
         faults: Answers with each fault that the stage is there for, by its words.
     """
 
@@ -88,7 +88,7 @@ class Floor:
     Args:
         error: See `relative_errors`.
         divergence: See `divergences`, or `cosine_distances` for embeddings; 0 for scores.
-        spread: Of scores, which may be one or two an answer: the standard deviation of all of them.
+        spread: Standard deviation of all scores, for scores, of which an answer may have one or two.
     """
 
     error: float
@@ -130,7 +130,7 @@ def measure_floor(pairs: Sequence[tuple[Array, Array]], kind: AnswerKind) -> Flo
 
     Args:
         pairs: Answers to the same questions.
-        kind: What they are.
+        kind: Kind of answers.
     """
     spread = float(pairs[0][0].astype(np.float64).std()) if kind == "scores" else None
     distance = _DISTANCES.get(kind)
@@ -155,11 +155,11 @@ class Judge:
     """Compares answers with one reference.
 
     Args:
-        level: Of the validation.
+        level: Level of the validation.
         tolerance: From `TOLERANCES`.
         floor: Measured.
         against: The reference, as in the manifest.
-        kind: What answers are.
+        kind: Kind of answers.
     """
 
     level: str
@@ -186,7 +186,7 @@ class Judge:
         return _bounded(measured, bounds.least**2, bounds.most**2)
 
     def judge(self, stage: str, expected: Array, got: Array, canary: Canary) -> list[Check]:
-        """Return the checks of one stage; each knows whether it passed.
+        """Return the checks of one stage, each with its verdict.
 
         The most likely tokens are not compared where noise decides at every position which they are: that they agree
         would prove nothing.
@@ -224,12 +224,12 @@ class Judge:
         return [*checks, {**check, "note": note}]
 
     def drawn(self, stage: str, got: Array, tokens: Array, canary: Canary) -> Check:
-        """Return the check that a program drew greedily what its own logits say, and not what the canary's do.
+        """Return the check that a program's greedy tokens follow its own logits, and not the canary's.
 
         Args:
             stage: Its name.
             got: The package's answers.
-            tokens: That it drew for them.
+            tokens: Tokens that it returned for them.
             canary: The damaged reference.
         """
         both, exact = (got, canary.answers), Threshold(1.0, "exact")
@@ -253,7 +253,7 @@ class Judge:
         return float(relative_errors(expected, got, self.floor.spread).max())
 
     def _clear(self, expected: Array) -> Array:
-        """Tell of every row whether noise cannot decide which token or label is the most likely one."""
+        """Return for every row whether noise cannot change the most likely token or label."""
         second, first = np.partition(expected, -2, axis=1)[:, -2:].T
         # Noise may raise one logit and lower the other.
         spread = self.floor.spread or expected.std(axis=1)
@@ -294,7 +294,7 @@ class Judge:
 
         Args:
             times: How many times as far: the package, and two swapped heads.
-            most: That are allowed.
+            most: Maximum allowed.
             positions: How many were compared.
         """
         bound = Threshold(most, "most")

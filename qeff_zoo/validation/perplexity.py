@@ -49,7 +49,7 @@ class Window:
 
     Args:
         start: Number of its first token.
-        first: Of its first target, after `start`.
+        first: Index of its first target, after `start`.
         stop: After its last token, which is a target.
     """
 
@@ -119,8 +119,8 @@ class Comparison:
     """How well models predict one text.
 
     Args:
-        name: Of the checkpoint, for a person.
-        scoring: What was scored.
+        name: Name of the checkpoint, for people.
+        scoring: Scored text.
         scores: By model: "hugging-face", the packages, and "graph" where it was asked for.
     """
 
@@ -176,10 +176,10 @@ def compare(
     """Score a text with packages and with Hugging Face's model: the same windows, the same targets.
 
     Args:
-        packages: Of one checkpoint and one context, by what to call them; at least one.
-        scoring: As `prepare` makes it.
-        checkpoint: Where the checkpoint is now; None for where it was when the packages were built here.
-        adapters: Where those that were merged into the packages are now, as `checks.source_of` takes them.
+        packages: Packages of one checkpoint and one context, by display name; at least one.
+        scoring: Result of `prepare`.
+        checkpoint: Current place of the checkpoint; None for its place at the builds on this machine.
+        adapters: Current places of merged adapters, see `checks.source_of`.
         graph: Also the portable graph, in float32.
         reporter: Shows progress.
 
@@ -237,11 +237,11 @@ def prepare(
     """Cut a text for a package.
 
     Args:
-        package: For text generation and target `ort`; its tokenizer is used.
+        package: Package for text generation and target `ort`; its tokenizer is used.
         text: Any.
         window: None for the whole context of the package.
         stride: None for half the window.
-        batch_size: Of the reference.
+        batch_size: Batch size of the reference.
 
     Raises:
         GenerationError: The package has no perplexity, the text none, or the sizes do not fit.
@@ -289,9 +289,9 @@ def score_reference(
     """Score with Hugging Face's unpatched model in float32, in a process of its own.
 
     Args:
-        scoring: What to score.
+        scoring: Text to score.
         checkpoint: With its weights.
-        rope_factors: Of longrope, those of the package; None of other models.
+        rope_factors: The package's longrope factors; None for other models.
         step: Told of every call.
         logits: File for the logits that predict each target, `.npy` of (targets, vocabulary); None for no file.
     """
@@ -312,7 +312,7 @@ def score(scoring: Scoring, decoder: Decoder, step: Progress) -> Score:
     """Score with a graph: a package's, or a portable one with its weights.
 
     Args:
-        scoring: What to score.
+        scoring: Text to score.
         decoder: Runs the graph.
         step: Told of every call.
     """

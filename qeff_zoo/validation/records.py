@@ -28,13 +28,13 @@ class Record:
     """The evidence that a package is right, or is not.
 
     Args:
-        level: Of the validation.
-        checks: As in the manifest's `validation`.
-        reported: What was measured without being judged: the noise floors, how far greedy answers agree.
-        costs: What rounding costs, as in the manifest's `costs`.
-        versions: Of what was compared.
+        level: Level of the validation.
+        checks: Entries of the manifest's `validation`.
+        reported: Measurements without a verdict: the noise floors, agreement of greedy answers.
+        costs: Costs of rounding, from the manifest's `costs`.
+        versions: Versions of the compared software.
         sequences: Token ids of what was run.
-        arrays: What was answered: the largest logits, or whole embeddings.
+        arrays: Answers: the largest logits, or whole embeddings.
     """
 
     level: str
@@ -77,9 +77,9 @@ def write(package: Package, record: Record, folder: Path = Path("validated_model
     """Write a record to `ORG/NAME.json`, beside those of the checkpoint's other targets, storages and tasks.
 
     Args:
-        package: What was validated.
-        record: What came of it.
-        folder: Of all records.
+        package: Validated package.
+        record: Result of the validation.
+        folder: Folder of all records.
     """
     path, model = _path_of(package, folder), base_name(package.manifest)
     entry = _entry(package, record)
@@ -142,9 +142,9 @@ def write_tiny(
     """Write what came of a recipe's tiny models to `_tiny/MODEL_TYPE.json`, in place of what was there.
 
     Args:
-        recipe: As it is for its own task.
+        recipe: Recipe with its own task.
         found: By task and name of the tiny model.
-        folder: Of all records.
+        folder: Folder of all records.
     """
     tasks: dict[str, Any] = {}
     for (task, name), record in sorted(found.items()):
@@ -175,10 +175,10 @@ def write_on_target(
     """Write what came of tiny models on a target to `_targets/TARGET.json`, beside those of other recipes.
 
     Args:
-        recipe: As it is for its own task.
+        recipe: Recipe with its own task.
         target: Its name.
         found: By name of the tiny model.
-        folder: Of all records.
+        folder: Folder of all records.
     """
     path = target_evidence(target, folder)
     kept = json.loads(path.read_bytes())["models"] if path.is_file() else {}

@@ -44,7 +44,7 @@ def read_choices(outputs: Mapping[str, Array], batch: int, width: int) -> dict[s
     """Return by choice (batch, width, slots, k), of those that are made for every token of a call.
 
     Args:
-        outputs: Of a program that returns its choices, see `qeff_zoo.targets.Target.open`.
+        outputs: Outputs of a program that returns its routing, see `qeff_zoo.targets.base.Target.open`.
         batch: Rows of the call.
         width: Tokens of each.
     """
@@ -60,7 +60,7 @@ def read_choices(outputs: Mapping[str, Array], batch: int, width: int) -> dict[s
 
 
 def members(indices: Array, options: int) -> Array:
-    """Tell of every option whether it was chosen.
+    """Return a mask of the chosen options.
 
     Args:
         indices: (…, k); those that are not options count for nothing.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fixed pictures that packages are validated on: smooth colors, edges, and noise."""
+"""Fixed sample images of validation: smooth colors, edges, and noise."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ NUMBERS = 3
 
 
 def draw(seed: int, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return a picture, (height, width, 3) of uint8, always the same one for the same numbers.
+    """Return an image, (height, width, 3) of uint8, always the same one for the same arguments.
 
     Args:
         seed: Which picture.
@@ -43,5 +43,5 @@ def draw(seed: int, width: int, height: int) -> np.ndarray[Any, np.dtype[np.uint
 
 
 def choose(count: int) -> list[list[int]]:
-    """Return what `draw` takes for so many pictures, of all shapes in turn."""
+    """Return the arguments of `draw` for so many images, of all shapes in turn."""
     return [[number, *SHAPES[number % len(SHAPES)]] for number in range(count)]

@@ -23,7 +23,7 @@ def draw(lengths: Sequence[int], session: CtcSession | SpeechSeq2SeqSession) -> 
     """Return one input per length, always the same ones.
 
     Args:
-        lengths: Of a call: samples, or frames of features.
+        lengths: Lengths of a call: samples, or frames of features.
         session: Says how features are computed.
     """
     found = session.features

@@ -40,7 +40,7 @@ def draw(
     Args:
         lengths: Numbers of tokens.
         tokenizer: The package's. Ids are random without one, and where it makes too few tokens of the texts.
-        vocab_size: Of the model.
+        vocab_size: Vocabulary of the model.
         whole: End each sequence as the tokenizer ends a text, instead of in the middle of it.
     """
     found = []
@@ -71,7 +71,7 @@ def with_sources(
 def behind_pictures(
     pictures: Sequence[Sequence[int]], session: ImageToTextSession
 ) -> list[list[int]]:
-    """Return pictures, as `drawings.draw` takes them, each with the tokens of a prompt of another length behind it.
+    """Return images, as arguments of `sample_images.draw`, each before the tokens of a prompt of another length.
 
     None of those is of padding, and none stands for a picture but in its places.
     """

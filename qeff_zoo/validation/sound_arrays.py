@@ -26,7 +26,7 @@ def compare(package: Path, processor: Any) -> dict[str, str]:
 
     Args:
         package: With the settings that a build wrote; nothing is compared without those of a feature extractor.
-        processor: Of the checkpoint, as `processors.load` returns it.
+        processor: Processor of the checkpoint, from `processors.load`.
 
     Returns:
         `sounds`, in words, for a record.

@@ -28,11 +28,11 @@ class Comparison:
     """One thing that a tokenizer does, on a corpus.
 
     Args:
-        metric: What is compared.
+        metric: Compared quantity.
         questions: The corpus.
         expected: transformers' answers.
         act: The package's answer to one question.
-        damages: What is done to a question on purpose, by what it is called.
+        damages: Deliberate damages to a question, by name.
     """
 
     metric: str
@@ -56,7 +56,7 @@ class Comparison:
 
 
 def request_of(package: Package) -> dict[str, Any] | None:
-    """Return what the reference is asked about text; None for a package that has no tokenizer.
+    """Return the text request to the reference; None for a package without a tokenizer.
 
     Args:
         package: Any.
@@ -76,8 +76,8 @@ def judge(package: Package, answer: Mapping[str, Any] | None, level: str) -> lis
 
     Args:
         package: Any.
-        answer: Of `reference_text`.
-        level: Of the validation.
+        answer: Answer of `reference.text`.
+        level: Level of the validation.
     """
     if answer is None:
         return []
@@ -96,8 +96,8 @@ def comparisons(folder: Path, answer: Mapping[str, Any]) -> list[Comparison]:
     """Return what a package does with the corpus, beside transformers' answers.
 
     Args:
-        folder: Of the package.
-        answer: Of `reference_text`.
+        folder: Folder of the package.
+        answer: Answer of `reference.text`.
     """
     tokenizer, template = Tokenizer.find(folder), ChatTemplate.find(folder)
     assert tokenizer
@@ -191,7 +191,7 @@ def _check(comparison: Comparison, level: str, against: Mapping[str, Any]) -> Ch
 
 
 def _difference(question: Any, got: Any, expected: Any, name: str) -> str:
-    """Say which question is answered otherwise, and show both answers where they part."""
+    """Describe the first different answer, with both texts where they part."""
     ours, theirs = (json.dumps(one, ensure_ascii=False) for one in (got, expected))
     pairs = enumerate(zip(ours, theirs, strict=False))
     parted = next((place for place, (one, other) in pairs if one != other), 0)

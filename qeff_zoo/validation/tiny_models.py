@@ -15,6 +15,7 @@ from qeff_zoo.tasks import find
 _MAKE = """
 import json, sys, torch, transformers
 from qeff_zoo import tasks
+from qeff_zoo.checkpoint.config import parsed_model_config
 from qeff_zoo.export import architectures
 transformers.logging.disable_progress_bar()
 config, task, folder = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -22,7 +23,7 @@ architectures.register(config["model_type"])
 config = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config)
 torch.manual_seed(0)
 sees = tasks.find(task).reads == "image" or {"vision", "audio"} & tasks.find(task).parts.keys()
-own = tasks.parsed_model_config(config)
+own = parsed_model_config(config)
 model = tasks.auto_class(task, own).from_config(own, dtype=torch.float32)
 for parameter in model.parameters():
     # Norms and biases: away from their ones and zeros; so is all that is nothing in what reads pictures or sounds.
@@ -41,7 +42,7 @@ def config_of(recipe: Recipe, tiny: Tiny) -> dict[str, Any]:
     """Return a tiny model's config.json as it is for the recipe's task.
 
     Args:
-        recipe: Of the model, for one of its tasks.
+        recipe: Recipe of the model, for one of its tasks.
         tiny: Which of its tiny models.
     """
     config = {"model_type": recipe.model_type, **tiny.config}
@@ -56,10 +57,10 @@ def make(recipe: Recipe, tiny: Tiny, folder: Path, *, seed: int = 0) -> Path:
     """Write a tiny model's checkpoint, unpatched and seeded.
 
     Args:
-        recipe: Of the model.
+        recipe: Recipe of the model.
         tiny: Which of its tiny models.
         folder: A folder that does not exist yet.
-        seed: Of the weights.
+        seed: Seed of the weights.
 
     Raises:
         ExportError: transformers does not make a model of the configuration.

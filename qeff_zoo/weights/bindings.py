@@ -18,7 +18,6 @@ from typing import Any
 
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 from qeff_zoo.weights.expressions import (
-    Expression,
     Tensors,
     TensorSource,
     concat,
@@ -31,6 +30,7 @@ from qeff_zoo.weights.expressions import (
     stack,
     transpose,
 )
+from qeff_zoo.weights.types import Expression
 
 from . import taken_apart
 
@@ -42,8 +42,8 @@ class Binding:
     """What a model's state_dict is made of.
 
     Args:
-        expressions: For every parameter and persistent buffer, its value over checkpoint tensors;
-            a buffer that the checkpoint lacks keeps its computed value and is left out.
+        expressions: Expression over checkpoint tensors for every parameter and persistent buffer; a buffer that the
+            checkpoint lacks keeps its computed value and is left out.
         shapes: Shape of every expression.
         unused: Checkpoint tensors that the model has no place for.
         doubled: Tied names that the checkpoint stores again, and what it stores there; in
@@ -100,11 +100,11 @@ def bind(
 def problems_of(
     expressions: Mapping[str, Expression], shapes: Mapping[str, tuple[int, ...]], tensors: Tensors
 ) -> list[str]:
-    """Say, in one sentence each, which bindings do not fit a checkpoint.
+    """List the bindings that do not fit a checkpoint, one sentence each.
 
     Args:
         expressions: By state_dict name.
-        shapes: What they must have.
+        shapes: Required shapes.
         tensors: The checkpoint's.
     """
     problems = []
@@ -133,7 +133,7 @@ def broken_ties(binding: Binding, source: TensorSource) -> list[str]:
     transformers does not tie these either.
 
     Args:
-        binding: Of a model whose config ties them.
+        binding: Binding of a model whose config ties them.
         source: The checkpoint.
     """
     broken = []

@@ -20,20 +20,17 @@ is joined from many reads only what it needs.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.errors import CheckpointError
+from qeff_zoo.weights.types import Array, Expression, Read
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from qeff_zoo.checkpoint.formats.encoded import Encoded
 
-    Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
-Expression: TypeAlias = str | list[Any]
 Tensors: TypeAlias = Mapping[str, TensorInfo]
 
 _ARITHMETIC = ("sum", "matmul", "lengths")
@@ -69,10 +66,6 @@ class TensorSource(Protocol):
 
     def read_stored(self, name: str, start: int | None = None, stop: int | None = None) -> "Array":
         """Show rows of a tensor that such a one is stored in."""
-
-
-#: Reads rows `start:stop` of a checkpoint tensor; None and None for all of it.
-Read: TypeAlias = Callable[[str, int | None, int | None], "Array"]
 
 
 def concat(dim: int, *parts: Expression) -> Expression:
@@ -185,7 +178,7 @@ def scaled_to(dim: int, e: Expression, lengths: Expression) -> Expression:
 
 
 def is_computed(e: Expression) -> bool:
-    """Tell whether an expression does more than to move values."""
+    """Whether an expression does more than move values."""
     if isinstance(e, str):
         return False
     return e[0] in _ARITHMETIC or any(is_computed(part) for part in e[_first_part(e) :])
@@ -196,7 +189,7 @@ def substitute(e: Expression, values: Mapping[str, Expression]) -> Expression:
 
     Args:
         e: Over names.
-        values: Of some of those names, over others.
+        values: Expressions of some of those names, over others.
     """
     if isinstance(e, str):
         return values.get(e, e)

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from qeff_zoo.checkpoint.formats.encoded import Array, Integers, Part
+from qeff_zoo.checkpoint.formats.encoded import Integers, Part
 from qeff_zoo.graph.numerics import Format
-from qeff_zoo.weights.expressions import Expression, TensorSource, sources_of
+from qeff_zoo.weights.expressions import TensorSource, sources_of
 from qeff_zoo.weights.quantization import Stored, block_count, by_rows, pack
+from qeff_zoo.weights.types import Array, Expression
 
 from . import expressions
 
@@ -25,7 +26,7 @@ def read(value: Expression, source: TensorSource, start: int, stop: int, format:
         source: The checkpoint.
         start: First row.
         stop: Row after the last.
-        format: As `qeff_zoo.weights.storage` found it.
+        format: Format chosen by `qeff_zoo.weights.storage`.
 
     Raises:
         ValueError: A scale or a minimum is infinite or not a number.
@@ -89,7 +90,7 @@ def order(value: Expression, source: TensorSource) -> Array:
     """Return which input column each stored column is multiplied with, int32.
 
     Args:
-        value: Of one matrix whose columns are stored in an order of their own.
+        value: Expression of one matrix whose columns are stored in another order.
         source: The checkpoint.
     """
     (name,) = sources_of(value)

@@ -37,13 +37,13 @@ def counts(config: Mapping[str, Any]) -> list[int]:
 
 
 def problems(name: str, config: Mapping[str, Any], recipe: Recipe, heads: int) -> Iterator[str]:
-    """Say why the key/value heads of a checkpoint cannot be repeated, in one sentence; nothing if they can.
+    """Explain in one sentence why a checkpoint's key/value heads cannot be replicated; empty if they can.
 
     Args:
-        name: Of the checkpoint.
+        name: Name of the checkpoint.
         config: Its config.json.
-        recipe: Of its `model_type`.
-        heads: That are asked for.
+        recipe: Recipe of its `model_type`.
+        heads: Requested number of heads.
     """
     fitting = counts(config)
     if why := _never(config, recipe):
@@ -90,7 +90,7 @@ def repeat(bound: "Binding", model: Any, wide: Any) -> "Binding":
     """Bind a model with more key/value heads to the weights of one with fewer.
 
     Args:
-        bound: What the weights of the one with fewer are made of.
+        bound: Expressions of the weights with fewer heads.
         model: The one with fewer, a `PreTrainedModel`, on the meta device if need be.
         wide: The other; its config says how many heads it has.
 

@@ -14,8 +14,9 @@ from types import MappingProxyType
 from qeff_zoo.checkpoint.safetensors_index import DTYPE_BITS
 from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.graph.numerics import FLOAT32, Format
-from qeff_zoo.weights.expressions import Expression, Tensors, shape_of, sources_of
+from qeff_zoo.weights.expressions import Tensors, shape_of, sources_of
 from qeff_zoo.weights.quantization import FLOATS, INTEGERS, block_count
+from qeff_zoo.weights.types import Expression
 
 _PAGE = 4096
 _LINE = 64  # bytes of a cache line: alignment of the small tensors
@@ -84,7 +85,7 @@ def plan_file(slots: Sequence[Slot], tensors: Tensors) -> FileLayout:
     since the format forbids holes.
 
     Args:
-        slots: What the file will hold.
+        slots: Content of the file.
         tensors: The checkpoint's.
 
     Raises:

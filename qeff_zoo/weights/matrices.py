@@ -9,10 +9,10 @@ import onnx_ir as ir
 from qeff_zoo.errors import CompileError
 from qeff_zoo.graph.external_data import is_placeholder, placeholder, read_slot, slots_read
 from qeff_zoo.graph.numerics import FLOAT32, Format, RoundedMatrix
-from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.layout import Slot
 from qeff_zoo.weights.moves import Moved
 from qeff_zoo.weights.storage import Storage
+from qeff_zoo.weights.types import Expression
 
 from . import expressions, moves, stacks
 
@@ -30,7 +30,7 @@ class Matrix:
     """A weight matrix (rows, columns).
 
     Args:
-        name: Of its weight, with the number of the matrix or of its first row where that has several.
+        name: Name of its weight, with the number of the matrix or of its first row if that has several.
         expression: Its value.
         rows: Outputs.
         columns: Inputs.
@@ -54,8 +54,9 @@ class Matrices:
 
     Args:
         graph: Portable; its weights are taken out, lowered ones get their names.
-        bindings: For every weight, its value over checkpoint tensors.
-        storage: Of matrices that are multiplied or looked up; if of floats, of all matrices. All else is float32.
+        bindings: Expression over checkpoint tensors for every weight.
+        storage: Storage of matrices that are multiplied or looked up; if it is of floats, of all matrices. All else
+            is float32.
     """
 
     graph: ir.Graph
@@ -79,7 +80,7 @@ class Matrices:
             del initializers[name]
 
     def takes(self, format: Format) -> bool:
-        """Tell whether the target computes with integers of a format as a checkpoint stores them."""
+        """Whether the target computes with integers of a format as a checkpoint stores them."""
         return False
 
     def format_of(self, name: str, expression: Expression) -> tuple[Format, bool]:
@@ -137,7 +138,7 @@ class Matrices:
 
         Args:
             value: Perhaps a weight.
-            input_major: It is stored as (columns, rows) and is to be transposed.
+            input_major: Whether the matrix is stored as (columns, rows) and needs a transposition.
         """
         if value is None:
             return None
@@ -199,7 +200,7 @@ class Matrices:
         """Return initializers with a slot's integers, scales and, as its format has them or by rows, zero points.
 
         Args:
-            slot: Of quantized matrices.
+            slot: Slot of quantized matrices.
             packed: Shape of the integers, in bytes.
             scales: Shape of the scales.
         """

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from qeff_zoo.weights.expressions import Expression
+from qeff_zoo.weights.types import Expression
 
 from . import expressions
 
@@ -19,7 +19,7 @@ class Moved:
     """A value that is made of weights.
 
     Args:
-        name: Of the weight and, behind colons, of what was done to it: `model.layers.3.mlp.up_proj.weight:transposed`.
+        name: Name of the weight and, after colons, of each move: `model.layers.3.mlp.up_proj.weight:transposed`.
         expression: Its value.
         shape: Lengths of its axes.
     """
@@ -36,8 +36,8 @@ def moved(node: ir.Node, known: Known) -> list[Moved]:
     """Return what a node's outputs are made of; nothing if it does more than to move numbers of weights.
 
     Args:
-        node: Of a graph.
-        known: What its inputs are made of, where they are made of weights.
+        node: Node of a graph.
+        known: Expressions of its inputs that are made of weights.
     """
     rule = _RULES.get(node.op_type) if node.domain == "" else None
     first = node.inputs[0] if node.inputs else None

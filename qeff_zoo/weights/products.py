@@ -30,7 +30,7 @@ class Products(Matrices):
         Args:
             x: Left side.
             matrix: Right side.
-            **attributes: Of the node, besides its sizes.
+            **attributes: Attributes of the node, besides its sizes.
         """
         rows, columns, format = matrix.rows, matrix.columns, matrix.format
         slot = self.slot(matrix.name, matrix.expression, format, kept=matrix.kept)
@@ -81,7 +81,7 @@ class Products(Matrices):
         return tuple(matrix for name, matrix in self.rounded.items() if name in used)
 
     def stored_ways(self) -> Counter[str]:
-        """Count what became of matrices that the checkpoint stores in fewer bits, by codes of `targets.STORED_WAYS`."""
+        """Count what became of quantized matrices of the checkpoint, by codes of `targets.base.STORED_WAYS`."""
         ways: Counter[str] = Counter()
         for slot in self.used_slots():
             if any(name in self.storage.encoded for name in sources_of(slot.expression)):
@@ -106,7 +106,7 @@ def replace(
     """Replace nodes of a lowering's graph, in place.
 
     Args:
-        lowering: Of the graph.
+        lowering: Lowering of the graph.
         rules: By domain and operator: the nodes in its place, the last of which makes what it made; None to leave it.
     """
     for node in list(lowering.graph):

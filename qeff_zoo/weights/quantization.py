@@ -50,7 +50,7 @@ def to_float32(raw: Array, dtype: str, out: Array | None = None) -> Array:
     Args:
         raw: Values; BF16 as uint16.
         dtype: Safetensors dtype of the values, one of `FLOATS`, or of `INTEGERS`.
-        out: Where to put them: float32, same shape, contiguous.
+        out: Destination: float32, same shape, contiguous.
     """
     if out is None:
         out = np.empty(raw.shape, np.float32)
@@ -75,8 +75,8 @@ class Stored:
 
     Args:
         data: The values, or the packed integers, as bytes in order.
-        scales: Of integers.
-        zero_points: Of integers whose format has them.
+        scales: Scales of integers.
+        zero_points: Zero points of integers whose format has them.
         minima: Likewise.
     """
 
@@ -167,7 +167,7 @@ def pack(integers: Array, bits: int) -> Array:
 
     Args:
         integers: uint8.
-        bits: Of each: 2, 4 or 8.
+        bits: Bits of each: 2, 4 or 8.
     """
     each = 8 // bits
     if spare := -integers.shape[-1] % each:
@@ -188,8 +188,8 @@ def dequantize(stored: Stored, shape: tuple[int, ...]) -> Array:
     """Return the float32 values that a product is computed with.
 
     Args:
-        stored: As `quantize` returns it.
-        shape: Of the matrix: (…, K).
+        stored: Result of `quantize`.
+        shape: Shape of the matrix: (…, K).
     """
     assert stored.scales is not None
     if stored.data.dtype == np.int8:

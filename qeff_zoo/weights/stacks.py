@@ -17,7 +17,7 @@ class Stack:
         source: The weight: (matrices, rows, columns), or the matrices one below the other, (matrices * rows, columns).
         first: Number of the first in `source`.
         count: How many there are.
-        rows: Of a matrix as it is multiplied by: outputs.
+        rows: Rows of a multiplied matrix: outputs.
         columns: Likewise, inputs.
         transposed: `source` has the columns of a matrix as its rows.
     """
@@ -34,7 +34,7 @@ def stack_of(value: ir.Value, weights: Collection[ir.Value]) -> Stack | None:
     """Recognize a stack: a weight, perhaps cut, transposed or reshaped; None for any other value.
 
     Args:
-        value: Of three dimensions.
+        value: Value of three dimensions.
         weights: Values that are weights.
     """
     maker: Any = value.producer()
@@ -67,7 +67,7 @@ def pick(tape: Tape, stack: Stack, number: int) -> ir.Value:
     Args:
         tape: Records what is needed.
         stack: See `stack_of`.
-        number: Of the matrix, from 0.
+        number: Number of the matrix, from 0.
     """
     number += stack.first
     if len(_dims(stack.source)) == 3:

@@ -9,7 +9,8 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from qeff_zoo.graph.numerics import FLOAT32, NEAREST, Format
-from qeff_zoo.weights.expressions import Expression, is_computed, shape_of, sources_of
+from qeff_zoo.weights.expressions import is_computed, shape_of, sources_of
+from qeff_zoo.weights.types import Expression
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.formats.encoded import Encoded, Integers
@@ -25,8 +26,9 @@ class Storage:
     """What matrices become.
 
     Args:
-        floats: Those that the checkpoint has in floats.
-        encoded: Those that it stores in fewer bits and that are to stay so; none where they are rounded as all others.
+        floats: Matrices that the checkpoint has in floats.
+        encoded: Matrices that the checkpoint stores in fewer bits and that stay so; empty if they are rounded as all
+            others.
         named: Patterns of names (`*` and `?` as in file names), and what those become that fit; the first counts.
     """
 
@@ -57,8 +59,8 @@ class Storage:
         """Return the format of a matrix, and whether the checkpoint has it so.
 
         Args:
-            name: Of its weight, and the number of the matrix where that has several.
-            value: Of the matrix.
+            name: Name of its weight, and the number of the matrix if that has several.
+            value: Expression of the matrix.
             takes: Tells whether the target computes with integers of a format.
         """
         if (pattern := self.pattern_of(name)) is not None:
@@ -107,7 +109,7 @@ def _joined(every: "list[Integers]", columns: int) -> Iterator[Format]:
 
 
 def _moves_rows(e: Expression, tensors: "Mapping[str, Encoded]") -> bool:
-    """Tell whether an expression leaves every row of its matrices whole."""
+    """Whether an expression leaves every row of its matrices whole."""
     if isinstance(e, str):
         return True
     rank = len(shape_of(e, tensors))

@@ -23,8 +23,6 @@ import numpy as np
 
 from qeff_zoo.errors import CheckpointError, StoreError
 from qeff_zoo.weights.expressions import (
-    Expression,
-    Read,
     TensorSource,
     blocks,
     is_computed,
@@ -34,6 +32,7 @@ from qeff_zoo.weights.expressions import (
 )
 from qeff_zoo.weights.layout import Entry, FileLayout, Slot, plan_file
 from qeff_zoo.weights.quantization import Array, store, to_float32
+from qeff_zoo.weights.types import Expression, Read
 
 from . import kept
 
@@ -81,7 +80,7 @@ def write(
     """Write the file and flush it to the disk.
 
     Args:
-        layout: As planned from the tensors of `source`.
+        layout: Layout planned from the tensors of `source`.
         source: The checkpoint.
         path: The new file; removed again when anything fails.
         progress: Called with the number of bytes that were added, from this thread.

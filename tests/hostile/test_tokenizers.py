@@ -23,10 +23,10 @@ from tokenizers import (
 
 from qeff_zoo.checkpoint import processors as processors_of_checkpoints
 from qeff_zoo.checkpoint import text
+from qeff_zoo.checkpoint.text_growth import MOST, excess, growth
 from qeff_zoo.cli import main
 from qeff_zoo.errors import CheckpointError, GenerationError, PackageError
 from qeff_zoo.package import Package
-from qeff_zoo.package.text_growth import MOST, excess, growth
 from qeff_zoo.runtime import Engine
 from qeff_zoo.runtime.tokenizer import Tokenizer as Reading
 

@@ -13,9 +13,10 @@ from test_cli import run
 
 import qeff_zoo
 from qeff_zoo.checkpoint.opening import open_checkpoint
+from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.errors import CheckpointError, PackageError
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import problems, unsafe_path
+from qeff_zoo.package.manifest import problems
 from qeff_zoo.runtime import open_session
 
 # --- manifests ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from onnx import parser
 from qeff_zoo.graph.external_data import placeholder, read_slot
 from qeff_zoo.graph.numerics import Numerics
 from qeff_zoo.graph.states import mark
-from qeff_zoo.targets import Lowered
+from qeff_zoo.targets.base import Lowered
 from qeff_zoo.weights.expressions import transpose
 from qeff_zoo.weights.layout import Slot
 

@@ -29,7 +29,7 @@ class Slots:
 
     Args:
         count: Adapters at a time.
-        rank: Of the largest.
+        rank: Rank of the largest.
         targets: Names of linear layers, or how they end; none for all.
     """
 
@@ -45,7 +45,7 @@ class Slots:
         return None if count is None else cls(count=count, rank=rank, targets=tuple(targets))
 
     def takes(self, module: str) -> bool:
-        """Tell whether a module is one of the targets, as peft compares names."""
+        """Whether a module is one of the targets, by peft's comparison of names."""
         ends = (module == one or module.endswith(f".{one}") for one in self.targets)
         return not self.targets or any(ends)
 
@@ -68,7 +68,7 @@ class Site:
         return f"lora_a_{self.module}.{self.layer}", f"lora_b_{self.module}.{self.layer}"
 
     def is_of(self, module: str) -> bool:
-        """Tell whether a module's path in the model, as `model.layers.3.self_attn.q_proj`, ends with this one."""
+        """Whether a module's path in the model, as `model.layers.3.self_attn.q_proj`, ends with this one."""
         return f".{module}".endswith(f".{self.layer}.{self.module}")
 
 

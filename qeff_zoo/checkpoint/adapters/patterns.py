@@ -172,7 +172,7 @@ class _Pattern:
         """Parse an expression.
 
         Raises:
-            PatternError: It is none, or is more than a regular expression.
+            PatternError: The text is not a pattern, or is more than a regular expression.
         """
         if len(text) > _LONGEST:
             raise PatternError(text, f"it has {len(text):,} characters, more than {_LONGEST:,}")

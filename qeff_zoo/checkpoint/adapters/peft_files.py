@@ -22,10 +22,10 @@ from qeff_zoo.checkpoint.side_files import files_beside
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.disk.regular import is_here
 from qeff_zoo.errors import AdapterError
-from qeff_zoo.package.manifest import shortened
+from qeff_zoo.terminal.sanitize import shortened
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.program import Array
+    from qeff_zoo.weights.types import Array
 
 #: Types of matrices that add to weights.
 FLOATS = ("F64", "F32", "F16", "BF16")
@@ -68,14 +68,14 @@ _WRAPPED = re.compile(r"\.(base_layer|modules_to_save)(?=\.)")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Adapter:
-    """An adapter, opened: its configuration is read, its matrices when asked for.
+    """An opened adapter: its configuration is in memory, its matrices are read on demand.
 
     Args:
-        name: As it was asked for, for messages.
-        folder: Of its files.
+        name: Name as the user wrote it, for messages.
+        folder: Folder of its files.
         config: adapter_config.json as it stands.
-        repository: Of the Hub, `org/name`, or `org/name/folder` of one that has it there; "" for a folder.
-        revision: Of that repository, 40 hex digits.
+        repository: Hub repository, `org/name`, or `org/name/folder` of one with several; "" for a folder.
+        revision: Commit of that repository, 40 hex digits.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Adapter:
 
     @property
     def base(self) -> str:
-        """What it says that it was trained on: a Hub id or a path; "" where it does not say."""
+        """Base model that the configuration names: a Hub id or a path; "" without one."""
         return str(self.config.get("base_model_name_or_path") or "")
 
     @cached_property
@@ -141,7 +141,7 @@ class Adapter:
         return [name for name, kind in parts if kind == "lora_A.weight" and self._stacked(name)]
 
     def targets(self, parameter: str) -> bool:
-        """Tell whether it changes a parameter of a module by itself, as peft compares names."""
+        """Whether it changes a parameter of a module directly, by peft's comparison of names."""
         named = self.config.get("target_parameters") or ()
         return any(f".{parameter}".endswith(f".{one}") for one in named)
 
@@ -177,7 +177,7 @@ class Adapter:
 
     @property
     def strange(self) -> list[str]:
-        """Names of tensors of which nobody knows what they do."""
+        """Names of tensors with an unknown meaning."""
         kinds = (
             *_PAIRS,
             "",
@@ -202,7 +202,7 @@ class Adapter:
         return down[1], up[0]
 
     def rank(self, module: str) -> int:
-        """Return the rank of a module's matrices, as its configuration says."""
+        """Return the rank of a module's matrices from the configuration."""
         return int(self._of_table("rank_pattern", module, "r"))
 
     def scaling(self, module: str) -> float:
@@ -243,7 +243,7 @@ class Adapter:
             beyond: Fields of its configuration, and what an adapter does whose field is set.
 
         Raises:
-            AdapterError: It does so.
+            AdapterError: The adapter has such a tensor.
         """
         for key, what in {**_BEYOND, **beyond}.items():
             if self.config.get(key):
@@ -262,7 +262,7 @@ class Adapter:
             )
 
     def warn_of_another(self, model: str | None) -> None:
-        """Warn if it names another model of the Hub as its base; a path says nothing about what lies there.
+        """Warn if the adapter names another model of the Hub as its base; a path identifies no model.
 
         Mirrors, conversions and quantized copies of a model have other names, and the same layers.
         """
@@ -308,7 +308,7 @@ def open_adapter(
         anonymous: Whether requests go without the user's token.
 
     Raises:
-        AdapterError: It is none, or not one of LoRA.
+        AdapterError: The folder has no adapter, or one of another kind than LoRA.
         CheckpointError: A file is damaged, or cannot be had.
     """
     place, inner = place_of(str(source))
@@ -360,7 +360,7 @@ def open_adapter(
 
 
 def _is_size(value: object) -> bool:
-    """Tell whether a value can be a rank, or what a product is multiplied with."""
+    """Whether a value can be a rank or a scale."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and 0 < value <= _LARGEST  # type: ignore[operator]
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from qeff_zoo.checkpoint.draft_heads.eagle3 import JOINED
 from qeff_zoo.checkpoint.draft_heads.kinds import KINDS, Kind
@@ -22,9 +22,6 @@ from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.errors import SpeculatorError
 
 from . import assistant, mtp
-
-if TYPE_CHECKING:
-    from qeff_zoo.checkpoint.opening import Checkpoint
 
 #: Roles of the program that drafts: heads, each of which says one token; a decoder layer with a cache of its own; or a
 #: model that reads keys and values of the one it drafts for.
@@ -49,15 +46,15 @@ class Speculator:
     """Heads, opened.
 
     Args:
-        name: As they were asked for, for messages.
-        folder: Of their files.
+        name: Name as the user wrote it, for messages.
+        folder: Folder of their files.
         files: Names of those: the configuration, then the weights.
-        said: What they compute, in JSON values; see `qeff_zoo.checkpoint.draft_heads.kinds`.
+        said: Description of the computation, in JSON values; see `qeff_zoo.checkpoint.draft_heads.kinds`.
         sources: By name of a parameter, that of its tensor.
-        repository: Of the Hub, `org/name`; "" for a folder.
-        revision: Of that repository, 40 hex digits.
-        layer: Of a layer of the model's own checkpoint, by name of a tensor of a model of one layer, that of its
-            tensor; nothing for what has files of its own.
+        repository: Hub repository, `org/name`; "" for a folder.
+        revision: Commit of that repository, 40 hex digits.
+        layer: Tensor of the model's own checkpoint for each tensor of a one-layer model; empty if the draft has
+            files.
     """
 
     name: str
@@ -94,14 +91,14 @@ class Speculator:
 
     @property
     def count(self) -> int:
-        """Tokens that it drafts, unless told otherwise."""
+        """Default number of drafted tokens."""
         return int(self.said.get("heads", _CHAINED))
 
     def reads(self, config: Mapping[str, Any]) -> bool | dict[str, Any]:
-        """Say what it reads of each token: what logits are made of, or states within the model.
+        """Return the layers whose states it reads for each token: the last one, or several within the model.
 
         Args:
-            config: Of the language model.
+            config: Config of the language model.
 
         Returns:
             True, or `layers`, whose inputs are joined, and `size`, that of the matrix that they are multiplied with.
@@ -144,11 +141,11 @@ class Speculator:
         }
 
     def problems(self, name: str, config: Mapping[str, Any]) -> list[str]:
-        """Say, in one sentence each, why it does not go with a model.
+        """List the reasons why it does not fit a model, one sentence each.
 
         Args:
-            name: Of the model.
-            config: Of its language model.
+            name: Name of the model.
+            config: Config of its language model.
         """
         hidden = next((config[key] for key in _HIDDEN if key in config), None)
         pairs = (
@@ -169,7 +166,7 @@ class Speculator:
         ]
 
     def _misplaced(self, name: str, config: Mapping[str, Any]) -> list[str]:
-        """Say what is wrong with the layers whose inputs it reads."""
+        """Return what is wrong with the layers whose inputs it reads."""
         layers, last = self._layers(config), int(config.get("num_hidden_layers", 0)) - 1
         if len(layers) == JOINED and 1 <= layers[0] <= layers[-1] <= last:
             return []
@@ -179,33 +176,9 @@ class Speculator:
         ]
 
 
-def with_speculator(checkpoint: "Checkpoint", asked: str | None) -> "Checkpoint":
-    """Return a checkpoint with heads that draft for it, see `open_speculator`; "mtp" for a layer of its own.
-
-    Raises:
-        SpeculatorError: There are none, or none that are known, or they are damaged.
-    """
-    if asked is None:
-        return checkpoint
-    if asked != mtp.MTP:
-        return replace(checkpoint, speculator=open_speculator(asked))
-    found = mtp.find(
-        checkpoint.name, checkpoint.text_config, checkpoint.tensor_names, checkpoint.config
-    )
-    own = Speculator(
-        name=asked,
-        folder=checkpoint.folder,
-        files=checkpoint.weight_files,
-        said=found.said,
-        sources=found.sources,
-        layer=found.layer,
-    )
-    return replace(checkpoint, speculator=own)
-
-
-def source_of(asked: str) -> Mapping[str, Any]:
-    """Return what identifies heads in a build's spec, by how they are asked for."""
-    return OF_MODEL if asked == mtp.MTP else open_speculator(asked).source
+def source_of(requested: str) -> Mapping[str, Any]:
+    """Return the identity of draft heads in a build's spec, from their name in the request."""
+    return OF_MODEL if requested == mtp.MTP else open_speculator(requested).source
 
 
 def open_speculator(source: str, revision: str | None = None) -> Speculator:

@@ -87,8 +87,8 @@ def unlike(said: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
     """Name what keeps an assistant from reading a model's keys and values.
 
     Args:
-        said: What it is.
-        config: Of the language model that it is to draft for.
+        said: Description of the assistant.
+        config: Config of its target model.
     """
     pairs = {key: (said["config"].get(key), config.get(key)) for key in _ALIKE}
     return [

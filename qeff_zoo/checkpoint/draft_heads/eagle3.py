@@ -31,7 +31,7 @@ def read(
     """Read what an EAGLE-3 checkpoint computes; see `qeff_zoo.checkpoint.draft_heads.kinds.Kind`.
 
     Raises:
-        SpeculatorError: It is of a form that is not known.
+        SpeculatorError: The format is unknown.
     """
     config = {**config, **config.get("transformer_layer_config", {})}
     inside = config.get("eagle_config") or {}

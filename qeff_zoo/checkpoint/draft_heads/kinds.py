@@ -29,14 +29,14 @@ class Kind:
     """A format.
 
     Args:
-        name: For people.
+        name: Name for people.
         config: Name of its configuration.
-        known_by: What that says, in words.
+        known_by: Its mark, in words.
         recognizes: Tells whether a configuration is of this kind.
         weights: Names of its weights, in words.
         holds: Tells whether a file has such a name.
-        prefixes: That tensors' names may begin with.
-        read: Of the name that it was asked for by, its configuration and the shapes of its tensors.
+        prefixes: Possible prefixes of its tensors' names.
+        read: Function of the requested name, the configuration and the shapes of the tensors.
     """
 
     name: str

@@ -22,7 +22,7 @@ class Form:
     """How checkpoints name an MTP layer; names hold `{count}`, the number of the model's layers.
 
     Args:
-        layer: What the names of the decoder layer's tensors begin with.
+        layer: Prefix of the decoder layer's tensors.
         token_norm: Norm of a token's embedding.
         hidden_norm: Norm of the hidden state before it.
         join: The matrix that both are multiplied with, side by side.
@@ -31,13 +31,13 @@ class Form:
         embed: Likewise the embeddings.
         hidden_first: Whether the hidden state is the first of both.
         normed: Whether what it hands on is what logits are made of; else what that norm reads.
-        inner: What the names of a model's layer begin with, and its last norm.
+        inner: Prefix of a model's layer and of its last norm.
         attention: Kind of its attention where configurations say one of each layer; a window if others have one.
-        told: What else its configuration says.
+        told: Further fields of its configuration.
         count: Layers that predict it together.
-        called: What other names parts of the layer have, and those of the model's own.
+        called: Other names of parts of the layer, by those of the model's own.
         unread: Parts of the layer that are the model's own.
-        without: What it has not of the model's layers: "streams" of hidden states, or their second "half".
+        without: Parts of the model's layers that it lacks: "streams" of hidden states, or their second "half".
     """
 
     layer: str
@@ -176,7 +176,7 @@ class Found:
     """An MTP layer of a checkpoint.
 
     Args:
-        said: What it computes, see `qeff_zoo.checkpoint.draft_heads.kinds`.
+        said: Description of the computation, see `qeff_zoo.checkpoint.draft_heads.kinds`.
         sources: By name of a parameter that joins tokens and hidden states, its tensor.
         layer: By name of a tensor of the model of one layer, that of its tensor.
     """
@@ -192,10 +192,10 @@ def find(
     """Find the MTP layer of a checkpoint.
 
     Args:
-        name: Of the model, for messages.
-        config: Of its language model.
+        name: Name of the model, for messages.
+        config: Config of its language model.
         tensors: Their names.
-        outer: Of the whole model, which may be one that sees.
+        outer: Config of the whole model, which may be a vision-language model.
 
     Raises:
         SpeculatorError: There is none, or none of a form that is known.
@@ -231,7 +231,7 @@ def find(
 
 
 def _within(found: Found, outer: Mapping[str, Any]) -> Found:
-    """Let a layer be one of a model that sees, whose language model alone has other names."""
+    """Adapt a layer to a vision-language model, whose language model alone has other names."""
     one = {**outer, "text_config": found.said["config"]}
     one.pop("quantization_config", None)
     layer = {_WITHIN + name: tensor for name, tensor in found.layer.items()}
@@ -277,7 +277,7 @@ def _read(
 
 
 def _of_one_layer(config: Mapping[str, Any], form: Form, *, sparse: bool) -> dict[str, Any]:
-    """Return the configuration of a model that is an MTP layer: like the model's last, but for what is said of it."""
+    """Return the configuration of a one-layer MTP model: the model's last layer, with its own fields replaced."""
     count = config.get("num_hidden_layers")
     lists = {key: one[-form.count :] for key, one in config.items() if _is_per_layer(one, count)}
     whole, none = (0, []) if sparse else (1, [0])

@@ -16,7 +16,6 @@ from qeff_zoo.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.formats.encoded import Encodings, Stored
-    from qeff_zoo.checkpoint.opening import Checkpoint
 
 # In one text: core names no recipe, and one is called as a method is.
 _METHODS = "auto-round awq bitnet bitsandbytes compressed-tensors fp8 gguf gptq hqq mxfp4 torchao"
@@ -45,7 +44,7 @@ def methods_of() -> list[str]:
 
 
 def problem_of(config: Mapping[str, Any]) -> str:
-    """Say why a quantized checkpoint cannot be read; nothing if it can.
+    """Explain why a quantized checkpoint cannot be read; empty if it can.
 
     Args:
         config: `quantization_config`.
@@ -61,7 +60,7 @@ def problem_of(config: Mapping[str, Any]) -> str:
 
 
 def floats_of(config: Mapping[str, Any]) -> str:
-    """Say which small floats, of which no kernel computes products, a checkpoint stores matrices in; nothing for none.
+    """Return the small float formats, without kernels for products, of a checkpoint's matrices; empty for none.
 
     Args:
         config: `quantization_config`.
@@ -91,7 +90,7 @@ def find(stored: "Stored") -> "Encodings":
     """Find what a checkpoint stores in fewer bits.
 
     Raises:
-        CheckpointError: What it stores is not what its method says.
+        CheckpointError: The tensors do not match the method.
         UnsupportedModelError: The method, or a variant of it, cannot be read.
     """
     if problem := problem_of(stored.config):
@@ -109,21 +108,3 @@ def find(stored: "Stored") -> "Encodings":
             stacklevel=2,
         )
     return found
-
-
-def require_finite_scales(checkpoint: "Checkpoint") -> None:
-    """Refuse scales and minima that are not all numbers; those inside of blocks are seen where these are read.
-
-    Args:
-        checkpoint: With its weights at hand; only its scales are read.
-
-    Raises:
-        CheckpointError: One is infinite or not a number.
-    """
-    from qeff_zoo.checkpoint.formats.fields import FLOATS, finite, to_floats
-
-    for name, encoded in checkpoint.encoded.items():
-        for info in map(checkpoint.stored.__getitem__, encoded.sources):
-            if info.dtype in FLOATS:
-                finite(to_floats(checkpoint.read_stored(info.name), info.dtype), info)
-        checkpoint.release(name)

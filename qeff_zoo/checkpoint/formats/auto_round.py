@@ -17,7 +17,7 @@ _AWQ = ("auto_awq", "awq")
 
 
 def problem(config: Mapping[str, Any]) -> str:
-    """Say why a variant cannot be read; nothing if it can."""
+    """Explain why a variant cannot be read; empty if it can."""
     layout = _layout(config)
     if config.get("rotation_config"):
         return "AutoRound with rotations of activations"

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.checkpoint.formats.encoded import (
-    Array,
     Encoded,
     Encodings,
     Integers,
@@ -21,14 +20,14 @@ from qeff_zoo.checkpoint.formats.encoded import (
     of_integers,
 )
 from qeff_zoo.checkpoint.formats.fields import FLOATS, float_columns
-from qeff_zoo.weights.expressions import Read
+from qeff_zoo.weights.types import Array, Read
 
 #: Where in a word the fields of eight neighbouring rows are.
 _PLACES = [0, 4, 1, 5, 2, 6, 3, 7]
 
 
 def problem(config: Mapping[str, Any]) -> str:
-    """Say why a variant cannot be read; nothing if it can."""
+    """Explain why a variant cannot be read; empty if it can."""
     version = str(config.get("version") or config.get("checkpoint_format") or "gemm").lower()
     if version != "gemm":
         return f"AWQ of version {version!r}; 'gemm' can be read, which is what most publish"
@@ -48,7 +47,7 @@ def matrix(stored: Stored, path: str) -> Encoded:
 
     Args:
         stored: With `group_size` in its config.
-        path: Of the module.
+        path: Path of the module.
     """
     weight = stored.matrix(f"{path}.qweight", ("I32",))
     columns, rows = weight.shape[0], weight.shape[1] * 8

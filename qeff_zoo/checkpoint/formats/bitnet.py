@@ -14,24 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from qeff_zoo.checkpoint.formats.encoded import (
-    Array,
-    Encoded,
-    Encodings,
-    Integers,
-    Stored,
-    of_integers,
-)
+from qeff_zoo.checkpoint.formats.encoded import Encoded, Encodings, Integers, Stored, of_integers
 from qeff_zoo.checkpoint.formats.fields import FLOATS, finite, to_floats
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
-from qeff_zoo.weights.expressions import Read
+from qeff_zoo.weights.types import Array, Read
 
 _AT_ONCE = 1 << 22  # numbers of a weight whose mean is taken
 _LEAST = 1e-5  # of a mean
 
 
 def problem(config: Mapping[str, Any]) -> str:
-    """Say why a variant cannot be read; nothing if it can."""
+    """Explain why a variant cannot be read; empty if it can."""
     if config.get("use_rms_norm"):
         return "BitNet with norms before its products (`use_rms_norm`)"
     kind, mode = config.get("linear_class", "bitlinear"), config.get("quantization_mode", "offline")

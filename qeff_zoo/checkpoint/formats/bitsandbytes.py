@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.checkpoint.formats.encoded import (
-    Array,
     Encoded,
     Encodings,
     Integers,
@@ -26,14 +25,14 @@ from qeff_zoo.checkpoint.formats.encoded import (
     of_integers,
 )
 from qeff_zoo.checkpoint.formats.fields import finite, scales_of_blocks, signed, to_floats
-from qeff_zoo.weights.expressions import Read
+from qeff_zoo.weights.types import Array, Read
 
 _STATE = ".quant_state.bitsandbytes__"
 _KINDS = ("nf4", "fp4")
 
 
 def floats(config: Mapping[str, Any]) -> str:
-    """Say what matrices are stored in, if not in integers."""
+    """Return the float format of the matrices, if they are not integers."""
     return f"{config.get('bnb_4bit_quant_type', 'fp4')}" if config.get("load_in_4bit") else ""
 
 
@@ -95,7 +94,7 @@ def _blocks(stored: Stored, name: str, kind: str) -> Encoded:
 
 
 def _state(stored: Stored, name: str) -> Mapping[str, Any]:
-    """Return what a tensor of JSON says."""
+    """Return the content of a tensor that holds JSON."""
     raw = stored.read(stored.tensor(name, ("U8",)).name, None, None)
     try:
         state = json.loads(raw.tobytes())

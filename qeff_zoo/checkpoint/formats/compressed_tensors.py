@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.checkpoint.formats.encoded import (
-    Array,
     Encoded,
     Encodings,
     Integers,
@@ -46,7 +45,8 @@ from qeff_zoo.checkpoint.formats.fields import (
 )
 from qeff_zoo.checkpoint.formats.gptq import order_of_groups
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
-from qeff_zoo.weights.expressions import Expression, Read, transpose
+from qeff_zoo.weights.expressions import transpose
+from qeff_zoo.weights.types import Array, Expression, Read
 
 _FORMATS = (
     "dense",
@@ -75,7 +75,7 @@ _ACTIVATIONS = (
 
 
 def problem(config: Mapping[str, Any]) -> str:
-    """Say why a variant cannot be read; nothing if it can."""
+    """Explain why a variant cannot be read; empty if it can."""
     named = [config.get("format"), *(group.get("format") for group in _groups(config))]
     if unknown := {str(name) for name in named if name is not None} - set(_FORMATS):
         return f"in the format {min(unknown)!r} of compressed-tensors; {', '.join(_FORMATS)} can be read"
@@ -90,7 +90,7 @@ def problem(config: Mapping[str, Any]) -> str:
 
 
 def floats(config: Mapping[str, Any]) -> str:
-    """Say what some matrices are stored in, if not in integers; E2M1, twice as large, is one."""
+    """Return the float format of some matrices, if they are not integers; E2M1, doubled, is an integer."""
     told = [group.get("weights") for group in _groups(config)]
     found = [one for one in told if isinstance(one, dict) and one.get("type") == "float"]
     return "8-bit floats" if any(one.get("num_bits") == 8 for one in found) else ""

@@ -10,9 +10,8 @@ import numpy as np
 
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo, read_metadata
 from qeff_zoo.errors import CheckpointError
-from qeff_zoo.weights.expressions import Expression, Read
+from qeff_zoo.weights.types import Array, Expression, Read
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 #: Decodes items `start:stop` of the first axis of a tensor: reader of what is stored, start, stop -> values.
 Part: TypeAlias = Callable[[Read, int, int], Array]
 
@@ -41,7 +40,7 @@ class Integers:
     `value[n, order[k]] = (integer[n, k] - zero[n, g]) * scale[n, g] - minimum[n, g]`, with `g = k // group`.
 
     Args:
-        bits: Of an integer: 2 to 8.
+        bits: Bits of an integer: 2 to 8.
         group: Columns that share a scale.
         integers: (…, rows, columns) uint8.
         scales: (…, rows, groups) float32.
@@ -83,11 +82,11 @@ class Encoded:
     """A tensor of the float model, stored in fewer bits.
 
     Args:
-        shape: Of its values; the last axis is that of columns, along which groups lie.
+        shape: Shape of its values; groups lie along the last axis, the columns.
         sources: Stored tensors that it is made of.
-        about: What it is, for people: "int4 in groups of 128, zero points".
+        about: Description for people: "int4 in groups of 128, zero points".
         values: Decodes it to float32.
-        integers: What it is where it is of integers; None for tables and small floats.
+        integers: Integer format; None for tables and small floats.
     """
 
     shape: tuple[int, ...]
@@ -109,7 +108,7 @@ def of_integers(shape: tuple[int, ...], sources: tuple[str, ...], integers: Inte
     """Return a tensor of integers.
 
     Args:
-        shape: Of its values.
+        shape: Shape of its values.
         sources: Stored tensors that it is made of.
         integers: How.
     """
@@ -134,7 +133,7 @@ class Stored:
     """The tensors of a quantized checkpoint as they are stored.
 
     Args:
-        name: Of the checkpoint, for messages.
+        name: Name of the checkpoint, for messages.
         config: `quantization_config`.
         tensors: By name, from checked headers.
         read: Reads rows of one: BF16 as uint16, 8-bit floats as uint8, integers as they are.
@@ -147,7 +146,7 @@ class Stored:
 
     @cached_property
     def metadata(self) -> Mapping[str, str]:
-        """What the files say beside their tensors."""
+        """Metadata of the files."""
         paths = sorted({info.path for info in self.tensors.values()})
         return {key: text for path in paths for key, text in read_metadata(path).items()}
 
@@ -155,7 +154,7 @@ class Stored:
         """Return the paths of modules that store a tensor of one of these names, sorted.
 
         Args:
-            suffixes: Such as "qweight".
+            suffixes: Suffixes such as "qweight".
         """
         found = (name.rpartition(".") for name in self.tensors)
         return sorted({path for path, _, suffix in found if suffix in suffixes})
@@ -167,11 +166,11 @@ class Stored:
 
         Args:
             name: In the files.
-            dtypes: That it may have.
-            shape: That it must have; None for any.
+            dtypes: Accepted types.
+            shape: Required shape; None for any.
 
         Raises:
-            CheckpointError: It is missing, or is something else.
+            CheckpointError: The tensor is missing, or has another type or shape.
         """
         info = self.tensors.get(name)
         wanted = f"{' or '.join(dtypes)}{'' if shape is None else f' {list(shape)}'}"
@@ -185,11 +184,11 @@ class Stored:
 
         Args:
             name: In the files.
-            dtypes: That it may have.
+            dtypes: Accepted types.
             ranks: Numbers of axes that it may have; two by default.
 
         Raises:
-            CheckpointError: It is missing, or is something else.
+            CheckpointError: The tensor is missing, or has another type or shape.
         """
         info = self.tensor(name, dtypes)
         if len(info.shape) not in (ranks or (2,)) or not all(info.shape):
@@ -200,11 +199,11 @@ class Stored:
         """Return how many of a row's columns share a scale.
 
         Args:
-            size: As the configuration says it: a number; one below 1, or None, for the whole row.
-            columns: Of the row.
+            size: Group size of the configuration: a number; one below 1, or None, for the whole row.
+            columns: Number of columns of the row.
 
         Raises:
-            CheckpointError: It is no whole number.
+            CheckpointError: The size is not an integer.
         """
         if size is None:
             return columns
@@ -216,7 +215,7 @@ class Stored:
         """Return an error about what the checkpoint holds.
 
         Args:
-            what: That is wrong: "tensor 'x' is missing".
+            what: Description of the fault: "tensor 'x' is missing".
             expected: In its place.
         """
         return CheckpointError(
@@ -231,7 +230,7 @@ class Encodings:
 
     Args:
         encoded: By name.
-        values: Of the names of the float model that are made of those otherwise than by being one of them.
+        values: Expressions for the names of the float model that are not plain stored tensors.
         beside: Stored tensors that the float model has not and no value needs, such as scales of activations.
     """
 

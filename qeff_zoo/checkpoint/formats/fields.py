@@ -4,11 +4,11 @@
 import ml_dtypes
 import numpy as np
 
-from qeff_zoo.checkpoint.formats.encoded import Array, Encoded, Part, Stored
+from qeff_zoo.checkpoint.formats.encoded import Encoded, Part, Stored
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.errors import CheckpointError
-from qeff_zoo.weights.expressions import Read
 from qeff_zoo.weights.quantization import to_float32
+from qeff_zoo.weights.types import Array, Read
 
 #: Safetensors dtypes of scales.
 FLOATS = ("F16", "BF16", "F32")
@@ -34,7 +34,7 @@ def unpack(words: Array, bits: int) -> Array:
 
     Args:
         words: int32 or uint32.
-        bits: Of a field, at most 8.
+        bits: Bits of a field, at most 8.
 
     Returns:
         uint8; the last axis is `32 / bits` times as long, rounded down in all.
@@ -61,7 +61,7 @@ def unpack_some(words: Array, bits: int, start: int, stop: int) -> Array:
 
     Args:
         words: int32 or uint32.
-        bits: Of a field, at most 8.
+        bits: Bits of a field, at most 8.
         start: First field.
         stop: Field after the last.
     """
@@ -75,7 +75,7 @@ def finite(scales: Array, info: TensorInfo) -> Array:
 
     Args:
         scales: Any shape, float32.
-        info: What they were stored as.
+        info: Stored type of the scales.
 
     Raises:
         CheckpointError: They are not.
@@ -116,7 +116,7 @@ def scales_of_blocks(
     Args:
         stored: The checkpoint.
         info: The scales, (…, blocks down, blocks across); axes of length 1 at the end may be left out.
-        shape: Of the tensor that has them.
+        shape: Shape of their tensor.
         tall: Rows of a block; the last one may have fewer.
         wide: Columns of a block; the last one may have fewer.
 
@@ -152,9 +152,9 @@ def small_floats(
     Args:
         info: The floats, (…, rows, columns).
         scales: Reads the scales of rows, (…, rows, blocks across).
-        scale: What those are stored as.
+        scale: Stored type of the scales.
         wide: Columns of a block.
-        about: What it is, for people.
+        about: Description for people.
     """
     columns = info.shape[-1]
 

@@ -34,7 +34,7 @@ _ACTIVATIONS = ("input_scale", "activation_scale", "input_scale_ub", "output_sca
 
 
 def problem(config: Mapping[str, Any]) -> str:
-    """Say why a variant cannot be read; nothing if it can."""
+    """Explain why a variant cannot be read; empty if it can."""
     block = config.get("weight_block_size")
     if block is None or (
         isinstance(block, list) and len(block) == 2 and all(type(n) is int and n > 0 for n in block)
@@ -44,7 +44,7 @@ def problem(config: Mapping[str, Any]) -> str:
 
 
 def floats(config: Mapping[str, Any]) -> str:
-    """Say what matrices are stored in."""
+    """Return the float format of the matrices."""
     return "8-bit floats"
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.checkpoint.formats.encoded import (
-    Array,
     Encoded,
     Encodings,
     Integers,
@@ -21,8 +20,9 @@ from qeff_zoo.checkpoint.formats.encoded import (
     of_integers,
 )
 from qeff_zoo.checkpoint.gguf_index import TYPES
-from qeff_zoo.weights.expressions import Read, index, sources_of
+from qeff_zoo.weights.expressions import index, sources_of
 from qeff_zoo.weights.quantization import to_float32
+from qeff_zoo.weights.types import Array, Read
 
 from . import gguf_names
 
@@ -43,13 +43,13 @@ class _Kind:
     """A type of blocks of integers.
 
     Args:
-        nbytes: Of a block.
-        bits: Of an integer.
+        nbytes: Bytes of a block.
+        bits: Bits of an integer.
         group: Values that share a scale.
         integers: (rows, blocks, values of a block).
         scales: (rows, blocks, groups of a block), float32.
         minima: The same of minima; None for none.
-        zero: Of all groups; None for the middle.
+        zero: Zero point of all groups; None for the middle.
     """
 
     nbytes: int

@@ -41,8 +41,8 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
     """Make the config.json of a file's model.
 
     Args:
-        name: Of the file, for messages.
-        header: Of the file.
+        name: Name of the file, for messages.
+        header: Header of the file.
 
     Raises:
         CheckpointError: The metadata contradict themselves.
@@ -92,7 +92,7 @@ def pooling_of(metadata: Mapping[str, Any]) -> str | None:
     """Return how a file's embedder reduces token states, in sentence-transformers' words; None of no embedder.
 
     Args:
-        metadata: Of the file.
+        metadata: Metadata of the file.
     """
     kind = metadata.get(f"{metadata.get('general.architecture')}.pooling_type", 0)
     return _POOLINGS[kind] if kind in range(1, len(_POOLINGS)) else None
@@ -129,7 +129,7 @@ def _entry(
 def _fits(
     when: Mapping[str, Any], said: Mapping[str, Any], tensors: Mapping[str, TensorInfo]
 ) -> bool:
-    """Tell whether a file has the tensor, or the value, by which one model of an architecture is told from others."""
+    """Whether a file has the tensor or value that distinguishes one model of an architecture from others."""
     if "tensor" in when:
         return when["tensor"] in tensors
     value = said.get(when.get("key", ""))

@@ -22,7 +22,8 @@ from qeff_zoo.checkpoint.files import some
 from qeff_zoo.checkpoint.rope import rope_scalings
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
-from qeff_zoo.weights.expressions import Expression, concat, cut, reshape, stack, transpose
+from qeff_zoo.weights.expressions import concat, cut, reshape, stack, transpose
+from qeff_zoo.weights.types import Expression
 
 #: What a tensor of the float model is, of one that is stored: its name, its shape, heads of queries, heads of keys.
 Move = Callable[[str, tuple[int, ...], int, int], Expression]
@@ -96,9 +97,9 @@ class Layout:
         architecture: `general.architecture`.
         names: GGUF's names without layer and `.weight` -> the float model's; "{}" is an expert's number. One with
             `.weight` or `.bias` is for that alone, and its other name is whole.
-        layers: What "blk" is called; of two stacks of layers, what "blk" of each is called, by what it begins with.
-            Names of theirs begin so, too.
-        moves: What is not only called otherwise, by name as above.
+        layers: Name for "blk"; with two stacks of layers, the name for each "blk" prefix, whose tensor names begin
+            the same.
+        moves: Changes other than of the name, by name as above.
         joined: Names of the float model -> two of GGUF, by name as above, and what they are joined by.
         plus_one: Norms are stored plus one.
         gated: Names that differ where MLPs have gates.
@@ -122,7 +123,7 @@ class Places:
     Args:
         values: Expressions by name.
         experts: By name, a stack and the number of an item of it.
-        changes: Of a stored tensor, what must be done to its values: "minus one", "logarithm".
+        changes: Change of a stored tensor's values: "minus one", "logarithm".
     """
 
     values: Mapping[str, Expression]
@@ -181,8 +182,8 @@ def architecture_of(name: str, metadata: Mapping[str, Any]) -> str:
     """Return what llama.cpp calls the architecture of a model.
 
     Args:
-        name: Of the file, for messages.
-        metadata: Of the file.
+        name: Name of the file, for messages.
+        metadata: Metadata of the file.
 
     Raises:
         UnsupportedModelError: The file is no model's.
@@ -206,9 +207,9 @@ def layout_of(name: str, model_type: str, metadata: Mapping[str, Any]) -> Layout
     """Find how a file's model is stored.
 
     Args:
-        name: Of the checkpoint, for messages.
-        model_type: Of its configuration.
-        metadata: Of the file.
+        name: Name of the checkpoint, for messages.
+        model_type: Model type of its configuration.
+        metadata: Metadata of the file.
 
     Raises:
         CheckpointError: The configuration is of another architecture than the file.
@@ -240,10 +241,10 @@ def places_of(
     """Find the place of every tensor in the float model.
 
     Args:
-        name: Of the checkpoint, for messages.
+        name: Name of the checkpoint, for messages.
         config: config.json of the float model.
-        metadata: Of the file.
-        tensors: Of the file, by name.
+        metadata: Metadata of the file.
+        tensors: Tensors of the file, by name.
 
     Raises:
         CheckpointError: The configuration, or a tensor's shape, does not fit.
@@ -330,7 +331,7 @@ def _heads(name: str, architecture: str, metadata: Mapping[str, Any]) -> tuple[i
 
 
 def _require_rope(name: str, config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> None:
-    """Refuse factors of RoPE that the configuration does not say: nothing else would apply them."""
+    """Refuse RoPE factors that the configuration does not have: nothing else would apply them."""
     scaled = {"llama3", "longrope", "su", "yarn"}
     types = {one.get("rope_type") or one.get("type") for one in rope_scalings(config)}
     if (found := [one for one in _ROPE if one in tensors]) and not types & scaled:

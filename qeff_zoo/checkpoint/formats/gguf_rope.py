@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from qeff_zoo.checkpoint.formats.encoded import Array
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.errors import UnsupportedModelError
+from qeff_zoo.weights.types import Array
 
 FACTORS, LONG, SHORT = (f"rope_{one}.weight" for one in ("freqs", "factors_long", "factors_short"))
 #: Metadata without "rope.scaling." -> parameter.
@@ -118,7 +118,7 @@ def _waves(theta: float, size: int) -> Array:
 
 
 def _fitted(theta: float, factors: Array, size: int) -> dict[str, float | int]:
-    """Solve for the parameters, with a low factor of 1; nothing where the factors do not tell."""
+    """Solve for the parameters, with a low factor of 1; None if the factors do not determine them."""
     between = (factors > 1) & (factors < factors.max())
     if len(factors) != size // 2 or between.sum() < 2:
         return {}

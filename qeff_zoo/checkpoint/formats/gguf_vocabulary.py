@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vocabulary in a GGUF file's metadata, and what llama.cpp tells of its tokens by their texts.
+"""The vocabulary in a GGUF file's metadata, with llama.cpp's rules by token text.
 
 Source: https://github.com/ggml-org/llama.cpp, src/llama-vocab.cpp
 """
@@ -149,7 +149,7 @@ def read_vocabulary(path: Path) -> tuple[Vocabulary, str | None]:
 
 
 def _correct(vocabulary: Vocabulary) -> None:
-    """Change the types of tokens whose texts tell what they are, as llama.cpp does."""
+    """Correct the types of tokens with well-known texts, as llama.cpp does."""
     facts, ids = known(), vocabulary.ids
     for text in (*facts["ends"], *facts["infill ends"], *facts["infill"]):
         if text in ids:
@@ -162,7 +162,7 @@ def _correct(vocabulary: Vocabulary) -> None:
 
 
 def _is_harmony(ids: Mapping[str, int]) -> bool:
-    """Tell whether "<|end|>" ends a message, and others an answer."""
+    """Whether "<|end|>" ends a message, and other tokens an answer."""
     both = [{"<|return|>", "<|flush|>"} & ids.keys(), {"<|call|>", "<|calls|>"} & ids.keys()]
     return "<|end|>" in ids and all(both)
 
@@ -171,7 +171,7 @@ def ends_of(vocabulary: Vocabulary, eos: int | None) -> tuple[int, ...]:
     """Return the ids of tokens that end an answer, EOS first.
 
     Args:
-        vocabulary: Of the file.
+        vocabulary: Vocabulary of the file.
         eos: Id of EOS; None without one.
     """
     facts, ids = known(), vocabulary.ids

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.checkpoint.formats.encoded import (
-    Array,
     Encoded,
     Encodings,
     Integers,
@@ -26,14 +25,14 @@ from qeff_zoo.checkpoint.formats.encoded import (
     of_integers,
 )
 from qeff_zoo.checkpoint.formats.fields import FLOATS, float_columns, unpack, unpack_some
-from qeff_zoo.weights.expressions import Read
+from qeff_zoo.weights.types import Array, Read
 
 _BITS = (2, 3, 4, 8)
 _VERSIONS = {"gptq": 1, "gptq_v2": 2}
 
 
 def problem(config: Mapping[str, Any]) -> str:
-    """Say why a variant cannot be read; nothing if it can."""
+    """Explain why a variant cannot be read; empty if it can."""
     version = _version(config)
     if version not in _VERSIONS:
         return f"GPTQ in the format {version!r}; {' and '.join(_VERSIONS)} can be read"
@@ -77,7 +76,7 @@ def matrix(stored: Stored, path: str, version: int) -> Encoded:
 
     Args:
         stored: With `bits` and `group_size` in its config.
-        path: Of the module.
+        path: Path of the module.
         version: 1 or 2, by how zero points are stored.
     """
     weight = stored.matrix(f"{path}.qweight", ("I32",))
@@ -118,7 +117,7 @@ def order_of_groups(stored: Stored, name: str, columns: int, group: int) -> Orde
 
     Args:
         stored: The checkpoint.
-        name: Of the tensor that has the group of each column.
+        name: Name of the tensor with the group of each column.
         columns: How many.
         group: Columns that each group but the last must have.
 

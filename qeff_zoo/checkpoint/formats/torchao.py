@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchao: what the metadata of the files say, tensor by tensor.
+"""torchao: the format in the files' metadata, tensor by tensor.
 
     PATH._weight_qdata (rows, columns) int8 or 8-bit floats, PATH._weight_scale (blocks down, blocks across), and
     of integers PATH._weight_zero_point
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.checkpoint.formats.encoded import (
-    Array,
     Encoded,
     Encodings,
     Integers,
@@ -30,7 +29,7 @@ from qeff_zoo.checkpoint.formats.fields import (
     small_floats,
 )
 from qeff_zoo.errors import UnsupportedModelError
-from qeff_zoo.weights.expressions import Read
+from qeff_zoo.weights.types import Array, Read
 
 _INTEGERS = ("Int8Tensor", "IntxUnpackedToInt8Tensor")
 _FLOATS = "Float8Tensor"
@@ -38,7 +37,7 @@ _PLAIN = "Tensor"
 
 
 def floats(config: dict[str, Any]) -> str:
-    """Say what matrices are stored in, if not in integers."""
+    """Return the float format of the matrices, if they are not integers."""
     return "8-bit floats" if "Float8" in str(config.get("quant_type")) else ""
 
 

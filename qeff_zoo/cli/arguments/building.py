@@ -11,7 +11,7 @@ from qeff_zoo.cli.arguments.options import (
     add_sign_with,
     command,
 )
-from qeff_zoo.plan.request import CHOICES
+from qeff_zoo.plan.request import OPTIONS
 
 #: The choices of a build that a prediction takes: those that change what is computed, or in which calls.
 PREDICTED = ("task", "ctx_len", "prefill_seq_len")
@@ -165,7 +165,7 @@ def _add_predict(commands: Any) -> None:
     add_gguf(parser)
     for name in PREDICTED:
         reader: dict[str, Any] = {} if name == "task" else {"type": int, "metavar": "N"}
-        parser.add_argument(CHOICES[name].flag, help=CHOICES[name].help, **reader)
+        parser.add_argument(OPTIONS[name].flag, help=OPTIONS[name].help, **reader)
     parser.add_argument(
         "--text",
         type=Path,

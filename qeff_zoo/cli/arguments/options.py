@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from qeff_zoo.plan.option import JsonText
-from qeff_zoo.plan.request import CHOICES
+from qeff_zoo.plan.request import OPTIONS
 
 
 def command(commands: Any, name: str, text: str, group: str = "") -> argparse.ArgumentParser:
@@ -49,12 +49,12 @@ def add_axes(parser: argparse.ArgumentParser) -> None:
     groups: dict[tuple[str, ...], Any] = {
         (): parser.add_argument_group("choices", "the recipe makes those that are left out"),
     }
-    for choice in CHOICES.values():
-        if choice.targets not in groups:
-            names = " and ".join(choice.targets)
-            groups[choice.targets] = parser.add_argument_group(f"choices of target {names}")
-        group = groups[choice.targets]
-        group.add_argument(choice.flag, help=choice.help, **_READERS[choice.kind])
+    for option in OPTIONS.values():
+        if option.targets not in groups:
+            names = " and ".join(option.targets)
+            groups[option.targets] = parser.add_argument_group(f"choices of target {names}")
+        group = groups[option.targets]
+        group.add_argument(option.flag, help=option.help, **_READERS[option.kind])
     parser.add_argument("--activations", help=argparse.SUPPRESS)  # refused with the reason
     parser.add_argument(
         "--enable-qnn",

@@ -15,7 +15,7 @@ def register(model_type: str) -> None:
     """Let transformers know an architecture that it lacks; of any other, do nothing.
 
     Args:
-        model_type: As config.json has it.
+        model_type: Value in config.json.
     """
     name = f"{__name__}.{file_name(model_type)}"
     if importlib.util.find_spec(name) is not None:

@@ -54,7 +54,7 @@ class SwiftKVAttention(llama.LlamaAttention):
     """Attention with queries of its own; keys and values are made of another hidden state, or another layer's.
 
     Args:
-        config: Of the model.
+        config: Config of the model.
         layer_idx: At least `num_key_value_layers`.
     """
 
@@ -90,12 +90,12 @@ class SwiftKVAttention(llama.LlamaAttention):
         Args:
             hidden_states: Whose queries are computed, (batch, queries, hidden).
             position_embeddings: Cosines and sines of the queries.
-            attention_mask: Of the queries.
-            swiftkv_states: What keys and values are made of, (batch, seq, hidden).
+            attention_mask: Mask of the queries.
+            swiftkv_states: Source of keys and values, (batch, seq, hidden).
             key_embeddings: Cosines and sines of `swiftkv_states`.
             shared: Keys and values of the group, from its first layer on.
             past_key_values: The cache.
-            **kwargs: For the attention interface.
+            **kwargs: Arguments of the attention interface.
         """
         query = _heads(self.q_proj_swiftkv(hidden_states), self.head_dim)
         query = _rotated(query, position_embeddings)
@@ -135,7 +135,7 @@ class SwiftKVLayer(llama.LlamaDecoderLayer):
     """Llama's, with another attention.
 
     Args:
-        config: Of the model.
+        config: Config of the model.
         layer_idx: At least `num_key_value_layers`.
     """
 
@@ -148,7 +148,7 @@ class LlamaSwiftKVModel(llama.LlamaModel):
     """Llama's, whose later layers are `SwiftKVLayer`.
 
     Args:
-        config: Of the model.
+        config: Config of the model.
     """
 
     config_class = LlamaSwiftKVConfig
@@ -209,7 +209,7 @@ class LlamaSwiftKVForCausalLM(llama.LlamaForCausalLM):
     """Llama's head on `LlamaSwiftKVModel`.
 
     Args:
-        config: Of the model.
+        config: Config of the model.
     """
 
     config_class = LlamaSwiftKVConfig

@@ -11,7 +11,7 @@ class MiMoConfig(Qwen2Config):
     """Qwen2's, and how many layers predict more tokens.
 
     Args:
-        num_nextn_predict_layers: Such layers; they are not part of the model.
+        num_nextn_predict_layers: Number of MTP layers; they are not part of the model.
     """
 
     model_type = "mimo"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoder layers that draft, as torch computes them, for the exporter: transformers' own layer, joined as papers say.
+"""Draft layers as torch modules for the exporter: transformers' own layer, joined as the papers define.
 
 Such a layer reads of each token the hidden state of the one before, and predicts the next; what it makes of a token
 that it drafted stands for the hidden state that the model has not computed.
@@ -23,7 +23,7 @@ class Eagle3(nn.Module):
 
     Args:
         said: See `qeff_zoo.checkpoint.draft_heads.eagle3`.
-        model: That it drafts for.
+        model: Target model.
     """
 
     def __init__(self, said: Mapping[str, Any], model: Any) -> None:
@@ -56,7 +56,7 @@ class Eagle3(nn.Module):
             embed: The model's embedding of tokens.
             input_ids: (batch, seq).
             hidden_states: (batch, seq, size), of the tokens before.
-            **cache: As transformers' models take it, and positions.
+            **cache: Cache and positions for transformers' models.
         """
         embeds = getattr(self, "embed_tokens", embed)(input_ids)
         handed: list[Tensor] = []
@@ -95,7 +95,7 @@ class Mtp(nn.Module):
 
     Args:
         said: See `qeff_zoo.checkpoint.draft_heads.mtp`.
-        model: That it drafts for.
+        model: Target model.
     """
 
     def __init__(self, said: Mapping[str, Any], model: Any) -> None:

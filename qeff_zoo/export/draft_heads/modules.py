@@ -14,7 +14,7 @@ class Block(nn.Module):
     """One layer of a projection.
 
     Args:
-        size: Of hidden states.
+        size: Size of hidden states.
     """
 
     def __init__(self, size: int) -> None:
@@ -113,7 +113,7 @@ class Norm(nn.Module):
     """A root-mean-square norm with a bias.
 
     Args:
-        size: Of what is normed.
+        size: Size of the normalized states.
     """
 
     def __init__(self, size: int) -> None:

@@ -20,7 +20,7 @@ def apply(transform: Transform, model: Any) -> None:
     """Apply one declared transform to `model` in place.
 
     Raises:
-        ExportError: It changed another number of modules than the recipe promises.
+        ExportError: It changed another number of modules than the recipe declares.
     """
     expected = transform.count(model.config.get_text_config())
     module = importlib.import_module(f"{__name__}.{transform.name}")

@@ -35,7 +35,7 @@ def attend(
     position_bias: Tensor | None = None,
     **extra: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention over the whole cache, as transformers' attention interface asks.
+    """Compute attention over the whole cache, through transformers' attention interface.
 
     Args:
         module: The calling attention module.
@@ -110,8 +110,8 @@ def additive_mask(
         q_offset: The positions themselves, (batch, seq), from a retained state; else where the queries begin.
         kv_offset: Position of the first key; or of every key, (batch, kv), negative for none, from a retained window.
         attention_mask: (batch, kv), True where there is a token; encoders only.
-        dtype: Of the result.
-        device: Of the result.
+        dtype: Type of the result.
+        device: Device of the result.
         by_row: Whether rules of rows may differ, which of text alone they do not.
 
     Returns:
@@ -151,7 +151,7 @@ def causal_window(mask_function: Callable[..., Tensor]) -> int | None:
     """Find out whether a mask lets a query see the newest keys up to its own, by trying it.
 
     Args:
-        mask_function: As of `additive_mask`.
+        mask_function: Argument of `additive_mask`.
 
     Returns:
         How many keys, 0 for all of them; None for another kind of mask.

@@ -74,8 +74,8 @@ def attend_chosen(
         key: (batch, kv_heads, ctx, head_dim).
         value: (batch, kv_heads, ctx, value_head_dim).
         attention_mask: Additive and causal, (batch, 1, seq, ctx).
-        block_indices: As `choose` returns it, each head for a group of query heads; None for all keys.
-        **others: As `attend` takes them.
+        block_indices: Result of `choose`, one head for a group of query heads; None for all keys.
+        **others: Arguments of `attend`.
     """
     if block_indices is not None:
         group = query.shape[1] // block_indices.shape[1]

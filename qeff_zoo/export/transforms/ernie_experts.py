@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ERNIE 4.5 VL's experts of text and of pictures: each token goes to the ones of its kind, whatever else is in a call.
+"""ERNIE 4.5 VL's experts of text and of images: each token goes to those of its kind, whatever else is in a call.
 
 transformers picks tokens out by a mask and gives each kind of experts its own. Here both are given all tokens, and no
 expert where a token is of the other kind, so that a token still costs the experts that were chosen for it. Its kind

@@ -111,7 +111,7 @@ def _whole(reader: Any, mask: Tensor) -> Tensor:
 def _frames_of(
     self: Any, feature_vector_length: int, attention_mask: Tensor, add_adapter: bool | None = None
 ) -> Tensor:
-    """Tell which frames are of the sound, without an index that torch.export cannot follow."""
+    """Return which frames are audio, without an index that torch.export cannot follow."""
     if attention_mask.dim() > 2:  # of each query, for what was read before
         return attention_mask
     lengths = self._get_feat_extract_output_lengths(self.heard.lengths)

@@ -30,7 +30,7 @@ def apply(model: Any) -> int:
 def _without_own_cache(
     _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Keep the model from asking for a cache of its own class; layers use whatever cache they are given."""
+    """Keep the model from requiring a cache of its own class; its layers use any cache."""
     return args, {**kwargs, "use_cache": False}
 
 

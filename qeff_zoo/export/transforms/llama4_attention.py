@@ -18,7 +18,7 @@ def frequencies(self: Any, hidden_states: Tensor, position_ids: Tensor) -> tuple
 
     Args:
         self: `Llama4TextRotaryEmbedding`.
-        hidden_states: Of any shape.
+        hidden_states: Tensor of any shape.
         position_ids: (batch, seq).
     """
     angles = position_ids[..., None].float() * self.inv_freq.to(hidden_states.device).float()
@@ -30,8 +30,8 @@ def attend(self: Any, *args: Any, **kwargs: Any) -> Any:
 
     Args:
         self: The attention.
-        *args: As the original takes them.
-        **kwargs: As the original takes them.
+        *args: Arguments of the original.
+        **kwargs: Arguments of the original.
     """
     changed = (self.q_proj, self.k_proj) if self.rotates else (self.q_proj,) if self.grows else ()
 

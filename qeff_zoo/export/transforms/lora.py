@@ -25,7 +25,7 @@ class _Given:
 
     Args:
         ids: Slot of each row.
-        matrices: Of each site.
+        matrices: Matrices of each site.
     """
 
     ids: Any = None
@@ -38,10 +38,10 @@ def apply(
     """Let the linear layers of a model take adapters.
 
     Args:
-        tracing: Of the model.
+        tracing: Tracing of the model.
         model: Changed in place; it has the layers that are traced.
-        repeated: What was found of its layers.
-        slots: For how many adapters, of which layers.
+        repeated: Its repeated layers.
+        slots: Number of adapters, and their layers.
 
     Returns:
         The same with more inputs.
@@ -99,7 +99,7 @@ def _find(model: Any, repeated: layers.RepeatedLayers | None) -> dict[Site, tupl
 
 
 def _makes_numbers(module: Any) -> bool:
-    """Tell whether a linear layer makes what such a layer makes; some routers are one that makes a choice as well."""
+    """Whether a linear layer returns what such a layer returns; some routers are linear layers that also choose."""
     if type(module).forward in (nn.Linear.forward, Conv1D.forward):
         return True
     with torch.no_grad():

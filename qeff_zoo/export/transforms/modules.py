@@ -35,14 +35,14 @@ def language_model(model: Any) -> Any:
 
 
 def reader_of_tokens(model: Any) -> Any:
-    """Return the model whose forward takes tokens alone: that within, where the whole asks for pixels in every call."""
+    """Return the model whose forward takes tokens alone: the inner one if the whole requires pixels in every call."""
     pixels = inspect.signature(model.forward).parameters.get("pixel_values")
     asks = pixels is not None and pixels.default is inspect.Parameter.empty
     return model.get_decoder() if asks else model
 
 
 def vision_tower(model: Any) -> Any:
-    """Return the part of a model that reads pictures, which a few do not name; all of one without such a part."""
+    """Return the vision encoder of a model; the whole model if it has no such part."""
     found = model.get_encoder(modality="image")
     if found is not model or not hasattr(model.config, "vision_config"):
         return found
@@ -50,7 +50,7 @@ def vision_tower(model: Any) -> Any:
 
 
 def video_tower(model: Any) -> Any:
-    """Return the part of a model that reads frames of videos: that which reads pictures, where no other is named."""
+    """Return the encoder of video frames: the vision encoder unless another part is named."""
     return getattr(model.base_model, "video_tower", None) or vision_tower(model)
 
 

@@ -17,8 +17,8 @@ def apply(model: Any, names: list[str]) -> int:
 
     Args:
         model: Changed in place; called with `attention_mask`, (batch, seq), 1 is a token.
-        names: What the names of modules end with. They give (batch, seq, channels), convolutions read
-            (batch, channels, seq).
+        names: Suffixes of modules' names. Modules return (batch, seq, channels), convolutions read (batch, channels,
+            seq).
 
     Returns:
         Number of modules changed.

@@ -17,7 +17,7 @@ def forward(self: Any, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]
 
     Args:
         self: The rotary embedding.
-        x: Of any shape.
+        x: Tensor of any shape.
         position_ids: (batch, seq).
 
     Returns:

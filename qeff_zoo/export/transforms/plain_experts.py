@@ -27,7 +27,7 @@ def apply(model: nn.Module, *, name: str) -> int:
 
     Args:
         model: In place.
-        name: Of the class.
+        name: Name of the class.
     """
     found = of_class(model, name)
     for module in found:

@@ -29,10 +29,10 @@ Windows: TypeAlias = Mapping[int, int]
 
 
 class RetainedState(Cache):
-    """Stands in for a transformers cache: new tokens go to their positions, attention sees the whole context.
+    """Replacement of a transformers cache: new tokens go to their positions, attention reads the whole context.
 
     Args:
-        states: What is retained, as `Probe` found it.
+        states: Retained states that `Probe` found.
         past: States before the call, all with the batch (or the slots) first: keys and values (…, kv_heads, ctx_len or
             window, head_dim), an indexer's keys (…, 1, ctx_len, head_dim), `conv_state` (…, channels, kernel),
             `recurrent_state` in any shape.
@@ -74,7 +74,7 @@ class RetainedState(Cache):
         return self.queries is not self.position_ids
 
     def narrow(self, *values: Tensor) -> list[Tensor]:
-        """Go on with the needed columns: keys and values stay those of all tokens, queries and masks are theirs.
+        """Continue with the needed columns of queries and masks; keys and values stay those of all tokens.
 
         Args:
             *values: (batch, seq, size) each.
@@ -147,7 +147,7 @@ class RetainedState(Cache):
 
     # --- convolutions and recurrences --------------------------------------------------------------
     def is_recording_past(self, *_: Any, **__: Any) -> bool:
-        """Tell transformers that states are never rolled back."""
+        """Always False: states are never rolled back."""
         return False
 
     def get_conv_state(self, *_: Any, **__: Any) -> None:
@@ -199,12 +199,12 @@ class RetainedState(Cache):
     # --- masks -------------------------------------------------------------------------------------
     @property
     def is_sliding(self) -> list[bool]:
-        """Tell which layers keep a window only; the masks of those are made for their keys."""
+        """Layers with a window; their masks fit their keys."""
         return [layer in self.windows for layer in range(max(self._layers(), default=-1) + 1)]
 
     @property
     def is_linear(self) -> list[bool]:
-        """Tell which layers have no keys; masks are made for others."""
+        """Layers without keys; masks are made for others."""
         keyed = {
             state.layer for state in self.states.values() if state.kind in ("growing", "window")
         }
@@ -255,7 +255,7 @@ class RetainedState(Cache):
         return self._ctx_len()
 
     def has_previous_state(self, *_: Any, **__: Any) -> bool:
-        """Tell transformers to start from what `before` gives, not from nothing."""
+        """Always True: `before` returns the previous state."""
         return True
 
     def __len__(self) -> int:
@@ -280,7 +280,7 @@ class Probe(RetainedState):
     Args:
         position_ids: (batch, seq).
         windows: Layers that keep keys and values of that many newest positions only.
-        expanders: As of `RetainedState`.
+        expanders: See `RetainedState`.
     """
 
     def __init__(self, position_ids: Tensor, windows: Windows, expanders: Expanders) -> None:

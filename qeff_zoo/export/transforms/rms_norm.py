@@ -16,7 +16,7 @@ def apply(model: nn.Module, offset: float = 0.0, suffix: str = "RMSNorm") -> int
     Args:
         model: Changed in place.
         offset: Added to the weight (Gemma stores weight - 1).
-        suffix: What the name ends with.
+        suffix: Suffix of the class name.
 
     Returns:
         Number of modules changed.

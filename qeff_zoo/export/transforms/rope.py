@@ -23,7 +23,7 @@ def follow_context(model: nn.Module, factors: str | None = None) -> int:
 
     Args:
         model: Changed in place.
-        factors: Of longrope: "short" or "long" whatever the context; None for what the context says.
+        factors: "short" or "long" factors of longrope whatever the context; None for the context's.
 
     Returns:
         Number of modules changed.
@@ -55,7 +55,7 @@ def _kinds(module: nn.Module) -> dict[str | None, str]:
 
 
 class _Context:
-    """Knows how long texts are taken to be: as long as the context of the call that is running, unless it was chosen.
+    """Length of texts: the context of the running call, unless a length was chosen.
 
     Args:
         factors: "short", "long" or None.
@@ -66,7 +66,7 @@ class _Context:
         self.rows: int | None = None
 
     def exceeds(self, original: int, position_ids: Tensor) -> Tensor:
-        """Tell whether texts are longer than the original context, (1)."""
+        """Whether texts are longer than the original context, (1)."""
         if self._factors is not None:
             return torch.full((1,), self._factors == "long", device=position_ids.device)
         rows = position_ids.shape[1] if self.rows is None else self.rows
@@ -78,7 +78,7 @@ class _Context:
 
 
 class _WithFrequencies:
-    """A rotary embedding seen with other frequencies."""
+    """A rotary embedding with other frequencies."""
 
     def __init__(self, rotary: nn.Module, **frequencies: Tensor) -> None:
         self.__dict__.update(frequencies, _rotary=rotary)

@@ -69,8 +69,8 @@ def attend_chosen(
         key: (batch, kv_heads, ctx, head_dim).
         value: (batch, kv_heads, ctx, value_head_dim).
         attention_mask: Additive and causal, (batch, 1, seq, ctx).
-        indices: As `choose` returns them; None in a layer that attends to all keys.
-        **others: As `attend` takes them.
+        indices: Result of `choose`; None in a layer that attends to all keys.
+        **others: Arguments of `attend`.
     """
     if indices is None:
         return attend(module, query, key, value, attention_mask, **others)

@@ -15,7 +15,7 @@ from qeff_zoo.export.transforms.modules import give
 
 
 def squeezes(module: nn.Module) -> bool:
-    """Tell whether a module is an encoder that squeezes its frames."""
+    """Whether a module is an encoder that squeezes its frames."""
     return hasattr(module, "pool") and hasattr(module, "upsample")
 
 

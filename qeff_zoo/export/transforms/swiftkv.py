@@ -19,7 +19,7 @@ def going_on(
         self: The model.
         hidden: (batch, seq, hidden).
         rope: Cosines and sines, (batch, seq, head_dim).
-        state: What it retains.
+        state: Retained state.
 
     Returns:
         The hidden states of the tokens whose logits are needed, their cosines and sines, and their mask.

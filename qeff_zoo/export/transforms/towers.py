@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attention seam of towers, which read pictures beside a language model: no cache, perhaps no mask.
+"""The attention seam of vision encoders beside a language model: no cache, perhaps no mask.
 
 A tower may pack pictures, or windows of one, into one sequence, and say where each ends. transformers hands those ends
 over to implementations whose name contains "flash"; others are given pieces, whose number depends on the sizes. Here a
@@ -47,16 +47,16 @@ def attend(
     cu_seq_lens_q: Tensor | None = None,
     **extra: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention without a cache, as transformers' attention interface asks.
+    """Compute attention without a cache, through transformers' attention interface.
 
     Args:
         module: The calling attention module.
         query: (batch or 1, heads, seq, head_dim).
         key: (batch, kv_heads, ctx, head_dim).
-        value: As the key.
+        value: Values, shaped as the key.
         attention_mask: Additive; None where every token sees all.
         cu_seq_lens_q: (segments + 1,), where the segments of a packed sequence begin and end; None for none.
-        **extra: As of `attention.attend`.
+        **extra: Arguments of `attention.attend`.
     """
     for name in _MORE:
         extra.pop(name, None)

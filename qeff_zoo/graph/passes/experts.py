@@ -14,17 +14,17 @@ _PLAIN, _INTERLEAVED = "Experts", "InterleavedExperts"
 
 
 def is_experts(node: ir.Node) -> bool:
-    """Tell whether a node is a block of experts."""
+    """Whether a node is a block of experts."""
     return node.domain == SEMANTIC and node.op_type in (_PLAIN, _INTERLEAVED)
 
 
 def is_interleaved(node: ir.Node) -> bool:
-    """Tell whether a block of experts has interleaved gates and ups, input-major matrices and biases."""
+    """Whether a block of experts has interleaved gates and ups, input-major matrices and biases."""
     return node.op_type == _INTERLEAVED
 
 
 def is_routed_product(node: ir.Node) -> bool:
-    """Tell whether a node multiplies tokens by the matrices of their own experts."""
+    """Whether a node multiplies tokens by the matrices of their own experts."""
     return node.domain == SEMANTIC and node.op_type == "RoutedLinear"
 
 

@@ -22,7 +22,7 @@ def hand_out(model: ir.Model, layers: Sequence[int], size: Sequence[int]) -> int
     Args:
         model: A portable graph, folded.
         layers: Their indices.
-        size: Of the matrix: numbers out, numbers in.
+        size: Size of the matrix: numbers out, numbers in.
 
     Returns:
         How many layers' states are joined.

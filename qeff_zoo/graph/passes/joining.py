@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A graph that reads a picture and a language model's, made one: its calls are given pictures, and no features.
+"""Joins the graphs of a vision encoder and a language model: calls take images, and no features.
 
 In: portable graphs of programs `vision` and `language`. Out: that of one program. A call of one token does not depend
 on pictures, whatever is given, so that a compiler for fixed sizes leaves out their part of it.
@@ -18,7 +18,7 @@ _PREFIX = "vision_"
 
 
 def join(reader: ir.Model, model: ir.Model) -> None:
-    """Let a language model read a picture itself, in place; the graph that read it is used up.
+    """Join a vision encoder into a language model, in place; the encoder's graph is consumed.
 
     Args:
         reader: Returns `image_embeds` (rows, hidden) of one picture, and nothing else.

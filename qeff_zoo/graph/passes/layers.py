@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layer a node is of: kept when functions of layers are inlined, and told by the nodes' names.
+"""The layer of a node: kept when functions of layers are inlined, and encoded in the nodes' names.
 
 `/model/layers.3/self_attn/q_proj/MatMul` reads the weight `model.layers.3.self_attn.q_proj.weight`;
 `/model/layers.3/Softmax_1` is the second of its kind in that layer that reads none; `/Range` is of no layer.
@@ -58,7 +58,7 @@ def _index(path: str) -> int:
 
 
 def name_nodes(model: ir.Model) -> None:
-    """Give every node a name of its own that tells its layer and, of one that reads a weight, its module."""
+    """Give every node a unique name with its layer and, for a node that reads a weight, its module."""
     used: Counter[str] = Counter()
     for node in model.graph:
         layer = node.metadata_props.get(_PATH, "")
@@ -74,7 +74,7 @@ def layers_of(model: ir.Model) -> list[tuple[int | None, str]]:
     """Return the layer and the name of every node of the graph, in order; None for a node of no layer.
 
     Args:
-        model: As it was lowered, or read from its file.
+        model: Lowered model, or one read from its file.
     """
     paths = [(node.metadata_props.get(_PATH), node.name or "") for node in model.graph]
     return [(None if path is None else _index(path), name) for path, name in paths]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constants become ones that devices hold, which compute in float16 and in int32 whatever a graph says.
+"""Makes constants representable on devices that compute in float16 and int32 whatever the graph's types.
 
 What hides keys, -3.4e38, would be minus infinity, and a row of nothing else NaN. Integers are cut off silently.
 """

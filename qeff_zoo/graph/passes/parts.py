@@ -33,8 +33,8 @@ def cut(
 
     Args:
         inputs: Given when it runs, named `input0`, `input1`, ….
-        outputs: What is computed, in this order.
-        sizes: Of symbols: the shape of a value is known by them, however the value itself is computed.
+        outputs: Computed values, in this order.
+        sizes: Sizes of symbols, which determine the shape of a value, however the value itself is computed.
 
     Returns:
         None if the outputs depend on weights, on semantic ops or on other inputs of the graph, or cannot run.

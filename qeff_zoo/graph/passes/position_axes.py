@@ -63,7 +63,7 @@ class Table:
 
     Args:
         rows: (positions, …), without an axis for the batch.
-        axis: Of the value, where places lie; the batch, if there is one, comes before.
+        axis: Position axis of the value; the batch, if there is one, comes before.
         chosen: By axis of the positions, which numbers of a row are functions of it, (axes, …); None for positions of
             one axis, or where each axis has a row of its own, in the order of the input.
     """
@@ -129,7 +129,7 @@ def _tabulate(axes: Axes, value: ir.Value, count: int) -> Table | None:
 
 
 def _is_alike(rows: Array, chosen: Array) -> bool:
-    """Tell whether every axis of the positions has a row of its own, and all of them are equal."""
+    """Whether every axis of the positions has its own row, and all of them are equal."""
     own = np.eye(len(chosen), dtype=bool).reshape(*[len(chosen)] * 2, *[1] * (chosen.ndim - 2))
     if rows.ndim < 2 or rows.shape[1] != len(chosen):
         return False
@@ -175,7 +175,7 @@ def look_up(
     Args:
         tape: Gets the nodes.
         axes: The positions, of several axes; None for (batch, seq).
-        table: Of the value.
+        table: Table of the value.
         rows: An initializer with its rows.
         safe: The positions, with none that is negative.
     """

@@ -40,7 +40,7 @@ def recognize(model: ir.Model) -> int:
     """Replace every rotary embedding of a decoder; return how many there are.
 
     Args:
-        model: As it was traced: what layers compute has a shape, and only semantic ops read weights.
+        model: Traced model: values of layers have shapes, and only semantic ops read weights.
     """
     positions = [value for value in model.graph.inputs if value.name == "position_ids"]
     if not positions:
@@ -56,7 +56,7 @@ class _Table:
 
     Args:
         value: Computed from positions alone.
-        shape: Of `value` as it was tried: batch or 1 or nothing, then seq, then columns; anywhere between, ones.
+        shape: Shape of `value` in the trial: batch or 1 or nothing, then seq, then columns; anywhere between, ones.
         columns: The first, the one after the last, and the step.
         negative: Whether they are negated.
     """
@@ -116,7 +116,7 @@ class _Finder:
         return found
 
     def _replace(self, heads: ir.Value) -> bool:
-        """Replace what rotates heads (batch, heads, seq, head size), if it does; say whether it did."""
+        """Replace a rotation of heads (batch, heads, seq, head size); return whether it was one."""
         shape, last = _dims(heads), heads.producer()
         if last is None or len(shape) != 4 or shape[2] != _dims(self.positions)[1]:
             return False
@@ -194,7 +194,7 @@ class _Finder:
         return [one for one in found if "content" in self._depends_on(one)]
 
     def _depends_on(self, value: ir.Value) -> frozenset[str]:
-        """Tell whether a value depends on "position", on "content", both or neither."""
+        """Return whether a value depends on "position", on "content", both or neither."""
         todo = [value]
         while todo:  # a graph is too deep for recursion
             last = todo[-1]
@@ -377,7 +377,7 @@ def _is_position(value: ir.Value) -> bool:
 
 
 def _is_root(value: ir.Value) -> bool:
-    """Tell whether a value is content by itself: other inputs, and what weights, states or attention make."""
+    """Whether a value is content by itself: another input, or the output of weights, states or attention."""
     node = value.producer()
     if node is None:
         return is_placeholder(value) or (value.is_graph_input() and not _is_position(value))

@@ -30,7 +30,7 @@ def return_choices(graph: ir.Graph) -> int:
 
 
 def _depends_on_tokens(value: ir.Value | None) -> bool:
-    """Tell whether a value is computed from what tokens are, not from where they are alone."""
+    """Whether a value depends on the tokens' content, and not on their positions alone."""
     found, seen = [value], set[ir.Value | None]()
     while found:
         one = found.pop()

@@ -19,7 +19,7 @@ def remove(model: ir.Model) -> bool:
     """Take the slots out of a portable graph, in place.
 
     Args:
-        model: Of the task `text-generation`, with `batch_index`; without, it stays as it is.
+        model: Model of the task `text-generation`, with `batch_index`; unchanged without it.
 
     Returns:
         Whether there were any.

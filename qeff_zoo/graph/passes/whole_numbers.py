@@ -17,7 +17,7 @@ def divide(graph: ir.Graph) -> int:
     """Divide whole numbers by constants without floats, in place; return how many quotients there were.
 
     Args:
-        graph: Where a number that is divided and rounded down is more than minus 2**20 divisors.
+        graph: Graph in which numbers that are divided and rounded down exceed minus 2**20 divisors.
     """
     count = 0
     for node in list(graph):

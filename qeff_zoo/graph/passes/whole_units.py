@@ -10,7 +10,7 @@ def fill_up(graph: ir.Graph, unit: int) -> None:
 
     Args:
         graph: Whose inputs are (batch_size, seq_len, …), the second a multiple of the unit.
-        unit: Of lengths.
+        unit: Unit of lengths.
     """
     first = graph[0]
     for value in list(graph.inputs):

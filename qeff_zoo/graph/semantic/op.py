@@ -14,7 +14,7 @@ class SemanticOp:
     Args:
         name: ONNX op type in the domain `qeff_zoo`.
         inputs: Number of inputs.
-        outputs: For every output, the input whose type it has; None for float32.
+        outputs: Input that determines the type of each output; None for float32.
         attributes: Names of float attributes.
         integers: Names of integer attributes.
         body: ONNX function in onnx.parser's text form, opset 18.

@@ -31,7 +31,7 @@ def publish(
         publication: From `plan_publication`.
         reporter: Without one, the client's own progress bars are not shown either.
         sign: Signs the index; needed where it is signed already.
-        notice: What is known about the package; None for what the remote says of it.
+        notice: Notice about the package; None for the remote's current one.
 
     Returns:
         The URL of the commit, or of the pull request; that of the remote if it has all of it already.
@@ -89,7 +89,7 @@ def _bars(*, shown: bool) -> Iterator[None]:
 
 
 def _prepare(remote: HubRemote, publication: Publication) -> None:
-    """Make the repository if it is not there, and see that nobody sees more than was planned."""
+    """Create the repository if it is missing, and check that its visibility is at most the planned one."""
     from huggingface_hub import HfApi
 
     api, private = HfApi(token=hub_token()), publication.visibility == PRIVATE

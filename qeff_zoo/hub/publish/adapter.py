@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An adapter published to the Hub, in the Hub's way: its files, and a card that says which model it is for.
+"""Publishes an adapter in the Hub's form: its files, and a card that names its base model.
 
 In: a folder that peft wrote. Out: the URL of one commit. The Hub then lists it with the adapters of its base
 (`base_model:adapter:org/name`), and `resolve` finds the packages that take it.
@@ -21,7 +21,7 @@ _FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
 
 
 def is_adapter(folder: str) -> bool:
-    """Tell whether somebody means an adapter: a folder with its configuration."""
+    """Whether a reference is an adapter: a folder with an adapter configuration."""
     return is_here(str(Path(folder, CONFIG)))
 
 
@@ -31,8 +31,8 @@ def publish_adapter(
     """Publish an adapter, in one commit.
 
     Args:
-        folder: Of its files.
-        repository: Of the Hub, `org/name`; made if it is not there.
+        folder: Folder of the adapter's files.
+        repository: Hub repository, `org/name`; created if it is missing.
         private: Make a new repository private.
         dry_run: Send nothing.
 
@@ -40,8 +40,8 @@ def publish_adapter(
         The URL of the commit; of a dry run the card.
 
     Raises:
-        AdapterError: It is none, or not one of LoRA.
-        PublishError: It is for no model of the Hub, or the repository is none.
+        AdapterError: The folder has no adapter, or one of another kind than LoRA.
+        PublishError: The base is not a model of the Hub, or the repository name is invalid.
         RemoteError: The Hub refused it, or was not reached.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
@@ -81,7 +81,7 @@ def publish_adapter(
 
 
 def card(adapter: Adapter, model: str) -> str:
-    """Write the card of an adapter: what somebody wrote stays, under front matter that names its base.
+    """Write the card of an adapter: the user's text stays, below front matter that names the base.
 
     Args:
         adapter: Any.
@@ -101,7 +101,7 @@ def card(adapter: Adapter, model: str) -> str:
 
 
 def _others(front: str) -> list[str]:
-    """Return the lines of front matter that say what ours does not."""
+    """Return the lines of front matter that ours does not set."""
     ours, kept, keep = ("base_model", "base_model_relation", "library_name", "tags"), [], True
     for line in front.splitlines():
         if line[:1].isalpha():

@@ -46,7 +46,7 @@ def card_upload(remote: WritableRemote) -> Mapping[str, Callable[[Index], bytes]
     """Return the card as a commit takes it: how it follows from the index.
 
     Args:
-        remote: Where to; its card is read when the index is known, and a commit in between makes both be made again.
+        remote: Destination; its card is read after the index, and a commit in between restarts both.
     """
 
     def write(index: Index) -> bytes:
@@ -61,7 +61,7 @@ def card(index: Index, where: str, present: str | None = None) -> str:
     """Write a model card, and keep what others wrote into the one that is there.
 
     Args:
-        index: What the remote has.
+        index: Index of the remote.
         where: Its URL.
         present: The card that is there; None if there is none.
     """
@@ -114,7 +114,7 @@ def _front_matter(index: Index) -> str:
 
 
 def _licence(entries: Iterable[Entry]) -> str | None:
-    """Name the licence as the Hub knows it; several, or another, are "other"."""
+    """Return the Hub's name of the licence; "other" for several, or for one that the Hub does not list."""
     stated = {entry.license.lower() if entry.license else None for entry in entries}
     if stated <= {None}:
         return None

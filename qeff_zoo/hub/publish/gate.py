@@ -23,7 +23,7 @@ from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, source_in
 
 
 def objections(package: Package, progress: Progress | None = None) -> list[str]:
-    """Read all of a package, and say what forbids to publish it anywhere.
+    """Read a whole package, and list the reasons that forbid to publish it.
 
     Args:
         package: Any.
@@ -177,7 +177,7 @@ def licence_of(manifest: Mapping[str, Any], *, ask: bool) -> Licence:
     """Judge what the source's licence allows.
 
     Args:
-        manifest: Of the package, checked.
+        manifest: Checked manifest of the package.
         ask: Ask the Hub whether the source is gated, if the licence does not forbid it anyway.
     """
     stated = manifest["license"]
@@ -197,7 +197,7 @@ def licence_of(manifest: Mapping[str, Any], *, ask: bool) -> Licence:
 
 
 def _closed(model_id: str) -> str | None:
-    """Say why a source on the Hub is not open to everyone; None if it is."""
+    """Return the reason why a source on the Hub is not public; None if it is."""
     unknown = f"it is not known whether {model_id} is gated"
     from huggingface_hub import HfApi
 

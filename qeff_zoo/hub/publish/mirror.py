@@ -29,9 +29,9 @@ class Copied:
 
     Args:
         path: In both remotes.
-        model: That it is of.
+        model: Model of the package.
         size: In bytes.
-        url: Of the commit; "" if nothing was done.
+        url: URL of the commit; "" without one.
     """
 
     path: str
@@ -47,7 +47,7 @@ class Mirror:
     Args:
         private: Make a new repository a private one.
         sign: Signs the index of where they go.
-        store: Where packages are on their way, and stay.
+        store: Store that holds the packages on their way, and afterwards.
         reporter: Shows progress.
     """
 

@@ -16,12 +16,12 @@ from qeff_zoo.hub.remotes import destination
 
 @dataclass(frozen=True)
 class Published:
-    """What was said.
+    """A published notice.
 
     Args:
-        path: Of the package.
-        state: Of the notice; None if it was taken back.
-        url: Of the commit.
+        path: Path of the package.
+        state: State of the notice; None if it was withdrawn.
+        url: URL of the commit.
     """
 
     path: str
@@ -44,7 +44,7 @@ def publish_notice(
         remote_url: `hf://org/repo`, `org/repo` or `file:///path`.
         package: Its name: key, 8 hex digits or more, variant, both, or path.
         state: One of `qeff_zoo.hub.index.STATES`; None to take back what was said.
-        reason: For people, one line.
+        reason: Reason for people, one line.
         instead: Name of a better package.
         sign: Signs the index; needed where it is signed already.
 

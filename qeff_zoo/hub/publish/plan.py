@@ -36,7 +36,7 @@ class File:
         path: In the remote.
         source: Here.
         size: In bytes.
-        state: What the remote has of it: `THERE`, `ELSEWHERE` or `MISSING` of `qeff_zoo.hub.remotes.protocol`.
+        state: State of the file in the remote: `THERE`, `ELSEWHERE` or `MISSING` of `qeff_zoo.hub.remotes.protocol`.
     """
 
     path: str
@@ -50,11 +50,11 @@ class Publication:
     """What publishing a package would do.
 
     Args:
-        remote: Where to.
-        package: What.
-        entry: What the index will say of it.
+        remote: Destination.
+        package: Package to publish.
+        entry: Index entry after the publication.
         files: All of it, the manifest and its signature too.
-        visibility: Who can see it then: "public", "private" or "folder".
+        visibility: Visibility after the publication: "public", "private" or "folder".
         creates: Whether the repository is made.
         licence: Whether everyone might see it.
         listed: Whether the index says all of this already.
@@ -148,7 +148,7 @@ def plan_publication(
     """Read the package and look at the remote; nothing is written.
 
     Args:
-        package: As it is on disk now; all of it is read.
+        package: Package on disk; every byte of it is read.
         where: A Hub repository `org/repo`, or a remote's URL: hf://org/repo[@branch], file:///path.
         private: Make a new repository a private one.
         create_pr: Open a pull request in place of committing.
@@ -156,7 +156,7 @@ def plan_publication(
         reporter: Shows progress.
 
     Raises:
-        PublishError: It must not be published there; every reason is given.
+        PublishError: Publication is forbidden; the error lists every reason.
         RemoteError: The remote cannot be read.
     """
     remote = destination(where)
@@ -182,7 +182,7 @@ def plan_publication(
 
 
 def _of_others(package: Package) -> Iterator[str]:
-    """Say whose a package is, if it was not built here and is not vouched for by one who is trusted."""
+    """Return the origin of a package that was neither built here nor signed by a trusted signer."""
     if is_as_good_as_ours(package, Store()):
         return
     origin = read_origin(package.path)
@@ -210,11 +210,11 @@ def check_destination(where: str, *, private: bool = False) -> None:
     """Find before a long build what would forbid to publish its package, whatever that is.
 
     Args:
-        where: As for `plan_publication`.
-        private: As there.
+        where: See `plan_publication`.
+        private: See `plan_publication`.
 
     Raises:
-        PublishError: It would be refused.
+        PublishError: The destination is refused.
         RemoteError: The remote cannot be read.
     """
     remote = destination(where)
@@ -224,7 +224,7 @@ def check_destination(where: str, *, private: bool = False) -> None:
 
 
 def refusal(name: str, where: str, found: Sequence[str]) -> PublishError:
-    """Say all that forbids to publish a package."""
+    """List the reasons that forbid to publish a package."""
     listed = "\n".join(f"  - {sentence}" for sentence in found)
     return PublishError(f"Cannot publish {name} to {where!r}; nothing was sent:\n{listed}")
 
@@ -245,7 +245,7 @@ def _files(package: Package, entry: Entry, holdings: Holdings) -> Iterator[File]
 def _misplaced(
     remote: HubRemote | FolderRemote, holdings: Holdings, *, private: bool, create_pr: bool
 ) -> Iterator[str]:
-    """Say what is wrong with the remote, whatever the package is."""
+    """Return what is wrong with the remote, whatever the package."""
     if isinstance(remote, FolderRemote):
         for given, option in ((private, "--private"), (create_pr, "--create-pr")):
             if given:
@@ -289,7 +289,7 @@ def _taken(entry: Entry, holdings: Holdings, files: Sequence[File]) -> Iterator[
 
 
 def other_at(entry: Entry, index: Index) -> str | None:
-    """Say that the index lists another package at the place of this one, if it does."""
+    """Describe another package at this package's place in the index, if there is one."""
     there = _at(entry.path, index)
     if there is None or there.manifest == entry.manifest:
         return None
@@ -304,6 +304,6 @@ def _at(path: str, index: Index) -> Entry | None:
 
 
 def merged(entry: Entry, index: Index) -> Entry:
-    """Keep what the index says of a signature that came with an earlier publication."""
+    """Keep the index's signature fields of an earlier publication."""
     there = _at(entry.path, index)
     return replace(entry, signed=entry.signed or (there is not None and there.signed))

@@ -40,9 +40,9 @@ class Pulled:
     Args:
         package: In the store, or where it was to be copied to.
         hit: Whether the store had it.
-        bytes_transferred: Of its manifest, signature and files, wrong ones too; the index is not counted.
+        bytes_transferred: Transferred bytes of manifest, signature and files, retries included, without the index.
         source: URL of the remote, pinned, and path there; None if it was built here.
-        warnings: What is known against it, and what the trust policy lets pass.
+        warnings: Notices against the package, and issues that the trust policy lets pass.
         verdict: USE_WITH_WARNING if something is known against it, else USE; of `qeff_zoo.hub.resolve`.
     """
 
@@ -64,7 +64,7 @@ class Puller:
     """Brings packages into a store.
 
     Args:
-        store: Where they go.
+        store: Destination store.
         reporter: Shows progress.
         announce: Told in a line what is pulled from where, before a package is.
     """
@@ -77,13 +77,13 @@ class Puller:
         """Bring a package here, unless the store has it.
 
         Args:
-            snapshot: Of the remote that has it.
-            origin: Where it is there.
-            entry: What the index says of it. With it, a package that was built here from the same spec and proved as
-                far will do; without it, only the very same manifest does.
+            snapshot: Snapshot of the remote that has the package.
+            origin: Origin of the package in that remote.
+            entry: Index entry of the package. With it, a package built here from the same spec with the same level of
+                proof is accepted; without it, the manifest must be identical.
 
         Raises:
-            RemoteError: It cannot be had, or is not what it claims.
+            RemoteError: The package cannot be fetched, or differs from its index entry.
             TrustError: The trust policy refuses it.
             StoreError: There is no room for it.
         """
@@ -117,7 +117,7 @@ class Puller:
         """Find a package that the store has, by its manifest, and check that it is trusted now.
 
         Args:
-            origin: Where it would come from.
+            origin: Origin of the package.
             snapshot: Asked for a signature that was made since; for nothing else.
         """
         package = self.store.with_manifest(origin.manifest)
@@ -143,7 +143,7 @@ class Puller:
         """Return a package that was pulled before, and that no remote was found to have now.
 
         Raises:
-            RemoteError: It is not what was pulled.
+            RemoteError: The package differs from the pulled one.
             TrustError: The trust policy refuses it.
         """
         origin = self.store.origin(build_key)
@@ -177,7 +177,7 @@ def pull(
 
     Args:
         reference: Model id, Hub repository of packages (`org/repo[@revision]`), or URL of a remote.
-        wishes: What the package must be; see `qeff_zoo.hub.resolve.resolve`.
+        wishes: Requirements of the package; see `qeff_zoo.hub.resolve.resolve`.
         key: Name of the one package that will do.
         remote: URL or `org/repo` of the only remote to ask.
         puller: Says where to; None for the store that `QEFF_HOME` names.
@@ -185,7 +185,7 @@ def pull(
 
     Raises:
         ResolutionError: There is no such package.
-        RemoteError: It cannot be had, or is not what it claims.
+        RemoteError: The package cannot be fetched, or differs from its index entry.
         TrustError: The trust policy refuses it.
         StoreError: There is no room for it.
     """
@@ -202,7 +202,7 @@ def bring(found: resolve.Resolution, puller: Puller) -> Pulled:
         puller: Says where to.
 
     Raises:
-        ZooError: As `pull`.
+        ZooError: See `pull`.
     """
     chosen = resolve.require(found)
     here, listed = chosen.here, listed_entry(found)
@@ -223,7 +223,7 @@ def bring(found: resolve.Resolution, puller: Puller) -> Pulled:
 
 
 def _said_once(origin: Origin) -> Iterator[str]:
-    """Say at the first pull from a remote that nobody is pinned for it."""
+    """Warn at the first pull from a remote without a pinned signer."""
     policy = trust.policy_for(origin)
     if policy.mode != OFF and not policy.pins_somebody and index_cache.is_first_pull(origin.url):
         yield (
@@ -233,7 +233,7 @@ def _said_once(origin: Origin) -> Iterator[str]:
 
 
 def listed_entry(found: resolve.Resolution) -> Entry | None:
-    """Return what the remote's index says of the package to use, which may be here too; None if it does not list it."""
+    """Return the index entry of the chosen package, local ones included; None if the index does not list it."""
     path = resolve.require(found).entry.path
     entries = found.snapshot.index.of_model(found.model) if found.snapshot else ()
     return next((entry for entry in entries if entry.path == path), None)

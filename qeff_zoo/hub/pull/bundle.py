@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from qeff_zoo.disk.digests import Progress
 from qeff_zoo.disk.regular import only_regular, open_regular, read_regular
+from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.disk.staging import staged_beside
 from qeff_zoo.errors import PackageError, RemoteError, StoreError
 from qeff_zoo.hub.index import INDEX_LIMIT, INDEX_NAME, Entry, Index, decode, encode
@@ -24,7 +25,7 @@ from qeff_zoo.hub.pull.fetch import download_description, origin_of, require_as_
 from qeff_zoo.hub.pull.repair import Repairer
 from qeff_zoo.hub.trust_check import require_usable
 from qeff_zoo.package import Package
-from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, unsafe_path
+from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME
 from qeff_zoo.store import Store
 from qeff_zoo.terminal.progress import Reporter, Silent, Stopwatch
 
@@ -141,11 +142,11 @@ def import_bundle(
 
     Args:
         path: The bundle.
-        store: Where they go; None for the one `QEFF_HOME` names.
+        store: Destination store; None for the one that `QEFF_HOME` names.
         reporter: Shows progress.
 
     Raises:
-        RemoteError: It is not a bundle, or one that is damaged or holds what no bundle may.
+        RemoteError: The file is not a bundle, is damaged, or has members that a bundle must not have.
         TrustError: The trust policy refuses a package.
         StoreError: There is no room.
     """
@@ -178,10 +179,10 @@ class BundleSnapshot:
     """A bundle, read as any remote is. See `qeff_zoo.hub.remotes.protocol.Snapshot`.
 
     Args:
-        url: Of the file.
-        index: What it has.
+        url: URL of the file.
+        index: Index of the bundle.
         path: The file.
-        members: Where each file begins in it, and its size, by the file's path.
+        members: Offset and size of each file in the bundle, by path.
     """
 
     url: str
@@ -235,7 +236,7 @@ def open_bundle(path: Path) -> BundleSnapshot:
         path: The file.
 
     Raises:
-        RemoteError: It is not a bundle, or holds what no bundle may.
+        RemoteError: The file is not a bundle, or has members that a bundle must not have.
     """
     try:
         with (
@@ -272,7 +273,7 @@ def _members(tar: tarfile.TarFile, path: Path) -> dict[str, tuple[int, int]]:
 
 
 class _Headers(io.FileIO):
-    """A file of which nobody reads more than a header at a time, so that none can fill the memory."""
+    """A file that returns at most a header per read, so that no member can fill the memory."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or not 0 <= size <= _BLOCK:

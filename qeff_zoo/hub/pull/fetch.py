@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 
+from qeff_zoo.disk.cloning import share
 from qeff_zoo.disk.digests import Progress, sha256_file
-from qeff_zoo.disk.sharing import share
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError
 from qeff_zoo.hub import trust
@@ -47,9 +47,9 @@ class Description:
 
     Args:
         content: Its bytes.
-        manifest: What they say.
+        manifest: Checked content.
         signature: Bytes of the signature beside it.
-        warnings: What the trust policy lets pass.
+        warnings: Issues that the trust policy lets pass.
     """
 
     content: bytes
@@ -63,15 +63,15 @@ class Description:
 
 
 def describe(content: bytes, signature: bytes | None, origin: Origin) -> Description:
-    """Check a manifest: that it is the one that was meant, then that it is trusted, then what it says.
+    """Check a manifest: its identity, then its signature, then its content.
 
     Args:
         content: Bytes of a manifest.json.
-        signature: Of the file beside it.
-        origin: Where they are from.
+        signature: Signature file beside it.
+        origin: Origin of both.
 
     Raises:
-        RemoteError: It is another manifest, or one that says what no manifest may.
+        RemoteError: The manifest is another one, or has content that a manifest must not have.
         TrustError: The trust policy refuses it.
     """
     found = hashlib.sha256(content).hexdigest()
@@ -90,10 +90,10 @@ def read_manifest(content: bytes, place: str) -> Manifest:
 
     Args:
         content: Its bytes.
-        place: Where it is, for messages.
+        place: Place of the manifest, for messages.
 
     Raises:
-        RemoteError: It says what no manifest may.
+        RemoteError: The manifest has content that a manifest must not have.
     """
     try:
         manifest: Manifest = parse(content)
@@ -122,16 +122,17 @@ def download_signature(snapshot: Snapshot, origin: Origin) -> bytes | None:
 
 
 def require_as_indexed(manifest: Manifest, content: bytes, origin: Origin, entry: Entry) -> None:
-    """Refuse a package that is not what its remote's index says, by which it was chosen.
+    """Refuse a package that differs from the index entry by which it was chosen.
 
     Args:
         manifest: The package's, checked.
         content: Its bytes.
-        origin: Where the package is, or was.
-        entry: What the index says.
+        origin: Origin of the package.
+        entry: Index entry of the package.
 
     Raises:
-        RemoteError: It says something else of anything but the wording of names and proofs, which versions differ in.
+        RemoteError: The manifest differs in a field other than the wording of names and proofs, which depends on
+            versions.
     """
     found = Entry.of(
         manifest, content, signed=entry.signed
@@ -152,7 +153,7 @@ def require_as_indexed(manifest: Manifest, content: bytes, origin: Origin, entry
 
 
 def origin_of(snapshot: Snapshot, entry: Entry) -> Origin:
-    """Say where a package is that a remote's index lists."""
+    """Return the origin of a package that a remote's index lists."""
     return Origin(url=snapshot.url, path=entry.path, manifest=entry.manifest, signed=entry.signed)
 
 
@@ -180,7 +181,7 @@ class _Stored:
 
     Args:
         store: The store.
-        packages: Where its packages lie.
+        packages: Folder of the store's packages.
     """
 
     store: Store
@@ -201,7 +202,7 @@ class Assembler:
     """Puts packages together in a store.
 
     Args:
-        store: Where they go.
+        store: Destination store.
         reporter: Shows progress.
     """
 
@@ -222,7 +223,7 @@ class Assembler:
         Args:
             source: Has all of them.
             described: The package's manifest.
-            origin: Where the package is in the source.
+            origin: Origin of the package.
             adopt: Whether a package of the same key that appears meanwhile will do.
             built_here: Whether its manifest is that of a package which was built here, and stays one.
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.disk.regular import open_regular
+from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.disk.staging import write_durably
 from qeff_zoo.errors import RemoteError, ResolutionError, StoreError
 from qeff_zoo.hub import resolve
@@ -26,7 +27,7 @@ from qeff_zoo.hub.pull.fetch import origin_of
 from qeff_zoo.hub.remotes import open_remote
 from qeff_zoo.hub.trust_check import notice_of
 from qeff_zoo.hub.urls import unpinned
-from qeff_zoo.package.manifest import parse, unsafe_path
+from qeff_zoo.package.manifest import parse
 from qeff_zoo.settings import offline
 from qeff_zoo.store import Store
 from qeff_zoo.store.origins import Origin, Provenance
@@ -44,9 +45,9 @@ class Locked:
     """One package that is pinned.
 
     Args:
-        model: As it was asked for.
+        model: Model as the user requested it.
         asked: The choices that were asked for.
-        origin: Where it is.
+        origin: Origin of the package.
     """
 
     model: str
@@ -81,7 +82,7 @@ def read_lock(path: Path) -> list[Locked]:
     """Read a lock file.
 
     Raises:
-        ResolutionError: It is not there, or not one.
+        ResolutionError: The lock file is missing or invalid.
     """
     try:
         with open_regular(path) as file:
@@ -120,10 +121,10 @@ def lock(
 
     Args:
         models: Each as for `qeff_zoo.hub.pull.pull`.
-        wishes: What each package must be.
-        revision: Of the checkpoint.
+        wishes: Requirements of each package.
+        revision: Revision of the checkpoint.
         remote: URL or `org/repo` of the only remote to ask.
-        store: Of this machine; None for the one `QEFF_HOME` names.
+        store: Local store; None for the one that `QEFF_HOME` names.
 
     Raises:
         ResolutionError: There is no such package of a model, or it is published nowhere.
@@ -141,7 +142,7 @@ def lock(
 
 
 def _origin(found: resolve.Resolution, model: str, store: Store) -> Origin:
-    """Say where the package that was chosen can be pulled from."""
+    """Return an origin from which the chosen package can be pulled."""
     here, listed = resolve.require(found).here, listed_entry(found)
     if found.snapshot is not None and listed is not None:
         origin: Provenance | None = origin_of(found.snapshot, listed)
@@ -163,7 +164,7 @@ def pull_locked(locked: Locked, puller: Puller) -> Pulled:
         puller: Says where to.
 
     Raises:
-        RemoteError: It cannot be had, or its manifest is another one now.
+        RemoteError: The package cannot be fetched, or its manifest changed.
         TrustError: The trust policy refuses it.
         StoreError: There is no room for it.
     """
@@ -182,7 +183,7 @@ def pull_locked(locked: Locked, puller: Puller) -> Pulled:
 
 
 def _known(origin: Origin) -> tuple[str, ...]:
-    """Say what is known against a package by now: the index of the pinned commit is as old as the lock.
+    """Return the current notices against the package; the index of the pinned commit is as old as the lock.
 
     What does not answer says nothing: a package that is here is used without a network.
     """
@@ -198,7 +199,7 @@ def chosen(locked: Sequence[Locked], models: Sequence[str]) -> list[Locked]:
 
     Args:
         locked: From `read_lock`.
-        models: As they were asked for when the lock was written; none for all.
+        models: Requested models as the lock records them; empty for all.
 
     Raises:
         ResolutionError: The lock has no package of a model.

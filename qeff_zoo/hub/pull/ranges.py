@@ -83,7 +83,7 @@ class Ranges:
         return min(number * length, self.size), min((number + 1) * length, self.size)
 
     def is_complete(self, number: int) -> bool:
-        """Tell whether all of a range is there."""
+        """Whether a range is complete."""
         start, end = self.span(number)
         return self.counts[number] == end - start
 
@@ -115,7 +115,7 @@ class Ranges:
 
 
 def in_ranges(path: Path, size: int) -> bool:
-    """Tell whether a file is large enough to be fetched in ranges, and not there already, whole."""
+    """Whether a file is fetched in ranges: it is large, and not complete here."""
     return size > RANGE and not (path.exists() and path.stat().st_size == size)
 
 

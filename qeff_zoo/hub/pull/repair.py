@@ -42,10 +42,10 @@ class Repaired:
     """What became of a package.
 
     Args:
-        build_key: Of the package.
+        build_key: Build key of the package.
         path: Its folder.
-        problems: What was wrong with it; none for an intact one.
-        bytes_transferred: Of what was fetched.
+        problems: Damage that was found; empty for an intact package.
+        bytes_transferred: Fetched bytes.
         error: Why it is still damaged.
     """
 
@@ -63,7 +63,7 @@ def repair(
 
     Args:
         references: Folders, build keys or beginnings of them, or model names of packages of the store; none for all.
-        store: Where they are; None for the one `QEFF_HOME` names.
+        store: Store of the packages; None for the one that `QEFF_HOME` names.
         reporter: Shows progress.
 
     Raises:
@@ -94,7 +94,7 @@ class Repairer:
     """Makes packages of a store whole.
 
     Args:
-        store: Where they are.
+        store: Store of the packages.
         reporter: Shows progress.
         place: Has the package, and is the only place to ask; None for all that are known.
     """
@@ -107,7 +107,7 @@ class Repairer:
         """Find what is wrong with a package, and put it right.
 
         Raises:
-            ZooError: It cannot be had from the only place to ask; elsewhere `Repaired.error` says why.
+            ZooError: The package's only source cannot serve it; with other sources `Repaired.error` has the reason.
         """
         outcome = Repaired(build_key=folder.name, path=folder)
         origin = self.store.origin(folder.name)

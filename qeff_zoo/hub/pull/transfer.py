@@ -68,7 +68,7 @@ class Transfer:
     """Fetches files of one source, several at a time, and large ones in several ranges.
 
     Args:
-        source: Where they are.
+        source: Source of the files.
         progress: Told of bytes that are there and need not come again; of a negative number when
             they were wrong. Called by one thread at a time.
         received: Bytes that came from the source so far, wrong ones too.
@@ -127,7 +127,7 @@ class Transfer:
         )
 
     def _in_order(self, file: Wanted, target: Path) -> tuple[str | None, int]:
-        """Go on from what is there to the end; say what is wrong with it, if anything, and how many bytes it has."""
+        """Fetch the rest of a file; return its fault, if any, and its size in bytes."""
         state, count = hashlib.sha256(), 0
         if not plain_beginning(target, file.size):
             target.touch()
@@ -231,7 +231,7 @@ class Transfer:
 
 
 def _verdict(file: Wanted, digest: str, count: int) -> str | None:
-    """Say what is wrong with a file of that digest and size, if anything."""
+    """Return the fault of a file, given the expected digest and size; None for none."""
     if count < file.size:
         return f"no more than {count:,} bytes"
     return None if digest == file.digest else f"SHA-256 {digest}"

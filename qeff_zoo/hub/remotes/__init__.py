@@ -37,7 +37,7 @@ def open_remote(url: str, *, read_only: bool = False) -> Remote:
         read_only: Whether nothing is published there.
 
     Raises:
-        RemoteError: It is not the URL of a remote.
+        RemoteError: The text is not the URL of a remote.
 
     Example:
         >>> open_remote("file:///srv/zoo").url
@@ -67,13 +67,13 @@ def open_remote(url: str, *, read_only: bool = False) -> Remote:
 
 
 def remote_at(where: str) -> Remote:
-    """Read where packages are, as a user says it.
+    """Parse a remote as the user wrote it.
 
     Args:
         where: `org/repo[@revision]`, or a remote's URL.
 
     Raises:
-        RemoteError: It is neither.
+        RemoteError: The text is neither.
     """
     return open_remote(f"{HUB}{where}" if not is_url(where) and is_repository(where) else where)
 
@@ -86,7 +86,7 @@ def destination(where: str) -> HubRemote | FolderRemote:
 
     Raises:
         PublishError: Nothing can be published there, or the settings forbid it.
-        RemoteError: It is not the URL of a remote.
+        RemoteError: The text is not the URL of a remote.
     """
     remote = remote_at(where)
     url = remote.url
@@ -111,12 +111,12 @@ def _no_remote(url: str, reason: str) -> RemoteError:
 
 
 def is_url(reference: str) -> bool:
-    """Tell a remote's URL from a model id or a path."""
+    """Whether a text is the URL of a remote, and not a model id or a path."""
     return "://" in reference
 
 
 def is_repository(reference: str) -> bool:
-    """Tell whether a reference can be a Hub repository: `org/repo` or `org/repo@revision`."""
+    """Whether a reference can be a Hub repository: `org/repo` or `org/repo@revision`."""
     return _REPOSITORY.fullmatch(reference) is not None
 
 
@@ -146,7 +146,7 @@ def _filled(template: str, model_id: str) -> str | None:
 
 
 def remotes_for(model_id: str) -> list[Remote]:
-    """Open the remotes to ask for a model, in order: those of the settings, then the Hub repository of that name.
+    """Open the remotes to search for a model, in order: those of the settings, then the Hub repository of that name.
 
     Args:
         model_id: `org/name`, or a repository `org/repo[@revision]`.
@@ -157,19 +157,19 @@ def remotes_for(model_id: str) -> list[Remote]:
 
 
 def is_read_only(url: str) -> bool:
-    """Tell whether the settings forbid to publish to a remote.
+    """Whether the settings forbid to publish to a remote.
 
     Args:
-        url: Of the remote, without a commit.
+        url: URL of the remote, without a commit.
     """
     return any(setting.read_only and _fits(setting, url) for setting in settings().stores)
 
 
 def is_optional(url: str) -> bool:
-    """Tell whether a remote of the settings may have no index: it says so, or has a place for a model's name.
+    """Whether a remote of the settings may lack an index: it is declared optional, or its URL has a placeholder.
 
     Args:
-        url: Of the remote.
+        url: URL of the remote.
     """
     return any(
         (setting.optional or "{" in setting.url) and _fits(setting, url)

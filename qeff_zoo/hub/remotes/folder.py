@@ -21,6 +21,7 @@ from typing import BinaryIO
 
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.disk.regular import open_regular, read_regular
+from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.disk.staging import settle, staged, staging_folders, sweep, sync, write_durably
 from qeff_zoo.errors import PublishError, RemoteError
 from qeff_zoo.hub import index_cache
@@ -29,7 +30,6 @@ from qeff_zoo.hub.index_cache import Seen
 from qeff_zoo.hub.remotes.http import read_all
 from qeff_zoo.hub.remotes.protocol import FOLDER, Content, Holdings, changed, require_safe
 from qeff_zoo.package.files import walk
-from qeff_zoo.package.manifest import unsafe_path
 
 _PIECE = 1 << 20
 _STAGING, _LOCK = ".staging", ".lock"
@@ -85,8 +85,8 @@ class FolderRemote:
     """A folder with packages. See `qeff_zoo.hub.remotes.protocol.WritableRemote`.
 
     Args:
-        url: As it was given.
-        path: Of the folder.
+        url: URL as the user wrote it.
+        path: Path of the folder.
         read_only: Whether nothing is published here.
     """
 

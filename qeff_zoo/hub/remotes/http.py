@@ -62,7 +62,7 @@ def pause_after(error: RemoteError, waits: Iterator[float]) -> float | None:
     """Return the seconds to wait before the next attempt; None if there is to be none.
 
     Args:
-        error: What the last attempt raised.
+        error: Error of the last attempt.
         waits: From `pauses`. A server that asks for a longer one gets it, up to a minute.
     """
     pause = next(waits, None) if error.retryable else None
@@ -76,7 +76,7 @@ def retried(action: Callable[[], _Result]) -> _Result:
         action: Safe to be done twice; raises a `RemoteError` that is `retryable` when it should be.
 
     Raises:
-        RemoteError: What the last attempt raised.
+        RemoteError: The error of the last attempt.
     """
     waits = pauses()
     while True:
@@ -89,10 +89,10 @@ def retried(action: Callable[[], _Result]) -> _Result:
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """Read how many seconds a server asks to wait; 0 if it says nothing that can be read.
+    """Parse the pause in seconds that a server requests; 0 without one.
 
     Args:
-        headers: Of its answer, lower-case names.
+        headers: Headers of the response, lower-case names.
     """
     said = headers.get("retry-after", "").strip()
     if said.isdecimal() and said.isascii():
@@ -105,7 +105,7 @@ def retry_after(headers: Mapping[str, str]) -> float:
 
 
 class RangesIgnored(RemoteError):  # noqa: N818 -- no failure: the file can be had in one stream
-    """A server gives a whole file when it is asked for a part."""
+    """A server returned a whole file in response to a range request."""
 
 
 # --- one request -------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class Answer:
     """What a server gave.
 
     Args:
-        url: Of the server that gave it, after redirects.
+        url: URL of the response, after redirects.
         status: 200, 206, 304 (the file is what was seen before) or 404.
         headers: Lower-case names; some of those of redirects too.
         pieces: The body as it arrives.
@@ -129,7 +129,7 @@ class Answer:
 
     @property
     def etag(self) -> str:
-        """By which the server knows this content again; "" if it says nothing."""
+        """Entity tag of the content; "" without one."""
         return self.headers.get("x-linked-etag") or self.headers.get("etag", "")
 
     @property
@@ -147,11 +147,11 @@ def get(
     end: int | None = None,
     credentials: Callable[[str], Mapping[str, str]] = lambda _: {},
 ) -> Iterator[Answer]:
-    """Ask for a file.
+    """Fetch a file.
 
     Args:
-        url: Where it is.
-        etag: Of the content that is here; the answer's status is 304 if that is still it.
+        url: URL of the file.
+        etag: Entity tag of the local content; status 304 if it is current.
         offset: The first byte that is wanted. What a server sends from before it is thrown away.
         end: The first byte that is not wanted any more; None for the whole rest.
         credentials: From a URL to the headers that its server may see; asked again after each redirect.
@@ -246,7 +246,7 @@ def _pieces(url: str, response: Any) -> Iterator[bytes]:
 
 @contextmanager
 def _reaching(url: str) -> Iterator[None]:
-    """Say in our words that a server was not reached, or went away."""
+    """Convert connection errors to ours."""
     try:
         yield
     except (http_error(), OSError) as error:
@@ -259,7 +259,7 @@ def _reaching(url: str) -> Iterator[None]:
 
 
 def _redirected(url: str, location: str) -> str:
-    """Tell where a redirect leads, which must not be to where more people can change what arrives than before."""
+    """Return the target of a redirect; refuse one over a less protected connection."""
     try:
         target = urljoin(url, location)
         before, after = urlsplit(url), urlsplit(target)
@@ -301,7 +301,7 @@ def _checked(answer: Answer) -> Answer:
 
 
 def _start(answer: Answer) -> int:
-    """Tell which byte of the file a body begins with."""
+    """Return the offset in the file of a body's first byte."""
     if answer.status == 200:  # the server does not know Range, or does not care
         return 0
     unit, _, place = answer.headers.get("content-range", "").partition(" ")
@@ -339,9 +339,9 @@ def read_all(pieces: Iterator[bytes], limit: int, name: str) -> bytes:
     """Join a body, but never more of it than a limit.
 
     Args:
-        pieces: Of the body.
+        pieces: Pieces of the body.
         limit: The most bytes.
-        name: What it is, for the message.
+        name: Name of the file, for the message.
 
     Raises:
         RemoteError: There is more.
@@ -365,9 +365,9 @@ class WebSnapshot:
     """Files below a URL, and the index as it was when it was read. See `qeff_zoo.hub.remotes.protocol.Snapshot`.
 
     Args:
-        url: Of the remote, with its commit if it has commits.
-        index: What it has.
-        base: Where its files are.
+        url: URL of the remote, with its commit if it has commits.
+        index: Index of the remote.
+        base: Base URL of its files.
     """
 
     url: str
@@ -403,8 +403,8 @@ class WebRemote:
     """A static web server with packages. See `qeff_zoo.hub.remotes.protocol.Remote`.
 
     Args:
-        url: As it was given.
-        base: Where its files are.
+        url: URL as the user wrote it.
+        base: Base URL of its files.
         read_only: Nothing can be published by HTTP.
     """
 
@@ -428,12 +428,12 @@ class WebRemote:
 
 
 def read_index(answer: Answer, before: Seen | None, url: str) -> Seen | None:
-    """Read what a server answered when it was asked for an index.
+    """Parse a server's response to the request for an index.
 
     Args:
         answer: To a request with the etag of `before`.
-        before: What was seen last.
-        url: Of the remote.
+        before: Cached index.
+        url: URL of the remote.
     """
     if answer.status == NOT_FOUND:
         return None

@@ -43,7 +43,7 @@ _Result = TypeVar("_Result")
 
 
 def resolve_url(repo: str, revision: str) -> str:
-    """Tell where the Hub serves the files of a revision.
+    """Return the URL of the files of a revision on the Hub.
 
     Args:
         repo: `org/repo`.
@@ -77,7 +77,7 @@ class HubRemote:
     """A Hub repository with packages. See `qeff_zoo.hub.remotes.protocol.WritableRemote`.
 
     Args:
-        url: As it was given.
+        url: URL as the user wrote it.
         repo: `org/repo`.
         revision: Branch, tag or commit; None for the main branch.
         read_only: Whether nothing is published here.
@@ -104,12 +104,12 @@ class HubRemote:
         return self.at(found) if found else None
 
     def at(self, found: Seen) -> HubSnapshot:
-        """Return the commit that an index was seen at."""
+        """Return the commit of a cached index."""
         url = f"hf://{self.repo}@{found.commit}"
         return HubSnapshot(url, found.index, resolve_url(self.repo, found.commit))
 
     def is_there(self) -> bool:
-        """Ask whether the Hub has the repository, as far as this user may know.
+        """Whether the Hub shows the repository to this user.
 
         Raises:
             RemoteError: The Hub cannot be asked.
@@ -117,7 +117,7 @@ class HubRemote:
         return hub_call(f"look at {self.repo!r}", self._info) is not None
 
     def _info(self, **what: Any) -> Any:
-        """Ask what the Hub knows of the repository; None if that is nothing, or not for this user."""
+        """Return the Hub's description of the repository; None if this user cannot read it."""
         from huggingface_hub import HfApi, errors
 
         try:
@@ -152,7 +152,7 @@ class HubRemote:
             return http.read_all(answer.pieces, limit, f"{path} of {self.url!r}")
 
     def holdings(self, package: str) -> Holdings:
-        """Ask for the repository's files, then for its index."""
+        """List the repository's files, then read its index."""
         from huggingface_hub import errors
 
         def ask() -> Holdings | None:
@@ -231,7 +231,7 @@ def _in_memory(upload: Mapping[str, Content], index: Index) -> dict[str, bytes]:
 
 
 class _Repository:
-    """What is asked of the Hub, with its errors in our words."""
+    """Requests to the Hub, with its errors in our words."""
 
     def __init__(self, remote: HubRemote, *, create_pr: bool) -> None:
         from huggingface_hub import HfApi
@@ -259,7 +259,7 @@ class _Repository:
         return str(self.repeated(lambda: self._api.repo_info(**self._where)).sha)
 
     def index_at(self, commit: str) -> Index:
-        """Read the index of a commit, which must not be older than what was seen."""
+        """Read the index of a commit, which must not be older than the cached one."""
 
         def attempt() -> Index:
             url = f"{resolve_url(self._remote.repo, commit)}/{INDEX_NAME}"
@@ -298,7 +298,7 @@ class _Repository:
         return str(info.pr_url or info.commit_url)
 
     def _may_have_opened(self, error: Exception) -> bool:
-        """Say whether a pull request may be there although no answer came; a second one would be too many."""
+        """Whether a pull request may exist although its response was lost; a second one would be too many."""
         return self._create_pr and status_of(error) != 429
 
     def repeated(self, action: Callable[[], Any]) -> Any:
@@ -318,7 +318,7 @@ class _Repository:
             raise self.refused(error) from error
 
     def refused(self, error: Exception) -> PublishError:
-        """Say in our words that the Hub did not take something."""
+        """Convert a refusal of the Hub to our error."""
         status, url = status_of(error), self._remote.url
         if status in (401, 403):
             advice = "Expected a token that may write there. Run `hf auth login` or set HF_TOKEN, or try --create-pr."
@@ -339,8 +339,8 @@ def hub_call(what: str, call: Callable[[], _Result]) -> _Result:
     """Call the Hub's API until it answers, a limited number of times.
 
     Args:
-        what: What the call does, for the message: "create 'acme/zoo'".
-        call: Of huggingface_hub; it must be safe to make twice.
+        what: Name of the call, for the message: "create 'acme/zoo'".
+        call: Call of huggingface_hub; must be safe to repeat.
 
     Raises:
         RemoteError: The Hub refused it, or was not reached.
@@ -368,7 +368,7 @@ def status_of(error: BaseException | None) -> int | None:
 
 
 def _answer(error: BaseException | None) -> Any:
-    """Find the answer behind an error; uploads wrap theirs. None if there was none."""
+    """Return the response behind an error, which uploads wrap; None without one."""
     while error is not None:
         answer = getattr(error, "response", None)
         if getattr(answer, "status_code", None) is not None:
@@ -378,7 +378,7 @@ def _answer(error: BaseException | None) -> Any:
 
 
 def is_passing(error: Exception) -> bool:
-    """Say whether the same may succeed later."""
+    """Whether a later attempt may succeed."""
     status = status_of(error)
     if status is not None:
         return status in LATER

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from qeff_zoo.disk.regular import read_regular
+from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.errors import PublishError, RemoteError
 from qeff_zoo.hub.index import INDEX_NAME, SERIAL_LIMIT, Index, Sign, encode
 from qeff_zoo.hub.urls import canonical, is_named
-from qeff_zoo.package.manifest import unsafe_path
 from qeff_zoo.settings import settings
 
 #: What is put into a remote: a file, its bytes, or how they follow from the index that is committed with it.
@@ -40,25 +40,25 @@ class Snapshot(Protocol):
         """Read a small file, whole; tried again when the network is in the way.
 
         Args:
-            path: Of the file, in the remote.
+            path: Path of the file in the remote.
             limit: The most bytes that it may have.
 
         Raises:
-            RemoteError: It is not there, larger, or cannot be read.
+            RemoteError: The file is missing, larger, or unreadable.
         """
 
     def stream(
         self, path: str, *, offset: int = 0, end: int | None = None
     ) -> AbstractContextManager[Iterator[bytes]]:
-        """Read a file in pieces, from a byte on. Nothing is tried again: the caller knows how far it got.
+        """Read a file in pieces, from an offset on. There are no retries: the caller has the offset.
 
         Args:
-            path: Of the file, in the remote.
+            path: Path of the file in the remote.
             offset: The first byte to give; of a server that cannot start there, what comes before is thrown away.
             end: The first byte not to give; None for the whole rest.
 
         Raises:
-            RemoteError: It cannot be read; `retryable` if it may be later. Also from the iterator.
+            RemoteError: The file is unreadable; `retryable` if a later attempt may succeed. Also from the iterator.
             RangesIgnored: An end was given, and the server gives the whole file.
         """
 
@@ -75,7 +75,7 @@ class Remote(Protocol):
         """Whether nothing is published here."""
 
     def snapshot(self, *, offline: bool = False) -> Snapshot | None:
-        """Ask for the index: one request, and no bytes of it where it is what was seen last.
+        """Fetch the index: one request, without a body if the cached index is current.
 
         Args:
             offline: Take the one seen last; no socket is opened.
@@ -99,7 +99,7 @@ class WritableRemote(Remote, Protocol):
             package: Path of a package in the remote; of a folder, only its files are read. "" for none.
 
         Raises:
-            RemoteError: It cannot be read.
+            RemoteError: The remote cannot be read.
             PublishError: The repository is there, but not the branch.
         """
 
@@ -107,7 +107,7 @@ class WritableRemote(Remote, Protocol):
         """Read a small file as it is now; None if there is none.
 
         Args:
-            path: Of the file, in the remote.
+            path: Path of the file in the remote.
             limit: The most bytes that it may have.
         """
 
@@ -128,8 +128,8 @@ class WritableRemote(Remote, Protocol):
         Args:
             upload: By path in the remote.
             update: From the index to what it shall be; the same index for no change.
-            message: Of the commit, one line.
-            create_pr: Of a Hub repository, open a pull request in place of committing.
+            message: Commit message, one line.
+            create_pr: If True, open a pull request in a Hub repository instead of committing.
             sign: Signs the index; needed where it is signed already.
 
         Returns:
@@ -146,8 +146,8 @@ class Holdings:
     """A remote as it is before something is published to it.
 
     Args:
-        visibility: Who may see it; None if it is not there yet.
-        index: What it lists; empty if it has no index.
+        visibility: Visibility of the repository; None if it does not exist.
+        index: Its index; empty without one.
         files: Digest by path: "sha256:…", or "git:…" of a file that the Hub keeps as a text.
     """
 
@@ -156,10 +156,10 @@ class Holdings:
     files: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def state(self, path: str, source: Path, digest: str) -> str:
-        """Tell whether a file is there already.
+        """Whether the remote has a file already.
 
         Args:
-            path: Of the file, in the remote.
+            path: Path of the file in the remote.
             source: The same file here.
             digest: "sha256:…" of its content.
 
@@ -187,11 +187,11 @@ def require_safe(path: str, url: str) -> None:
     """Refuse the path of a file that could be outside of a remote.
 
     Args:
-        path: As an index or a manifest says it.
+        path: Path in an index or a manifest.
         url: The remote's, for the message.
 
     Raises:
-        RemoteError: It could.
+        RemoteError: The path is unsafe.
     """
     if reason := unsafe_path(path):
         raise RemoteError(
@@ -204,8 +204,8 @@ def changed(url: str, before: Index, after: Index, sign: Sign | None) -> tuple[I
 
     Args:
         url: The remote's.
-        before: What it has.
-        after: What it shall have.
+        before: Current content.
+        after: New content.
         sign: Signs it.
 
     Returns:

@@ -30,7 +30,7 @@ from qeff_zoo.hub.remotes.protocol import Snapshot
 from qeff_zoo.hub.resolve.choose import Candidate, Wanted, decide
 from qeff_zoo.hub.resolve.of_adapter import AdapterRequest, of_adapter
 from qeff_zoo.package.manifest import adapter_axis, digest_axis
-from qeff_zoo.plan.request import CHOICES, Request
+from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.store import Store
 from qeff_zoo.versions import installed
 
@@ -48,9 +48,9 @@ class Resolution:
     Args:
         verdict: USE, USE_WITH_WARNING, BUILD or FAIL.
         model: Model id of the packages that were considered.
-        candidates: Those that will do, the best first; then the others, the nearest first.
-        snapshot: Of the remote that has packages of the model; None if only the store was asked.
-        notes: What was asked and had nothing, or did not answer.
+        candidates: Matching packages, the best first; then the others, the nearest first.
+        snapshot: Snapshot of the remote that has packages of the model; None if only the store was searched.
+        notes: Places that had nothing or did not respond.
         problems: Why no package can be built either; of FAIL alone.
     """
 
@@ -68,7 +68,7 @@ class Resolution:
 
     @property
     def entry(self) -> Entry | None:
-        """What the index says of the package to use."""
+        """Index entry of the chosen package."""
         return self.chosen.entry if self.chosen else None
 
     @property
@@ -97,7 +97,7 @@ class Resolution:
         return EXIT_CODES[self.verdict]
 
     def explanation(self) -> str:
-        """Say in one line why there is no package to use."""
+        """Explain in one line why no package matches."""
         if self.nearest is None:
             return f"There is no package of {self.model!r}."
         number = len(self.candidates)
@@ -125,7 +125,7 @@ def resolve(
         wishes: Fields of `qeff_zoo.plan.request.Request`, and any other axis by its name; None for what is left to us.
         key: Name of the one package that will do: its key, 8 hex digits or more, its variant, or its path.
         remote: URL or `org/repo` of the only remote to ask; the reference is then a model id.
-        store: Where packages of this machine are; None for the one `QEFF_HOME` names.
+        store: Local store; None for the one that `QEFF_HOME` names.
         adapters: Take the folder or the repository of an adapter for a package of its base that it can be loaded into.
         **place: Which checkpoint of that name is meant, see `qeff_zoo.checkpoint.opening.open_checkpoint`.
 
@@ -167,7 +167,7 @@ def resolve(
 
 
 def _adapter_of(reference: str, store: Store) -> AdapterRequest | None:
-    """Read what an adapter asks for; the Hub is asked for one only where it has no packages of that name."""
+    """Read the requirements of an adapter; search the Hub for one only if it has no packages of that name."""
     if not is_here(reference) and lookup.look_up(reference, store).candidates:
         return None
     return of_adapter(reference)
@@ -214,7 +214,7 @@ def _wanted(
     if profile and preferred.get("full_batch_size") and "batch_size" not in must:
         must.setdefault("full_batch_size", preferred["full_batch_size"])  # what the profile is for
     if adapters := must.get("adapter"):
-        from qeff_zoo.checkpoint.adapters.merging import open_merged
+        from qeff_zoo.checkpoint.adapters.merged import open_merged
 
         must["adapter"] = adapter_axis(one.source for one in open_merged(adapters))
     elif key is None:
@@ -227,7 +227,7 @@ def _wanted(
 
 
 def _unkeyed(key: str, candidates: tuple[Candidate, ...]) -> str:
-    """Say why the one package that would do is not used; another cannot be built in its place."""
+    """Explain why the only matching package is rejected; another cannot be built in its place."""
     named = next((one for one in candidates if is_named(key, one.entry.path)), None)
     if named is None:
         return f"No package has the key {key!r}."
@@ -258,11 +258,11 @@ def require(resolution: Resolution) -> Candidate:
 
 
 def _defaults(model_type: str | None, task: str | None, profile: str | None) -> dict[str, Any]:
-    """Return what a build would choose where nothing is asked, the most important first.
+    """Return the default options of a build, the most important first.
 
     Args:
-        model_type: Of the checkpoint; None if it is not known.
-        task: That was asked for; None for the recipe's.
+        model_type: Model type of the checkpoint; None if it is unknown.
+        task: Requested task; None for the recipe's.
         profile: One of the recipe's shapes; None for the first.
 
     Raises:
@@ -270,7 +270,7 @@ def _defaults(model_type: str | None, task: str | None, profile: str | None) -> 
     """
     from qeff_zoo.tasks import NAMES, for_task
 
-    chosen: dict[str, Any] = {name: CHOICES[name].default for name in ("target", "weights")}
+    chosen: dict[str, Any] = {name: OPTIONS[name].default for name in ("target", "weights")}
     if model_type is None:
         return chosen
     try:
@@ -290,27 +290,26 @@ def _defaults(model_type: str | None, task: str | None, profile: str | None) -> 
 
 
 def _obstacles(checkpoint: str | None, wishes: Mapping[str, Any], place: Place) -> list[str]:
-    """Say why no package can be built of a model; nothing if one can.
+    """Explain why no package can be built of a model; empty if one can.
 
     Args:
         checkpoint: Model id or folder; None if it is not known.
-        wishes: What is asked of the package.
+        wishes: Requirements of the package.
         place: Which checkpoint of that name is meant.
     """
     if checkpoint is None:
         return ["What to build is not known. Give a model id in place of a URL."]
-    from qeff_zoo.checkpoint.adapters.merging import with_adapters
-    from qeff_zoo.checkpoint.draft_heads import with_speculator
-    from qeff_zoo.checkpoint.opening import open_checkpoint
-    from qeff_zoo.plan import resolve as plan
+    from qeff_zoo.checkpoint.sources import open_sources
+    from qeff_zoo.plan.resolve import check
 
-    if unknown := sorted(wishes.keys() - CHOICES.keys()):
+    if unknown := sorted(wishes.keys() - OPTIONS.keys()):
         return [f"A build here knows no {', '.join(unknown)}. Leave it out."]
     try:
-        opened = open_checkpoint(checkpoint, need_weights=False, **place)
         request = Request(**wishes)
-        opened = with_speculator(with_adapters(opened, request.adapter), request.speculator)
-        plan.resolve(opened, request, plan.NO_WEIGHTS)
+        opened = open_sources(
+            checkpoint, request.adapter, request.speculator, need_weights=False, **place
+        )
+        check(opened, request)
     except PlanError as error:
         return error.problems
     except (AdapterError, CheckpointError, SpeculatorError, UnsupportedModelError) as error:

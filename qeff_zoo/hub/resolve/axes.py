@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which package serves which request: for each thing that a user can ask for, what else will do in its place.
+"""Rules of which package serves which request: for each option, the values that serve as a substitute.
 
 In: an axis, what was asked for, and what a package has. Out: None if that will do, or in words why not. By the rules of
 `qeff_zoo.plan.request`, a package will do if it has
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, get_args
 
-from qeff_zoo.plan.option import HARD, Sharing
-from qeff_zoo.plan.request import CHOICES
+from qeff_zoo.plan.option import HARD, Match
+from qeff_zoo.plan.request import OPTIONS
 
 
 @dataclass(frozen=True)
@@ -31,35 +31,35 @@ class Rule:
         distance: How far apart two packages are that differ here, to find the nearest of those that will not do.
     """
 
-    kind: Sharing
+    kind: Match
     distance: int
 
 
 #: In the order in which axes are compared where several packages will do.
-KINDS: tuple[Sharing, ...] = get_args(Sharing)
+KINDS: tuple[Match, ...] = get_args(Match)
 #: What is declared of every choice of a build, sizes that must be large enough before those that need not.
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
-        choice.name: Rule(choice.sharing, choice.distance)
-        for choice in sorted(CHOICES.values(), key=lambda one: KINDS.index(one.sharing))
-        if choice.path
+        option.name: Rule(option.match, option.distance)
+        for option in sorted(OPTIONS.values(), key=lambda one: KINDS.index(one.match))
+        if option.path
     }
 )
 _OTHER = Rule("exact", HARD)
 
 
 def rule_of(axis: str) -> Rule:
-    """Return the rule of an axis; what nobody chose (hardware, …) is compared exactly."""
+    """Return the rule of an axis; axes without an option (hardware, …) are compared exactly."""
     return RULES.get(axis, _OTHER)
 
 
 def refusal(axis: str, asked: Any, found: Any) -> str | None:
-    """Say why a package will not do; None if it will.
+    """Explain why a package does not match; None if it does.
 
     Args:
         axis: Its name.
-        asked: What is wanted.
-        found: What the package has; None for nothing.
+        asked: Requested value.
+        found: Value of the package; None for none.
     """
     kind = rule_of(axis).kind
     if kind == "any" or (kind == "exact" and _same(asked, found)):
@@ -76,7 +76,7 @@ def refusal(axis: str, asked: Any, found: Any) -> str | None:
 
 
 def excess(axis: str, asked: Any, found: Any) -> int:
-    """Say how much more of a size a package has than was asked for; 1 for another value where any will do."""
+    """Return by how much a package's size exceeds the requested one; 1 for another accepted value."""
     kind = rule_of(axis).kind
     if kind == "at least" and found is not None:
         return max(0, _most(found) - _most(asked))

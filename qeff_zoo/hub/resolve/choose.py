@@ -29,7 +29,7 @@ class Refusal:
     """One reason not to take a package.
 
     Args:
-        axis: What it is about: an axis, a tool, "revision", "key", "notice" or "trust".
+        axis: Subject: an axis, a tool, "revision", "key", "notice" or "trust".
         reason: In words: "ctx_len is 2048, asked for at least 4096".
     """
 
@@ -42,13 +42,13 @@ class Candidate:
     """A package that was looked at.
 
     Args:
-        entry: What the index says of it.
+        entry: Index entry of the package.
         remote: URL of the remote that has it; None if only the store does.
         here: Its folder in the store; None if it is to be pulled.
         distrusted: Why the trust policy refuses it, as far as that is known before it is read; empty if it does not.
         refused: Every reason not to take it; none if it will do.
-        warnings: What to know about it first.
-        notice: What became known about it since; before it is judged, what the remote that it came from said last.
+        warnings: Warnings about the package.
+        notice: Current notice about it; before the judgement, the last one of its remote.
     """
 
     entry: Entry
@@ -72,12 +72,12 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What was asked for.
+    """Requirements of a package.
 
     Args:
         axes: By name; what is left out is for us to choose.
-        preferred: What we would choose, if there is a choice: the recipe's defaults.
-        revision: Of the checkpoint, 40 hex digits or their beginning; None for any.
+        preferred: Preferred values among matching packages: the recipe's defaults.
+        revision: Checkpoint commit, 40 hex digits or a prefix; None for any.
         key: Name of the one package that will do, see `qeff_zoo.hub.naming`; None for any.
     """
 
@@ -97,8 +97,8 @@ def decide(
 
     Args:
         candidates: Not judged yet.
-        wanted: What was asked for.
-        notices: Of the index, by path.
+        wanted: Requirements.
+        notices: Notices of the index, by path.
         here: Tells what is installed.
 
     Returns:
@@ -114,14 +114,14 @@ def decide(
 
 @dataclass(frozen=True)
 class _Verdict:
-    """What is said of all packages of one kind: of the same axes, needs and versions.
+    """Judgement of all packages with the same axes, needs and versions.
 
     Args:
         refused: Why they will not do.
-        warnings: What is not known of them.
+        warnings: Open questions about them.
         far: How far apart that makes them.
         lack: How much smaller they are than what was asked for.
-        foreign: Where they differ from what we would choose, of what was not asked for.
+        foreign: Deviations from preferred values, without those of requested ones.
         surplus: How much larger they are than what was asked for, and then than what we would choose.
     """
 
@@ -134,7 +134,7 @@ class _Verdict:
 
 
 class _Judge:
-    """Compares candidates with what was asked for; those of one kind only once."""
+    """Compares candidates with the requirements, once for each kind."""
 
     def __init__(self, wanted: Wanted, notices: Mapping[str, Notice], here: Installed) -> None:
         self._wanted, self._notices, self._here = wanted, notices, cache(here)

@@ -48,10 +48,10 @@ class Found:
     Args:
         model: Model id that the packages have.
         candidates: The packages.
-        checkpoint: What could be built: a model id or a folder; None if a remote that has nothing was named.
-        snapshot: Of the remote that has packages of it.
-        notices: Of that remote.
-        notes: What was asked and had nothing, or did not answer.
+        checkpoint: Checkpoint that could be built: a model id or a folder; None if the named remote has no packages.
+        snapshot: Snapshot of the remote that has packages of it.
+        notices: Notices of that remote.
+        notes: Places that had nothing or did not respond.
         unanswered: Why a remote that may have the model could not be asked.
         absent: Why there can be nothing: the Hub knows no such repository.
     """
@@ -94,15 +94,15 @@ def look_up(
 
     Args:
         reference: Model id, repository of packages, URL of a remote, or folder of a checkpoint.
-        store: Of this machine.
+        store: Local store.
         place: Which checkpoint of that name is meant.
         remote: URL or `org/repo` of the only remote to ask for that model; None for those of the settings.
-        key: Of the one package that is meant; says which model, where a remote has several.
+        key: Key of the only package to consider; selects the model in a remote with several.
 
     Raises:
-        ResolutionError: It names no model, or several.
+        ResolutionError: The reference names no model, or several.
         RemoteError: The remote that was named does not answer, or has no index.
-        CheckpointError: It is a folder, and not one of a checkpoint.
+        CheckpointError: The folder is not a checkpoint.
         TrustError: A remote has an older index than it had.
     """
     if not reference.strip():
@@ -149,12 +149,12 @@ def listing(snapshot: Snapshot, model: str | None, store: Store) -> list[Candida
     """List what a remote has, judged by nothing: by model, and then as it was published.
 
     Args:
-        snapshot: Of the remote.
+        snapshot: Snapshot of the remote.
         model: The only model of interest; None for all.
-        store: Of this machine; a candidate is `here` if the store has a package of that path, wherever it is from.
+        store: Local store; a candidate is `here` if the store has a package of that path, from any origin.
 
     Raises:
-        ResolutionError: It has packages, and none of the model.
+        ResolutionError: The remote has packages, and none of the model.
     """
     index = snapshot.index
     here = {one.entry.path: one.here for one in _in_store(store, lambda _: True, None)}
@@ -173,10 +173,10 @@ def listing(snapshot: Snapshot, model: str | None, store: Store) -> list[Candida
 
 
 def snapshot_of(remote: Remote) -> Snapshot:
-    """Ask a remote that was named for its index.
+    """Fetch the index of a named remote.
 
     Raises:
-        RemoteError: It does not answer, or has none.
+        RemoteError: The remote does not respond, or has no index.
     """
     if snapshot := remote.snapshot(offline=offline()):
         return snapshot
@@ -187,7 +187,7 @@ def snapshot_of(remote: Remote) -> Snapshot:
 
 
 def _absence(remote: Remote) -> str:
-    """Say that a repository is not there, if that is why it has no index."""
+    """Explain a missing index by a missing repository, if that is the reason."""
     if not isinstance(remote, HubRemote) or offline():
         return ""
     with suppress(RemoteError):  # of a Hub that cannot be asked nobody knows
@@ -223,7 +223,7 @@ def _claim(reference: str, remote: str | None, key: str | None) -> _Claim:
 def _ask(
     configured: Iterable[Remote], named: Remote | None, reference: str, key: str | None
 ) -> _Claim:
-    """Ask remotes in order until one has the model; then the one that was named itself, whatever model it has."""
+    """Search remotes in order until one has the model; then the named one, whatever model it has."""
     notes: list[str] = []
     for remote in configured:
         try:
@@ -254,7 +254,7 @@ def _ask(
 
 
 def _without_index(remote: Remote) -> RemoteError:
-    """Say that a remote which should have packages shows none, as a private one does to those who are not signed in."""
+    """Explain that a remote with packages shows none, as a private one does without a login."""
     return RemoteError(
         f"{remote.url} has no index; expected one, as the settings name it. Check its URL, sign in with `hf auth "
         "login` or HF_TOKEN if it is private, or mark it as optional: opt+URL."
@@ -281,7 +281,7 @@ def _only_model(snapshot: Snapshot, reference: str, key: str | None) -> str:
 
 
 def _has(snapshot: Snapshot) -> str:
-    """Say which models a remote has."""
+    """List the models of a remote."""
     models = snapshot.index.models
     some = ", ".join(models[:_SHOWN]) + (", …" if len(models) > _SHOWN else "")
     count = f"{len(models)} models" if len(models) > 1 else "one model"
@@ -289,12 +289,12 @@ def _has(snapshot: Snapshot) -> str:
 
 
 def _is_of_model(model: str) -> Callable[[Manifest], bool]:
-    """Tell packages of a model by what they were made from; those of a folder by the name that they have."""
+    """Whether packages are of a model: by source, or for a folder by name."""
     return lambda manifest: model == source_in(manifest).get("model_id", manifest["name"])
 
 
 def _is_of_folder(folder: str, store: Store, place: Place) -> Callable[[Manifest], bool]:
-    """Tell packages of a checkpoint by its content: what is in a folder changes, and its name does not."""
+    """Whether packages are of a folder: by content, since a folder's content changes and its name does not."""
     checkpoint = open_checkpoint(folder, **place)
     content = {
         "weights": checkpoint.weights_digest(store.file_digest),
@@ -309,7 +309,7 @@ def _in_store(
     """List the complete packages in the store that fit: those that were built here, and those of the remote.
 
     Args:
-        store: Of this machine.
+        store: Local store.
         fits: Tells of a manifest whether it is of the model.
         remote: URL of the one that has the model; None if none has it, and then packages of any count.
     """
@@ -335,7 +335,7 @@ def _in_store(
 
 
 def _is_from(origin: Origin | None, remote: str) -> bool:
-    """Tell whether a package was pulled from a remote, whatever commit of it."""
+    """Whether a package was pulled from a remote, at any commit."""
     return origin is not None and unpinned(origin.url) == unpinned(remote)
 
 

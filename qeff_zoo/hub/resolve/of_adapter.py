@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an adapter to packages of its base: whoever names an adapter means a package that takes it.
+"""From an adapter to packages of its base: a reference to an adapter requests a package that can run it.
 
 In: what was named, a folder or a Hub repository. Out: its base model, and what a package of that must have for it.
 """
@@ -16,11 +16,11 @@ from qeff_zoo.settings import offline
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterRequest:
-    """What an adapter asks for.
+    """Requirements of an adapter.
 
     Args:
         model: Hub id of its base.
-        wishes: Of a package that takes it.
+        wishes: Requirements of a package that can run it.
     """
 
     model: str
@@ -28,14 +28,14 @@ class AdapterRequest:
 
 
 def of_adapter(reference: str) -> AdapterRequest | None:
-    """Read what an adapter asks for; None for what is none.
+    """Read the requirements of an adapter; None if the reference is not an adapter.
 
     Args:
         reference: A folder, or a Hub `org/name`.
 
     Raises:
-        AdapterError: It is one that no package takes while it runs.
-        ResolutionError: It does not name a model of the Hub as its base.
+        AdapterError: No package can run the adapter.
+        ResolutionError: The adapter's base is not a model of the Hub.
     """
     from qeff_zoo.checkpoint.adapters.peft_files import CONFIG, MERGEABLE, open_adapter
 

@@ -65,16 +65,16 @@ def answer(
     """Answer prompts with a package, and print them.
 
     Args:
-        path: Of the package.
+        path: Path of the package.
         prompts: Any number.
-        arguments: Of a command: `device_group`, `full_batch_size`, `generation_len` and `json`.
-        picture: That every prompt is about, for a package that reads pictures.
+        arguments: Arguments of a command: `device_group`, `full_batch_size`, `generation_len` and `json`.
+        picture: Image of every prompt, for a vision-language package.
 
     Raises:
         GenerationError: The package has another number of slots, or a prompt cannot be answered.
     """
+    from qeff_zoo import targets
     from qeff_zoo.qefficient import cloud_ai_100_exec_kv
-    from qeff_zoo.qefficient.execution import CARDS
     from qeff_zoo.qefficient.functions import package_at
 
     package = package_at(path)
@@ -91,7 +91,7 @@ def answer(
             None,
             package.path,
             prompts,
-            device_id=arguments.device_group if package.target in CARDS else None,
+            device_id=arguments.device_group if package.target in targets.on_cards() else None,
             generation_len=arguments.generation_len,
             stream=not arguments.json,
             image=picture,

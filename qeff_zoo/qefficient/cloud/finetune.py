@@ -46,7 +46,7 @@ def _finetune(arguments: argparse.Namespace) -> None:
 
 
 def _device() -> str:
-    """Take a card where torch knows cards, and else the CPU."""
+    """Return a card if torch supports cards, else the CPU."""
     if importlib.util.find_spec("torch_qaic") is not None:
         return QAIC
     print("qeff-zoo: There is no torch_qaic here: training on the CPU.", file=sys.stderr)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags that QEfficient's commands share, each in both spellings, and options that only a compiler knows."""
+"""Flags that QEfficient's commands share, each in both spellings, and options of the compiler alone."""
 
 import argparse
 import os
@@ -12,7 +12,7 @@ def command(name: str, text: str) -> argparse.ArgumentParser:
 
     Args:
         name: After `qeff-cloud-`.
-        text: What it does.
+        text: Description of the command.
     """
     parser = argparse.ArgumentParser(
         prog=f"qeff-cloud-{name}", description=text, allow_abbrev=False
@@ -25,9 +25,9 @@ def add(parser: argparse._ActionsContainer, *names: str, **facts: Any) -> None:
     """Add a flag in both spellings.
 
     Args:
-        parser: Of the command, or a group of its flags.
-        *names: As QEfficient writes them, with `_`; the first names the attribute.
-        **facts: As for `add_argument`.
+        parser: Parser of the command, or a group of its flags.
+        *names: QEfficient's spellings, with `_`; the first names the attribute.
+        **facts: Arguments of `add_argument`.
     """
     short = [name for name in names if len(name) == 1]
     long = [name for name in names if len(name) > 1]
@@ -36,7 +36,7 @@ def add(parser: argparse._ActionsContainer, *names: str, **facts: Any) -> None:
 
 
 def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Add what says where a model is."""
+    """Add the flags that locate a model."""
     add(parser, "model_name", required=required, help="Hub id or folder of a checkpoint")
     add(parser, "local_model_dir", metavar="DIR", help="folder of the same model, read instead")
     add(parser, "cache_dir", metavar="DIR", help="where downloads of the Hub are kept")
@@ -59,7 +59,7 @@ def add_compiler(parser: argparse.ArgumentParser, *, mos: int, device_group: boo
     """Add what is for a compiler.
 
     Args:
-        parser: Of the command.
+        parser: Parser of the command.
         mos: Default of --mos.
         device_group: Whether --device_group has to be given.
     """
@@ -93,7 +93,7 @@ def add_prompts(parser: argparse.ArgumentParser) -> None:
 
 
 def add_picture(parser: argparse.ArgumentParser) -> None:
-    """Add the picture that prompts are about."""
+    """Add the flags of an image for all prompts."""
     one = parser.add_mutually_exclusive_group()
     text = "picture that every prompt is about, for a model that sees"
     add(one, "image_path", metavar="FILE", help=text)
@@ -101,10 +101,10 @@ def add_picture(parser: argparse.ArgumentParser) -> None:
 
 
 def picture_of(arguments: argparse.Namespace) -> Any:
-    """Return the pixels of what `add_picture` read, (height, width, 3); None where there is none.
+    """Return the pixels of the image of `add_picture`, (height, width, 3); None without one.
 
     Raises:
-        MediaError: It cannot be fetched or read.
+        MediaError: The image cannot be fetched or read.
     """
     if arguments.image_path is None and arguments.image_url is None:
         return None
@@ -141,7 +141,7 @@ def unknown(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, 
     """Read options that a command does not have: `--name value` or `--name`.
 
     Args:
-        parser: Of the command, which refuses what is none.
+        parser: Parser of the command, which refuses all other flags.
         words: All of them, in their order.
     """
     found: dict[str, Any] = {}
@@ -164,7 +164,7 @@ def _value(text: str) -> Any:
 
 
 def say_where(arguments: argparse.Namespace) -> str:
-    """Tell huggingface_hub what `add_model` read, before it is imported; return the model."""
+    """Configure huggingface_hub by the flags of `add_model`, before its import; return the model."""
     told: Mapping[str, str | None] = {
         "HF_HUB_CACHE": arguments.cache_dir,
         "HF_TOKEN": arguments.hf_token,

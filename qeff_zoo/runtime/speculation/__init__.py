@@ -33,12 +33,12 @@ class Drafter(Protocol):
         """
 
     def accepted(self, count: int) -> None:
-        """Learn how many tokens of the last draft the model chose as well; not told of a draft that was not checked."""
+        """Record the number of accepted tokens of the last draft; not called for an unchecked draft."""
 
 
 @runtime_checkable
 class Reader(Protocol):
-    """A drafter that is told what the model makes of each token that it runs."""
+    """A drafter that receives the model's results for each token."""
 
     def read(self, start: int, hidden: Array) -> None:
         """Take what heads draft from, of tokens that follow one another.
@@ -54,7 +54,7 @@ class Sharing(Protocol):
     """A drafter that reads what the model retains of its request."""
 
     def sees(self, row: int) -> None:
-        """Take the row that has it now; told before each draft."""
+        """Receive the current row; called before each draft."""
 
 
 @dataclass(frozen=True, kw_only=True)

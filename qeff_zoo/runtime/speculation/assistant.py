@@ -21,7 +21,7 @@ class Assistant:
 
     Args:
         program: Opened.
-        decoder: Of the model, whose states it reads.
+        decoder: Decoder of the target model, whose states it reads.
     """
 
     def __init__(self, program: Program, decoder: Decoder) -> None:
@@ -33,9 +33,9 @@ class Assistant:
         """Run a token; return the logits (vocab,) after it, and what stands for its hidden state, (size,).
 
         Args:
-            row: Of the model, whose states up to before the position are read.
+            row: Row of the target model, whose states before the position are read.
             token: The newest, or one that was drafted.
-            position: Of the newest.
+            position: Position of the newest.
             hidden: (size,), of the token before.
         """
         states = {name: self._decoder.states[name][row : row + 1] for name in self._read}
@@ -61,7 +61,7 @@ class AssistantDrafter(Guessing):
 
     Args:
         assistant: Shared with other requests.
-        costs: As for `Guessing`.
+        costs: See `Guessing`.
     """
 
     def __init__(self, assistant: Assistant, costs: Costs) -> None:
@@ -83,11 +83,11 @@ class AssistantDrafter(Guessing):
         return super().draft(tokens, most, rows) if known else []
 
     def guess(self, tokens: Sequence[int], count: int) -> list[int | Drawn]:
-        """Say how tokens go on."""
+        """Draft the next tokens."""
         return [int(one.argmax()) for one in self.say(tokens, count)]
 
     def say(self, tokens: Sequence[int], count: int, told: Sequence[int] = ()) -> list[Array]:
-        """Say one token after the other.
+        """Draft one token after the other.
 
         Args:
             tokens: All so far; the hidden state of the one before the newest is known.

@@ -20,8 +20,8 @@ class Costs:
     """What calls cost.
 
     Args:
-        seconds: Of calls that return logits after each of their tokens, by the number of tokens; 1 and others.
-        together: Of calls that decode a token of each of several rows, by the number of rows; 2 and others.
+        seconds: Time of calls that return logits after each token, by the number of tokens; 1 and others.
+        together: Time of calls that decode one token of several rows, by the number of rows; 2 and others.
         repeats: Whether a rejected token costs more than itself: states that do not grow with the context are put back,
             and the tokens that were accepted run again, in front of the next call's.
         drafting: Seconds to draft one token.
@@ -44,7 +44,7 @@ class Costs:
         Args:
             chance: 0 to 1.
             most: Tokens that may be drafted.
-            rows: That wait meanwhile, this one included: a call of all has to make fewer tokens a second.
+            rows: Number of waiting rows, this one included: a call of all has to make fewer tokens a second.
         """
         single = self.of(1)
         tokens, reached, repeated = 1.0, 1.0, 0.0
@@ -78,7 +78,7 @@ def measure(decoder: Decoder, most: int) -> Costs:
     """Time calls of several widths, and of several rows; what rows retain is lost.
 
     Args:
-        decoder: Of a package that checks drafts, in use by nobody.
+        decoder: Idle decoder of a package that checks drafts.
         most: Drafted tokens of a call.
     """
     start = behind(decoder.sizes.ctx_len, most + 1)

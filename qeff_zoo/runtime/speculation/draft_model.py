@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts of a smaller model: a package of its own, of the same vocabulary, that says what it finds likeliest."""
+"""Drafts of a smaller model: a package of its own with the same vocabulary, decoded greedily."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,8 +22,8 @@ class _Row:
     """A row of the draft model.
 
     Args:
-        number: Of the decoder.
-        tokens: That it has run.
+        number: Number of the decoder's row.
+        tokens: Tokens that it has run.
         held: States that do not grow with the context, after `sure` tokens.
         sure: Tokens that were known when they ran, and not guessed.
     """
@@ -38,8 +38,8 @@ class DraftModel:
     """A package that drafts for any number of requests, as its `Rows` are given.
 
     Args:
-        decoder: Of the draft package.
-        vocab_size: Of the model that checks.
+        decoder: Decoder of the draft package.
+        vocab_size: Vocabulary of the target model.
     """
 
     def __init__(self, decoder: Decoder, vocab_size: int) -> None:
@@ -59,10 +59,10 @@ class DraftModel:
         count: int,
         choose: Callable[[Array], int | Drawn] | None = None,
     ) -> list[int | Drawn]:
-        """Say how tokens go on.
+        """Draft the next tokens.
 
         Args:
-            user: Who asks: a row remembers what it has run for somebody.
+            user: Owner of the request: a row keeps the tokens that it ran for an owner.
             tokens: All so far.
             count: At least one; fewer are drafted where the draft model's context ends.
             choose: Takes logits (vocab,), returns the next token; None for the likeliest.
@@ -118,10 +118,10 @@ def _likeliest(logits: Array) -> int:
 
 
 class Guessing:
-    """Drafts for one request what a model or heads say, see `qeff_zoo.runtime.speculation.Drafter`.
+    """Drafter of one request by a model or heads, see `qeff_zoo.runtime.speculation.Drafter`.
 
     Args:
-        costs: Of drafting, and of the calls that check drafts.
+        costs: Costs of drafting, and of the calls that check drafts.
     """
 
     def __init__(self, costs: Costs) -> None:
@@ -141,7 +141,7 @@ class Guessing:
         return found
 
     def guess(self, tokens: Sequence[int], count: int) -> list[int | Drawn]:
-        """Say how tokens go on, in at most so many."""
+        """Draft at most so many next tokens."""
         raise NotImplementedError
 
     def accepted(self, count: int) -> None:
@@ -158,7 +158,7 @@ class ModelDrafter(Guessing):
 
     Args:
         model: Shared with other requests.
-        costs: As for `Guessing`.
+        costs: See `Guessing`.
         sampling: How the tokens of a draft are drawn, but for penalties; None for the likeliest.
     """
 
@@ -168,7 +168,7 @@ class ModelDrafter(Guessing):
         self._choose = None if sampling is None else _sampler(sampling).draw
 
     def guess(self, tokens: Sequence[int], count: int) -> list[int | Drawn]:
-        """Say how tokens go on."""
+        """Draft the next tokens."""
         return self._model.draft(self, tokens, count, self._choose)
 
 

@@ -34,8 +34,8 @@ class Heads:
 
         Args:
             hidden: (rows, size), of the tokens before the newest.
-            tokens: Of each row the newest, and what was drafted after it as far as that is to be another than the
-                likeliest.
+            tokens: Newest token of each row, and the drafted ones after it as far as they differ from the most
+                likely.
 
         Returns:
             (rows, count, vocab), of the tokens after the newest.
@@ -59,7 +59,7 @@ class HeadsWithin:
     """The heads of a program that answers: their logits come with the model's own.
 
     Args:
-        count: Of them.
+        count: Number of heads.
     """
 
     def __init__(self, count: int) -> None:
@@ -79,7 +79,7 @@ class HeadsDrafter(Guessing):
 
     Args:
         heads: Shared with other requests.
-        costs: As for `Guessing`.
+        costs: See `Guessing`.
     """
 
     def __init__(self, heads: Heads | HeadsWithin, costs: Costs) -> None:
@@ -97,7 +97,7 @@ class HeadsDrafter(Guessing):
         return super().draft(tokens, min(most, self._heads.count), rows) if known else []
 
     def guess(self, tokens: Sequence[int], count: int) -> list[int | Drawn]:
-        """Say how tokens go on."""
+        """Draft the next tokens."""
         before = self._hidden[len(tokens) - 2 - self._start][None]
         logits = self._heads.logits(before, [tokens[-1:]])[0, :count]
         return [int(token) for token in logits.argmax(-1)]

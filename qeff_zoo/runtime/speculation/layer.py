@@ -53,7 +53,7 @@ class LayerDrafter(Guessing):
 
     Args:
         layer: Shared with other requests.
-        costs: As for `Guessing`.
+        costs: See `Guessing`.
     """
 
     def __init__(self, layer: Layer, costs: Costs) -> None:
@@ -90,7 +90,7 @@ class LayerDrafter(Guessing):
         return super().draft(tokens, most, rows) if known else []
 
     def guess(self, tokens: Sequence[int], count: int) -> list[int | Drawn]:
-        """Say how tokens go on."""
+        """Draft the next tokens."""
         return [int(one.argmax()) for one in self.say(tokens, count)]
 
     def say(self, tokens: Sequence[int], count: int, told: Sequence[int] = ()) -> list[Array]:

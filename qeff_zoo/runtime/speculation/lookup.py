@@ -46,7 +46,7 @@ class PromptLookup:
     """Drafts for one request, see `qeff_zoo.runtime.speculation.Drafter`.
 
     Args:
-        costs: Of the calls that check drafts.
+        costs: Costs of the calls that check drafts.
     """
 
     def __init__(self, costs: Costs) -> None:

@@ -24,7 +24,7 @@ def drafting_by(program: Program, decoder: Decoder) -> Layer | Assistant | Heads
 
     Args:
         program: Opened; that of the decoder where its calls draft themselves.
-        decoder: Of the package.
+        decoder: Decoder of the package.
     """
     if program is decoder.program:
         return HeadsWithin(decoder.heads)

@@ -8,7 +8,7 @@ class Rows:
     """Rows of a program that any number of drafters share.
 
     Args:
-        count: Of rows.
+        count: Number of rows.
     """
 
     def __init__(self, count: int) -> None:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import CompileError
 from qeff_zoo.graph.numerics import STORED
-from qeff_zoo.targets import Lowered, Resolved
+from qeff_zoo.targets.base import Finding, Lowered, Resolved
 from qeff_zoo.targets.ort import OrtTarget
 from qeff_zoo.versions import installed
 
 if TYPE_CHECKING:
-    from qeff_zoo.export.graphs import BoundGraph
+    from qeff_zoo.graph.bound_graph import BoundGraph
     from qeff_zoo.package import Package
     from qeff_zoo.plan.programs import ProgramPlan
     from qeff_zoo.runtime.program import Program
@@ -24,16 +24,16 @@ _ENGINE = "openvino"
 
 @dataclass(frozen=True)
 class OpenvinoTarget(OrtTarget):
-    """See `qeff_zoo.targets.Target`."""
+    """See `qeff_zoo.targets.base.Target`."""
 
     name: str = "openvino"
     revision: int = 2
     weights: tuple[str, ...] = ("int8", "int4", STORED)  # its products of floats are not faster
     reads: tuple[str, ...] = ("text",)
-    no_adapters: str = "it reads prompts in a second engine, which would need them in another form"
-    beside: tuple[str, ...] = ()
-    within: tuple[str, ...] = ()
-    fixed: bool = False
+    lora_unsupported: str = (
+        "it reads prompts in a second engine, which would need them in another form"
+    )
+    roles: tuple[str, ...] = ()
     unrounded: str = "dequantized"
 
     def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:
@@ -49,6 +49,13 @@ class OpenvinoTarget(OrtTarget):
         from qeff_zoo.targets import engines
 
         engines.require_to_compile(self.name, _ENGINE, "openvino")
+
+    def examine(self) -> list[Finding]:
+        """Look for OpenVINO."""
+        if version := installed(_ENGINE):
+            return [Finding(name="OpenVINO", status="ok", detail=version)]
+        advice = "Run `pip install 'qeff-zoo[openvino]'` to read prompts faster on this CPU: --target openvino."
+        return [Finding(name="OpenVINO", status="missing", detail="not installed", advice=advice)]
 
     def lower(self, graph: "BoundGraph", program: "ProgramPlan") -> Lowered:
         """Turn a portable graph into one of ONNX Runtime's kernels, in place, if OpenVINO has them all."""

@@ -99,7 +99,7 @@ def _turned(heads: openvino.Node, tables: list[openvino.Node], interleaved: bool
 
 
 def _mask(start: openvino.Node, length: openvino.Node, group: int) -> openvino.Node:
-    """Return (group * seq, context): 0 where a token sees another, -inf where it comes later."""
+    """Return (group * seq, context): 0 where a token attends to another, -inf where it comes later."""
     scalar = np.array([], np.int64)
     first, count = (ops.reshape(one, scalar, False) for one in (start, length))
     end = ops.add(first, count)

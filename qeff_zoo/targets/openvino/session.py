@@ -37,8 +37,8 @@ def open_program(
     """Open a program of a package.
 
     Args:
-        package: For target `openvino`.
-        role: Of the program.
+        package: Package for target `openvino`.
+        role: Role of the program.
         threads: CPU threads that compute one operator; None for one per physical core.
         lean: See `qeff_zoo.targets.ort.trial`.
         unrounded: Leave out the rounding of activations: OpenVINO multiplies floats, for ONNX Runtime see
@@ -72,7 +72,7 @@ def open_program(
 
 
 def reason(error: RuntimeError) -> str:
-    """Return what OpenVINO says last, after the places in its source."""
+    """Return the last line of OpenVINO's error, after the places in its source."""
     return str(error).strip().splitlines()[-1].rstrip(".")
 
 
@@ -80,8 +80,8 @@ def compiled(path: Path, numerics: Numerics, threads: int | None = None) -> open
     """Compile a graph for this CPU, or raise OpenVINO's RuntimeError.
 
     Args:
-        path: Of the ONNX file, beside its weights.
-        numerics: Of the program.
+        path: Path of the ONNX file, beside its weights.
+        numerics: Numerics of the program.
         threads: CPU threads that compute one operator; None for one per physical core.
     """
     core = openvino.Core()
@@ -105,7 +105,7 @@ class OpenvinoProgram:
     """A graph in both engines, see `qeff_zoo.runtime.program.Program`.
 
     Args:
-        program: Of a package.
+        program: Program of a package.
         many: The graph in OpenVINO, for calls of many tokens.
         few: The graph in ONNX Runtime with its states, for the others; None for a graph without states.
     """
@@ -131,7 +131,7 @@ class OpenvinoProgram:
         return self._few.together(starts, prefill=prefill, kept=kept)
 
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
-        """Run one call: many tokens row by row in OpenVINO, since its attention knows one length."""
+        """Run one call; many tokens run row by row in OpenVINO, since its attention takes one length."""
         if self._few is None:
             self._request.infer(dict(inputs))
             return {name: self._made(name).copy() for name in self.outputs}

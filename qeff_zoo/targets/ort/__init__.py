@@ -8,15 +8,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
 from qeff_zoo.graph.numerics import STORED, WEIGHTS
-from qeff_zoo.targets import STORED_WAYS, Lowered, Resolved
-from qeff_zoo.tasks import Role
+from qeff_zoo.recipe import Role
+from qeff_zoo.targets.base import STORED_WAYS, Lowered, Resolved, Target
 from qeff_zoo.versions import installed
 
 if TYPE_CHECKING:
-    from qeff_zoo.export.graphs import BoundGraph
+    from qeff_zoo.graph.bound_graph import BoundGraph
     from qeff_zoo.package import Package
     from qeff_zoo.plan.programs import ProgramPlan
-    from qeff_zoo.recipe import Shape
     from qeff_zoo.runtime.program import Program
     from qeff_zoo.weights.layout import FileLayout
 
@@ -43,35 +42,22 @@ WAYS: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class OrtTarget:
-    """See `qeff_zoo.targets.Target`."""
+class OrtTarget(Target):
+    """See `qeff_zoo.targets.base.Target`."""
 
     name: str = "ort"
     revision: int = 4
     weights: tuple[str, ...] = (*WEIGHTS, STORED)
-    level: str = "checkpoint"
-    no_adapters: str = ""
-    keeps_weights: bool = True
+    lora_unsupported: str = ""
     reads: tuple[str, ...] = ("text", "image", "sound")
-    beside: tuple[str, ...] = get_args(Role)
-    within: tuple[str, ...] = ()
-    fixed: bool = False
+    roles: tuple[str, ...] = get_args(Role)
     unrounded: str = "parts"
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
-
-    def problems(
-        self, config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]
-    ) -> list[str]:
-        """Return nothing: it takes every model in every size."""
-        return []
 
     def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:
         """Return the installed ONNX Runtime, which lowers, compiles and runs."""
         version = installed("onnxruntime") or "absent"
         return Resolved(toolchain={"onnxruntime": version}, needs={"onnxruntime": f">={version}"})
-
-    def require_compiler(self) -> None:
-        """Allow everything: what compiles for ONNX Runtime is part of qeff-zoo."""
 
     def lower(self, graph: "BoundGraph", program: "ProgramPlan") -> Lowered:
         """Turn a portable graph into one of ONNX Runtime's kernels, in place."""
@@ -120,15 +106,15 @@ class OrtTarget:
 
         return session.open_program(package, role, threads=threads, choices=choices, unrounded=True)
 
-    def accompany(self, folder: Path, manifest: Mapping[str, Any]) -> None:
+    def write_sidecars(self, folder: Path, manifest: Mapping[str, Any]) -> None:
         """Write what onnxruntime-genai and ONNX Runtime's API of model packages read."""
         from . import genai, model_package
 
         genai.write(folder, manifest)
         model_package.write(folder, manifest)
 
-    def elsewhere(self, manifest: Mapping[str, Any]) -> str:
-        """Say whether onnxruntime-genai opens a package."""
+    def describe_sidecars(self, manifest: Mapping[str, Any]) -> str:
+        """Describe whether onnxruntime-genai opens a package."""
         from . import genai
 
         return genai.said(manifest)

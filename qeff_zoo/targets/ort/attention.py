@@ -75,7 +75,7 @@ class _Cached:
     Args:
         past: The state before the call.
         present: The state after it.
-        new: What the call adds; None for states of another program, which it reads alone.
+        new: Keys or values that the call adds; None for states of another program, which are read only.
         slides: Whether the state holds a window alone.
         alone: Whether nothing else reads what the call keeps.
     """
@@ -148,7 +148,7 @@ class _Lowering:
         return "native" if rotary is None else "native:rotary"
 
     def _full(self, node: ir.Node) -> str:
-        """Replace one attention in which every query sees every key; return the code of the way."""
+        """Replace one bidirectional attention; return its code in the lowering report."""
         query, key, value, *_ = node.inputs
         assert query is not None
         assert key is not None
@@ -359,7 +359,7 @@ def _cached(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
 
 
 def _is_of_another(value: ir.Value) -> bool:
-    """Tell whether a value is keys or values that another program has written."""
+    """Whether another program writes these keys or values."""
     given = value.is_graph_input() and not value.is_initializer()
     return (
         given and state_of(value) is None and "ctx_len" in [str(size) for size in value.shape or ()]
@@ -398,7 +398,7 @@ def _window(mask: ir.Value | None) -> int | None:
 
 
 def _hides_nothing(mask: ir.Value | None) -> bool:
-    """Tell whether a mask is all zeros: an attention without one is given such a one."""
+    """Whether a mask is all zeros, as an attention without a mask has it."""
     made = mask.producer() if mask is not None else None
     while made is not None and made.op_type in _SPREADS:
         mask = made.inputs[0]
@@ -411,7 +411,7 @@ def _hides_nothing(mask: ir.Value | None) -> bool:
 
 
 def _narrowed(mask: ir.Value | None) -> bool:
-    """Tell whether a causal mask is one of some of a call's tokens: its positions are picked."""
+    """Whether a causal mask covers some of a call's tokens only: its positions are picked."""
     made = mask.producer() if mask is not None else None
     positions = made.inputs[0] if made is not None else None
     while positions is not None and (made := positions.producer()):
@@ -422,7 +422,7 @@ def _narrowed(mask: ir.Value | None) -> bool:
 
 
 def _attributes(node: ir.Node, groups: int, window: int) -> dict[str, int | float | None]:
-    """Return what the kernel is told of an attention."""
+    """Return the kernel's attributes for an attention."""
     return {
         "num_heads": node.attributes.get_int("num_heads"),
         "kv_num_heads": groups,

@@ -25,7 +25,7 @@ def product(lowering: Products, x: ir.Value, matrix: Matrix) -> list[ir.Node]:
     """Multiply by a matrix, each row of the left side rounded to int8.
 
     Args:
-        lowering: Of the graph.
+        lowering: Lowering of the graph.
         x: Left side, (…, columns).
         matrix: Right side.
 

@@ -163,7 +163,7 @@ def _cut(value: ir.Value) -> ir.Node | None:
 
 
 def _is_sum(node: ir.Node | None, number: int, other: ir.Value | None) -> bool:
-    """Tell whether a node adds a number to another value."""
+    """Whether a node adds a number to another value."""
     if node is None or node.op_type != "Add" or other not in node.inputs:
         return False
     return number in [_number(value) for value in node.inputs]

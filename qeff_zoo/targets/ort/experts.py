@@ -16,7 +16,7 @@ from qeff_zoo.graph.numerics import Format
 from qeff_zoo.graph.passes import experts as experts_pass
 from qeff_zoo.graph.semantic.op import UNBOUNDED
 from qeff_zoo.weights import expressions
-from qeff_zoo.weights.expressions import Expression
+from qeff_zoo.weights.types import Expression
 
 from . import routing
 
@@ -31,7 +31,7 @@ class Packing:
 
     Args:
         format_of: Name and value -> the format of such matrices, and whether the checkpoint stores them so.
-        accuracy_level: As of MatMulNBits.
+        accuracy_level: Attribute of MatMulNBits.
         pack: Name, value (experts, outputs, inputs), experts, outputs, inputs, and whether the weight is input-major ->
             the packed matrices, their scales and zero points, if the format has any.
     """
@@ -52,8 +52,8 @@ def lower(
     Args:
         graph: Without functions of layers.
         weights: Names of the values that are weights.
-        bindings: What those are made of.
-        packing: Of quantized matrices; None for float32 ones.
+        bindings: Expressions of the initializers.
+        packing: Packing of quantized matrices; None for float32 ones.
 
     Returns:
         How blocks are computed, by codes of `qeff_zoo.targets.ort.WAYS`, and how many each way.
@@ -80,7 +80,7 @@ def lower(
 def _reason(
     node: ir.Node, names: list[str], values: list[Expression], packing: Packing | None
 ) -> str:
-    """Say why the kernel cannot compute a block, in a word; nothing if it can."""
+    """Return a word for why the kernel cannot compute a block; empty if it can."""
     if packing is None:
         return _FLOAT
     if not values:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package as onnxruntime-genai opens it, from C++, C#, Java or Python: the file that says how its graph is called.
+"""A package's files for onnxruntime-genai (C++, C#, Java, Python), which describe the calls of its graph.
 
 In: a package's manifest. Out: genai_config.json, or what of the package onnxruntime-genai has no place for.
 """
@@ -28,10 +28,10 @@ _INPUTS = {
 
 
 def said(manifest: Mapping[str, Any]) -> str:
-    """Say whether onnxruntime-genai opens a package, and if not, why.
+    """Describe whether onnxruntime-genai opens a package, and if not, why.
 
     Args:
-        manifest: Of a package for ONNX Runtime.
+        manifest: Manifest of a package for ONNX Runtime.
     """
     if found := [*_obstacles(manifest)]:
         return f"{_ENGINE} does not open it: {', '.join(found)}"
@@ -44,7 +44,7 @@ def write(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Write genai_config.json, unless onnxruntime-genai cannot open the package.
 
     Args:
-        folder: Of the package, with the checkpoint's small files.
+        folder: Folder of the package, with the checkpoint's small files.
         manifest: Without `files`.
     """
     if any(_obstacles(manifest)):
@@ -81,7 +81,7 @@ def write(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def _exact(program: Mapping[str, Any]) -> Mapping[str, str]:
-    """Ask for exact products where some are by matrices of one scale a row: it does not look at the processor."""
+    """Request exact products for per-channel matrices: onnxruntime-genai does not check the processor."""
     matrices = Numerics.from_dict(program["numerics"]).matrices
     return processor.EXACT if any(matrix.format.by_rows for matrix in matrices) else {}
 

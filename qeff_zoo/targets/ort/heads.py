@@ -33,7 +33,7 @@ def flat(tape: Tape, heads: ir.Value) -> ir.Value:
 
     Args:
         tape: Records what is needed.
-        heads: Of a query, a key or a value.
+        heads: Query, key or value heads.
     """
     split = by_token(tape, heads)
     made = split.producer()
@@ -43,7 +43,7 @@ def flat(tape: Tape, heads: ir.Value) -> ir.Value:
 
 
 def as_heads(node: ir.Node, tape: Tape, attended: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Say what a kernel's answer (batch, seq, heads * size) stands for.
+    """Record the heads that a kernel's output (batch, seq, heads * size) holds.
 
     Args:
         node: An attention, whose answer is (batch, seq, heads, size).
@@ -61,7 +61,7 @@ def as_heads(node: ir.Node, tape: Tape, attended: ir.Value) -> tuple[ir.Value, i
 
 
 def _flattens(node: ir.Node) -> bool:
-    """Tell whether a node makes (…, …, heads * size), as many rows as there were, for a product with a matrix."""
+    """Whether a node makes (…, …, heads * size) for a product with a matrix, with as many rows as before."""
     shape = node.inputs[1].producer() if node.op_type == "Reshape" and node.inputs[1] else None
     if shape is None or shape.op_type != "Concat" or len(shape.inputs) != 3:
         return False
@@ -85,7 +85,7 @@ def undone(heads: ir.Value) -> ir.Value | None:
 
 
 def width_of(heads: ir.Value) -> int | None:
-    """Return heads * size of (batch, heads, seq, size), where a state or the matrix that made it says so; else None."""
+    """Return heads * size of (batch, heads, seq, size), from a state or the weight matrix; None if neither has it."""
     value, _ = read(heads)
     if value is not None and value.shape is not None:
         count, size = value.shape[1], value.shape[3]
@@ -112,7 +112,7 @@ def _columns(value: ir.Value | None) -> int | None:
 
 
 def _is_product(value: ir.Value | None) -> bool:
-    """Tell whether a matrix made a value of hidden states (batch, seq, …), with a bias, less minima, or scaled."""
+    """Whether a weight matrix made a value of hidden states (batch, seq, …), with a bias, offset or scale."""
     node = value.producer() if value is not None else None
     if node is not None and node.op_type in ("Add", "Sub", "Mul"):
         return any(_is_product(one) for one in node.inputs)

@@ -17,11 +17,11 @@ from onnx_ir.tape import Tape
 from qeff_zoo.graph.numerics import Format, Numerics, format_of
 from qeff_zoo.graph.passes import slots as slots_pass
 from qeff_zoo.graph.semantic import domains
-from qeff_zoo.targets import Lowered
+from qeff_zoo.targets.base import Lowered
 from qeff_zoo.weights import products, stacks
-from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.matrices import Matrix, input_of
 from qeff_zoo.weights.storage import Storage
+from qeff_zoo.weights.types import Expression
 
 from . import attention as attention_pass
 from . import by_rows, convolution, lora, recurrence
@@ -39,9 +39,9 @@ def lower(
     """Lower a portable graph, in place.
 
     Args:
-        model: As the exporter returns it.
-        bindings: For every initializer without data, its value over checkpoint tensors.
-        storage: Of matrices that are multiplied or looked up. All else is float32.
+        model: Portable graph from the exporter.
+        bindings: Expression over checkpoint tensors for every initializer without data.
+        storage: Storage of matrices that are multiplied or looked up. All else is float32.
         ctx_len: Rows of the cache, of a graph that has one.
     """
     slots_pass.remove(model)
@@ -202,7 +202,7 @@ def _gather(lowering: _Lowering, node: ir.Node) -> list[ir.Node] | None:
 
 
 def _is_looked_up_and_multiplied(table: ir.Value) -> bool:
-    """Tell whether rows of a table are summed, too, as Ovis 2 does: rounded for one they are not those of the other."""
+    """Whether rows of a table are also summed, as in Ovis 2: rounding for lookups differs from rounding for sums."""
     uses = {use.node.op_type for use in table.uses()}
     return {"Gather", "MatMul"} <= uses
 

@@ -17,7 +17,7 @@ def write(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Write model_package/manifest.json: a component for each program, with a variant for the CPU.
 
     Args:
-        folder: Of the package.
+        folder: Folder of the package.
         manifest: Without `files`.
     """
     components = {

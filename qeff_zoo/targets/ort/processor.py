@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a processor's products of integers are right, and what asks ONNX Runtime for right ones.
+"""Whether a processor's integer products are exact, and the option that makes ONNX Runtime use exact ones.
 
 x86-64 without VNNI and AMX multiplies uint8 by int8 (see `by_rows`) in an instruction that sums pairs in 16 bits and
 saturates. ONNX Runtime takes it all the same, unless a session asks for exact products, which are as fast as those of
@@ -24,7 +24,7 @@ _DESCRIPTION = Path("/proc/cpuinfo")
 
 @cache
 def sums_in_32_bits() -> bool:
-    """Tell whether this processor is known to have VNNI or AMX; others than x86-64 need neither, and are not asked."""
+    """Whether this processor is known to have VNNI or AMX; only x86-64 needs them."""
     try:
         words = _DESCRIPTION.read_text(encoding="utf-8", errors="replace").split()
     except OSError:  # not Linux

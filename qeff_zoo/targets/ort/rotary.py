@@ -32,7 +32,7 @@ class Rotary:
     interleaved: bool
 
     def alike(self, other: "Rotary") -> bool:
-        """Tell whether other heads are rotated in the same way."""
+        """Whether other heads are rotated in the same way."""
         mine, theirs = ((one.cos, one.sin, one.interleaved) for one in (self, other))
         return mine == theirs
 
@@ -42,7 +42,7 @@ class Tables:
     """Tabulates the rotary embeddings of one graph; those that are equal share tables.
 
     Args:
-        graph: Of a decoder; tables become initializers of it.
+        graph: Graph of a decoder, which gets the tables as initializers.
         ctx_len: Positions that are tabulated.
     """
 
@@ -57,7 +57,7 @@ class Tables:
         """Find out how heads are rotated.
 
         Args:
-            heads: What is attended, (batch, heads, seq, head size).
+            heads: Heads of an attention, (batch, heads, seq, head size).
             width: Head size.
 
         Returns:

@@ -53,8 +53,8 @@ def open_program(
     """Open a program of a package.
 
     Args:
-        package: For target `ort`.
-        role: Of the program.
+        package: Package for target `ort`.
+        role: Role of the program.
         threads: CPU threads that compute one operator; None for one per physical core.
         choices: Return what is chosen of experts and keys as well.
         lean: See `qeff_zoo.targets.ort.trial`.
@@ -78,8 +78,8 @@ def open_portable(path: Path, specializations: Specializations) -> "OrtProgram":
     """Open a portable graph as it is, with the sizes of a package.
 
     Args:
-        path: Of the ONNX file; its inputs say which states they are.
-        specializations: As in a manifest.
+        path: Path of the ONNX file, whose inputs carry the description of their states.
+        specializations: Specializations in the manifest's form.
     """
     import onnx_ir as ir
 
@@ -88,7 +88,7 @@ def open_portable(path: Path, specializations: Specializations) -> "OrtProgram":
 
 
 def _changed(path: Path, *, return_choices: bool, shorten: bool, unround: bool) -> bytes | None:
-    """Return a graph, without its weights, changed as its flags say; None if nothing changes."""
+    """Return a graph without weights, changed by its flags; None if nothing changes."""
     # Running a package needs no onnx_ir.
     import onnx_ir as ir
     from google.protobuf.message import DecodeError
@@ -108,7 +108,7 @@ def _changed(path: Path, *, return_choices: bool, shorten: bool, unround: bool) 
 
 
 def _prepacks(package: Package) -> bool:
-    """Tell whether weights are copied for the kernels.
+    """Whether kernels use copies of the weights.
 
     Integers have to be: as they lie in the file, they decode 2 tokens per second instead of 62. In float32 that makes
     decoding 6 to 10 % faster, so it is done where memory has plenty of room for the copy.
@@ -129,7 +129,7 @@ def open_graph(
     """Open a graph on the CPU.
 
     Args:
-        path: Of the ONNX file.
+        path: Path of the ONNX file.
         threads: CPU threads that compute one operator; None for one per physical core.
         prepack: Copy the weights into the layout that the kernels like best: slower to open, and the
             weights are no longer shared with the file.
@@ -137,7 +137,7 @@ def open_graph(
 
     Raises:
         GenerationError: There is no graph.
-        PackageError: It is damaged.
+        PackageError: The file is damaged.
     """
     if not path.is_file():
         raise GenerationError(
@@ -162,7 +162,7 @@ def open_graph(
 
 @contextmanager
 def _understood(what: str, perhaps: str = "") -> Iterator[None]:
-    """Say in our words what ONNX Runtime refuses to do, and what else may be the cause."""
+    """Describe an error of ONNX Runtime, with other possible causes."""
     try:
         yield
     except _REFUSALS as error:
@@ -176,8 +176,8 @@ class OrtProgram:
     """A graph and the states that it retains, see `qeff_zoo.runtime.program.Program`.
 
     Args:
-        session: Of a graph.
-        states: Of its inputs, those that it retains.
+        session: Session of a graph.
+        states: Retained states among its inputs.
         specializations: Sizes of the states.
 
     Raises:

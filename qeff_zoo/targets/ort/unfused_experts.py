@@ -24,7 +24,7 @@ def replace(graph: ir.Graph, node: ir.Node) -> None:
     """Put plain operators in the place of a block of experts.
 
     Args:
-        graph: Of the node.
+        graph: Graph of the node.
         node: QMoE of 8 bits in blocks, gates and ups interleaved.
     """
     tape = Tape()

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import CompileError, GenerationError
 from qeff_zoo.graph.numerics import FLOAT16, STORED
-from qeff_zoo.targets import Lowered, Resolved
+from qeff_zoo.targets.base import Finding, Lowered, Resolved, Target
 from qeff_zoo.targets.qaic.lowering_report import WAYS
+from qeff_zoo.targets.qaic.options import QaicOptions
 
 if TYPE_CHECKING:
-    from qeff_zoo.export.graphs import BoundGraph
+    from qeff_zoo.graph.bound_graph import BoundGraph
     from qeff_zoo.graph.numerics import DeviceNumerics
     from qeff_zoo.package import Package
     from qeff_zoo.package.programs import CompiledProgram
@@ -23,20 +24,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class QaicTarget:
-    """See `qeff_zoo.targets.Target` and `qeff_zoo.targets.OfflineCompiled`."""
+class QaicTarget(Target):
+    """See `qeff_zoo.targets.base.Target`."""
 
     name: str = "qaic"
     revision: int = 1
     weights: tuple[str, ...] = ("fp32", STORED)
     level: str = "device"
-    no_adapters: str = ""
-    keeps_weights: bool = False
+    lora_unsupported: str = ""
+    needs_weights: bool = False
     reads: tuple[str, ...] = ("text", "image", "sound")
-    beside: tuple[str, ...] = ("vision", "audio", "encoder", "alignment")
-    within: tuple[str, ...] = ("heads",)
-    fixed: bool = True
+    roles: tuple[str, ...] = ("vision", "audio", "encoder", "alignment")
+    fused_roles: tuple[str, ...] = ("heads",)
+    runs_on_cards: bool = True
+    compiles_offline: bool = True
+    static_shapes: bool = True
     ways: Mapping[str, str] = field(default_factory=lambda: WAYS)
+    options: tuple[type, ...] = (QaicOptions,)
 
     def problems(
         self, config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]
@@ -101,6 +105,12 @@ class QaicTarget:
                 "where the SDK is."
             )
 
+    def examine(self) -> list[Finding]:
+        """Look for the Cloud AI SDKs."""
+        from . import sdk
+
+        return [sdk.examine(part) for part in ("apps", "platform")]
+
     def prepare(
         self,
         programs: Mapping[str, tuple["ProgramPlan", Lowered]],
@@ -147,7 +157,7 @@ class QaicTarget:
         return features.adapted(opened)
 
     def runs_here(self, program: "ProgramPlan") -> bool:
-        """Tell whether this machine has the cards that a program is compiled for, and they are free.
+        """Whether this machine has free cards of the kind that a program is compiled for.
 
         Of one that returns tokens alone, too little could be compared there.
         """

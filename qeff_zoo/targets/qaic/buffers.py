@@ -30,7 +30,7 @@ class Buffer:
     """How the values of an input or an output lie in a buffer.
 
     Args:
-        dtype: Of the values there.
+        dtype: Type of the values.
         is_bfloat16: Whether these are the upper halves of float32.
     """
 
@@ -59,7 +59,7 @@ def buffer_of(api: Any, name: str, kind: int) -> Buffer:
 
     Args:
         api: The SDK's module `QAicApi_pb2`.
-        name: Of the input or output.
+        name: Name of the input or output.
         kind: Number of its type.
 
     Raises:

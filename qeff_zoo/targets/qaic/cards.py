@@ -40,7 +40,7 @@ def choose(qaicrt: Any, flags: Mapping[str, Any]) -> list[int]:
 
     Args:
         qaicrt: The module.
-        flags: Of the compiler.
+        flags: Flags of the compiler.
 
     Raises:
         GenerationError: There are too few, or another number was named.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command of qaic-compile: what it says, and how a script finds and calls it.
+"""The command of qaic-compile: its arguments, and how a script finds and calls it.
 
 In: what was planned. Out: arguments in QEfficient's order, with paths relative to the folder that they are used in.
 """
@@ -23,7 +23,7 @@ class Files:
     """Where everything of one program is, relative to the folder that it is compiled in.
 
     Args:
-        name: Of the program.
+        name: Name of the program.
     """
 
     name: str
@@ -59,11 +59,11 @@ class Files:
 
 
 def arguments(program: ProgramPlan, name: str) -> list[str]:
-    """Return what qaic-compile is told, but for the folder of its QPC.
+    """Return the arguments of qaic-compile, except the folder of its QPC.
 
     Args:
-        program: As it was planned.
-        name: Of the program.
+        program: Planned program.
+        name: Name of the program.
     """
     options = program.flags
     task = tasks.find(program.task)
@@ -82,11 +82,11 @@ def told(
     crosses: bool = False,
     model: str | None = None,
 ) -> list[str]:
-    """Return what qaic-compile is told, but for the folder of its QPC.
+    """Return the arguments of qaic-compile, except the folder of its QPC.
 
     Args:
-        files: That it reads.
-        options: Of the target, by name, without those that are off.
+        files: Files that the compiler reads.
+        options: Target options that are on, by name.
         decodes: Whether states are retained.
         crosses: Whether one program returns what another retains.
         model: Path of the graph, where that is not one of the files.

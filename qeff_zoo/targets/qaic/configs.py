@@ -27,7 +27,7 @@ def specializations(entries: Sequence[Mapping[str, Any]]) -> str:
     """Write specializations.json.
 
     Args:
-        entries: As a program's plan has them: a name, and sizes by symbol as digits.
+        entries: Specializations of the program's plan: a name, and sizes by symbol as digits.
     """
     return json.dumps({"specializations": [*entries]}, indent=1) + "\n"
 
@@ -36,7 +36,7 @@ def state_types(options: Mapping[str, Any]) -> dict[str, str]:
     """Return the type that states are kept in, by their kind.
 
     Args:
-        options: Of the target.
+        options: Options of the target.
     """
     cache = "mxint8" if options.get("mxint8_kv_cache") else "float16"
     others = dict.fromkeys(("index", "recurrent", "cross", "adapter", "features"), "float16")
@@ -47,7 +47,7 @@ def custom_io(states: Sequence[State], types: Mapping[str, str]) -> str:
     """Write custom_io.yaml: the type of every state, as it comes in and goes out.
 
     Args:
-        states: Of floats.
+        states: Float states.
         types: By kind of state.
 
     Raises:
@@ -77,11 +77,11 @@ def precision_of(state: State, types: Mapping[str, str]) -> str:
     """Return the type that a state is kept in.
 
     Args:
-        state: Of floats.
+        state: A float state.
         types: By kind of state.
 
     Raises:
-        CompileError: It has no blocks of MXINT8.
+        CompileError: The state has no blocks of MXINT8.
     """
     last, precision = state.axes[-1], types[state.kind]
     if precision == "mxint8" and (not isinstance(last, int) or last % MX_BLOCK):
@@ -111,7 +111,7 @@ def pipelined(
         nodes: The layer of each node, None for one outside of all layers, and its name; in the order of the graph.
         stages: How many, at most one for each layer.
         num_devices: A multiple of `stages`.
-        num_cores: Of each device.
+        num_cores: Number of cores of each device.
 
     Raises:
         CompileError: There are fewer layers than stages.
@@ -181,7 +181,7 @@ def name_nodes(model: Any) -> None:
 
 
 def nodes_of(model: Any) -> list[tuple[int | None, str]]:
-    """Return the nodes that the compiler sees, those of inlined functions as `<call>/<node>`, and the layer of each.
+    """Return the compiler's nodes, those of inlined functions as `<call>/<node>`, and the layer of each.
 
     Args:
         model: An `onnx_ir.Model` whose nodes have names.

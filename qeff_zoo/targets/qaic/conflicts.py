@@ -20,11 +20,11 @@ _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 
 
 def problems(config: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
-    """Say what stands in the way of a build, one sentence each.
+    """List the reasons why a build is impossible, one sentence each.
 
     Args:
         config: Raw config.json of the checkpoint.
-        options: Of the target, by name, without those that are off.
+        options: Target options that are on, by name.
     """
     return [
         *_of_devices(config, options),
@@ -36,11 +36,11 @@ def problems(config: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]
 
 
 def warnings(config: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Say what may go wrong with a build, one sentence each.
+    """List possible problems of a build, one sentence each.
 
     Args:
-        config: As for `problems`, with the key/value heads that were chosen.
-        options: As for `problems`.
+        config: Config of `problems`, with the chosen number of key/value heads.
+        options: See `problems`.
     """
     return (*_of_states(options), *_of_kv_heads(config, options))
 
@@ -108,12 +108,12 @@ def _of_depth_first(options: Mapping[str, Any]) -> Iterator[str]:
 def of_blocks(
     config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Say what stands in the way of attention in blocks, one sentence each.
+    """List the reasons why blocked attention is impossible, one sentence each.
 
     Args:
-        config: As for `problems`.
-        shape: What is compiled.
-        options: As for `problems`.
+        config: See `problems`.
+        shape: Compiled shape.
+        options: See `problems`.
     """
     mode = options.get("blocking_mode", "")
     if config.get("is_encoder_decoder") and mode not in ("", "h"):
@@ -157,12 +157,12 @@ def of_blocks(
 def of_sampler(
     config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Say what stands in the way of drawing tokens on a card, one sentence each.
+    """List the reasons why sampling on a card is impossible, one sentence each.
 
     Args:
-        config: As for `problems`.
-        shape: What is compiled.
-        options: As for `problems`.
+        config: See `problems`.
+        shape: Compiled shape.
+        options: See `problems`.
     """
     if not options.get("include_sampler"):
         for name in SAMPLER:

@@ -16,11 +16,11 @@ from qeff_zoo.runtime.program import Array
 
 
 class Asking:
-    """A decoder that asks of what was read, see `qeff_zoo.runtime.program.Program`.
+    """A decoder that attends to an encoder's output, see `qeff_zoo.runtime.program.Program`.
 
     Args:
-        program: As its graph is.
-        states: That the host writes.
+        program: Program of the graph.
+        states: States that the host writes.
 
     Raises:
         GenerationError: They do not fit into memory.

@@ -67,7 +67,7 @@ def script(
             `logged`.
         qpcs: Folders that must not be there yet.
         commands: `compile`, the folder of a QPC, and what the compiler is told; or a command that `compiler` defines.
-        after: What to do with what comes of it.
+        after: Handling of the output.
     """
     lines = [shlex.join(words) for words in (*(("vacant", qpc) for qpc in qpcs), *commands)]
     return _SCRIPT.substitute(

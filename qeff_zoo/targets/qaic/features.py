@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures and sounds as Cloud AI 100's programs are given them, under QEfficient's names.
+"""Images and audio as inputs of Cloud AI 100 programs, under QEfficient's names.
 
 A program that reads one returns `vision_embeds` (1, rows, hidden), of sounds `audio_embeds`; and, of models that add
 more to the states of some layers, `deepstack_features` (layers, 1, rows, hidden). The language program retains them: a
@@ -37,22 +37,22 @@ def adapted(program: Any) -> Program:
     """Let an opened program take and return features, and what was read, as those of all targets do.
 
     Args:
-        program: Of this target, as its graph is.
+        program: Program of this target.
     """
     if program.features:
         return Merging(program, program.features)
     if read := [state for state in program.states if not state.written]:
         return Asking(program, read)
     if any(name in _OURS for name in program.outputs):
-        return Reading(program)
+        return EncoderProgram(program)
     return program  # type: ignore[no-any-return]
 
 
-class Reading:
-    """A program that reads pictures or sounds, see `qeff_zoo.runtime.program.Program`.
+class EncoderProgram:
+    """An image or audio encoder, see `qeff_zoo.runtime.program.Program`.
 
     Args:
-        program: As its graph is.
+        program: Program of the graph.
     """
 
     def __init__(self, program: Any) -> None:
@@ -72,7 +72,7 @@ class Reading:
 
     @property
     def most_patches(self) -> int:
-        """Patches that a picture may have; 0 of programs that read none."""
+        """Maximum number of patches of an image; 0 for programs without patches."""
         if "position_ids" not in self.inputs:
             return 0
         symbol = str(self.inputs["position_ids"].shape[0])
@@ -101,8 +101,8 @@ class Merging:
     """A language program with features among its tokens, see `qeff_zoo.runtime.program.Program`.
 
     Args:
-        program: As its graph is.
-        features: That it retains.
+        program: Program of the graph.
+        features: Features that the program retains.
     """
 
     def __init__(self, program: Any, features: Sequence[State]) -> None:

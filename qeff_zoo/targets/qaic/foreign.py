@@ -36,10 +36,10 @@ def compile_foreign(
     """Write what the compiler reads, and compile where it is; what was made of the same is found.
 
     Args:
-        graph: Of a model that generates text, its weights beside it.
-        folder: That holds nothing yet, or what came of the same graph and choices.
+        graph: Graph of a model that generates text, its weights beside it.
+        folder: Folder that is empty, or has the result of the same graph and options.
         sizes: `prefill_seq_len`, `ctx_len`, `batch_size`, and `full_batch_size` or `num_speculative_tokens` if chosen.
-        options: Of the target, by name, without those that are off.
+        options: Target options that are on, by name.
 
     Returns:
         Folder of the QPC; the given one where there is no compiler.
@@ -149,7 +149,7 @@ def _specializations(model: Any, graph: Path, sizes: Mapping[str, int]) -> list[
 
 
 def _is_there(folder: Path, content: Mapping[str, str]) -> bool:
-    """Tell whether a folder has just this; refuse one that has anything else."""
+    """Whether a folder has exactly this content; refuse a folder with other content."""
     try:
         if read_text(folder / SUMS) == content[SUMS]:
             return True

@@ -16,13 +16,13 @@ import onnx_ir as ir
 from onnx_ir.passes import common as onnx_passes
 from onnx_ir.tape import Tape
 
-from qeff_zoo.export.graphs import BoundGraph
+from qeff_zoo.graph.bound_graph import BoundGraph
 from qeff_zoo.graph.external_data import placeholder
 from qeff_zoo.graph.numerics import FLOAT32, Format, Numerics
 from qeff_zoo.graph.passes import layers, narrowing, position_tables, sequences, whole_numbers
 from qeff_zoo.graph.semantic.domains import SEMANTIC
 from qeff_zoo.plan.programs import ProgramPlan
-from qeff_zoo.targets import Lowered
+from qeff_zoo.targets.base import Lowered
 from qeff_zoo.weights import products
 from qeff_zoo.weights.layout import Slot
 from qeff_zoo.weights.matrices import Matrices, Matrix, input_of, shape_of
@@ -142,7 +142,7 @@ _RULES: dict[tuple[str, str], Callable[[_Weights, ir.Node], list[ir.Node] | None
 
 
 def _positions(program: ProgramPlan) -> int:
-    """Return how many positions there are: those of the context, or on a side of a picture, at most its patches."""
+    """Return the number of positions: those of the context, or on a side of an image, at most its patches."""
     every = (entry["symbols"].get("patches", 0) for entry in program.specializations)
     return max(map(int, every)) or program.shape.ctx_len
 
@@ -155,7 +155,7 @@ def _inline(model: ir.Model, kept: Collection[str] = ()) -> None:
 
 
 def _count(graph: ir.Graph) -> dict[str, Counter[str]]:
-    """Count what is computed in a way that a plan says, by codes of `qeff_zoo.targets.qaic.lowering_report`."""
+    """Count lowered parts by the codes of `qeff_zoo.targets.qaic.lowering_report`."""
     called = Counter(node.op_type for node in graph if node.domain == SEMANTIC)
     angles = [node for node in graph if node.op_type in ("Cos", "Sin")]
     return {
@@ -201,7 +201,7 @@ def _replace(graph: ir.Graph, node: ir.Node, tape: Tape, value: ir.Value) -> Non
 
 
 def _drop_casts(model: ir.Model) -> None:
-    """Drop casts to the type that a value has, and say the type of others, which copied that of a value."""
+    """Drop casts to the type that a value has; give an explicit type to casts that copied a value's type."""
     onnx_passes.ShapeInferencePass(data_prop=False)(model)
     for node in list(model.graph):
         if node.op_type not in ("Cast", "CastLike"):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a graph for Cloud AI 100 computes what a plan should say: codes for programs, a sentence's end for people."""
+"""Report of how a Cloud AI 100 graph computes its parts: codes for programs, a clause for people."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from qeff_zoo.targets import STORED_WAYS
+from qeff_zoo.targets.base import STORED_WAYS
 
 WAYS: Mapping[str, str] = MappingProxyType(
     {

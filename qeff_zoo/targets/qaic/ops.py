@@ -28,11 +28,11 @@ class CustomOp:
     Args:
         name: Op type.
         inputs: Names.
-        body: What the compiler expects, in onnx.parser's text form; reads `rows` and `index`, returns `y`.
+        body: Body for the compiler, in onnx.parser's text form; reads `rows` and `index`, returns `y`.
         rows: Axis of the rows, if it has an index.
         gathers: Whether it reads rows; else it writes some.
         attributes: Names of float attributes.
-        domain: Of the compiler.
+        domain: Domain of the compiler's ops.
     """
 
     name: str

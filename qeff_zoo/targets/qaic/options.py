@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any
 
-from qeff_zoo.plan.option import choice
+from qeff_zoo.plan.option import option
 
 #: Cores of a device.
 CORES = 16
@@ -45,7 +45,7 @@ _WRITTEN = (
 
 def _option(name: str, text: str, spelling: str | None = None, **facts: Any) -> Any:
     facts = {"targets": ("qaic",), **facts}
-    return choice(f"target.{name}", text, spelling=spelling, **facts)
+    return option(f"target.{name}", text, spelling=spelling, **facts)
 
 
 def _common(name: str, text: str, spelling: str | None = None, **facts: Any) -> Any:
@@ -227,7 +227,7 @@ SPELLED: Mapping[str, str] = MappingProxyType(
 
 
 def flags_of(options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the flags that say what was chosen, in the order of the fields, but for those with a place of their own.
+    """Yield the flags of the chosen options in the order of the fields, except flags that are placed elsewhere.
 
     Args:
         options: Values by name.
@@ -243,10 +243,10 @@ def flags_of(options: Mapping[str, Any]) -> Iterator[str]:
 
 
 def bad_flags(flags: tuple[str, ...]) -> list[str]:
-    """Say what is wrong with flags that are not listed, one sentence each.
+    """List what is wrong with unlisted flags, one sentence each.
 
     Args:
-        flags: As `compiler_flag` has them.
+        flags: Value of `compiler_flag`.
     """
     return [problem for flag in flags if (problem := _problem(flag, flags))]
 

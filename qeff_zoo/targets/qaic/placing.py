@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Features of pictures and sounds in graphs for Cloud AI 100, as `qeff_zoo.targets.qaic.features` has them.
+"""Image and audio features in graphs for Cloud AI 100, see `qeff_zoo.targets.qaic.features`.
 
 In: a lowered graph whose tokens are told their rows of features, or one that makes those. Out: the same, in place, with
 QEfficient's names and shapes: tokens find their rows by counting.
@@ -99,7 +99,7 @@ def _without_first(tape: Tape, value: ir.Value) -> ir.Value:
 
 
 def _return_whole(graph: ir.Graph) -> None:
-    """Give features that a graph returns their name, and an axis; let all that it takes and returns say how many."""
+    """Name returned features and give them an axis; make every input and output declare its size."""
     found = [value for value in graph.outputs if value.name in NAMES]
     if not found:
         return

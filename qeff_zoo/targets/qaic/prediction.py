@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 
-from qeff_zoo.export.graphs import BoundGraph
 from qeff_zoo.graph import external_data
+from qeff_zoo.graph.bound_graph import BoundGraph
 from qeff_zoo.graph.numerics import DeviceNumerics, RoundedMatrix
 from qeff_zoo.graph.passes.routing import return_choices
 from qeff_zoo.graph.states import part_shared
@@ -37,7 +37,7 @@ def matrices_of(graph: BoundGraph, options: Mapping[str, Any]) -> tuple[RoundedM
 
     Args:
         graph: Portable: its weights are called as Hugging Face's are.
-        options: Of the target.
+        options: Options of the target.
     """
     if not options.get("mxfp6_matmul"):
         return ()
@@ -56,14 +56,14 @@ def open_program(
     threads: int | None = None,
     choices: bool = False,
 ) -> "PredictedProgram":
-    """Open what a program is compiled from, see `qeff_zoo.targets.OfflineCompiled.predict`.
+    """Open what a program is compiled from, see `qeff_zoo.targets.base.Target.predict`.
 
     Args:
         lowered: Its graph, without places of weights.
-        layout: Of the data file.
+        layout: Layout of the data file.
         folder: With the data file.
-        program: As its manifest will have it.
-        numerics: Of the card.
+        program: Program for the manifest.
+        numerics: Numerics of the card.
         threads: CPU threads that compute one operator.
         choices: Let calls return what was chosen as well.
 
@@ -94,8 +94,8 @@ class PredictedProgram:
     """A graph of any shapes that is called in those of a card, see `qeff_zoo.runtime.program.Program`.
 
     Args:
-        session: Of the graph.
-        program: As its manifest will have it.
+        session: Session of the graph.
+        program: Program for the manifest.
         choices: Let calls return what was chosen as well.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any
 from qeff_zoo.graph.states import State, states_of
 from qeff_zoo.package.prepared import SCRIPT
 from qeff_zoo.plan.programs import ProgramPlan
-from qeff_zoo.targets import Lowered
+from qeff_zoo.targets.base import Lowered
 from qeff_zoo.targets.qaic.command import COMPILER, Files, arguments
 from qeff_zoo.targets.qaic.driver import script
 from qeff_zoo.weights.layout import FileLayout
@@ -22,9 +22,9 @@ def prepare(
     """Write all that the compiler reads, but for the data file.
 
     Args:
-        programs: As they were planned and lowered, by their names.
-        layout: Of the data file.
-        folder: That the data file is in.
+        programs: Planned and lowered programs, by name.
+        layout: Layout of the data file.
+        folder: Folder of the data file.
 
     Returns:
         Where the script puts each program, relative to the folder.
@@ -70,12 +70,12 @@ def _configs(program: ProgramPlan, model: Any, files: Files) -> Iterator[tuple[s
 def chosen_configs(
     options: Mapping[str, Any], model: Any, files: Files
 ) -> Iterator[tuple[str, str]]:
-    """Yield path and content of the configs that were asked for: of devices, and of nodes in float32.
+    """Yield path and content of the requested configs: of devices, and of float32 nodes.
 
     Args:
-        options: Of the target, by name.
+        options: Options of the target, by name.
         model: An `onnx_ir.Model` whose nodes have names.
-        files: Of its program.
+        files: Files of its program.
 
     Raises:
         CompileError: A choice cannot be kept with this graph.

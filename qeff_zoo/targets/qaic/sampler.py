@@ -155,7 +155,7 @@ def attach(model: ir.Model, flags: Mapping[str, Any]) -> None:
 
     Args:
         model: Without bodies of custom ops; its constants are narrow already.
-        flags: Of the target.
+        flags: Flags of the target.
     """
     graph = model.graph
     logits = next(value for value in graph.outputs if value.name == "logits")

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
+from qeff_zoo.targets.base import Finding
+
 #: Where Qualcomm's installers put it.
 SDK = Path("/opt/qti-aic")
 #: Names the compiler, in place of the SDK's own.
@@ -18,7 +20,7 @@ def version(part: str, sdk: Path = SDK) -> str:
 
     Args:
         part: "apps" or "platform".
-        sdk: Where it is installed.
+        sdk: Folder of the SDK.
 
     Raises:
         OSError: There is no such file, or it cannot be read.
@@ -42,11 +44,11 @@ def installed(part: str) -> str:
 
 
 def compiler(environment: Mapping[str, str] = os.environ, sdk: Path = SDK) -> Path | None:
-    """Find qaic-compile, or qaic-exec of an older SDK: where the variable says, else in the SDK.
+    """Find qaic-compile, or qaic-exec of an older SDK: at the variable's path, else in the SDK.
 
     Args:
         environment: Variables.
-        sdk: Where it is installed.
+        sdk: Folder of the SDK.
     """
     if named := environment.get(COMPILER_VARIABLE):
         found = shutil.which(named)
@@ -56,12 +58,36 @@ def compiler(environment: Mapping[str, str] = os.environ, sdk: Path = SDK) -> Pa
 
 
 def lacking(environment: Mapping[str, str] = os.environ, sdk: Path = SDK) -> str:
-    """Say where no compiler was found.
+    """Describe a missing compiler.
 
     Args:
         environment: Variables.
-        sdk: Where it is installed.
+        sdk: Folder of the SDK.
     """
     if named := environment.get(COMPILER_VARIABLE):
         return f"{COMPILER_VARIABLE} is {named!r}, which is no program"
     return f"there is no qaic-compile in {str(sdk / 'exec')!r}"
+
+
+def examine(part: str) -> Finding:
+    """Look for the Cloud AI Apps or Platform SDK, for `doctor`.
+
+    Args:
+        part: "apps" or "platform".
+    """
+    name, path = f"Cloud AI {part} SDK", SDK / "versions" / f"{part}.xml"
+    if not path.is_file():
+        purpose = "compile packages for Cloud AI 100 here"
+        if part == "platform":
+            purpose = "run on a Cloud AI 100 card"
+        advice = f"Install the Qualcomm Cloud AI {part} SDK to {purpose}."
+        return Finding(name=name, status="missing", detail=f"no {path}", advice=advice)
+    try:
+        detail = version(part, SDK)
+    except (OSError, ElementTree.ParseError) as error:
+        detail, problem = "", f"{path}: {error}"
+    else:
+        problem = "" if detail else f"{path} names no version"
+    if problem:
+        return Finding(name=name, status="warn", detail=problem, advice="Install the SDK again.")
+    return Finding(name=name, status="ok", detail=detail)

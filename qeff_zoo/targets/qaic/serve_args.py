@@ -82,14 +82,14 @@ class ServeArgs:
 
 
 def serve_args(package: Package, decode: Package | None = None) -> ServeArgs:
-    """Say how vllm-qaic serves a package, or one that runs prompts alone beside one that decodes alone.
+    """Return vllm-qaic's arguments for a package, or for a prefill package and a decode package.
 
     Args:
-        package: Of one of `TARGETS`.
+        package: Package of one of `TARGETS`.
         decode: Beside a package of --prefill-only, that of --decode-only.
 
     Raises:
-        PackageError: It is of another target, or compiled in a way that vllm-qaic does not run.
+        PackageError: The package is of another target, or compiled in a way that vllm-qaic does not support.
     """
     if decode is not None or _is_for(package, "prefill") or _is_for(package, "decode"):
         return _serve_pair(package, decode)
@@ -150,7 +150,7 @@ def _serve_pair(prefill: Package, decode: Package | None) -> ServeArgs:
 
 
 def _is_for(package: Package, half: str) -> bool:
-    """Tell whether a package was built for prompts alone ("prefill"), or for answers alone ("decode")."""
+    """Whether a package was built for one stage: "prefill" or "decode"."""
     shape = package.manifest["spec"].get("shape", {})
     return bool(shape.get(f"{half}_only"))
 
@@ -159,7 +159,7 @@ def _folders_of(package: Package) -> dict[str, str]:
     """Find the folder of each role's QPC.
 
     Raises:
-        PackageError: It is of another target, or has no QPC.
+        PackageError: The package is of another target, or has no QPC.
     """
     if package.target not in TARGETS:
         raise refused(

@@ -40,14 +40,14 @@ def open_program(
     choices: bool = False,
     lean: bool = False,
 ) -> "QaicProgram":
-    """Open a program of a package, see `qeff_zoo.targets.Target.open`.
+    """Open a program of a package, see `qeff_zoo.targets.base.Target.open`.
 
     Args:
-        package: For target `qaic`.
-        role: Of the program.
-        threads: Of no use to a card.
+        package: Package for target `qaic`.
+        role: Role of the program.
+        threads: Unused by a card.
         choices: They stay on the card.
-        lean: Of no use to a card.
+        lean: Unused by a card.
 
     Raises:
         GenerationError: There is no QPC, no SDK, or too few cards; or a card refused.
@@ -82,9 +82,9 @@ class QaicProgram:
     """A QPC that is active on its cards, see `qeff_zoo.runtime.program.Program`.
 
     Args:
-        folder: Of the QPC.
-        program: As the manifest has it.
-        axes: Of its inputs and outputs besides states: a size or a symbol each.
+        folder: Folder of the QPC.
+        program: Program of the manifest.
+        axes: Axes of inputs and outputs other than states: a size or a symbol each.
         devices: Ids of the cards.
         sdk: The modules `qaicrt` and `QAicApi_pb2`.
         half: Whether it gives its states to another program, or takes that one's; None if it does all.
@@ -203,7 +203,7 @@ class QaicProgram:
         }
 
     def _require(self, known: Set[str], read: Set[str], found: Set[str]) -> None:
-        """Make sure that the QPC takes and returns what the manifest says."""
+        """Check the QPC's inputs and outputs against the manifest."""
         # QNN's converter writes `_` for `.` in names.
         kept = (*self.states, *self.matrices, *self.features)
         states = {name for one in kept for name in (one.name, one.name.replace(".", "_"))}
@@ -265,7 +265,7 @@ class QaicProgram:
 
     @contextmanager
     def _understood(self, what: str) -> Iterator[None]:
-        """Say in our words what a constructor of the SDK raises."""
+        """Convert an exception of an SDK constructor to our error."""
         try:
             yield
         except RuntimeError as error:

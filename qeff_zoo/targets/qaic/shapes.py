@@ -20,7 +20,7 @@ class Compiled:
     """What a package was compiled for, in vllm-qaic's words.
 
     Args:
-        package: Of target `qaic` or `qnn-aic`.
+        package: Package of target `qaic` or `qnn-aic`.
         folders: Role -> folder of its QPC.
     """
 
@@ -88,14 +88,14 @@ class Compiled:
         return {"device_group": self.devices(), **cores, **self._sampler(), **changes}
 
     def _sampler(self) -> dict[str, int]:
-        """Return what says that tokens are drawn on the devices: vllm-qaic refuses to be told otherwise."""
+        """Return the argument for sampling on devices, which vllm-qaic requires."""
         found = {
             _SAMPLER[name]: int(self._flags[name]) for name in SAMPLER if self._flags.get(name)
         }
         return {"max_top_k_ids": TOP_K_IDS, **found} if found else {}
 
     def model(self) -> list[str]:
-        """Say which model it is: the package has its config and tokenizer, and no weights are asked for."""
+        """Return the model argument: the package has the config and tokenizer, and weights are not needed."""
         name = self.package.name  # as its builder chose it; the answer is for a terminal
         return [
             str(self.package.path),
@@ -117,5 +117,5 @@ class Compiled:
 
 
 def refused(package: Package, why: str) -> PackageError:
-    """Say why vllm-qaic cannot serve a package."""
+    """Explain why vllm-qaic cannot serve a package."""
     return PackageError(f"Package {str(package.path)!r} {why}")

@@ -19,10 +19,10 @@ _ROW, _TOKEN = "batch_index", "ctx_start"  # offsets, as both call them
 
 
 def specification(states: Sequence[State], memory: Memory) -> str:
-    """Say how states are cut, as `Program.createSlicingSpecHandle` reads it.
+    """Return the slices of states in the form of `Program.createSlicingSpecHandle`.
 
     Args:
-        states: Of a program.
+        states: States of a program.
         memory: Theirs, in the types that the card has.
 
     Returns:
@@ -47,9 +47,9 @@ class Slices:
     """What calls move: rows that the host wrote, to the card, and rows that a call is for, back from it.
 
     Args:
-        handle: Of `specification`, by `Program.createSlicingSpecHandle`.
+        handle: Handle of `specification`, by `Program.createSlicingSpecHandle`.
         bindings: Index by name, of inputs and outputs.
-        states: Of the program.
+        states: States of the program.
         memory: Theirs on the host.
     """
 
@@ -61,10 +61,10 @@ class Slices:
         self._returned = [(bindings[state.output], memory[state.name]) for state in states]
 
     def of(self, rows: Sequence[int]) -> Iterator[tuple[list[tuple[int, Array]], list[_Offset]]]:
-        """Yield what `ExecObj.setDataWithSlices` is to be told before a call: arrays by index, and offsets.
+        """Yield the arguments of `ExecObj.setDataWithSlices` before a call: arrays by index, and offsets.
 
         Args:
-            rows: That the call is for.
+            rows: Rows of the call.
         """
         for row in rows:
             given = self._given if row in self._memory.written else []

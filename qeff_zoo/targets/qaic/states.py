@@ -83,7 +83,7 @@ def retain(graph: ir.Graph, value: ir.Value) -> None:
     """Let a graph keep what the host writes as it is, in place.
 
     Args:
-        graph: Of a decoder.
+        graph: Graph of a decoder.
         value: An input, which is marked as a state.
     """
     state, tape = state_of(value), Tape()
@@ -164,7 +164,7 @@ class _Lowering:
         _replace(output, present)
 
     def _window(self, past: ir.Value, state: State) -> None:
-        """Read what is there before the call, then write modulo the window, as the portable graph says."""
+        """Read the content before the call, then write modulo the window, as the portable graph does."""
         output, size = self.outputs[state.output], int(state.axes[2])
         last = _source(output)
         writer = _source(last.inputs[2]) if last.op_type == "SlotReplace" else last
@@ -238,7 +238,7 @@ class _Lowering:
     def _shaped(
         self, tape: Tape, value: ir.Value, state: State, axes: Sequence[int | str]
     ) -> ir.Value:
-        """See a state of more axes than the ops take in fewer, or so seen as it is."""
+        """Reshape a state with more axes than the ops take; return it unchanged otherwise."""
         if len(state.axes) <= _MOST_AXES:
             return value
         sizes = [0, *(int(size) for size in axes[1:])]
@@ -329,11 +329,11 @@ class _Lowering:
         return self._op("Equal", self._first(), self._constant(0))
 
     def _no_rows(self) -> ir.Value:
-        """Tell which rows (B, 1) have no state to read: they start anew, or are idle."""
+        """Return which rows (B, 1) have no state to read: new or idle ones."""
         return self._op("Or", self._fresh(), self._idle())
 
     def _unwritten(self, size: int) -> ir.Value:
-        """Tell which rows of a window (B, size) no token of the text has been written to."""
+        """Return which rows of a window (B, size) have no token of the text yet."""
         before = self._op("Where", self._idle(), self._constant(0), self._first())
         return self._op("GreaterOrEqual", self._numbers(size), before)
 
@@ -354,7 +354,7 @@ class _Lowering:
         return self._op("Range", self._constant(0), self._length(), self._constant(1))
 
     def _beyond(self) -> ir.Value:
-        """Tell which rows (B, L) lie beyond the newest token."""
+        """Return which rows (B, L) lie beyond the newest token."""
         newest = self._op("ReduceMax", self.positions, self._constant([1]), keepdims=1)
         return self._op("Greater", self._every(), newest)
 

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.errors import CompileError
-from qeff_zoo.targets import Lowered, Resolved
+from qeff_zoo.targets.base import Finding, Lowered, Resolved
 from qeff_zoo.targets.qaic import QaicTarget
+from qeff_zoo.targets.qaic.options import QaicOptions
+from qeff_zoo.targets.qnn_aic.options import QnnAicOptions
 
 if TYPE_CHECKING:
     from qeff_zoo.plan.programs import ProgramPlan
@@ -18,13 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class QnnAicTarget(QaicTarget):
-    """See `qeff_zoo.targets.Target` and `qeff_zoo.targets.OfflineCompiled`."""
+    """See `qeff_zoo.targets.base.Target`."""
 
     name: str = "qnn-aic"
     weights: tuple[str, ...] = ("fp32",)  # of integers in its converter nothing is known
     reads: tuple[str, ...] = ("text",)
-    beside: tuple[str, ...] = ()
-    no_adapters: str = "nobody has tried what its converter makes of matrices that the host writes"
+    roles: tuple[str, ...] = ()
+    lora_unsupported: str = (
+        "nobody has tried what its converter makes of matrices that the host writes"
+    )
+    options: tuple[type, ...] = (QaicOptions, QnnAicOptions)
 
     def problems(
         self, config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]
@@ -55,6 +60,12 @@ class QnnAicTarget(QaicTarget):
                 f"Target 'qnn-aic' cannot be compiled here: {why}; expected where the QNN SDK is. Install it and set "
                 f"{sdk.VARIABLE}, or build with --prepare-only --output DIR and compile that folder where the SDK is."
             )
+
+    def examine(self) -> list[Finding]:
+        """Look for the QNN SDK; what it compiles runs by the Platform SDK."""
+        from . import sdk
+
+        return [sdk.examine()]
 
     def prepare(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of QNN's two tools: what they say, and how a script finds and calls them.
+"""The commands of QNN's two tools: their arguments, and how a script finds and calls them.
 
 In: what was planned. Out: arguments in QEfficient's order, with paths relative to the folder that they are used in.
 """
@@ -48,11 +48,11 @@ class Files(qaic.Files):
 
 
 def converter(program: ProgramPlan, name: str) -> list[str]:
-    """Return what qairt-converter is told.
+    """Return the arguments of qairt-converter.
 
     Args:
-        program: As it was planned.
-        name: Of the program.
+        program: Planned program.
+        name: Name of the program.
     """
     files = Files(name)
     return [
@@ -69,11 +69,11 @@ def converter(program: ProgramPlan, name: str) -> list[str]:
 
 
 def generator(program: ProgramPlan, name: str) -> list[str]:
-    """Return what qnn-context-binary-generator is told, but for where its output and its library are.
+    """Return the arguments of qnn-context-binary-generator, except for its output and its library.
 
     Args:
-        program: As it was planned.
-        name: Of the program.
+        program: Planned program.
+        name: Name of the program.
     """
     files, said = Files(name), qnn_config.read(program.flags).generator
     levels = [word for word in said if word.partition("=")[0] == "--log_level"]

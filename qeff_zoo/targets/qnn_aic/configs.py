@@ -46,8 +46,8 @@ def custom_io(
     Args:
         inputs: Name, type and axes of each.
         outputs: Name and type of each.
-        types: Of states, by the names of their inputs and outputs, in place of the graph's: float16 or mxint8.
-        specializations: As a program's plan has them.
+        types: Types of states by the names of their inputs and outputs, in place of the graph's: float16 or mxint8.
+        specializations: Specializations of the program's plan.
     """
     kinds = {name: _MX_TYPE if kind == "mxint8" else kind for name, kind in types.items()}
     symbols = [entry["symbols"] for entry in specializations]
@@ -79,7 +79,7 @@ def data_formats(states: Sequence[State], graphs: Sequence[str]) -> str:
     """Write qnn_data_format_config.json: which states are MXINT8, in every graph.
 
     Args:
-        states: That are.
+        states: States among them.
         graphs: Their names.
     """
     # The converter writes `_` for `.` in names.
@@ -111,7 +111,7 @@ def backend(
     """Write qnn_compile_backend.json: the options of the backend's compiler.
 
     Args:
-        options: Of the target.
+        options: Options of the target.
         said: By the user's own file.
         graphs: Names of all graphs.
         slicing: Path of `tensor_slicing.json`, if there is one.

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from qeff_zoo.plan.option import JsonText, choice
+from qeff_zoo.plan.option import JsonText, option
 
 
 @dataclass(frozen=True, kw_only=True)
 class QnnAicOptions:
     """Fields of `Request` that are for target `qnn-aic` alone."""
 
-    qnn_config: JsonText | None = choice(
+    qnn_config: JsonText | None = option(
         "target.qnn_config",
         "JSON file of more arguments of QNN's tools, as QEfficient takes it",
         targets=("qnn-aic",),

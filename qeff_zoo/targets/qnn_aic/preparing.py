@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.plan.programs import ProgramPlan
-from qeff_zoo.targets import Lowered
+from qeff_zoo.targets.base import Lowered
 from qeff_zoo.targets.qaic.configs import name_nodes, precision_of, specializations, state_types
 from qeff_zoo.targets.qaic.driver import script
 from qeff_zoo.targets.qaic.preparing import float_states, write_model, write_script

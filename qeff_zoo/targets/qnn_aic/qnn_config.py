@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `--qnn-config` says: more arguments of QNN's two tools, and other values of its compiler's.
+"""Content of `--qnn-config`: more arguments of QNN's two tools, and values of its compiler.
 
 In: its text. Out: words for each tool, and keys of the backend's file; or what of it cannot be kept. A user cannot say
 again what a build says itself, since a manifest would then say something else than what was compiled.
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from qeff_zoo.plan.request import CHOICES
+from qeff_zoo.plan.request import OPTIONS
 from qeff_zoo.targets.qnn_aic.options import SPELLED
 
 CONVERTER, GENERATOR = "converter_args_extension", "context_binary_generator_args_extension"
@@ -41,7 +41,7 @@ _LONGEST = 1000  # characters of one text in an index of packages
 
 @dataclass(frozen=True, kw_only=True)
 class QnnConfig:
-    """What a file says.
+    """Content of a file.
 
     Args:
         converter: Words for qairt-converter.
@@ -65,10 +65,10 @@ def read(options: Mapping[str, Any]) -> QnnConfig:
 
 
 def problems(options: Mapping[str, Any]) -> list[str]:
-    """Say what of a file cannot be kept, one sentence each.
+    """List the unsupported entries of a file, one sentence each.
 
     Args:
-        options: Of the target, by name.
+        options: Options of the target, by name.
     """
     text = options.get("qnn_config", "{}")
     try:
@@ -123,7 +123,7 @@ def _of_backend(said: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator
         if key in _WRITTEN:
             yield f"{key} follows from the other choices. Leave it out."
         elif name in _CHOSEN or name in options:
-            yield f"{key} is a choice of its own. Use {CHOICES[name].flag}."
+            yield f"{key} is a choice of its own. Use {OPTIONS[name].flag}."
         elif not isinstance(value, bool | int | str):
             yield f"{key} is {value!r}; expected a text, a whole number, true or false. Correct it."
         else:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from qeff_zoo.targets.base import Finding
+
 #: Says where the SDK is.
 VARIABLE = "QNN_SDK_ROOT"
 #: The machine that its tools run on, as it calls it.
@@ -15,7 +17,7 @@ _VERSION = re.compile(r"""^version: *["']?([0-9A-Za-z._-]+)""", re.MULTILINE)
 
 
 def root(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return where the SDK is; None where nobody says so.
+    """Return the folder of the SDK; None if no variable names it.
 
     Args:
         environment: Variables.
@@ -25,7 +27,7 @@ def root(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def lacking(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Say what stands in the way of using the SDK; None if nothing does."""
+    """Explain why the SDK cannot be used; None if it can."""
     sdk = root(environment)
     if sdk is None:
         return f"{VARIABLE} is not set"
@@ -48,3 +50,12 @@ def installed(environment: Mapping[str, str] = os.environ) -> str:
         return "absent"
     found = _VERSION.search(text)
     return found[1] if found else "unknown"
+
+
+def examine() -> Finding:
+    """Look for the SDK, for `doctor`."""
+    name, problem = "QNN SDK", lacking()
+    if problem is None:
+        return Finding(name=name, status="ok", detail=f"{root()}, version {installed()}")
+    advice = f"Install the QNN SDK and set {VARIABLE} to compile packages for target qnn-aic here."
+    return Finding(name=name, status="warn" if root() else "missing", detail=problem, advice=advice)

@@ -5,19 +5,19 @@ import json
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.graph.numerics import STORED
-from qeff_zoo.targets import STORED_WAYS, Lowered, Resolved
+from qeff_zoo.targets.base import Finding, Lowered, Resolved, Target
+from qeff_zoo.targets.qnn_htp.options import HtpOptions
 from qeff_zoo.versions import installed
 
 if TYPE_CHECKING:
-    from qeff_zoo.export.graphs import BoundGraph
+    from qeff_zoo.graph.bound_graph import BoundGraph
     from qeff_zoo.package import Package
     from qeff_zoo.plan.programs import ProgramPlan
-    from qeff_zoo.recipe import Shape
     from qeff_zoo.runtime.program import Program
     from qeff_zoo.weights.layout import FileLayout
 
@@ -27,26 +27,17 @@ _SMALL = 1 << 30  # bytes of weights: a compiler takes several times that, and s
 
 
 @dataclass(frozen=True)
-class HtpTarget:
-    """See `qeff_zoo.targets.Target`."""
+class HtpTarget(Target):
+    """See `qeff_zoo.targets.base.Target`."""
 
     name: str = "qnn-htp"
     revision: int = 3
     weights: tuple[str, ...] = ("fp32", "int8", "int4", STORED)
     level: str = "simulated"
-    no_adapters: str = "its compiler takes weights as constants alone"
-    keeps_weights: bool = False
-    reads: tuple[str, ...] = ("text",)
-    beside: tuple[str, ...] = ()
-    within: tuple[str, ...] = ()
-    fixed: bool = True
-    ways: Mapping[str, str] = field(default_factory=lambda: STORED_WAYS)
-
-    def problems(
-        self, config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]
-    ) -> list[str]:
-        """Return nothing: what HTP cannot compute is known when it is compiled."""
-        return []
+    lora_unsupported: str = "its compiler takes weights as constants alone"
+    needs_weights: bool = False
+    static_shapes: bool = True
+    options: tuple[type, ...] = (HtpOptions,)
 
     def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:
         """Return the installed compiler, and ONNX Runtime, which runs what it made."""
@@ -59,6 +50,13 @@ class HtpTarget:
         from qeff_zoo.targets import engines
 
         engines.require_to_compile(self.name, _COMPILER, "qnn")
+
+    def examine(self) -> list[Finding]:
+        """Look for onnxruntime-qnn."""
+        if version := installed(_COMPILER):
+            return [Finding(name="QNN", status="ok", detail=f"{_COMPILER} {version}")]
+        advice = "Run `pip install 'qeff-zoo[qnn]'` to compile for Qualcomm HTP; its libraries have Qualcomm's licence."
+        return [Finding(name="QNN", status="missing", detail=f"no {_COMPILER}", advice=advice)]
 
     def lower(self, graph: "BoundGraph", program: "ProgramPlan") -> Lowered:
         """Turn a portable graph into one that HTP's compiler takes, in place."""

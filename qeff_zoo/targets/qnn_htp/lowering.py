@@ -14,11 +14,11 @@ from qeff_zoo.graph.numerics import FLOAT32, Format, Numerics
 from qeff_zoo.graph.passes import bfloat16, position_tables
 from qeff_zoo.graph.passes import slots as slots_pass
 from qeff_zoo.graph.semantic import domains
-from qeff_zoo.targets import Lowered
+from qeff_zoo.targets.base import Lowered
 from qeff_zoo.weights import expressions, products
-from qeff_zoo.weights.expressions import Expression
 from qeff_zoo.weights.matrices import Matrix
 from qeff_zoo.weights.storage import Storage
+from qeff_zoo.weights.types import Expression
 
 from . import bodies
 
@@ -29,9 +29,9 @@ def lower(
     """Lower a portable graph, in place.
 
     Args:
-        model: As the exporter returns it.
-        bindings: For every initializer without data, its value over checkpoint tensors.
-        storage: Of matrices that are multiplied; others are floats.
+        model: Portable graph from the exporter.
+        bindings: Expression over checkpoint tensors for every initializer without data.
+        storage: Storage of matrices that are multiplied; others are floats.
         ctx_len: Rows of the cache, of a graph that has one.
     """
     slots_pass.remove(model)

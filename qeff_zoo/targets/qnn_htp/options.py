@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from qeff_zoo.plan.option import choice
+from qeff_zoo.plan.option import option
 
 #: Systems on a chip that onnxruntime-qnn 2.7 compiles for, by Qualcomm's number: their HTP.
 SOC_MODELS: Mapping[int, str] = MappingProxyType({43: "v73", 57: "v75", 69: "v79", 87: "v81"})
@@ -15,7 +15,7 @@ SOC_MODELS: Mapping[int, str] = MappingProxyType({43: "v73", 57: "v75", 69: "v79
 class HtpOptions:
     """Fields of `Request` that are for target `qnn-htp`."""
 
-    soc_model: int | None = choice(
+    soc_model: int | None = option(
         "target.soc_model",
         f"number of the system on a chip: {', '.join(f'{soc} ({arch})' for soc, arch in SOC_MODELS.items())}"
         " (default: 43)",

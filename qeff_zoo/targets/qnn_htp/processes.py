@@ -32,7 +32,7 @@ def compile(arguments: Sequence[str]) -> None:
     """Compile in a process of its own.
 
     Args:
-        arguments: Of the worker's command `compile`.
+        arguments: Arguments of the worker's command `compile`.
 
     Raises:
         CompileError: The compiler refused ops of the graph, or failed.
@@ -67,7 +67,7 @@ class Simulator:
     Args:
         graph: Path of the graph that reads the compiled file.
         soc_model: Qualcomm's number of the system on a chip.
-        threads: Of the process; None for one per core.
+        threads: Threads of the process; None for one per core.
 
     Raises:
         GenerationError: The process did not open it.
@@ -123,7 +123,7 @@ def _end(connection: Connection, process: "subprocess.Popen[bytes]", said: IO[st
 
 
 def _stop(connection: Connection, process: "subprocess.Popen[bytes]") -> None:
-    """Let a process end, which it does when nobody speaks to it any more; else end it."""
+    """End a process: close its input, then kill it if it still runs."""
     connection.close()
     try:
         process.wait(_PATIENCE)

@@ -100,7 +100,7 @@ class _Blocks:
         return self.op("Add", earlier, y), self.op("Add", kept, update)
 
     def _decay(self, summed: Array, log_decay: ir.Value) -> ir.Value:
-        """Return exp of sums of log decays (X, N, D), those that a matrix (N, T) says."""
+        """Return exp of sums of log decays (X, N, D), selected by a matrix (N, T)."""
         return self.op("Exp", self.op("MatMul", self._constant(summed[None]), log_decay))
 
     def _between(self, log_decay: ir.Value, tokens: int) -> ir.Value:

@@ -176,7 +176,7 @@ def _softplus(tape: Tape, node: ir.Node) -> ir.Value:
 
 
 def _squares(value: ir.Value | None, x: ir.Value) -> bool:
-    """Tell whether a value is the square of another."""
+    """Whether a value is the square of another."""
     power, product = _made_by(value, "Pow"), _made_by(value, "Mul")
     if power is not None:
         return power.inputs[0] is x and _number(power.inputs[1]) == 2

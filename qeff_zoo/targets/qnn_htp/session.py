@@ -20,10 +20,10 @@ def open_program(
     """Open a program of a package.
 
     Args:
-        package: For target `qnn-htp`.
-        role: Of the program.
+        package: Package for target `qnn-htp`.
+        role: Role of the program.
         threads: CPU threads of the simulator; None for one per core.
-        choices: Let calls return what was chosen as well, see `qeff_zoo.targets.Target.open`.
+        choices: Let calls return what was chosen as well, see `qeff_zoo.targets.base.Target.open`.
 
     Raises:
         GenerationError: Its states do not fit into memory.
@@ -48,7 +48,7 @@ class HtpProgram:
     """Graphs that share states, see `qeff_zoo.runtime.program.Program`.
 
     Args:
-        program: Of a package.
+        program: Program of a package.
         open_graph: Opens the graph of a specialization by its name, when a first call needs it: it takes seconds.
         choices: Let calls return what was chosen as well.
 

@@ -51,7 +51,7 @@ _KNOWN: Mapping[tuple[str, str], tuple[int, dict[str, str], Callable[[Any], None
 
 
 def _make_known() -> None:
-    """Tell onnx what shapes these ops make."""
+    """Register shape inference for these ops."""
     defs = onnx.defs
     option = defs.OpSchema.FormalParameterOption.Optional
     for (domain, name), (count, attributes, infer) in _KNOWN.items():
@@ -176,7 +176,7 @@ def _values(node: ir.Node, known: Mapping[ir.Value, Array]) -> list[Array] | Non
 
 
 def _infer(node: ir.Node, opsets: Mapping[str, int], known: Mapping[ir.Value, Array]) -> None:
-    """Find the types and shapes of what a node makes, where its op says."""
+    """Infer types and shapes of a node's outputs, if its op has an inference function."""
     for value in node.outputs:
         if not value.is_graph_output():
             value.shape = None

@@ -28,7 +28,7 @@ def options(soc_model: str, severity: int) -> onnxruntime.SessionOptions:
 
     Args:
         soc_model: Qualcomm's number of the system on a chip.
-        severity: Of what ONNX Runtime logs.
+        severity: Severity of ONNX Runtime's log messages.
     """
     onnxruntime.register_execution_provider_library(_PROVIDER, onnxruntime_qnn.get_library_path())
     devices = [one for one in onnxruntime.get_ep_devices() if one.ep_name == _PROVIDER]
@@ -48,7 +48,7 @@ def compile(folder: str, graph: str, output: str, soc_model: str, symbols: str) 
     """Compile one specialization of a lowered graph; prints of every node, by name, the module that it belongs to.
 
     Args:
-        folder: That holds the graph and its weights; the bytes that come out must not depend on its path.
+        folder: Folder of the graph and its weights; the result must not depend on its path.
         graph: Name of the lowered graph.
         output: Path of the graph that reads the compiled file, below the folder.
         soc_model: Qualcomm's number.
@@ -89,7 +89,7 @@ def _modules(graph: Any) -> dict[str, str]:
 
 
 def run(graph: str, soc_model: str, channel: str) -> None:
-    """Open a compiled graph, and run it as often as asked.
+    """Open a compiled graph, and run it for every request.
 
     Args:
         graph: Path of the graph that reads the compiled file.

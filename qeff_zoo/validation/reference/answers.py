@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asking the reference: a request goes to a process of its own, its answers come back."""
+"""Requests to the reference, which runs in a process of its own, and its answers."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from qeff_zoo.validation.parity import Array
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """What the reference said: see `qeff_zoo.validation.reference.process`.
+    """Answers of the reference: see `qeff_zoo.validation.reference.process`.
 
     Args:
         about: The model's class, versions, what the damage of each canary was, and the greedy continuation.
@@ -49,16 +49,16 @@ class Answers:
         return np.concatenate([self.arrays[".".join(name)] for name in found])
 
     def has(self, variant: str) -> bool:
-        """Tell whether a variant was run."""
+        """Whether a variant was run."""
         return f"{variant}.0" in self.arrays
 
 
 class Reference:
-    """A process that answers one request; it imports what it needs, which takes seconds, until it is asked.
+    """A process that answers one request; meanwhile it imports its libraries, which takes seconds.
 
     Args:
         threads: CPU threads; None for one per physical core.
-        module: What runs there.
+        module: Module of the process.
     """
 
     def __init__(
@@ -99,9 +99,9 @@ class Reference:
         """Send the request and wait for the answers.
 
         Args:
-            request: As the module takes it.
+            request: Request for the module.
             step: Told of every call.
-            arrays: What the request has besides JSON.
+            arrays: Arrays of the request.
 
         Raises:
             ParityError: The process fails.
@@ -124,11 +124,11 @@ class Reference:
 
 
 def _no_reference(request: Mapping[str, Any], log: str, code: int) -> ParityError:
-    """Say why the process ended.
+    """Explain the end of the process.
 
     Args:
-        request: That it was to answer.
-        log: What it wrote on stderr.
+        request: Its request.
+        log: Its stderr.
         code: Its exit code; below 0 the signal that ended it.
     """
     if code in (-signal.SIGKILL, 128 + signal.SIGKILL):

@@ -24,7 +24,7 @@ class Assistant(DraftLayerLogits):
 
     Args:
         model: Hugging Face's.
-        config: Of the assistant.
+        config: Config of the assistant.
         stored: Its tensors, in float32.
     """
 

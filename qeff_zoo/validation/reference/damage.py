@@ -62,8 +62,8 @@ def damaged(models: Sequence[Any], damage: HeadDamage = SWAPPED) -> Iterator[str
     """Change the heads of a mixer of each model for a while; yields the change in words.
 
     Args:
-        models: Of transformers; of one for images and texts, the halves that answer.
-        damage: What is changed.
+        models: Models of transformers; for an image-text model, both halves.
+        damage: Change to make.
     """
     with ExitStack() as stack:
         yield " and ".join(stack.enter_context(_damaged(model, damage)) for model in models)
@@ -176,7 +176,7 @@ def inputs_of(
     Args:
         fault: With `kind` "position" or "extra".
         inputs: `input_ids` and `attention_mask`, (batch, width), padded at the end.
-        starts: Of each row, the first position that is moved.
+        starts: First moved position of each row.
     """
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
     if fault.kind == "extra":

@@ -31,8 +31,8 @@ def computing_as(
     """Let a model compute in a device's numerics for a while; its weights are rounded in place, and stay so.
 
     Args:
-        model: Of transformers, in float32.
-        numerics: Of the device.
+        model: Model of transformers, in float32.
+        numerics: Numerics of the device.
         matrices: Its weights that are multiplied by, and their format, as `prediction.device.matrices` returns them.
     """
     kept = {name for name, _ in model.named_parameters() if numerics.keeps(name)}

@@ -170,14 +170,14 @@ class OfImages(Answers):
 
 
 def processor_of(request: Mapping[str, Any]) -> Any:
-    """Return what transformers makes arrays of pictures with."""
+    """Return transformers' image processor."""
     return transformers.AutoImageProcessor.from_pretrained(
         request["checkpoint"], backend="pil", local_files_only=True
     )
 
 
 def _read_pooling(folder: Path) -> dict[str, Any]:
-    """Read how sentence-transformers would pool, which takes the mean where nothing is said."""
+    """Read the pooling of sentence-transformers, whose default is the mean."""
     listed = folder / "modules.json"
     if not listed.is_file():
         return {"pooling": "mean", "normalize": False}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads that draft, as their papers say them: the reference of a package's programs `heads` and `draft`.
+"""Draft heads as their papers define them: the reference of a package's programs `heads` and `draft`.
 
 Only the reference process imports this. Parameters become part of Hugging Face's model, so that all variants of it are
 variants of the heads too; their names are those of the package's matrices.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoder layers that draft, as their papers say them: the reference of a package's program `draft`.
+"""Draft layers as their papers define them: the reference of a package's program `draft`.
 
 Only the reference process imports this. What the package computes token by token on a cache is computed here for all
 positions of a text at once: of each, what follows its own token and the one after it, and what follows if the layer
@@ -63,7 +63,7 @@ class DraftLayerLogits:
         columns: Sequence[int],
         after: Sequence[Sequence[int]],
     ) -> Tensor:
-        """Return (places, tokens, vocab) of some places, each with what is told to follow; of fewer, the last again."""
+        """Return (places, tokens, vocab) of some places, given the next tokens; fewer repeat the last."""
         read = torch.cat(self._read, -1)  # (rows, positions, …)
         following = torch.cat([input_ids[:, 1:], input_ids[:, :1]], 1)
         following[rows, columns] = torch.tensor(
@@ -143,7 +143,7 @@ class Eagle3(DraftLayerLogits):
 
     Args:
         model: Hugging Face's.
-        config: Of the layer.
+        config: Config of the layer.
         stored: Its tensors.
     """
 
@@ -221,7 +221,7 @@ class Mtp(DraftLayerLogits):
 
     Args:
         model: Hugging Face's.
-        told: What the layer is, as `Speculator.located` says it.
+        told: Description of the layer, from `Speculator.located`.
         stored: Its tensors, in float32.
     """
 

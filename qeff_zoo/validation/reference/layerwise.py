@@ -108,8 +108,8 @@ class Layerwise:
     Args:
         unloaded: The model, and its checkpoint.
         request: See `qeff_zoo.validation.reference.process`.
-        answers: Of the model.
-        choices: What it chooses, and what the package chose.
+        answers: Answers of the model.
+        choices: Routing of the model, and of the package.
     """
 
     def __init__(

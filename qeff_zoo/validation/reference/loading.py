@@ -15,6 +15,7 @@ from accelerate import init_empty_weights
 from torch import nn
 
 from qeff_zoo import tasks
+from qeff_zoo.checkpoint.config import parsed_model_config
 from qeff_zoo.export import architectures
 from qeff_zoo.validation.reference.adapters import merge
 from qeff_zoo.validation.reference.formats import Weights, left_out, open_weights, plain_tensors
@@ -33,7 +34,7 @@ def load_model(request: Mapping[str, Any], task: str, rope_factors: str | None) 
     Args:
         request: With `checkpoint`, `gguf` and `adapters`, as `Checkpoint.located` says them.
         task: Hub pipeline tag.
-        rope_factors: Of longrope, the set that every text takes: "short" or "long"; None of other models.
+        rope_factors: Set of longrope factors for every text: "short" or "long"; None for other models.
     """
     folder = Path(request["checkpoint"])
     auto, config, weights = _open(request, task)
@@ -67,7 +68,7 @@ def count_parameters(request: Mapping[str, Any], task: str) -> int:
     """Return the number of parameters of a checkpoint's model.
 
     Args:
-        request: As for `load_model`.
+        request: See `load_model`.
         task: Hub pipeline tag.
     """
     auto, config, _ = _open(request, task)
@@ -79,9 +80,9 @@ def load_unloaded(request: Mapping[str, Any], task: str, rope_factors: str | Non
     """Build a model without weights, which are read from the checkpoint part by part.
 
     Args:
-        request: As for `load_model`.
+        request: See `load_model`.
         task: Hub pipeline tag.
-        rope_factors: As for `load_model`.
+        rope_factors: See `load_model`.
     """
     auto, config, weights = _open(request, task)
     with init_empty_weights(include_buffers=False):
@@ -101,7 +102,7 @@ def _open(
     folder, gguf = Path(request["checkpoint"]), request.get("gguf", ())
     architectures.register(_config(folder).get("model_type", ""))
     whole = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    config = tasks.parsed_model_config(whole)
+    config = parsed_model_config(whole)
     auto = tasks.auto_class(task, config)
     weights = None if gguf else decoded_weights(folder)
     if not (gguf or weights):
@@ -120,12 +121,12 @@ def _open(
 
 
 def _decodes(request: Mapping[str, Any]) -> bool:
-    """Tell whether weights are those of a quantized checkpoint that is not GGUF."""
+    """Whether weights are those of a quantized checkpoint that is not GGUF."""
     return not request.get("gguf") and bool(_quantization(Path(request["checkpoint"])))
 
 
 def _check(model: Any, missing: Iterable[str], unexpected: Iterable[str], *, decoded: bool) -> None:
-    """Raise ValueError if a checkpoint lacks what answers depend on, or has what nobody reads."""
+    """Raise ValueError if a checkpoint lacks needed weights, or has unexpected ones."""
     unread = ("pooler.", "encoder.pooler.")
     lacking = [name for name in missing if not name.startswith(unread)]
     if lacking:
@@ -163,7 +164,7 @@ def decoded_weights(folder: Path) -> Weights | None:
     """Open the weights of a quantized checkpoint; None of one of floats.
 
     Args:
-        folder: Of the checkpoint.
+        folder: Folder of the checkpoint.
     """
     told = _quantization(folder)
     return open_weights(folder, told) if told else None
@@ -180,7 +181,7 @@ def _strange(model: nn.Module, unexpected: Iterable[str]) -> list[str]:
 
 
 def about_quantization(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Say what a quantized checkpoint was decoded from, and whether it has more that was left out.
+    """Describe a quantized checkpoint's format, and the parts of it that are not applied.
 
     Args:
         request: With `checkpoint`, and `gguf` where the weights are in such files.

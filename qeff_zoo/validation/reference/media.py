@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures or sounds in the sequences that the reference answers, as transformers' forward takes them.
+"""The images or audio in the reference's sequences, as inputs of transformers' forward.
 
 Only the reference process imports this.
 """
@@ -58,12 +58,12 @@ class Media:
     def of(
         self, numbers: Sequence[int], input_ids: Tensor, dtype: torch.dtype
     ) -> dict[str, Tensor]:
-        """Return the pictures or sounds of some sequences, and which of their tokens belong to those.
+        """Return the images or audio of some sequences, and a mask of their tokens.
 
         Args:
-            numbers: Of the sequences, a row each.
+            numbers: Numbers of the sequences, a row each.
             input_ids: (rows, tokens).
-            dtype: That the model computes in.
+            dtype: Type of the model's computation.
         """
         if not self._counts:
             return {}
@@ -98,7 +98,7 @@ class Media:
         return shown
 
     def among(self, number: int) -> bool:
-        """Tell whether a sequence has pictures or sounds."""
+        """Whether a sequence has images or audio."""
         return bool(self._counts) and self._counts[number] > 0
 
     @property
@@ -108,15 +108,15 @@ class Media:
         return not ((audio and audio.separate) or (images and images.by_cross_attention))
 
     def behind(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return what tokens behind a prompt are told, as `generate` does.
+        """Return the inputs of tokens behind a prompt, as `generate` sets them.
 
         Args:
-            given: What `of` returned for it.
+            given: Result of `of` for the prompt.
         """
         return {_SEEN: given[_SEEN][:, -1:]} if _SEEN in given else {}
 
     def _seen(self, input_ids: Tensor, there: Tensor) -> Tensor:
-        """Tell which tiles each token sees, by the rule of transformers' own processor."""
+        """Return the tiles that each token attends to, by the rule of transformers' own processor."""
         rule = importlib.import_module(self._module.replace("modeling_", "processing_"))
         (tokens,), counts = input_ids.tolist(), there.sum(2).tolist()
         places = rule.get_cross_attention_token_mask(tokens, self._placeholder)
@@ -126,7 +126,7 @@ class Media:
         return torch.from_numpy(dense)
 
     def _types(self, of_pictures: Tensor) -> Tensor:
-        """Tell the tokens of pictures, by 1; or those of prompts, which end with their last picture, by 0."""
+        """Mark image tokens by 1; or prompt tokens, which end with the last image, by 0."""
         if not any(one.whole == "prompt" for one in self._media[:1]):
             return of_pictures.long()
         before = of_pictures.flip(1).cumsum(1).flip(1)  # placeholders from here on
@@ -134,7 +134,7 @@ class Media:
 
 
 def of_tokens(model: Any) -> Any:
-    """Return what takes tokens alone: the language model that `generate` runs, where a forward always asks for pixels.
+    """Return the model for tokens alone: the language model of `generate`, if a forward always requires pixels.
 
     Args:
         model: Hugging Face's.
@@ -145,7 +145,7 @@ def of_tokens(model: Any) -> Any:
 
 
 def _alike(parts: list[Tensor], *, of_mask: bool) -> list[Tensor]:
-    """Pad pictures of several sizes or numbers of tiles with zeros, and where patches lie with -1, as processors do."""
+    """Pad images of several sizes or numbers of tiles with zeros, and patch positions with -1, as processors do."""
     if len({part.shape[1:] for part in parts}) == 1:
         return parts
     most = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]

@@ -25,7 +25,7 @@ class Noticing:
 
     Args:
         request: With `stages` (number and index of each answer), `faults` and `tolerance`.
-        kind: Of the answers.
+        kind: Kind of answers.
         expected: The right answers.
         others: Answers that are as right.
     """

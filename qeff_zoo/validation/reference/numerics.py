@@ -37,8 +37,8 @@ class LeftSide:
     """How products by a matrix round their left side to int8, as MatMulNBits does, or each row whole.
 
     Args:
-        start: Where the matrix begins in its storage, in elements.
-        stop: Where it ends.
+        start: Offset of the matrix in its storage, in elements.
+        stop: End of the matrix in its storage, in elements.
         block: Columns that share a scale; 0 for all of a row.
         order: The column at each place, (columns,), where they are sorted before; None where they are not.
     """
@@ -56,8 +56,8 @@ def round_weights(
 
     Args:
         model: With the weights as they are.
-        matrices: What to round, but for those that are kept. Of tied weights only the uses that the package rounds are.
-        orders: Of the columns of a quantized checkpoint.
+        matrices: Matrices to round, except kept ones. Of tied weights only those uses that the package rounds.
+        orders: Column orders of a quantized checkpoint.
 
     Returns:
         By storage, the left sides of products by weights that the package multiplies by, for `Arithmetic`.
@@ -119,7 +119,7 @@ def compute_in_float64(model: Any) -> None:
     """Widen a model's weights, in place, and leave out what insists on float32.
 
     Args:
-        model: Of transformers, in float32.
+        model: Model of transformers, in float32.
     """
     model.double()
     for module in model.modules():
@@ -165,7 +165,7 @@ def round_matrices_to_float16(model: nn.Module, matrices: Sequence[RoundedMatrix
 
     Args:
         model: With the weights of `matrices` rounded already.
-        matrices: Those in another format, which stay, as vectors do.
+        matrices: Matrices in another format, which stay, as vectors do.
     """
     named = dict(model.named_parameters())
     stored = {place_of(named, matrix.name)[0] for matrix in matrices}

@@ -39,7 +39,7 @@ class Followed:
     """Choices of one operator, (…, k), and how they were made.
 
     Args:
-        indices: What was chosen in the end.
+        indices: Final routing.
         told: Members that noise explains, and that would not have been chosen.
         equal: Members besides, in place of others with exactly the same scores.
     """
@@ -50,11 +50,11 @@ class Followed:
 
 
 def follow(scores: Array, own: Array, told: Array, within: float) -> Followed:
-    """Choose as told wherever the scores say that it is as right.
+    """Apply the package's routing where the scores make it equally right.
 
     Args:
         scores: (…, n).
-        own: What the model chose, (…, k).
+        own: Routing of the model, (…, k).
         told: (…, k or another number); indices that are not options say nothing.
         within: How far apart two scores may be whose order noise can flip.
     """
@@ -88,7 +88,7 @@ class _Seen:
         calls: By kind, how many choices there are.
         indices: By choice, (tokens, slots, k).
         places: By choice, (tokens, slots, k + 1): the same, and the runner-up.
-        scores: Of those places.
+        scores: Scores of those places.
     """
 
     calls: Counter[str] = field(default_factory=Counter)
@@ -114,7 +114,7 @@ class _Watch(TorchDispatchMode):
     """Hands every choice of a call to a function, which may return other indices.
 
     Args:
-        kinds: Of choices that matter.
+        kinds: Kinds of routing that matter.
         shape: Rows and tokens of the call.
         choose: Called with every choice.
         calls: Counts them by kind.
@@ -162,10 +162,10 @@ class Choices:
     """What sequences chose by themselves, how noisy their scores were, and what a package chose.
 
     Args:
-        runs: Of each run of the package, the number of its sequence.
+        runs: Number of the sequence of each run of the package.
         chosen: `run.choice` -> (tokens, slots, k).
         factor: Times the noise that scores may differ.
-        least: That they may differ anyway, in units of their spread.
+        least: Difference that is always allowed, in units of their spread.
     """
 
     def __init__(
@@ -252,12 +252,12 @@ class Choices:
 
     @property
     def excused(self) -> bool:
-        """Whether no more was told than noise can explain."""
+        """Whether noise explains all differences in routing."""
         summary = self.summary()
         return bool(summary["share"] <= summary["allowed_share"])
 
     def summary(self) -> dict[str, Any]:
-        """Return how much was chosen, how much of it was told, and how much may be."""
+        """Return the number of routed choices, of replaced ones, and the maximum."""
         made = sum(indices.size for every in self._chosen for indices in every.values())
         turned, all_ = self._turned
         allowed = max(self._factor * turned / max(1, all_), _LEAST_SHARE)
@@ -295,7 +295,7 @@ class Choices:
 
 
 def _noisy(scores: Array) -> Array:
-    """Tell which scores are numbers: not those of what is hidden, nor of what is chosen in any case."""
+    """Mark the scores that are numbers: not those of hidden options, nor of fixed ones."""
     return np.abs(scores) < -_HIDDEN
 
 
@@ -304,7 +304,7 @@ def _kind(name: str) -> str:
 
 
 def _differs(seen: _Seen, name: str, told: Array) -> bool:
-    """Tell whether a package left out anything that a sequence chose and might see."""
+    """Whether a package left out a visible option that a sequence chose."""
     if name not in seen.indices:
         return False
     own, scores = seen.indices[name][: len(told)], seen.scores[name][: len(told), ..., :-1]

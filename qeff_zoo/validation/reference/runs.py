@@ -153,6 +153,6 @@ def read_request() -> dict[str, Any]:
 
 
 def tick() -> None:
-    """Tell the process that waits for us that another call is done."""
+    """Notify the waiting process that another call is done."""
     sys.stdout.write("\n")
     sys.stdout.flush()

@@ -174,7 +174,7 @@ def _decoded(tokenizer: Any, ids: Sequence[int]) -> dict[str, Any]:
 def _chats(
     tokenizer: Any, folder: Path, special: Sequence[str], *, parts: bool
 ) -> list[dict[str, Any]]:
-    """Return conversations, each with the prompt that the template writes of it; None if it refuses."""
+    """Return conversations, each with the prompt that the template renders, or None; none if it renders none."""
     template = text.template_of(tokenizer, folder, media=parts)
     if template is None:
         return []
@@ -189,7 +189,7 @@ def _chats(
             other = _rendered(tokenizer, template, in_parts)
             written = other if other and _tells(other, chat) else written
         found.append({"messages": in_parts if parts else plain, "rendered": written})
-    return found
+    return found if any(one["rendered"] for one in found) else []
 
 
 def _tells(written: str, chat: Sequence[tuple[str, str]]) -> bool:

@@ -56,9 +56,9 @@ class Turns:
 
     Args:
         unloaded: The model, and its checkpoint.
-        answers: Of the model.
-        matrices: That a package rounds.
-        orders: Of the columns of a quantized checkpoint.
+        answers: Answers of the model.
+        matrices: Matrices that a package rounds.
+        orders: Column orders of a quantized checkpoint.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ class Unloaded:
 
     Args:
         model: transformers' own, in float32, parameters on the meta device.
-        tensors: Of the checkpoint, by name, each decoded when it is read.
+        tensors: Tensors of the checkpoint, by name, decoded on demand.
     """
 
     def __init__(self, model: Any, tensors: Mapping[str, Decoded]) -> None:

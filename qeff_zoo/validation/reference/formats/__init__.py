@@ -49,7 +49,7 @@ class Weights:
 
     Args:
         tensors: By the names of the float checkpoint; each is decoded when transformers reads it.
-        orders: Of weights whose columns were sorted to be quantized: the column at each place, (columns,) int64.
+        orders: Column order of weights that were sorted for quantization, (columns,) int64.
         halved: Whether experts' gates and ups are halves of matrices in which the model may alternate them.
     """
 
@@ -62,7 +62,7 @@ def open_weights(folder: Path, config: Mapping[str, Any]) -> Weights:
     """Open the weights of a quantized checkpoint.
 
     Args:
-        folder: Of the checkpoint.
+        folder: Folder of the checkpoint.
         config: Its `quantization_config`.
 
     Raises:
@@ -105,7 +105,7 @@ def _finder(
 
 
 def left_out(config: Mapping[str, Any]) -> list[str]:
-    """Return what else a checkpoint says how to round, in words, which the reference does not do.
+    """Return a checkpoint's further roundings, in words, which the reference does not apply.
 
     Args:
         config: `quantization_config`.

@@ -14,10 +14,10 @@ from torch import Tensor
 
 
 class Files(Mapping[str, Tensor]):
-    """The tensors of the safetensors files of a folder, each read when it is asked for.
+    """The tensors of a folder's safetensors files, read on demand.
 
     Args:
-        folder: Of the checkpoint.
+        folder: Folder of the checkpoint.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -48,7 +48,7 @@ class Files(Mapping[str, Tensor]):
 
     @cached_property
     def metadata(self) -> Mapping[str, str]:
-        """What the files say beside their tensors."""
+        """Metadata of the files."""
         found: dict[str, str] = {}
         for file in self._opened:
             found |= file.metadata() or {}
@@ -68,7 +68,7 @@ class Decoded:
     """A tensor that is decoded when it is read, as transformers reads a slice of safetensors.
 
     Args:
-        files: That hold what it is made of.
+        files: Files of the source tensors.
         sources: Names in the files, by the names that `decode` takes them by.
         decode: Makes the float32 tensor.
     """

@@ -37,7 +37,7 @@ _ENDS = (".weight", ".bias")
 
 
 class _Tensors(Mapping[str, Tensor]):
-    """The tensors of GGUF files, each decoded when it is asked for."""
+    """The tensors of GGUF files, decoded on demand."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.readers = [gguf.GGUFReader(path) for path in paths]
@@ -58,9 +58,9 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
     """Find a model's parameters in GGUF files.
 
     Args:
-        paths: Of the file, or of all parts of one that was split.
-        config: Of the text model, as transformers has it.
-        names: Of the model's parameters.
+        paths: Paths of the file, or of all parts of a split one.
+        config: Config of the text model in transformers.
+        names: Names of the model's parameters.
 
     Raises:
         ValueError: The architecture is not known here, or tensors are left over.

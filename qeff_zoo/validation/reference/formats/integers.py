@@ -26,7 +26,7 @@ def fields(words: Tensor, bits: int) -> Tensor:
 
     Args:
         words: int32.
-        bits: Of a field, which may lie in two words.
+        bits: Bits of a field, which may cross two words.
     """
     unsigned = words.long() & 0xFFFFFFFF
     pairs = unsigned | torch.nn.functional.pad(unsigned[..., 1:], (0, 1)) << _WORD
@@ -38,9 +38,9 @@ def group_size(told: Sequence[int | None], columns: int, groups: int) -> int:
     """Return how many columns share a scale.
 
     Args:
-        told: What a config says; of several, one that makes as many groups is meant.
-        columns: Of the matrix.
-        groups: As many as it has scales.
+        told: Group size of the config; if it has several, the one with the same number of groups.
+        columns: Number of columns of the matrix.
+        groups: Number of its scales.
     """
     fitting = [size for size in told if size and size > 0 and -(-columns // size) == groups]
     if not fitting and columns % groups:
@@ -68,7 +68,7 @@ def _awq(told: Sequence[int | None], qweight: Tensor, qzeros: Tensor, scales: Te
 
 
 def gptq(files: Files, config: Mapping[str, Any]) -> dict[str, Decoded]:
-    """Find the matrices of GPTQ; each says itself in how many bits it is."""
+    """Find the matrices of GPTQ, each with its own number of bits."""
     version = str(config.get("checkpoint_format") or config.get("format") or "gptq")
     return _gptq_matrices(files, config, adds_one=version != "gptq_v2")
 
@@ -119,7 +119,7 @@ def _gptq(
 
 
 def hqq(files: Files, config: Mapping[str, Any]) -> dict[str, Decoded]:
-    """Find the matrices of HQQ; each says itself how it is packed."""
+    """Find the matrices of HQQ, each with its own packing."""
     names = ("W_q", "scale", "zero", "shape", "nbits", "axis", "group_size", "packing")
     return {
         f"{path}.weight": Decoded(files, files.parts(path, *names), _hqq)
@@ -210,7 +210,7 @@ def _bnb_four(
 
 
 def torchao(files: Files, config: Mapping[str, Any]) -> dict[str, Decoded]:
-    """Find the tensors that torchao wrote as parts; the files' metadata says of what kind each is."""
+    """Find the tensors that torchao wrote as parts, with the kinds in the files' metadata."""
     decoded = {}
     for name, text in files.metadata.items():
         told = json.loads(text) if text.startswith("{") else {}

@@ -25,9 +25,9 @@ def by_parameter(model: Any, names: Iterable[str], orders: Mapping[str, Tensor])
     """Find the orders of a model's parameters.
 
     Args:
-        model: Of transformers.
-        names: Of all tensors of the checkpoint.
-        orders: Of those with sorted columns, the column at each place.
+        model: Model of transformers.
+        names: Names of all tensors of the checkpoint.
+        orders: Order of each tensor with sorted columns.
     """
     if not orders:
         return {}
@@ -48,8 +48,8 @@ def targets_of(
     """Return the parameters that each tensor of a checkpoint becomes part of, by transformers' own rules.
 
     Args:
-        model: Of transformers.
-        names: Of all tensors of the checkpoint.
+        model: Model of transformers.
+        names: Names of all tensors of the checkpoint.
         rules: Conversions that transformers has for the model.
 
     Returns:
@@ -80,7 +80,7 @@ def order_of(orders: Orders, parameter: str, number: int) -> Tensor:
     Args:
         orders: See `by_parameter`.
         parameter: Its name.
-        number: Of the matrix in it.
+        number: Number of the matrix in it.
 
     Raises:
         ValueError: They have not.

@@ -7,11 +7,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qeff_zoo.checkpoint import chats, processors, text
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.disk.regular import read_text
 from qeff_zoo.tasks import Task
-
-from . import processors, text
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.tokenizer import Tokenizer
@@ -40,8 +39,8 @@ def package(checkpoint: Checkpoint, folder: Path, task: Task) -> None:
 
     Args:
         checkpoint: Any.
-        folder: Of the package that is being built.
-        task: Of the package.
+        folder: Folder of the package under construction.
+        task: Task of the package.
 
     Raises:
         CheckpointError: transformers makes no tokenizer of the checkpoint's files.
@@ -56,7 +55,9 @@ def package(checkpoint: Checkpoint, folder: Path, task: Task) -> None:
     elif text.has_tokenizer(checkpoint.companions):
         media = bool({"vision", "audio"} & task.parts.keys())
         tokenizer = text.write(folder, checkpoint.name, checkpoint.model_id, media=media)
-        if task.reads != "sound" and not (folder / text.TOKENIZER).is_file():
+        if text.has_backend(tokenizer):
+            chats.check(checkpoint.name, tokenizer, folder)
+        elif task.reads != "sound":
             text.warn_of_no_text(checkpoint.name, tokenizer)
 
 
@@ -80,7 +81,7 @@ def tokenizer_of(checkpoint: Checkpoint) -> "Tokenizer | None":
 
 
 def _name_labels(checkpoint: Checkpoint, path: Path) -> None:
-    """Write down the labels that timm knows of a checkpoint, and what transformers calls its type."""
+    """Write the labels that timm has for a checkpoint, and transformers' name of its type."""
     from transformers import TimmWrapperConfig
 
     labels = TimmWrapperConfig.from_dict(dict(checkpoint.config)).id2label

@@ -8,19 +8,19 @@ from importlib.metadata import version
 from typing import Any
 
 from qeff_zoo.checkpoint.opening import Checkpoint
-from qeff_zoo.export.graphs import BoundGraph
+from qeff_zoo.graph.bound_graph import BoundGraph
 from qeff_zoo.graph.numerics import STORED
 from qeff_zoo.graph.states import VISION_SIZE, State, state_of
 from qeff_zoo.package.manifest import name_with
+from qeff_zoo.pipeline.source_tree import has_uncommitted_changes
+from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.plan.programs import ProgramPlan
-from qeff_zoo.plan.resolve import Plan
-from qeff_zoo.plan.source_tree import has_uncommitted_changes
-from qeff_zoo.targets import Lowered
+from qeff_zoo.targets.base import Lowered
 from qeff_zoo.terminal.progress import Stopwatch, peak_rss_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class LoweredProgram:
     """One program on its way from the plan to the package.
 
     Args:
@@ -34,7 +34,7 @@ class Made:
     lowered: Lowered
 
 
-def program_entry(plan: Plan, made: Made, tensors: str) -> dict[str, Any]:
+def program_entry(plan: Plan, made: LoweredProgram, tensors: str) -> dict[str, Any]:
     """Write the entry of a program, but for its path.
 
     Args:
@@ -139,8 +139,8 @@ def manifest(
 
 def _storage(plan: Plan, programs: Sequence[Mapping[str, Any]]) -> str:
     """Return how matrices are stored: as a target holds them, unless the checkpoint's own integers are kept."""
-    asked: str = plan.spec["quantization"]["weights"]
+    requested: str = plan.spec["quantization"]["weights"]
     matrices = (one for program in programs for one in program["numerics"]["matrices"])
-    if asked == STORED and any(one.get("kept") for one in matrices):
+    if requested == STORED and any(one.get("kept") for one in matrices):
         return STORED
-    return plan.resolved.storage or asked
+    return plan.resolved.storage or requested

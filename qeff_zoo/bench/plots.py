@@ -38,8 +38,8 @@ def draw(figures: Sequence[Figures], path: Path, title: str) -> None:
     """Draw decode speed against context, and throughput against batch size.
 
     Args:
-        figures: As measured.
-        path: Of the image.
+        figures: Measured figures.
+        path: Path of the image.
         title: Above it.
     """
     from matplotlib.figure import Figure
@@ -58,8 +58,8 @@ def draw_distances(rows: Sequence["Distances"], path: Path, title: str) -> None:
     """Draw how far each numerics is from float32.
 
     Args:
-        rows: As predicted.
-        path: Of the image.
+        rows: Predicted figures.
+        path: Path of the image.
         title: Above it.
     """
     from matplotlib.figure import Figure
@@ -79,8 +79,8 @@ def draw_losses(entries: Sequence[Mapping[str, Any]], path: Path, title: str) ->
     """Draw the loss of a training run, and that on the rows it is validated on.
 
     Args:
-        entries: Of its log.
-        path: Of the image.
+        entries: Entries of its log.
+        path: Path of the image.
         title: Above it.
     """
     from matplotlib.figure import Figure

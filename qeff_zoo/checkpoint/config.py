@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fields of a raw config.json that have several names: the part of the language model, tokens, positions."""
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any
+
+#: The parts of a config that are about a language model, and about what it reads beside text.
+_TEXT, _TOWERS = "text_config", frozenset({"vision_config", "audio_config"})
+
+
+def model_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a config says of the model that writes: of several, the one with a language model and a tower.
+
+    Args:
+        config: Raw config.json.
+    """
+    name = _part_of(config)
+    return config[name] if name else config
+
+
+def token_of(config: Mapping[str, Any], name: str) -> int | None:
+    """Return a token that a config names, in some older ones by an index; None where it does not.
+
+    Args:
+        config: Of the model that writes.
+        name: Of the field; `part.field` of one of its parts.
+    """
+    *parts, field = name.split(".")
+    part = reduce(lambda whole, one: whole.get(one) or {}, parts, config)
+    found = part.get(field, part.get(field.replace("_id", "_index")))
+    return None if found is None else int(found)
+
+
+def _part_of(config: Mapping[str, Any]) -> str:
+    parts = {name: one.keys() for name, one in config.items() if isinstance(one, Mapping)}
+    read = (name for name, said in parts.items() if _TEXT in said and not _TOWERS.isdisjoint(said))
+    return "" if _TEXT in config else next(read, "")
+
+
+def parsed_model_config(config: Any) -> Any:
+    """Return the same of a config as transformers parses it."""
+    name = _part_of(config.to_dict())
+    return getattr(config, name) if name else config
+
+
+#: Configs' names for the number of positions that a model has a table or a mask for.
+POSITIONS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "max_target_positions",
+)
+#: Graphs are traced with fewer tokens and cache rows than that.
+LEAST_POSITIONS = 16
+
+
+def positions_of(config: Mapping[str, Any]) -> int | None:
+    """Return the number of positions that a config gives its model, or None if it names none.
+
+    Args:
+        config: Raw config.json, or a text model's part of it.
+    """
+    return next(
+        (int(config[name]) for name in POSITIONS if isinstance(config.get(name), int)), None
+    )
+
+
+#: Fields of a text model's config, and their values in a model whose attention is bidirectional.
+_BIDIRECTIONAL: Mapping[str, tuple[Any, ...]] = {
+    "use_bidirectional_attention": (True, "all"),
+    "is_causal": (False,),
+}
+
+
+def bidirectional_by(config: Mapping[str, Any]) -> str | None:
+    """Return the field that makes a decoder's attention bidirectional, as in embedding models; None if it is causal.
+
+    Args:
+        config: Raw config.json.
+    """
+    return next(
+        (name for name, values in _BIDIRECTIONAL.items() if config.get(name) in values), None
+    )

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole flow: checkpoint -> plan -> graph -> weights -> package -> validation -> store."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Unpack
+
+from qeff_zoo import targets
+from qeff_zoo.checkpoint.draft_heads import HEADS
+from qeff_zoo.checkpoint.files import Place
+from qeff_zoo.checkpoint.opening import Checkpoint
+from qeff_zoo.checkpoint.sources import open_sources
+from qeff_zoo.export import graphs
+from qeff_zoo.hub.trust_check import is_as_good_as_ours
+from qeff_zoo.package import Package
+from qeff_zoo.pipeline.assembly import Assembly, program_name
+from qeff_zoo.pipeline.source_tree import has_uncommitted_changes
+from qeff_zoo.plan.package_plan import Plan
+from qeff_zoo.plan.programs import ProgramPlan
+from qeff_zoo.plan.request import Request
+from qeff_zoo.plan.resolve import check
+from qeff_zoo.store import Store
+from qeff_zoo.store.copies import copy_out, existing_copy, new_folder
+from qeff_zoo.terminal.progress import Reporter, Silent, Stopwatch, peak_rss_bytes
+from qeff_zoo.weights.layout import plan_file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """What a build gave.
+
+    Args:
+        package: In the store, or where `output` said.
+        hit: Whether it was there already.
+        seconds: Wall time by stage.
+        peak_rss_bytes: Of this process, mapped files included.
+    """
+
+    package: Package
+    hit: bool
+    seconds: Mapping[str, float]
+    peak_rss_bytes: int
+
+
+def make_plan(
+    model: str,
+    request: Request,
+    *,
+    store: Store | None = None,
+    **place: Unpack[Place],
+) -> tuple[Checkpoint, Plan]:
+    """Open a checkpoint and make every decision, before anything large is downloaded."""
+    checkpoint = open_sources(model, request.adapter, request.speculator, **place)
+    plan = check(
+        checkpoint, request
+    )  # before weights are hashed, which takes long for a large model
+    plan = plan.of_weights(checkpoint.weights_digest((store or Store()).file_digest))
+    for text in plan.warnings:
+        warnings.warn(text, stacklevel=4)
+    return checkpoint, plan
+
+
+def _begin(
+    model: str,
+    request: Request,
+    store: Store | None,
+    reporter: Reporter | None,
+    **place: Unpack[Place],
+) -> Assembly:
+    """Plan a package that is to be made."""
+    store, watch = store or Store(), Stopwatch(reporter or Silent())
+    with watch.stage("plan"):
+        checkpoint, plan = make_plan(model, request, store=store, **place)
+    return Assembly(checkpoint=checkpoint, plan=plan, store=store, watch=watch)
+
+
+def commands_of(plan: Plan) -> list[list[str]]:
+    """Return the commands that compile a plan's programs; none if nothing but this package does."""
+    target = targets.find(plan.target)
+    return [
+        words
+        for program in plan.programs
+        for words in target.commands(program, program_name(plan, program))
+    ]
+
+
+def build(
+    model: str,
+    request: Request = Request(),
+    *,
+    validate: bool = True,
+    level: str | None = None,
+    output: Path | None = None,
+    store: Store | None = None,
+    reporter: Reporter | None = None,
+    **place: Unpack[Place],
+) -> Built:
+    """Turn a checkpoint into a validated package.
+
+    Args:
+        model: Hub id, folder or GGUF file.
+        request: Options beyond the recipe.
+        validate: Compare with Hugging Face before the package is promoted; without, it says "none".
+        level: Name of the comparison: "tiny" for a recipe's tiny model, with weights made up; None for what it
+            proves: "predicted" where this machine cannot run the package, else what the target's packages prove.
+        output: Also copy the package here.
+        store: Where to keep it; None for the one `QEFF_HOME` names.
+        reporter: Shows progress.
+        **place: See `open_checkpoint`.
+
+    Raises:
+        ZooError: See `qeff_zoo.errors`; nothing half-written is left that a later build takes for done.
+    """
+    assembly = _begin(model, request, store, reporter, **place)
+    checkpoint, plan, store = assembly.checkpoint, assembly.plan, assembly.store
+    if output is not None:
+        existing_copy(output, plan.build_key)  # refuses an occupied folder before the work
+    package = store.lookup(plan.build_key)
+    hit = package is not None and _saves_a_build(package, store, validate=validate)
+    if package is None or not hit:
+        package = _build(assembly, level, validate=validate)
+    _remember_sources(checkpoint, plan, store)
+    if output is not None:
+        package = copy_out(package, output)
+    return Built(
+        package=package,
+        hit=hit,
+        seconds=assembly.watch.seconds,
+        peak_rss_bytes=peak_rss_bytes(),
+    )
+
+
+def _saves_a_build(package: Package, store: Store, *, validate: bool) -> bool:
+    """Return whether a package of the store saves a build: one of others does if they are trusted."""
+    proved = package.validated != "none" or not validate
+    as_good = proved and is_as_good_as_ours(package, store)
+    return as_good and (not package.dirty or has_uncommitted_changes())
+
+
+def _build(assembly: Assembly, level: str | None, *, validate: bool) -> Package:
+    """Make a package and put it into the store."""
+    assembly.require_tools()
+    assembly.require_whole_files()
+    runs_here = assembly.runs_here
+    with assembly.store.stage("build") as assembly.folder:
+        assembly.copy_companions()
+        assembly.trace()
+        assembly.lower()
+        assembly.write_weights()
+        if validate and not runs_here:
+            assembly.predict(level)
+            assembly.require_agreement()
+        package = assembly.write_package(assembly.compile())
+        if validate and runs_here:
+            assembly.validate(package, level)
+            assembly.require_agreement()
+        elif runs_here:
+            assembly.call_once(package)
+        return assembly.store.promote(assembly.folder, assembly.plan.build_key)
+
+
+def _remember_sources(checkpoint: Checkpoint, plan: Plan, store: Store) -> None:
+    """Record where local sources of a package are, by which it is built again."""
+    if checkpoint.model_id is None or checkpoint.gguf:
+        store.remember_source(plan.build_key, checkpoint.folder / checkpoint.gguf)
+    for number, merged in enumerate(checkpoint.merged, 1):
+        if not merged.adapter.repository:
+            store.remember_source(plan.build_key, merged.adapter.folder, number)
+    if (heads := checkpoint.speculator) and not (heads.repository or heads.layer):
+        store.remember_source(plan.build_key, heads.folder, HEADS)
+
+
+def prepare(
+    model: str,
+    output: Path,
+    *,
+    request: Request = Request(),
+    validate: bool = True,
+    store: Store | None = None,
+    reporter: Reporter | None = None,
+    **place: Unpack[Place],
+) -> Path:
+    """Turn a checkpoint into all that a package is compiled from, where the compiler is on another machine.
+
+    Args:
+        model: Hub id, folder or GGUF file.
+        output: A folder that is new or empty.
+        request: Options beyond the recipe.
+        validate: Compare what will be compiled with Hugging Face, in the device's numerics.
+        store: Where graphs are kept; None for the one `QEFF_HOME` names.
+        reporter: Shows progress.
+        **place: See `open_checkpoint`.
+
+    Returns:
+        The folder; see `qeff_zoo.package.prepared` for what is in it.
+
+    Raises:
+        ZooError: See `qeff_zoo.errors`; nothing half-written is left that looks prepared.
+    """
+    assembly = _begin(model, request, store, reporter, **place)
+    assembly.target.require_offline()
+    assembly.require_whole_files()
+    with new_folder(output) as assembly.folder:
+        assembly.copy_companions()
+        assembly.trace()
+        assembly.lower()
+        assembly.write_weights()
+        if validate:
+            assembly.predict(None)
+            assembly.require_agreement(keep=False)
+        assembly.write_prepared()
+    return output
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What an export gave.
+
+    Args:
+        path: Of the graph; of several, of that which answers.
+        seconds: Wall time by stage.
+        peak_rss_bytes: Of this process, mapped files included.
+    """
+
+    path: Path
+    seconds: Mapping[str, float]
+    peak_rss_bytes: int
+
+
+def export(
+    model: str,
+    output: Path,
+    *,
+    request: Request = Request(),
+    graph_only: bool = False,
+    reporter: Reporter | None = None,
+    **place: Unpack[Place],
+) -> Exported:
+    """Write the portable graphs of a model's programs, and their weights beside them unless told otherwise.
+
+    Args:
+        model: Hub id, folder or GGUF file; with `graph_only` a config.json is enough.
+        output: A folder that is new or empty.
+        request: Of its fields, those matter that change the graph: continuous batching, pooling.
+        graph_only: Leave out the weights.
+        reporter: Shows progress.
+        **place: See `open_checkpoint`.
+    """
+    watch = Stopwatch(reporter or Silent())
+    with watch.stage("plan"):
+        checkpoint = open_sources(
+            model, request.adapter, request.speculator, need_weights=not graph_only, **place
+        )
+        plan = check(checkpoint, request)
+    assembly = Assembly(checkpoint=checkpoint, plan=plan, store=Store(), watch=watch)
+    with new_folder(output) as assembly.folder:
+        if graph_only:
+            with watch.stage("graph"):
+                for program in plan.programs:
+                    name = _graph_name(plan, program)
+                    graphs.trace(assembly.folder, plan, program, checkpoint, name)
+        else:
+            _export_with_weights(assembly)
+    return Exported(
+        path=output / _graph_name(plan, plan.programs[0]),
+        seconds=watch.seconds,
+        peak_rss_bytes=peak_rss_bytes(),
+    )
+
+
+def _graph_name(plan: Plan, program: ProgramPlan) -> str:
+    return f"{program_name(plan, program)}{Path(graphs.GRAPH).suffix}"
+
+
+def _export_with_weights(assembly: Assembly) -> None:
+    """Write the portable graphs, and their weights in float32 as the model names them."""
+    import onnx_ir as ir
+
+    from qeff_zoo.graph import external_data
+
+    assembly.trace()
+    slots = [external_data.as_they_are(graph.model, graph.bindings) for graph in assembly.graphs]
+    assembly.layout = plan_file(external_data.together(slots), assembly.checkpoint.tensors)
+    assembly.write_weights()
+    for program, graph in zip(assembly.plan.programs, assembly.graphs, strict=True):
+        external_data.place(graph.model, assembly.layout)
+        ir.save(graph.model, assembly.folder / _graph_name(assembly.plan, program))

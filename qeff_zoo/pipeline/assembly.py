@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps by which a planned package comes to be in a folder; `qeff_zoo.pipeline` says in which order."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo import targets
+from qeff_zoo.checkpoint.opening import Checkpoint
+from qeff_zoo.disk.cloning import share_all
+from qeff_zoo.errors import CompileError, ParityError
+from qeff_zoo.export import companions, graphs
+from qeff_zoo.graph.bound_graph import BoundGraph
+from qeff_zoo.graph.numerics import DeviceNumerics
+from qeff_zoo.package import Package, prepared, proof, write_manifest
+from qeff_zoo.package.programs import key_of
+from qeff_zoo.pipeline import manifest_entries
+from qeff_zoo.pipeline.manifest_entries import LoweredProgram
+from qeff_zoo.plan.package_plan import Plan
+from qeff_zoo.plan.programs import ProgramPlan
+from qeff_zoo.registry import require_packages
+from qeff_zoo.store import Store
+from qeff_zoo.targets.base import Target
+from qeff_zoo.tasks import TEXT_GENERATION, find
+from qeff_zoo.terminal.progress import Stopwatch
+from qeff_zoo.weights import writing as weights
+from qeff_zoo.weights.layout import FileLayout, plan_file
+
+if TYPE_CHECKING:
+    from qeff_zoo.runtime.program import Program
+    from qeff_zoo.validation.records import Record
+
+
+def program_name(plan: Plan, program: ProgramPlan) -> str:
+    """Return the name of a program's file or folder, without its suffix."""
+    return Path(graphs.GRAPH).stem if len(plan.programs) == 1 else program.role
+
+
+@dataclass(kw_only=True)
+class Assembly:
+    """A package that is being made: what a step makes, later steps read.
+
+    Args:
+        checkpoint: Its sources.
+        plan: Every decision about it.
+        store: Graphs and compiled programs of other packages.
+        watch: Stages and their times.
+        folder: Folder of the package.
+        graphs: Portable graph of each program.
+        programs: Each program, lowered.
+        layout: Layout of the data file.
+        written: Size and digest of the data file.
+        record: Evidence that the package agrees with Hugging Face.
+        manifest: Manifest, without `files`.
+    """
+
+    checkpoint: Checkpoint
+    plan: Plan
+    store: Store
+    watch: Stopwatch
+    folder: Path = field(init=False)
+    graphs: list[BoundGraph] = field(init=False)
+    programs: list[LoweredProgram] = field(init=False)
+    layout: FileLayout = field(init=False)
+    written: weights.Written = field(init=False)
+    record: "Record | None" = field(init=False, default=None)
+    manifest: dict[str, Any] = field(init=False)
+
+    @property
+    def target(self) -> Target:
+        """Target of the package."""
+        return targets.find(self.plan.target)
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether this machine can run the package."""
+        return all(self.target.runs_here(program) for program in self.plan.programs)
+
+    def require_tools(self) -> None:
+        """Refuse a build without its compiler, or without packages that its recipe requires."""
+        self.target.require_compiler()
+        require_packages(self.plan.recipe)
+
+    def require_whole_files(self) -> None:
+        """Refuse a damaged file before torch is imported; one that is to be downloaded is checked after that."""
+        if self.checkpoint.is_at_hand:
+            _ = self.checkpoint.tensors
+
+    def copy_companions(self) -> None:
+        """Copy the tokenizer, configurations and licence."""
+        companions.package(self.checkpoint, self.folder, find(self.plan.recipe.task))
+
+    def trace(self) -> None:
+        """Fetch the weights, and trace the graph of each program or take it from the store."""
+        checkpoint, plan = self.checkpoint, self.plan
+        changes = graphs.changes_of(plan, checkpoint)  # what cannot be merged is refused here
+        checkpoint.fetch()
+        _ = checkpoint.tensors  # refuses a damaged file before the graph is traced
+        checkpoint.require_finite_scales()
+        with self.watch.stage("graph"):
+            self.graphs = [
+                graphs.obtain(plan, program, checkpoint, self.store, changes)
+                for program in plan.programs
+            ]
+
+    def lower(self) -> None:
+        """Lower each graph for the target, and lay out the data file."""
+        from qeff_zoo.graph import external_data
+
+        with self.watch.stage("lower"):
+            self.programs = [
+                LoweredProgram(plan=program, graph=graph, lowered=self.target.lower(graph, program))
+                for program, graph in zip(self.plan.programs, self.graphs, strict=True)
+            ]
+            slots = external_data.together(program.lowered.slots for program in self.programs)
+            self.layout = plan_file(slots, self.checkpoint.tensors)
+
+    def write_weights(self) -> None:
+        """Write the data file of all programs."""
+        from qeff_zoo.graph.external_data import WEIGHTS
+
+        self.store.require_space(self.folder, self.layout.nbytes, "the package's weights")
+        with self.watch.stage("weights", self.layout.nbytes) as advance:
+            path = self.folder / WEIGHTS
+            self.written = weights.write(self.layout, self.checkpoint, path, advance)
+
+    def predict(self, level: str | None) -> None:
+        """Compare the lowered programs with Hugging Face, in their device's numerics, and keep the evidence.
+
+        It proves nothing about what a compiler makes of them, but to one who knows that it was made of exactly these.
+        """
+        from qeff_zoo.validation import ladder
+
+        entries = [
+            {**manifest_entries.program_entry(self.plan, program, ""), "path": ""}
+            for program in self.programs
+        ]
+        entries = [{**entry, "program_key": key_of(entry)} for entry in entries]
+        manifest = manifest_entries.manifest(self.checkpoint, self.plan, entries, 0, self.watch)
+        package = Package(self.folder, {**manifest, "files": [{"size": self.layout.nbytes}]})
+        lowered = {program.plan.role: program.lowered for program in self.programs}
+        numerics = {entry["role"]: DeviceNumerics.of_program(entry) for entry in entries}
+
+        def opens(numerics: Mapping[str, DeviceNumerics], role: str, **choices: Any) -> "Program":
+            return self.target.predict(
+                lowered[role],
+                self.layout,
+                self.folder,
+                package.program(role),
+                numerics=numerics[role],
+                **choices,
+            )
+
+        exact = {
+            role: replace(device, activations="float32", states=None)
+            for role, device in numerics.items()
+        }
+        with self.watch.stage("predict", unit="step") as advance:
+            self.record = ladder.validate(
+                package,
+                self.checkpoint,
+                level=level or "predicted",
+                progress=advance,
+                opening=partial(opens, numerics),
+                exact=partial(opens, exact) if self.plan.recipe.task == TEXT_GENERATION else None,
+            )
+        self.record.save_evidence(self.folder)
+
+    def compile(self) -> list[dict[str, Any]]:
+        """Compile each program; return the entries of the manifest."""
+        with self.watch.stage("compile"):
+            try:
+                return [self._compile(program) for program in self.programs]
+            except CompileError as error:
+                kept = self.keep()
+                raise CompileError(f"{error}\nAll that it read is in {str(kept)!r}.") from error
+
+    def _compile(self, program: LoweredProgram) -> dict[str, Any]:
+        """Compile a program, or take the one that another package of the store compiled from the same."""
+        entry = self._entry(program)
+        stored = self.store.program(key_of(entry))
+        if stored is not None:
+            package, compiled = stored
+            share_all(package.path / compiled.path, self.folder / compiled.path)
+            return {**entry, "path": compiled.path}
+        name = program_name(self.plan, program.plan)
+        path = self.target.compile(program.lowered, self.layout, self.folder, name, program.plan)
+        return {**entry, "path": path.relative_to(self.folder).as_posix()}
+
+    def prepare(self) -> list[dict[str, Any]]:
+        """Write what a compiler on another machine reads; return the entries of the manifest."""
+        named = {
+            program_name(self.plan, program.plan): (program.plan, program.lowered)
+            for program in self.programs
+        }
+        paths = self.target.prepare(named, self.layout, self.folder)
+        return [
+            {**self._entry(program), "path": path.as_posix()}
+            for program, path in zip(self.programs, paths, strict=True)
+        ]
+
+    def _entry(self, program: LoweredProgram) -> dict[str, Any]:
+        return manifest_entries.program_entry(self.plan, program, f"sha256:{self.written.sha256}")
+
+    def describe(self, entries: list[dict[str, Any]], *, proved: bool) -> None:
+        """Make the manifest.
+
+        Args:
+            entries: Entries of the programs.
+            proved: Whether the record of a prediction is about what was compiled.
+        """
+        read = len({name for graph in self.graphs for name in graph.bindings})
+        self.manifest = manifest_entries.manifest(
+            self.checkpoint, self.plan, entries, read, self.watch
+        )
+        if self.record and proved:
+            self.manifest |= {**self.record.in_manifest(), "validated": self.record.level}
+
+    def write_package(self, entries: list[dict[str, Any]]) -> Package:
+        """Write the manifest of compiled programs, and what other software reads; return the package."""
+        with self.watch.stage("package"):
+            self.describe(entries, proved=prepared.is_known(self.plan.resolved.toolchain))
+            self.target.write_sidecars(self.folder, self.manifest)
+            if not self.target.needs_weights:
+                self.data_file.unlink()
+            return write_manifest(self.folder, self.manifest, self.digests)
+
+    def write_prepared(self) -> None:
+        """Write what a compiler on another machine reads, and how it is to be compiled."""
+        with self.watch.stage("prepare"):
+            self.describe(self.prepare(), proved=True)
+            manifest = {**self.manifest, "build_key": self.plan.build_key}
+            prepared.write(self.folder, manifest, self.digests)
+
+    @property
+    def data_file(self) -> Path:
+        """Path of the data file."""
+        from qeff_zoo.graph.external_data import WEIGHTS
+
+        return self.folder / WEIGHTS
+
+    @property
+    def digests(self) -> dict[str, tuple[int, str]]:
+        """Size and digest of the data file, by its name; nothing if it is not there any more."""
+        known = (self.written.nbytes, self.written.sha256)
+        return {self.data_file.name: known} if self.data_file.is_file() else {}
+
+    def validate(self, package: Package, level: str | None) -> None:
+        """Compare the package with Hugging Face, and record the evidence in its manifest."""
+        from qeff_zoo.validation import ladder
+
+        with self.watch.stage("validate", unit="step") as advance:
+            record = self.record = ladder.validate(
+                package, self.checkpoint, level=level or self.target.level, progress=advance
+            )
+            record.save_evidence(self.folder)
+            level = record.level if record.passed else "none"
+            manifest = {**self.manifest, **record.in_manifest(), "validated": level}
+            write_manifest(self.folder, manifest, self.digests)
+        if record.passed:
+            for text in proof.warnings(record.costs, self.checkpoint.name):
+                warnings.warn(text, stacklevel=4)
+
+    def call_once(self, package: Package) -> None:
+        """Show that a package that is not validated can be opened and called."""
+        from qeff_zoo.validation import package_runner
+
+        package_runner.call_once(package)
+
+    def keep(self) -> Path | None:
+        """Keep the folder of a build that failed."""
+        return self.store.failed(self.folder, self.plan.build_key)
+
+    def require_agreement(self, *, keep: bool = True) -> None:
+        """Refuse a package that disagrees with Hugging Face.
+
+        Args:
+            keep: Whether its folder is kept with the evidence.
+
+        Raises:
+            ParityError: It disagrees.
+        """
+        if self.record is None or self.record.passed:
+            return
+        kept = self.keep() if keep else None
+        fate = (
+            f"It was not promoted; the evidence is in {str(kept)!r}" if kept else "It was not kept"
+        )
+        raise ParityError(
+            f"The package of {self.checkpoint.name!r} disagrees with Hugging Face: {'; '.join(self.record.failures)}. "
+            f"{fate}. Check the recipe, or build with --no-validate to look into it."
+        )

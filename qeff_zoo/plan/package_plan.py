@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan: every decision about a package, what identifies it, and its programs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from qeff_zoo.package import identity
+from qeff_zoo.plan.programs import ProgramPlan
+from qeff_zoo.plan.spec import TRACERS
+from qeff_zoo.recipe import Recipe
+from qeff_zoo.targets.base import Resolved
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A resolved build.
+
+    Args:
+        recipe: Of the checkpoint's `model_type`, as it is for the task that was chosen.
+        programs: What the package runs, one for each component of the recipe.
+        resolved: What the target adds.
+        spec: All that identifies the build, in JSON values; its digest is the build key.
+        why: For every chosen field of the spec, by its path there, who set it.
+        warnings: What may go wrong, or is not as somebody might think, one sentence each.
+    """
+
+    recipe: Recipe = field(repr=False)
+    programs: tuple[ProgramPlan, ...]
+    resolved: Resolved
+    spec: Mapping[str, Any]
+    why: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def build_key(self) -> str:
+        """The package's portable identity."""
+        return identity.build_key(self.spec)
+
+    def of_weights(self, digest: str) -> "Plan":
+        """Return this plan for known weights.
+
+        Args:
+            digest: Identity of the weights, "sha256:…".
+        """
+        sources = self.spec["sources"]
+        model = {**sources["model"], "weights": digest}
+        return replace(self, spec={**self.spec, "sources": {**sources, "model": model}})
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether the model is traced in several parts, with a graph for each."""
+        return len(self.programs) > 1 or bool(self.programs[0].fused)
+
+    @property
+    def target(self) -> str:
+        """Name of the target."""
+        return str(self.spec["target"]["name"])
+
+    def explained(self) -> dict[str, dict[str, Any]]:
+        """Return every chosen field with its value and who set it, then what follows from the checkpoint."""
+        chosen = {path: (_at(self.spec, path), by) for path, by in self.why.items()}
+        follows = {
+            "recipe.model_type": self.recipe.model_type,
+            **_below("sources.model", self.spec["sources"]["model"]),
+            **_below("target", self.spec["target"]),
+            **_below("toolchain", self.spec["toolchain"]),
+        }
+        derived = {path: (value, "derived") for path, value in follows.items() if value is not None}
+        # Both, those that were chosen first.
+        every = {**chosen, **derived, **chosen}
+        return {path: {"value": value, "by": by} for path, (value, by) in every.items()}
+
+    def graph_key(self, program: ProgramPlan, structure: str) -> str:
+        """Name the traced graph of a program: the same for every fine-tune of one architecture.
+
+        Args:
+            program: One of this plan's.
+            structure: Digest of the checkpoint's tensor names and shapes.
+        """
+        parts = {
+            **{name: self.spec[name] for name in ("arch", "recipe", "exporter")},
+            "toolchain": {name: self.spec["toolchain"][name] for name in TRACERS},
+            "variant": dict(program.variant),
+            "task": program.task,
+            **({"role": program.role} if self.has_parts else {}),
+            "structure": structure,
+        }
+        return "qg1-" + identity.digest(parts, "qz-graph-1")
+
+
+def _at(spec: Mapping[str, Any], path: str) -> Any:
+    """Look up what a spec holds at a path of groups and a name; what it leaves out is off."""
+    value: Any = spec
+    for part in path.split("."):
+        value = value.get(part, False)
+    return value
+
+
+def _below(path: str, members: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{path}.{name}": value for name, value in members.items()}

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The spec of a build: all that identifies a package, in JSON values."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from qeff_zoo.checkpoint.opening import Checkpoint
+from qeff_zoo.checkpoint.text import identity_of
+from qeff_zoo.export import transforms
+from qeff_zoo.multimodal.manifest import entry_of
+from qeff_zoo.package import identity
+from qeff_zoo.plan.decisions import Decisions
+from qeff_zoo.plan.programs import ProgramPlan
+from qeff_zoo.plan.request import OPTIONS
+from qeff_zoo.recipe import Recipe
+from qeff_zoo.targets.base import Resolved
+from qeff_zoo.versions import installed
+
+#: Raised when the same inputs come to give another graph or another package.
+EXPORTER_REVISION = 7
+#: Stands for the weights of a plan that is made from a config alone.
+NO_WEIGHTS = "sha256:" + "0" * 64
+#: Distributions that make a traced graph what it is.
+TRACERS = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
+
+
+def spec_of_build(
+    checkpoint: Checkpoint,
+    decisions: Decisions,
+    programs: Sequence[ProgramPlan],
+    resolved: Resolved,
+) -> dict[str, Any]:
+    """Return the spec of a build whose weights are not known yet.
+
+    Args:
+        checkpoint: Opened checkpoint.
+        decisions: Every decision, without problems.
+        programs: Programs of the package.
+        resolved: What the target adds.
+    """
+    facts = decisions.facts
+    target, shape = facts["target"], facts["shape"]
+    return {
+        "spec": 2,
+        "sources": _sources(checkpoint),
+        "arch": identity.arch_digest(checkpoint.config),
+        "recipe": spec_of(facts["recipe"]),
+        "task": {
+            **_group(decisions, "task"),
+            **{name: value for program in programs for name, value in program.variant.items()},
+        },
+        "shape": {key: value for key, value in asdict(shape).items() if value},
+        "quantization": {"method": checkpoint.method, **_group(decisions, "quantization")},
+        "target": {"name": target.name, "revision": target.revision, **facts["options"]},
+        "exporter": EXPORTER_REVISION,
+        "tokenizer": identity_of(checkpoint.companions),
+        "toolchain": {
+            **{name: installed(name) or "absent" for name in TRACERS},
+            **resolved.toolchain,
+        },
+    }
+
+
+def _group(decisions: Decisions, group: str) -> dict[str, Any]:
+    """Return the chosen options of a part of the spec, by their names there."""
+    names = [name for name in decisions.why if OPTIONS[name].group == group]
+    return {OPTIONS[name].key: decisions.value[name] for name in names}
+
+
+def _sources(checkpoint: Checkpoint) -> dict[str, Any]:
+    adapters = [adapter.source for adapter in checkpoint.merged]
+    heads = checkpoint.speculator
+    model = {
+        "model_id": checkpoint.model_id,
+        "revision": checkpoint.revision,
+        "weights": NO_WEIGHTS,
+        "companions": checkpoint.companions_digest(),
+    }
+    return {
+        "model": model,
+        **({"adapters": adapters} if adapters else {}),
+        **({"speculator": heads.source} if heads else {}),
+    }
+
+
+def spec_of(recipe: Recipe) -> dict[str, Any]:
+    """Return what of a recipe makes graphs what they are."""
+    always = [{"name": name, "version": version} for name, version in transforms.ALWAYS.items()]
+    own = [
+        {"name": one.name, "version": one.version, "parameters": dict(one.parameters)}
+        for one in recipe.transforms
+    ]
+    return {
+        "model_type": recipe.model_type,
+        "rev": recipe.rev,
+        "transforms": [*always, *own],
+        "components": [],  # in every build key so far
+        **({"image_processor": recipe.image_processor} if recipe.image_processor else {}),
+        **({"media": entry_of(recipe.media)} if recipe.media else {}),
+        **({"sounds": entry_of(recipe.sounds)} if recipe.images and recipe.sounds else {}),
+    }

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decisions about the task: the recipe for it, the models that become programs, and the options of its graphs."""
+
+from collections.abc import Sequence
+
+from qeff_zoo import registry, tasks
+from qeff_zoo.checkpoint import formats
+from qeff_zoo.checkpoint.config import positions_of
+from qeff_zoo.checkpoint.draft_heads import HEADS
+from qeff_zoo.checkpoint.opening import Checkpoint
+from qeff_zoo.checkpoint.rope import rope_scalings
+from qeff_zoo.checkpoint.weight_files import undescribed
+from qeff_zoo.errors import UnsupportedModelError
+from qeff_zoo.plan.decisions import Decisions
+from qeff_zoo.plan.request import OPTIONS, Request
+from qeff_zoo.recipe import Component, Recipe, Shape
+from qeff_zoo.targets.base import Target
+from qeff_zoo.tasks import selection
+
+
+def recipe_of(checkpoint: Checkpoint) -> Recipe:
+    """Return the recipe of a checkpoint's `model_type`.
+
+    Raises:
+        UnsupportedModelError: There is none.
+    """
+    try:
+        return registry.recipe_for(checkpoint.config)
+    except UnsupportedModelError as error:
+        if not checkpoint.needs_remote_code:
+            raise
+        raise UnsupportedModelError(
+            f"{checkpoint.name!r} needs Python code of its own (`auto_map` in config.json), and model_type "
+            f"{checkpoint.model_type!r} has no recipe. Expected a model that transformers implements; code from a "
+            f"checkpoint is never run. {error}"
+        ) from error
+
+
+def decide_task(checkpoint: Checkpoint, request: Request, architecture: Recipe) -> Decisions:
+    """Decide the task; the fact `recipe` is the architecture's recipe as it is for that."""
+    decisions, recipe = Decisions(), architecture
+    classes = selection.classes_of(checkpoint, recipe, request.task)
+    chosen = selection.choose(checkpoint.name, recipe, classes, checkpoint.companions, request.task)
+    if unknown := [name for name in classes if name not in recipe.architectures]:
+        decisions.refuse(
+            f"{checkpoint.name!r} has architecture {unknown[0]!r}, but recipe {recipe.model_type!r} covers "
+            f"{', '.join(recipe.architectures)}. Use a checkpoint of one of those, or extend the recipe."
+        )
+    decisions.set("task", chosen.task, chosen.by)
+    decisions.problems += chosen.problems
+    decisions.problems += tasks.find(chosen.task).problems(checkpoint, recipe, request)
+    return decisions.provide(recipe=tasks.for_task(recipe, chosen.task))
+
+
+def decide_components(checkpoint: Checkpoint, recipe: Recipe, target: Target) -> Decisions:
+    """Decide which models become programs; the answering program of some targets computes draft heads itself.
+
+    The fact `fused_heads` has what such heads compute; None if they have a program, or there are none.
+    """
+    roles = tasks.wanted_beside(recipe, checkpoint, target.roles)
+    draft, fused = checkpoint.speculator, None
+    if HEADS in roles and draft and HEADS in target.fused_roles and draft.at_once:
+        fused = dict(draft.said)
+    separate = [role for role in roles if not (fused and role == HEADS)]
+    components = tasks.components_of(recipe, *separate)
+    return Decisions().provide(components=components, fused_heads=fused)
+
+
+def check_quantization(checkpoint: Checkpoint, recipe: Recipe) -> Decisions:
+    """Refuse quantized weights that cannot be read, or that the config does not describe."""
+    decisions = Decisions()
+    quantized = checkpoint.quantization
+    if not quantized and (
+        error := undescribed(checkpoint.name, checkpoint.files, checkpoint.names_at_hand)
+    ):
+        decisions.refuse(str(error))
+    if quantized and (problem := formats.problem_of(quantized)):
+        decisions.refuse(f"{checkpoint.name!r} is {problem}")
+    return decisions
+
+
+def decide_task_options(
+    checkpoint: Checkpoint, request: Request, components: Sequence[Component]
+) -> Decisions:
+    """Decide what changes the graph beyond its sizes: as requested, else as the checkpoint sets it."""
+    decisions = Decisions()
+    for task in (tasks.find(component.task) for component in components):
+        defaults = task.defaults(checkpoint)
+        for name, option in OPTIONS.items():
+            requested = getattr(request, name)
+            if option.group != "task" or option.key == "name" or not task.takes(option):
+                continue
+            if name not in defaults and requested in (None, option.default):
+                continue  # nothing new
+            default = defaults.get(name, (option.default, "default"))
+            decisions.first(name, (requested, "user"), default)
+            decisions.check(name)
+    return decisions.provide(task_options=decisions.value)
+
+
+def decide_rope_factors(checkpoint: Checkpoint, request: Request, shape: Shape) -> Decisions:
+    """Decide between the two sets of factors of longrope, by the longest text that the package holds.
+
+    The fact `rope_factors` has the choice if the graph would not follow from its context; else nothing.
+    """
+    decisions = Decisions()
+    config = checkpoint.text_config
+    longrope = (scaling for scaling in rope_scalings(config) if "long_factor" in scaling)
+    scaling = next(longrope, None)
+    if scaling is None:
+        if request.rope_factors is not None:
+            decisions.refuse(
+                f"--rope-factors is for longrope, which {checkpoint.name!r} does not have. Leave it out."
+            )
+        return decisions.provide(rope_factors={})
+    original = (
+        config.get("original_max_position_embeddings")
+        or scaling.get("original_max_position_embeddings")
+        or positions_of(config)
+    )
+    longest = shape.ctx_len or max(shape.seq_lens, default=0)
+    derived = "long" if original is not None and longest > original else "short"
+    by = f"derived: {longest} tokens, {original} originally"
+    decisions.first("rope_factors", (request.rope_factors, "user"), (derived, by))
+    factors = decisions.value["rope_factors"]
+    follows = shape.ctx_len and factors == derived
+    return decisions.provide(rope_factors={} if follows else {"rope_factors": factors})

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decision about weights: the format that each matrix is stored in."""
+
+from qeff_zoo.checkpoint import formats
+from qeff_zoo.checkpoint.opening import Checkpoint
+from qeff_zoo.graph.numerics import BLOCK_SIZE, STORED, WEIGHTS, format_of
+from qeff_zoo.plan.decisions import Decisions
+from qeff_zoo.plan.request import OPTIONS, Request
+from qeff_zoo.targets.base import Target
+
+
+def decide_weights(checkpoint: Checkpoint, request: Request, target: Target) -> Decisions:
+    """Decide how matrices are stored, and the blocks of integers.
+
+    The fact `formats` has the fields `weights`, `stored` and `named` of programs; it is empty if there are problems.
+    """
+    decisions = Decisions()
+    quantized = bool(checkpoint.quantization) and STORED in target.weights
+    decisions.first(
+        "weights",
+        (request.weights, "user"),
+        (STORED if quantized else None, "checkpoint"),
+        (target.weights[0], "default"),
+    )
+    if request.weights == STORED and not checkpoint.quantization:
+        decisions.refuse(
+            f"--weights is {STORED!r}, but {checkpoint.name!r} is not quantized. Leave it out, or choose int8 or int4."
+        )
+    weights, known = decisions.value["weights"], decisions.check("weights")
+    if known and weights not in target.weights:
+        decisions.refuse(
+            f"--weights is {weights!r}, but target {target.name!r} takes {', '.join(target.weights)}. Choose one."
+        )
+    named = _choose_formats(target, request, decisions)
+    if not known:
+        return decisions.provide(weights=weights, formats={})
+    chosen = [weights, *named.values()]
+    block_size = BLOCK_SIZE
+    if any(format_of(name).block for name in chosen):
+        decisions.first(
+            "block_size", (request.block_size, "user"), (OPTIONS["block_size"].default, "default")
+        )
+        if decisions.check("block_size"):
+            block_size = decisions.value["block_size"]
+    elif request.block_size is not None:
+        decisions.refuse(
+            f"--block-size applies to int8 and int4 only, and --weights is {weights}. Leave it out, or choose one of "
+            "them."
+        )
+    formats_of_programs = {
+        "weights": format_of(weights, block_size),
+        "stored": weights == STORED,
+        "named": tuple((pattern, format_of(name, block_size)) for pattern, name in named.items()),
+    }
+    return decisions.provide(weights=weights, formats=formats_of_programs)
+
+
+def _choose_formats(target: Target, request: Request, decisions: Decisions) -> dict[str, str]:
+    """Choose what single matrices become, by patterns of their names."""
+    if not request.format:
+        return {}
+    decisions.set("format", request.format, "user")
+    taken = [name for name in WEIGHTS if name in target.weights]
+    named: dict[str, str] = {}
+    for entry in request.format:
+        pattern, _, name = entry.rpartition("=")
+        if pattern and name in taken:
+            named.setdefault(pattern, name)
+        else:
+            decisions.refuse(
+                f"--format is {entry!r}, expected PATTERN={'|'.join(taken)}, such as '*.down_proj={taken[-1]}'. "
+                "Correct it."
+            )
+    return named
+
+
+def rounded_floats(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Warn that FP8 or FP4 weights are requantized to int8; nothing for a checkpoint without any."""
+    floats = formats.floats_of(checkpoint.quantization)
+    if not floats:
+        return ()
+    text = f"{checkpoint.name!r} stores matrices in {floats}, of which no kernel computes products"
+    return (
+        f"{text}: they are rounded to int8 in blocks of 32, by about 0.6 %. --weights fp32 is exact.",
+    )

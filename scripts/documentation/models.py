@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/models.md and one page for each task: the architectures with a recipe, and the reason why others have none."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from documentation.tables import table
+from qeff_zoo.recipe import Recipe
+from qeff_zoo.registry import list_recipes
+from qeff_zoo.tasks import tasks_of
+from qeff_zoo.validation.known_models import speculation, verdict
+
+DOCS = Path(__file__).parents[2] / "docs"
+#: Task -> what its models do, and the guide of them.
+TASKS = {
+    "text-generation": ("generate text", "generation.md"),
+    "image-text-to-text": ("answer about images and videos", "vision-language.md"),
+    "audio-text-to-text": ("answer about audio", "audio.md"),
+    "any-to-any": ("answer about images and audio in one prompt", "vision-language.md"),
+    "text2text-generation": ("translate and summarize", "text2text.md"),
+    "image-to-text": ("caption images and recognize text", "image-to-text.md"),
+    "speech-seq2seq": ("transcribe speech token by token", "speech.md"),
+    "automatic-speech-recognition": ("transcribe speech by CTC", "speech.md"),
+    "feature-extraction": ("embed texts", "embeddings.md"),
+    "text-classification": ("classify texts and text pairs", "embeddings.md"),
+    "token-classification": ("classify tokens", "embeddings.md"),
+    "image-feature-extraction": ("embed images", "images.md"),
+    "image-classification": ("classify images", "images.md"),
+    "zero-shot-image-classification": ("match images with labels", "images.md"),
+}
+#: Task -> the list of docs/unsupported.json, and the class of transformers that maps these types.
+UNSUPPORTED = {
+    "text-generation": ("model_types", "AutoModelForCausalLM"),
+    "feature-extraction": ("encoders", "AutoModel"),
+    "image-text-to-text": ("pictures", "AutoModelForImageTextToText"),
+    "text2text-generation": ("text2text", "AutoModelForSeq2SeqLM"),
+    "speech-seq2seq": ("speech", "AutoModelForSpeechSeq2Seq"),
+    "automatic-speech-recognition": ("ctc", "AutoModelForCTC"),
+    "text-classification": ("classifiers", "AutoModelForSequenceClassification"),
+    "audio-text-to-text": ("sounds", "AutoModelForMultimodalLM"),
+}
+_MARK = "<!-- written by scripts/update_readme -->\n"
+
+
+def pages() -> dict[Path, str]:
+    """Return the text of every page about models, by its path."""
+    recipes = list_recipes()
+    made = {DOCS / "models" / f"{task}.md": page(task, recipes) for task in TASKS}
+    return made | {DOCS / "models.md": index(recipes)}
+
+
+def index(recipes: list[Recipe]) -> str:
+    """Return docs/models.md, which counts the architectures of each task."""
+    return (
+        f"{_MARK}# Supported models\n\n{len(recipes)} architectures have a recipe. Each page lists the recipes of a "
+        "task, and the reason why other architectures of transformers have none. `qeff-zoo list` prints the recipes, "
+        "`qeff-zoo show MODEL_TYPE` prints one, and `qeff-zoo list --models` lists checkpoints with their "
+        "[level of validation](validation.md#levels).\n\n"
+        f"{counts(recipes, '')}\n"
+    )
+
+
+def counts(recipes: list[Recipe], docs: str) -> str:
+    """Return the table of tasks: models, number of recipes, and guide.
+
+    Args:
+        recipes: All recipes.
+        docs: Path from the page of the table to docs/, with a slash at its end.
+    """
+    rows = []
+    for task, (does, guide) in TASKS.items():
+        number = sum(task in tasks_of(recipe) for recipe in recipes)
+        link = f"[{number}]({docs}models/{task}.md)"
+        rows.append([f"`{task}`", f"[{does}]({docs}{guide})", link])
+    return table(["task", "models that", "architectures"], rows)
+
+
+def page(task: str, recipes: list[Recipe]) -> str:
+    """Return the page of a task."""
+    does, guide = TASKS[task]
+    own = [recipe for recipe in recipes if recipe.task == task]
+    also = [
+        recipe.model_type for recipe in recipes if recipe.task != task and task in tasks_of(recipe)
+    ]
+    parts = [f"{_MARK}# {task}", f"Models that {does}. The guide is [{guide}](../{guide})."]
+    if own:
+        parts += ["## Supported", f"{len(own)} architectures. {_explained(own)}", _recipes(own)]
+    if also:
+        names = ", ".join(f"`{name}`" for name in also)
+        parts += [
+            "## Supported by recipes of other tasks",
+            f"With `--task {task}`, unless the checkpoint selects it: {names}.",
+        ]
+    if task in UNSUPPORTED:
+        kind, mapping = UNSUPPORTED[task]
+        rows = [
+            [f"`{name}`", why]
+            for name, why in reasons({r.model_type: r.task for r in recipes}, kind)
+        ]
+        if rows:
+            parts += [
+                "## Unsupported",
+                f"{len(rows)} other types in transformers' `{mapping}`, each with the reason (docs/unsupported.json).",
+                table(["model_type", "reason"], rows),
+            ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _explained(recipes: list[Recipe]) -> str:
+    lines = []
+    if any(verdict(recipe, "qnn-htp") for recipe in recipes):
+        lines.append(
+            "Column [qnn-htp](../qnn-htp.md): whether the tiny models of the recipe agree with Hugging Face on the "
+            "simulator, or *agreed* with an earlier revision of the graph."
+        )
+    if any(speculation(recipe) for recipe in recipes):
+        lines.append(
+            "Column [drafts](../speculation.md): whether the tiny models generate the same text when drafts are "
+            "rejected at every position."
+        )
+    return " ".join(lines) or "Every recipe is validated against unpatched transformers."
+
+
+def _recipes(recipes: list[Recipe]) -> str:
+    rows = []
+    for recipe in recipes:
+        others = ", ".join(task for task in tasks_of(recipe) if task != recipe.task)
+        drafts = speculation(recipe)
+        names = ", ".join(recipe.architectures)
+        rows.append(
+            [
+                f"`{recipe.model_type}`",
+                names,
+                others,
+                verdict(recipe, "qnn-htp"),
+                drafts,
+                recipe.special,
+            ]
+        )
+    headers = ["model_type", "architectures", "other tasks", "qnn-htp", "drafts", "properties"]
+    return table(headers, rows)
+
+
+def reasons(covered: dict[str, str], kind: str) -> Iterator[tuple[str, str]]:
+    """Yield each type of a list in docs/unsupported.json and the reason why it has no recipe.
+
+    Args:
+        covered: `model_type` of each recipe -> its task.
+        kind: Key of the list.
+    """
+    data = json.loads((DOCS / "unsupported.json").read_bytes())
+    for name, why in data[kind].items():
+        text = why["reason"] if "reason" in why else data["kinds"][why["kind"]]
+        if kind in ("model_types", "encoders") and name in covered:
+            task = covered[name]
+            text += (
+                " It has a recipe for that task."
+                if task == "feature-extraction"
+                else f" It has a recipe for {task}."
+            )
+        if f"{name}_text" in covered:
+            text += f" Its text model alone has a recipe: `{name}_text`."
+        yield name, text

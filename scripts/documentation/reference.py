@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages that the site has and the repository has not: options of every command, and fields of the manifest."""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from documentation.tables import table
+from qeff_zoo.cli import arguments
+
+SCHEMA = Path(__file__).parents[2] / "qeff_zoo" / "package" / "package.schema.json"
+
+
+def options() -> str:
+    """Return the page of all commands and their options, from the parser."""
+    parts = [
+        "# Options of every command",
+        "What `qeff-zoo COMMAND --help` prints. [Commands](commands.md) describes output, exit codes and variables.",
+    ]
+    parts += [
+        part for name, parser in commands(arguments.parser()) for part in _command(name, parser)
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield each command that has no subcommands, by its whole name, and its parser."""
+    found = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not found:
+        yield parser.prog, parser
+    for action in found:
+        for child in action.choices.values():
+            yield from commands(child)
+
+
+def _command(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+    yield f"## {name}"
+    if parser.description:
+        yield f"{parser.description[0].upper()}{parser.description[1:]}."
+    rows = [_option(action) for action in parser._actions if action.help != argparse.SUPPRESS]
+    yield table(["option", "meaning"], [row for row in rows if "`-h`" not in row[0]])
+
+
+def _option(action: argparse.Action) -> tuple[str, str]:
+    metavar = action.metavar or ("" if action.nargs == 0 else action.dest.upper())
+    if action.choices is not None and action.metavar is None:
+        metavar = "|".join(map(str, action.choices))
+    value = metavar if isinstance(metavar, str) else " ".join(metavar)
+    names = [f"`{name}`" for name in action.option_strings] or [f"`{value}`"]
+    if action.option_strings and value:
+        names[-1] = f"{names[-1][:-1]} {value}`"
+    text = (action.help or "") % {**vars(action), "prog": ""}
+    return ", ".join(names), text.replace("<", "&lt;").replace("*", "\\*")
+
+
+def manifest() -> str:
+    """Return the page of the manifest's fields, from its schema."""
+    schema = json.loads(SCHEMA.read_bytes())
+    rows = [[f"`{name}`", kind, text] for name, kind, text in fields(schema, schema, "")]
+    return (
+        f"# Manifest\n\n`manifest.json` of a package ({schema['title']}). {schema['description']} "
+        "`qeff-zoo inspect PACKAGE --json` prints it; qeff_zoo/package/package.schema.json is the JSON schema.\n\n"
+        f"{table(['field', 'type', 'content'], rows)}\n"
+    )
+
+
+def fields(
+    schema: Mapping[str, Any], root: Mapping[str, Any], prefix: str
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the path, type and description of each property of an object, depth first.
+
+    Args:
+        schema: Schema of the object.
+        root: Whole schema, which has `$defs`.
+        prefix: Path of the object, empty or with a dot at its end.
+    """
+    for name, found in schema.get("properties", {}).items():
+        part = _resolved(found, root)
+        path, kind = (
+            f"{prefix}{name}",
+            part.get("type", "constant" if "const" in part else "one of several"),
+        )
+        yield path, kind if isinstance(kind, str) else " or ".join(kind), _described(part)
+        yield from fields(part, root, f"{path}.")
+        if isinstance(items := part.get("items"), Mapping):
+            yield from fields(_resolved(items, root), root, f"{path}[].")
+
+
+def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    name = schema.get("$ref", "").removeprefix("#/$defs/")
+    return {**root["$defs"][name], **schema} if name else schema
+
+
+def _described(schema: Mapping[str, Any]) -> str:
+    text: str = schema.get("description", "")
+    if "enum" in schema:
+        values = ", ".join(f"`{value}`" for value in schema["enum"])
+        text = f"{text}; {values}" if text else values
+    if "const" in schema:
+        text = f"`{schema['const']}`"
+    return text
