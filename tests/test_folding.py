@@ -4,7 +4,6 @@
 import copy
 import hashlib
 import re
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from qeff_zoo.export import exporter, folding
 from qeff_zoo.export.layers import RepeatedLayers
 from qeff_zoo.graph import external_data
 from qeff_zoo.graph.semantic.domains import SEMANTIC
+from qeff_zoo.multimodal.manifest import entry_of
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.tasks import find
 
@@ -145,7 +145,7 @@ def test_layers_that_are_picked_by_number_are_extended_too(
     assert recipe.images
     config = {"model_type": model_type, **copy.deepcopy(recipe.tiny[0].config)}
     config["vision_config"].update(changes)
-    variant = {"images": {key: one for key, one in asdict(recipe.images).items() if one}}
+    variant = {"images": entry_of(recipe.images)}
     traced = []
     fold = folding.fold
 

@@ -306,8 +306,12 @@ def test_names_are_those_that_the_compiler_sees() -> None:
     ]  # fmt: skip
     assert [layer for layer, _ in found] == [0] * 100 + [1, 2, None]
     assert len(configs.matching_outputs(model, ("Relu", "*layers.1"))) == 2
+    other = ir.Model(ir.Graph([], [], nodes=[ir.Node("", "Softmax", [x])], name="h"), ir_version=8)
+    configs.check_patterns([model, other], ("Relu", "Softmax"))
+    assert configs.matching_outputs(model, ("Softmax",)) == []
+    assert configs.node_precision([]) == "FP32NodeInstanceNames: []\n"
     with pytest.raises(CompileError, match=r"'Softmax' fits no node .*CustomRMSNorm"):
-        configs.matching_outputs(model, ("Softmax",))
+        configs.check_patterns([model], ("Softmax",))
 
 
 # --- conflicts ---------------------------------------------------------------------------------

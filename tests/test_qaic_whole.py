@@ -317,7 +317,7 @@ def test_a_model_that_sees_answers_as_hugging_face_does(
             for name in pictures[0]
             if images
         }
-        if images and (types := session.told.get("types")):
+        if images and (types := session.media.types):
             told[types] = (tokens == session.placeholder).long()
         with torch.no_grad():
             logits = model(input_ids=tokens, **told, use_cache=False).logits[0].float()

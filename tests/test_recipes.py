@@ -24,7 +24,6 @@ from parity import CROSSED, STATES, Case, Steps, Subject
 from transformers import CONFIG_MAPPING
 
 from qeff_zoo import registry
-from qeff_zoo.checkpoint import formats
 from qeff_zoo.errors import ExportError
 from qeff_zoo.export import architectures, layers, loader
 from qeff_zoo.export.transforms import apply
@@ -33,6 +32,7 @@ from qeff_zoo.export.transforms.recurrence import kernels_of
 from qeff_zoo.graph.numerics import WEIGHTS
 from qeff_zoo.graph.passes import experts as experts_pass
 from qeff_zoo.graph.states import StateKind, states_of
+from qeff_zoo.plan.request import CHOICES
 from qeff_zoo.recipe import Recipe, Shape, SoundShape, Transform
 from qeff_zoo.registry import find_recipe, list_model_types
 from qeff_zoo.targets.base import Lowered
@@ -92,7 +92,8 @@ def test_recipe_is_well_formed(name: str) -> None:
     ours = sys.modules[CONFIG_MAPPING[recipe.model_type].__module__]
     assert hasattr(transformers, recipe.architectures[0]) or hasattr(ours, recipe.architectures[0])
     assert recipe.special.endswith(".")
-    assert set(recipe.quant_exceptions) <= formats.METHODS.keys()
+    for target, flags in recipe.compile_flags.items():
+        assert all(target in CHOICES[flag].targets for flag in flags)
     assert len({tiny.name for tiny in recipe.tiny}) == len(recipe.tiny) >= 1
     assert recipe.rev >= 1
 

@@ -16,7 +16,7 @@ fills up is zero for each of its convolutions, as what lies behind the end of a 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,6 @@ from torch.export import Dim
 
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.export.transforms.modules import with_config
-from qeff_zoo.recipe import Images, Sounds
 from qeff_zoo.runtime.audio_encoder import BESIDE
 from qeff_zoo.tasks.audio_block_tracing import FEATURES, REAL, WINDOWS, name_rows
 from qeff_zoo.tasks.forward_patches import swapped
@@ -32,6 +31,10 @@ from qeff_zoo.tasks.patch_tracing import rows_of
 from qeff_zoo.tasks.tile_tracing import PutRecorder
 
 from . import Tracing
+
+if TYPE_CHECKING:
+    from qeff_zoo.multimodal.families.phi4_audio import Phi4Audio
+    from qeff_zoo.multimodal.images import Images
 
 _GROUPS, _SPANS, _WIDTH = 24, 3, 5  # of the example
 _MOST = 1 << 16  # of the first two
@@ -109,25 +112,25 @@ def _within(merge: nn.Module, mask: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda states: plain(states * real.to(states.dtype))
 
 
-def tracing(model: Any, sounds: Sounds, images: Images | None) -> Tracing:
+def tracing(model: Any, audio: "Phi4Audio", images: "Images | None") -> Tracing:
     """Describe how to trace the encoder of `model`.
 
     Args:
         model: From `loader.load_meta`.
-        sounds: As a recipe says of them.
+        audio: Declaration of the recipe.
         images: The same of pictures that prompts may have, too.
     """
-    audio, name = model.config.audio_config, "audio_embeds"
+    config, name = model.config.audio_config, "audio_embeds"
     projections: dict[str, Mapping[str, str]] = {name: {}}
     if images:
         projections[f"{BESIDE}{name}"] = _PROJECTION
     given = [
-        torch.zeros(_GROUPS, audio.time_reduction, audio.input_size),
-        torch.ones(_GROUPS, audio.time_reduction, dtype=torch.long),
+        torch.zeros(_GROUPS, config.time_reduction, config.input_size),
+        torch.ones(_GROUPS, config.time_reduction, dtype=torch.long),
         torch.zeros(_SPANS, _WIDTH, dtype=torch.long),
     ]
     groups, spans = (Dim(name, min=2, max=_MOST) for name in ("groups", "spans"))
-    width = Dim("width", min=2, max=sounds.span)
+    width = Dim("width", min=2, max=audio.span)
     return Tracing(
         module=Sound(model, [*projections.values()]).eval(),
         inputs={"given": given},

@@ -10,20 +10,22 @@ The forward that is traced is transformers' own, up to where it would put featur
 whole picture and its tiles, so that it is shown the tile as both: of what is the same then, one is kept.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.recipe import Images
 from qeff_zoo.tasks.forward_patches import swapped
 from qeff_zoo.tasks.patch_tracing import rows_of
 from qeff_zoo.tasks.vision_tracing import Picture
 
 from . import Tracing
+
+if TYPE_CHECKING:
+    from qeff_zoo.multimodal.images import Images
 
 #: What makes features of tiles, before they are put in order.
 _TOWER = "get_img_features"
@@ -85,25 +87,24 @@ class Tile(Picture):
         return (rows[: (rows.shape[0] + 1) // 2],)
 
 
-def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
+def tracing(model: Any, images: "Images") -> Tracing:
     """Describe how to trace what reads a tile.
 
     Args:
         model: From `loader.load_meta`.
         images: As a recipe says of them.
     """
-    told = Images(**images)
     vision = model.config.vision_config
     size, side = vision.image_size, vision.image_size // vision.patch_size
     given = [
         torch.zeros(1, vision.num_channels, size, size),
         torch.ones(1, side, side, dtype=torch.long),
     ]
-    module: nn.Module = Tile(model, told).eval()
+    module: nn.Module = Tile(model, images).eval()
     return Tracing(
         module=module,
         inputs={"given": given},
         dynamic_shapes={"given": [{} for _ in given]},
-        input_names=[told.pixels, told.mask],
+        input_names=[images.pixels, images.mask],
         output_names=["image_embeds"],
     )

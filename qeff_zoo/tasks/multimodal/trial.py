@@ -43,7 +43,7 @@ class MediaTrial(DecoderTrial):
         spans = self._spans[0]
         if spans is None:
             return super().first_prompt()
-        end = int(spans.places[-1]) + 1 + bool(self.session.of_media.get("begun"))
+        end = int(spans.places[-1]) + 1 + bool(self.session.media.begun)
         return self.sequences[0][:end]
 
     def request(self, prompt: list[int], length: int) -> Request:
