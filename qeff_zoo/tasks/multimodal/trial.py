@@ -30,7 +30,7 @@ class MediaTrial(DecoderTrial):
         self.sequences, self._media = sample_media.insert(session, self.sequences)
         pairs = zip(self.sequences, self._media, strict=True)
         self._spans = [session.insets(*pair) for pair in pairs]
-        if session.told.get("whole"):
+        if session.media.whole:
             stretches = [one.stretches if one else () for one in self._spans]
             self.stages = cases.uncut(self.stages, stretches)
 
