@@ -170,6 +170,16 @@ def _collect_seldom() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _write_no_records_of_traces() -> None:
+    """Spare a sixth of each trace: torch writes records of it for any handler, and pytest adds its own."""
+    import torch
+
+    log = torch._logging._internal.trace_log
+    log.addHandler = lambda _: None  # type: ignore[method-assign]
+    log.handlers.clear()
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _read_torchlib_once() -> None:
     """Keep the exporter's table of translations, which it reads from onnxscript's sources for every trace."""
     from torch.onnx._internal.exporter._registration import ONNXRegistry

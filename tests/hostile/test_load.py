@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import selection
 
 from qeff_zoo.package import Package
 
-SECONDS = float(os.environ.get("QEFF_ZOO_TEST_SECONDS", 5 if selection.EVERY else 2))
+SECONDS = float(os.environ.get("QEFF_ZOO_TEST_SECONDS", 5))
 ROOT = Path(__file__).parents[2]
 #: What becomes of each attack; those that are read to the end are answered or refused, and never fail.
 EXPECTED = {
