@@ -31,7 +31,7 @@ from qeff_zoo.tasks.patch_tracing import rows_of
 from . import Tracing
 
 if TYPE_CHECKING:
-    from qeff_zoo.multimodal.audio_chunks import AudioChunks
+    from qeff_zoo.multimodal.families.audio_chunks import AudioChunks
 
 _BLOCKS, _MOST = 3, 1 << 16  # of the example, and at most
 _MERGED = 4  # frames that two convolutions make a row of

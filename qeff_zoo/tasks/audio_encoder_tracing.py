@@ -35,7 +35,7 @@ from qeff_zoo.tasks.patch_tracing import Rows, rows_of
 from . import Tracing, audio_block_tracing
 
 if TYPE_CHECKING:
-    from qeff_zoo.multimodal.audio_windows import AudioWindows
+    from qeff_zoo.multimodal.families.audio_windows import AudioWindows
     from qeff_zoo.multimodal.families.gemma4_unified_audio import Gemma4UnifiedAudio
 
 FEATURES, NUMBER = "input_features", "window_ids"

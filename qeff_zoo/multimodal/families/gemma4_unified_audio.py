@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.multimodal.audio_chunks import AudioChunks
+from qeff_zoo.multimodal.families.audio_chunks import AudioChunks
 
 if TYPE_CHECKING:
     from qeff_zoo.multimodal.images import Images

@@ -7,7 +7,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from qeff_zoo.multimodal.audio import Audio
-from qeff_zoo.multimodal.audio_chunks import SEPARATE_LENGTHS
+from qeff_zoo.multimodal.families.audio_chunks import SEPARATE_LENGTHS
 
 if TYPE_CHECKING:
     from qeff_zoo.media.features import Features

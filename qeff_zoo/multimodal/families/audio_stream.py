@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from qeff_zoo.multimodal.audio_windows import AudioWindows
+from qeff_zoo.multimodal.families.audio_windows import AudioWindows
 
 if TYPE_CHECKING:
     from qeff_zoo.media.features import Features
