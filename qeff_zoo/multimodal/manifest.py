@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 from qeff_zoo import multimodal
 from qeff_zoo.errors import PackageError
 from qeff_zoo.multimodal import families
-from qeff_zoo.multimodal.audio import Audio
 from qeff_zoo.multimodal.images import Images
-from qeff_zoo.recipe_media import Media
+from qeff_zoo.recipe_media import AudioEncoder, Media
 
 _FAMILY = "family"
 
@@ -52,9 +51,9 @@ def images_of(entry: Mapping[str, Any]) -> Images:
     return _encoder_of(entry, Images, "image")
 
 
-def audio_of(entry: Mapping[str, Any]) -> Audio:
+def audio_of(entry: Mapping[str, Any]) -> AudioEncoder:
     """Return the audio encoder of a manifest's entry; see `images_of`."""
-    return _encoder_of(entry, Audio, "audio")
+    return _encoder_of(entry, AudioEncoder, "audio")
 
 
 def _encoder_of(entry: Mapping[str, Any], base: type[_Encoder], modality: str) -> _Encoder:
@@ -89,7 +88,7 @@ def _name_of(family: type[Media]) -> str:
 @cache
 def _names() -> tuple[str, ...]:
     """Return what a manifest may name: the modules of bases and of families."""
-    own = {"audio", "families", "manifest"}  # a base without hooks, and what is no encoder
+    own = {"families", "manifest"}
     paths = [*multimodal.__path__, *families.__path__]
     return tuple(sorted({one.name for one in pkgutil.iter_modules(paths)} - own))
 
