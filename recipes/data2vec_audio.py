@@ -10,7 +10,7 @@ from .wav2vec2 import RECIPE as W2V
 RECIPE = replace(
     W2V,
     model_type="data2vec-audio",
-    architectures=("Data2VecAudioForCTC",),
+    architectures=("Data2VecAudioForCTC", "Data2VecAudioForSequenceClassification"),
     special="Wav2Vec 2.0's encoder whose positions are a stack of normalized convolutions.",
     transforms=(frames(lambda config: config.num_conv_pos_embeddings),),
     tiny=(

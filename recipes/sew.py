@@ -10,7 +10,7 @@ from .wav2vec2 import RECIPE as W2V
 RECIPE = replace(
     W2V,
     model_type="sew",
-    architectures=("SEWForCTC",),
+    architectures=("SEWForCTC", "SEWForSequenceClassification"),
     special="Wav2Vec 2.0's encoder over frames that are averaged two by two, and stretched again behind it.",
     tiny=(
         Tiny(config={**W2V.tiny[0].config, "squeeze_factor": 2}),

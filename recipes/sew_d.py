@@ -17,7 +17,7 @@ _TINY = {
 RECIPE = replace(
     SEW,
     model_type="sew-d",
-    architectures=("SEWDForCTC",),
+    architectures=("SEWDForCTC", "SEWDForSequenceClassification"),
     special="SEW with DeBERTa's disentangled attention: distances in logarithmic buckets, both ways.",
     tiny=(
         Tiny(config=_TINY),

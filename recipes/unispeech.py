@@ -10,7 +10,7 @@ from .wav2vec2 import RECIPE as W2V
 RECIPE = replace(
     W2V,
     model_type="unispeech",
-    architectures=("UniSpeechForCTC",),
+    architectures=("UniSpeechForCTC", "UniSpeechForSequenceClassification"),
     special="Wav2Vec 2.0's encoder, trained with labels of phonemes.",
     tiny=(Tiny(config=W2V.tiny[0].config),),
 )

@@ -10,7 +10,7 @@ from .wav2vec2 import RECIPE as W2V
 RECIPE = replace(
     W2V,
     model_type="unispeech-sat",
-    architectures=("UniSpeechSatForCTC",),
+    architectures=("UniSpeechSatForCTC", "UniSpeechSatForSequenceClassification"),
     special="HuBERT's encoder, trained to tell speakers apart.",
     tiny=(Tiny(config=W2V.tiny[0].config),),
 )

@@ -24,7 +24,7 @@ _TINY = {
 
 RECIPE = Recipe(
     model_type="wav2vec2",
-    architectures=("Wav2Vec2ForCTC",),
+    architectures=("Wav2Vec2ForCTC", "Wav2Vec2ForSequenceClassification"),
     task="automatic-speech-recognition",
     special="Labels of frames by CTC: strided convolutions over samples, the first normalized over time.",
     rev=2,

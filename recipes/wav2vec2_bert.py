@@ -13,7 +13,7 @@ from .wav2vec2 import RECIPE as W2V
 RECIPE = replace(
     W2V,
     model_type="wav2vec2-bert",
-    architectures=("Wav2Vec2BertForCTC",),
+    architectures=("Wav2Vec2BertForCTC", "Wav2Vec2BertForSequenceClassification"),
     special="Conformer layers over Kaldi's mel features; scores by clamped distance.",
     transforms=(),
     shapes=FRAME_SHAPES,

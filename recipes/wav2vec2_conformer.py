@@ -12,7 +12,7 @@ _CONFIG = {**W2V.tiny[0].config, "conv_depthwise_kernel_size": 5}
 RECIPE = replace(
     W2V,
     model_type="wav2vec2-conformer",
-    architectures=("Wav2Vec2ConformerForCTC",),
+    architectures=("Wav2Vec2ConformerForCTC", "Wav2Vec2ConformerForSequenceClassification"),
     special="Wav2Vec 2.0 with Conformer layers: relative or rotary positions, and a convolution in each.",
     transforms=(
         frames(lambda config: 1 + config.num_hidden_layers + (config.feat_extract_norm == "group")),

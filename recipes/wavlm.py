@@ -10,7 +10,7 @@ from .wav2vec2 import RECIPE as W2V
 RECIPE = replace(
     W2V,
     model_type="wavlm",
-    architectures=("WavLMForCTC",),
+    architectures=("WavLMForCTC", "WavLMForSequenceClassification"),
     special="Wav2Vec 2.0's encoder with a gated bias by distance bucket, made in the first layer.",
     tiny=(Tiny(config={**W2V.tiny[0].config, "num_buckets": 32, "max_bucket_distance": 80}),),
 )

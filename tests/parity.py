@@ -48,8 +48,8 @@ from qeff_zoo.runtime.program import Program
 from qeff_zoo.targets.base import Lowered
 from qeff_zoo.targets.ort import attention, lowering
 from qeff_zoo.targets.ort.session import OrtProgram
-from qeff_zoo.tasks import decoder_tracing
-from qeff_zoo.tasks.pooling import Embed
+from qeff_zoo.tasks.encoders.pooling import Embed
+from qeff_zoo.tasks.text_generation import decoder_tracing
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.reference.numerics import compute_in_float64, round_weights
 from qeff_zoo.weights.bindings import bind

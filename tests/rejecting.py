@@ -17,7 +17,7 @@ from qeff_zoo.runtime.sampling import Sampler, Sampling
 from qeff_zoo.runtime.scheduling import Scheduler
 from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.targets.ort.session import OrtProgram
-from qeff_zoo.tasks import text_generation
+from qeff_zoo.tasks.text_generation import task
 
 SEVERAL: parity.Variant = (("num_logits_to_keep", True),)
 MOST = 5
@@ -34,7 +34,7 @@ def specializations(rows: int, **sizes: Any) -> list[dict[str, Any]]:
         batch_size=rows,
         num_speculative_tokens=(3, MOST),
     )
-    return text_generation.TASK.specializations(shape)
+    return task.TASK.specializations(shape)
 
 
 @cache

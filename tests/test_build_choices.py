@@ -12,9 +12,9 @@ import tiny_checkpoint
 
 from qeff_zoo import tasks
 from qeff_zoo.checkpoint.opening import open_checkpoint
-from qeff_zoo.cli import arguments
-from qeff_zoo.cli.arguments.options import json_text
+from qeff_zoo.cli import parser
 from qeff_zoo.cli.inputs import choices_of
+from qeff_zoo.cli.options import json_text
 from qeff_zoo.errors import PlanError
 from qeff_zoo.hub.index import axes_of, variant_name
 from qeff_zoo.hub.resolve.axes import KINDS, Rule, rule_of
@@ -104,7 +104,7 @@ def test_all_follows_from_a_line_of_the_table(name: str, tmp_path: Path) -> None
     option = OPTIONS[name]
     text, value = TYPICAL.get(name) or TYPICAL[option.kind]
     argv = ["plan", "model", option.flag, *([text] if text else [])]
-    asked = choices_of(arguments.parser().parse_args(argv))
+    asked = choices_of(parser().parse_args(argv))
     assert {key: given for key, given in asked.items() if given is not None} == {name: value}
 
     has, has_not = CHECKPOINTS.get(name) or CHECKPOINTS[option.of]

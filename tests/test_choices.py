@@ -33,7 +33,7 @@ _ROUTER = f"model.layers.{_LAYER}.block_sparse_moe.gate.weight"
 
 # --- arrays ---------------------------------------------------------------------------------------
 def test_choices_are_kept_where_a_program_leaves_out_columns_of_padding() -> None:
-    rows = package_runner._Rows()
+    rows = package_runner.RunRecorder()
     rows.begin(0, 0)
     positions = np.array([[0, 1, 2, -1, -1]])
     left, whole = np.arange(6).reshape(3, 2), np.arange(10).reshape(5, 2)

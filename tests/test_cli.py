@@ -23,17 +23,17 @@ from package_builder import overwrite
 from transformers import CONFIG_MAPPING
 
 from qeff_zoo import cli, pipeline, registry, scaffold
-from qeff_zoo.cli import arguments
+from qeff_zoo.cli import parser as command_line
 from qeff_zoo.errors import ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.validation import ladder as validation
 
 COMMANDS = (
     ("list",), ("show",), ("quantize",), ("plan",), ("build",), ("adopt",), ("export",), ("predict",), ("finetune",),
-    ("run",), ("serve",), ("bench",),
-    ("validate",), ("inspect",), ("ls",), ("resolve",), ("pull",), ("lock",), ("repair",),
-    ("bundle", "export"), ("bundle", "import"), ("yank",), ("publish",), ("sign",),
-    ("trust", "add"), ("trust", "ls"), ("trust", "rm"), ("copy",), ("serve-args",),
+    ("run",), ("serve",), ("serve-args",), ("bench",),
+    ("validate",), ("inspect",), ("ls",), ("resolve",), ("yank",), ("pull",), ("lock",), ("repair",),
+    ("bundle", "export"), ("bundle", "import"), ("publish",), ("copy",), ("sign",),
+    ("trust", "add"), ("trust", "ls"), ("trust", "rm"),
     ("cache", "ls"), ("cache", "rm"), ("cache", "gc"), ("cache", "verify"), ("doctor",), ("new",),
 )  # fmt: skip
 KEY = r"qz1-[0-9a-f]{64}"
@@ -128,7 +128,7 @@ TABLE = [
     ("run", "run {package} --prompt fox --generation-len 4", 0, r".+\n$", r"tokens at .* in all\n$"),
     ("run-pair", "run {package} --prompt a --pair b", 1, "", "--pair does not apply to text-gen"),
     ("run-words", "run {package} --prompt a --word-timestamps", 1, "",
-     "--word-timestamps does not apply to text-generation; expected a package that writes down speech"),
+     "--word-timestamps does not apply to text-generation; expected a package for automatic-speech"),
     ("run-key", "run {key} --prompt fox --generation-len 4", 0, r".+\n$", r"tokens at"),
     ("run-variant", "run ort-fp32-pl128-cl128-bs1/{key} --prompt fox --generation-len 4", 0, r".+\n$", r"tokens at"),
     ("run-file", "run {package} --prompts-file {prompts} --generation-len 2", 0,
@@ -200,7 +200,7 @@ def _parsers(
 
 
 def test_the_table_of_commands_is_complete_and_every_answer_can_be_json() -> None:
-    parsers = dict(_parsers(arguments.parser()))
+    parsers = dict(_parsers(command_line()))
 
     assert tuple(parsers) == COMMANDS
     for path, parser in parsers.items():
@@ -215,7 +215,7 @@ def test_every_command_has_help(path: tuple[str, ...], capsys: pytest.CaptureFix
 
     assert (code, err) == (0, "")
     assert out.startswith(f"usage: qeff-zoo {' '.join(path)} ")
-    *_, parser = (parser for name, parser in _parsers(arguments.parser()) if name == path)
+    *_, parser = (parser for name, parser in _parsers(command_line()) if name == path)
     assert all(action.help for action in parser._actions if action.option_strings), path
 
 
@@ -224,6 +224,36 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert code == 0
     assert all(re.search(rf"^ +{path[0]} +\w", out, re.MULTILINE) for path in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown", "hidden"),
+    [
+        ("build {bert} --help", {"--seq-lens", "--pooling", "--weights"}, {"--ctx-len", "--num-cores"}),
+        ("build {llama} --help", {"--ctx-len"}, {"--seq-lens", "--pooling", "--mxfp6-matmul"}),
+        ("plan {llama} --target qaic --help", {"--ctx-len", "--mxfp6-matmul"}, {"--seq-lens"}),
+        ("build {llama} --task feature-extraction --help", {"--pooling"}, {"--ctx-len"}),
+        ("build {llama} --help-all", {"--ctx-len", "--pooling", "--mxfp6-matmul"}, set()),
+        ("build ./nowhere --help", {"--ctx-len", "--pooling"}, {"--mxfp6-matmul"}),
+        ("run {package} --help", {"--prompt", "--temperature", "--json"}, {"--image", "--translate"}),
+        ("run {package} --help-all", {"--prompt", "--image", "--translate"}, set()),
+        ("run nowhere --help", {"--prompt", "--image"}, set()),
+        ("serve {package} --help", {"--port", "--blocks"}, {"--allow-image-url"}),
+        ("bench {package} --help", {"--prompt-len"}, {"--sound", "--language"}),
+    ],
+)  # fmt: skip
+def test_help_shows_the_options_that_apply(
+    argv: str,
+    shown: set[str],
+    hidden: set[str],
+    places: Places,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, _ = run(places.argv(argv), capsys)
+
+    assert code == 0
+    flags = set(re.findall(r"--[a-z0-9-]+", out))
+    assert (shown - flags, hidden & flags) == (set(), set())
 
 
 def test_flags_are_the_parameters_of_python(

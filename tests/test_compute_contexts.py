@@ -26,7 +26,8 @@ from qeff_zoo.package.description import describe
 from qeff_zoo.recipe import Shape
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.sizes import DecoderSizes
-from qeff_zoo.tasks import compute_contexts, text_generation
+from qeff_zoo.tasks import compute_contexts
+from qeff_zoo.tasks.text_generation import task
 
 SEEN = "comp_ctx_lengths"
 lengths = st.sets(st.integers(1, 60)).map(lambda found: tuple(sorted(found)))
@@ -62,7 +63,7 @@ def test_there_is_a_specialization_for_each_length(sizes: dict[str, Any], names:
         comp_ctx_lengths_prefill=(16, 64),
         comp_ctx_lengths_decode=(2, 32, 64),
     )
-    found = text_generation.TASK.specializations(replace(shape, **sizes))
+    found = task.TASK.specializations(replace(shape, **sizes))
     assert [one["name"] for one in found] == names
     read = DecoderSizes.read(found)
     decodes = [one["symbols"][SEEN] for one in found if one["name"].startswith("Decode")]
@@ -77,7 +78,7 @@ def test_there_is_a_specialization_for_each_length(sizes: dict[str, Any], names:
 def test_without_lists_there_are_two_programs_as_ever() -> None:
     shape = Shape(prefill_seq_len=8, ctx_len=64, batch_size=2)
     common = {"batch_size": "2", "ctx_len": "64"}
-    assert text_generation.TASK.specializations(shape) == [
+    assert task.TASK.specializations(shape) == [
         {"name": "Prefill", "symbols": {**common, "seq_len": "8"}},
         {"name": "Decode", "symbols": {**common, "seq_len": "1"}},
     ]

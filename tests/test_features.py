@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from qeff_zoo import qefficient
-from qeff_zoo.cli import arguments
+from qeff_zoo.cli import parser
 
 ROOT = Path(__file__).parent.parent
 TABLE = json.loads((ROOT / "docs" / "features.json").read_bytes())
@@ -44,7 +44,7 @@ def options_of(program: str, first: str) -> frozenset[str]:
     if program == "qeff-zoo":
         (commands,) = (
             action.choices
-            for action in arguments.parser()._actions
+            for action in parser()._actions
             if isinstance(action, argparse._SubParsersAction)
         )
         parser = commands[first]

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.recipe import Shape
 from qeff_zoo.runtime.fixed_shapes import FixedCall, FixedShapes
-from qeff_zoo.tasks import text_generation
+from qeff_zoo.tasks.text_generation import task
 
 
 def shapes(**sizes: Any) -> list[dict[str, Any]]:
     """Specializations of a decoder, as a build makes them."""
-    return text_generation.TASK.specializations(Shape(ctx_len=64, **sizes))
+    return task.TASK.specializations(Shape(ctx_len=64, **sizes))
 
 
 def encoder(*seq_lens: int, batch: int = 3) -> FixedShapes:

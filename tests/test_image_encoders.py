@@ -23,7 +23,7 @@ from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.runtime import ImageClassificationSession, ImageEmbeddingSession, open_session
 from qeff_zoo.store import Store
-from qeff_zoo.tasks.image_tracing import Embed
+from qeff_zoo.tasks.images.image_tracing import Embed
 from qeff_zoo.validation import sample_images, tiny_models
 
 IMAGE_RECIPES = [one for one in registry.list_recipes() if tasks.find(one.task).role == "vision"]

@@ -39,7 +39,8 @@ from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import Engine, Grammar, ImageToTextSession, open_session
 from qeff_zoo.runtime.logits_processors import WritingRules
 from qeff_zoo.store import Store
-from qeff_zoo.tasks import IMAGE_TO_TEXT, encoder_decoder_tracing, find
+from qeff_zoo.tasks import IMAGE_TO_TEXT, find
+from qeff_zoo.tasks.encoder_decoder import tracing
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.sample_images import draw
 
@@ -92,9 +93,7 @@ def subject(name: str) -> Subject:
 def given(of: Subject) -> dict[str, torch.Tensor]:
     """Return two pictures, and of a model that is asked about them two prompts, of which one is shorter."""
     size = (32, 24) if of.recipe.asked else None
-    found = {
-        name: example for name, (example, _) in encoder_decoder_tracing._source(of.hf, size).items()
-    }
+    found = {name: example for name, (example, _) in tracing._source(of.hf, size).items()}
     numbers = torch.Generator().manual_seed(3)
     found["pixel_values"] = torch.randn(found["pixel_values"].shape, generator=numbers)
     if of.recipe.asked:
@@ -117,11 +116,11 @@ def expected_of(of: Subject, model: Any, tokens: torch.Tensor) -> Array:
 def steps_of(of: Subject, tokens: torch.Tensor) -> Iterator[tuple[int, int, Array]]:
     """Read pictures once, and give rows their tokens; yield row, position and logits of each answer."""
     model = of.transformed
-    states = encoder_decoder_tracing.probe(model)
+    states = tracing.probe(model)
     read = given(of)
     step, made = (
-        encoder_decoder_tracing.Step(model, states),
-        encoder_decoder_tracing.Read(model)([*read.values()]),
+        tracing.Step(model, states),
+        tracing.Read(model)([*read.values()]),
     )
     more = [read["attention_mask"]] if of.recipe.asked else []
     sizes = {"ctx_len": 24, "batch_size": 2, "encoder_ctx_len": made[0].shape[2]}

@@ -23,7 +23,8 @@ from qeff_zoo.export.layers import WatchedIndex, plain
 from qeff_zoo.graph import external_data
 from qeff_zoo.recipe import Recipe, Tiny
 from qeff_zoo.registry import find_recipe
-from qeff_zoo.tasks import decoder_tracing, encoders
+from qeff_zoo.tasks.encoders import whole_texts
+from qeff_zoo.tasks.text_generation import decoder_tracing
 
 # --- kinds ---------------------------------------------------------------------------------------
 
@@ -34,7 +35,7 @@ def meta(name: str, **changes: Any) -> Any:
 
 
 def reduce(model: Any, **more: Any) -> Any:
-    run: Any = decoder_tracing.probe if model.can_generate() else encoders.run_once
+    run: Any = decoder_tracing.probe if model.can_generate() else whole_texts.run_once
     return layers.reduce(model, lambda: run(model), **more)
 
 

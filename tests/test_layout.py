@@ -188,7 +188,7 @@ def test_no_module_imports_itself_through_others() -> None:
 FLOORS = (
     *("__main__", "cloud", "qefficient", "cli", "serving", "scaffold", "api", "pipeline"),
     *("finetuning", "quantizer", "bench", "prediction", "hub", "validation"),
-    *("plan", "targets", "export", "tasks", "runtime", "media"),
+    *("plan", "targets", "export", "multimodal", "tasks", "runtime", "media"),
     *("store", "package", "graph", "weights", "checkpoint"),
     *("registry", "recipe", "recipe_media", "terminal", "versions", "settings", "disk", "errors"),
 )
@@ -202,11 +202,13 @@ UPWARD: Mapping[tuple[str, str], str] = {
     ("package", "store"): "a prepared folder that was compiled is taken into the store",
     ("package", "targets"): "a target describes its lowering report",
     ("package", "tasks"): "a task gives the example command of a package",
+    ("runtime", "multimodal"): "a session makes the encoder of its package's manifest",
     ("runtime", "targets"): "a session opens programs by their target's name",
     ("runtime", "tasks"): "a session checks its package's task",
     ("targets", "plan"): "a target lowers and compiles a program as it is planned",
     ("targets", "prediction"): "qaic predicts in its device's numerics what it compiles",
     ("tasks", "export"): "a task traces by transforms",
+    ("tasks", "multimodal"): "a task traces the encoder of a plan",
     ("tasks", "plan"): "a task checks a request",
     ("tasks", "validation"): "a task names the calls that are compared",
     ("validation", "api"): "a checkpoint is built again to check a package of others",
@@ -234,9 +236,26 @@ def test_folders_import_what_stands_below_them() -> None:
 
 def test_running_a_package_needs_no_torch() -> None:
     banned = HEAVY - {"numpy", "onnxruntime", "tokenizers"}
-    runtime = [path for path in CORE_SOURCES if path.parent.name == "runtime"]
+    sessions = CORE.glob("tasks/*/*session.py")
+    runtime = [path for path in CORE_SOURCES if path.parent.name == "runtime"] + [*sessions]
     wrong = imported_from(runtime, lambda name: name.split(".")[0] in banned)
     assert not wrong, "The extra `run` has only numpy, onnxruntime, tokenizers and jinja2."
+
+
+def test_a_task_s_reference_shares_no_code_with_its_packages() -> None:
+    allowed = re.compile(r"qeff_zoo\.(tasks|validation\..+|tasks\.\w+\.reference\.\w+)")
+
+    def wrong(name: str) -> bool:
+        return name.startswith("qeff_zoo.") and not allowed.fullmatch(name)
+
+    assert not imported_from(sorted(CORE.glob("tasks/*/reference.py")), wrong)
+
+
+@pytest.mark.parametrize("name", tasks.NAMES)
+def test_a_task_names_what_exists(name: str) -> None:
+    task = tasks.find(name)
+    for of_task in (task.session, task.trial, task.reference, task.stages):
+        assert callable(of_task())
 
 
 @pytest.mark.parametrize(
@@ -332,7 +351,7 @@ def test_core_never_names_a_recipe() -> None:
 
 
 def test_only_tasks_name_tasks() -> None:
-    rest = [path for path in CORE_SOURCES if path.parent.name != "tasks"]
+    rest = [path for path in CORE_SOURCES if CORE / "tasks" not in path.parents]
     wrong = nodes_of(
         rest, lambda node: isinstance(node, ast.Constant) and node.value in tasks.NAMES
     )
@@ -365,7 +384,9 @@ def catches_everything(node: ast.AST) -> bool:
 
 
 def test_only_the_command_line_prints_and_catches_everything() -> None:
+    prints = {CORE / "terminal" / "printing.py", *CORE.glob("tasks/*/verbs.py")}
     rest = [path for path in CORE_SOURCES if path.parent.name not in ("cli", "cloud")]
+    rest = [path for path in rest if path not in prints]
     assert not nodes_of(rest, is_print), "Return it, or tell it through qeff_zoo.terminal.progress."
     # The engine's thread has nobody to raise to: it hands on whatever went wrong to those who wait.
     rest = [path for path in rest if path.name != "engine.py"]

@@ -25,7 +25,7 @@ from qeff_zoo.media.features import load_features
 from qeff_zoo.media.image_processor import HELD
 from qeff_zoo.recipe import Tiny
 from qeff_zoo.registry import recipe_for
-from qeff_zoo.runtime import ctc_decoding
+from qeff_zoo.tasks.speech import ctc_decoding
 from qeff_zoo.validation import image_arrays, sound_arrays
 from qeff_zoo.validation.sample_sounds import voice
 

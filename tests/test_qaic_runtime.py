@@ -41,7 +41,7 @@ from qeff_zoo.targets.qaic import slices
 from qeff_zoo.targets.qaic.buffers import Buffer
 from qeff_zoo.targets.qaic.cards import DEVICES_ENV
 from qeff_zoo.targets.qaic.session import open_program
-from qeff_zoo.tasks import text_generation
+from qeff_zoo.tasks.text_generation import task as text_generation
 
 FAKE = Path(__file__).parent / "fake_qaicrt"
 PROMPTS = [[5], [1, 2, 3], [7] * 8, [*range(12)], [3, 1] * 13, [0, 0], [12] * 17]

@@ -16,9 +16,9 @@ from hypothesis import strategies as draw
 from stub_qaic import lowered
 
 from qeff_zoo import cli, pipeline, targets
-from qeff_zoo.cli.arguments import parser
-from qeff_zoo.cli.arguments.options import json_text
+from qeff_zoo.cli import parser
 from qeff_zoo.cli.inputs import choices_of
+from qeff_zoo.cli.options import json_text
 from qeff_zoo.errors import CompileError, PlanError
 from qeff_zoo.graph.numerics import FLOAT32
 from qeff_zoo.graph.states import State

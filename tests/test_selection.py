@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`scripts/test --changed [REF]` tests the recipes that a change touches, and never too few; samples are of all kinds."""
+"""`scripts/test --changed [REF]` tests the recipes that a change touches, never too few; samples are of all kinds."""
 
 import os
 import subprocess

@@ -24,7 +24,7 @@ from qeff_zoo.runtime.fixed_shapes import FixedShapes
 from qeff_zoo.runtime.sizes import DecoderSizes
 from qeff_zoo.runtime.speculation import opening
 from qeff_zoo.targets.ort.session import OrtProgram
-from qeff_zoo.tasks import text_generation
+from qeff_zoo.tasks.text_generation import task
 
 
 # --- shapes ---------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ def test_there_is_a_decode_for_each_number_of_drafted_tokens(
     sizes: dict[str, Any], expected: list[str]
 ) -> None:
     shape = {"prefill_seq_len": 8, "ctx_len": 64, "num_speculative_tokens": (3, MOST), **sizes}
-    found = text_generation.TASK.specializations(Shape(**shape))
+    found = task.TASK.specializations(Shape(**shape))
     symbols = [(one["name"], one["symbols"]) for one in found]
     assert [
         f"{name} {one['seq_len']} {one.get('num_logits_to_keep')}" for name, one in symbols
@@ -52,7 +52,7 @@ def test_there_is_a_decode_for_each_number_of_drafted_tokens(
 def test_each_is_there_for_every_compute_context() -> None:
     lists = {"comp_ctx_lengths_prefill": (16, 64), "comp_ctx_lengths_decode": (32, 64)}
     shape = Shape(prefill_seq_len=8, ctx_len=64, num_speculative_tokens=(3,), **lists)
-    read = DecoderSizes.read(text_generation.TASK.specializations(shape))
+    read = DecoderSizes.read(task.TASK.specializations(shape))
     assert read.num_speculative_tokens == (3,)
     assert (read.comp_ctx_lengths_prefill, read.comp_ctx_lengths_decode) == ((16, 64), (32, 64))
 

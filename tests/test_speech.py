@@ -35,9 +35,9 @@ from qeff_zoo.package.prepared import adopt
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import CtcSession, open_session
-from qeff_zoo.runtime.ctc_decoding import CharacterLabels
 from qeff_zoo.store import Store
-from qeff_zoo.tasks.ctc_tracing import Listen, example
+from qeff_zoo.tasks.speech.ctc_decoding import CharacterLabels
+from qeff_zoo.tasks.speech.ctc_tracing import Listen, example
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.sample_sounds import voice
 

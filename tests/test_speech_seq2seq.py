@@ -52,14 +52,14 @@ from qeff_zoo.runtime import (
     open_session,
     sampling,
 )
-from qeff_zoo.runtime import word_timestamps as speech_words
 from qeff_zoo.runtime.program import Observed
-from qeff_zoo.runtime.speech_tokens import SpeechTokens
-from qeff_zoo.runtime.speech_windows import Recording
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.serving.transcriptions import SpeechQueue
 from qeff_zoo.store import Store
-from qeff_zoo.tasks import encoder_decoder_tracing
+from qeff_zoo.tasks.encoder_decoder import tracing
+from qeff_zoo.tasks.speech import word_timestamps as speech_words
+from qeff_zoo.tasks.speech.speech_tokens import SpeechTokens
+from qeff_zoo.tasks.speech.speech_windows import Recording
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.sample_sounds import voice
 
@@ -477,7 +477,7 @@ def subject(name: str) -> Subject:
 def sounds_for(of: Subject) -> list[torch.Tensor]:
     """Draw two sounds as the model takes them, of which the second is shorter where it may be."""
     random = torch.Generator().manual_seed(1)
-    source = encoder_decoder_tracing._source(of.transformed)
+    source = tracing._source(of.transformed)
     (whole, _), *mask = source.values()
     lengths = [whole.shape[1], whole.shape[1] // 2 + 3 if mask else whole.shape[1]]
     return [torch.randn(length, *whole.shape[2:], generator=random) for length in lengths]
@@ -496,15 +496,15 @@ def expected_of(model: Any, sounds: list[torch.Tensor], tokens: torch.Tensor) ->
 
 def steps_of(model: Any, sounds: list[torch.Tensor], tokens: torch.Tensor) -> Array:
     """Read sounds once, and give each row its tokens in chunks of three, the last of them padded; then one by one."""
-    states = encoder_decoder_tracing.probe(model)
-    step, rows, found = encoder_decoder_tracing.Step(model, states), len(tokens), []
+    states = tracing.probe(model)
+    step, rows, found = tracing.Step(model, states), len(tokens), []
     source = [torch.nn.utils.rnn.pad_sequence(sounds, batch_first=True, padding_value=9.0)]
-    if len(encoder_decoder_tracing._source(model)) > 1:
+    if len(tracing._source(model)) > 1:
         there = [torch.ones(len(one), dtype=torch.long) for one in sounds]
         source.append(torch.nn.utils.rnn.pad_sequence(there, batch_first=True))
     with torch.no_grad():
         names = [one.name for one in states if not one.written]
-        made = encoder_decoder_tracing.Read(model)(source)
+        made = tracing.Read(model)(source)
         read, lengths = dict(zip(names, made, strict=False)), made[len(names) :]
         more = [(torch.arange(made[0].shape[2]) < one[:, None]).long() for one in lengths]
         memory = {
@@ -775,7 +775,7 @@ def test_bench_refuses_before_it_measures(
     with pytest.raises(GenerationError, match="Use plan_speech"):
         bench.plan(Package.open(session.folder))
     for given, said in (
-        (["--prompt-len", "4"], "--prompt-len does not apply to speech-seq2seq, whose figures"),
+        (["--prompt-len", "4"], "--prompt-len does not apply to speech-seq2seq"),
         (["--image", "a.png"], "--image does not apply"),
         (["--speculate", "lookup"], "--speculate does not apply"),
         (["--plot", "plot.png"], "--plot does not apply"),

@@ -16,7 +16,7 @@ from qeff_zoo.errors import CheckpointError
 from qeff_zoo.export import loader
 from qeff_zoo.export.architectures import llama_swiftkv
 from qeff_zoo.registry import find_recipe
-from qeff_zoo.tasks import decoder_tracing
+from qeff_zoo.tasks.text_generation import decoder_tracing
 from qeff_zoo.validation.reference.loading import load_model
 from qeff_zoo.weights.bindings import bind
 

@@ -34,9 +34,10 @@ from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import Engine, Grammar, Sampling, Text2TextSession, open_session
 from qeff_zoo.runtime.logits_processors import WritingRules
-from qeff_zoo.runtime.translation import Languages
 from qeff_zoo.store import Store
-from qeff_zoo.tasks import TEXT2TEXT, encoder_decoder_tracing, for_task, tasks_of
+from qeff_zoo.tasks import TEXT2TEXT, for_task, tasks_of
+from qeff_zoo.tasks.encoder_decoder import tracing
+from qeff_zoo.tasks.encoder_decoder.translation import Languages
 from qeff_zoo.validation import tiny_models
 
 __all__ = ["rt"]
@@ -81,9 +82,9 @@ SPANS = [((0, 4), (0, 2)), ((4, 5), (2, 5)), ((5, 6), (5, 6)), ((6, 7), (6, 7))]
 
 def steps_of(model: Any, tokens: torch.Tensor) -> list[tuple[int, int, Array]]:
     """Read texts once, and give rows their tokens; return row, position and logits of each answer."""
-    states = encoder_decoder_tracing.probe(model)
-    step, found, read = encoder_decoder_tracing.Step(model, states), [], source()
-    made = encoder_decoder_tracing.Read(model)(list(read.values()))
+    states = tracing.probe(model)
+    step, found, read = tracing.Step(model, states), [], source()
+    made = tracing.Read(model)(list(read.values()))
     names = [one.name for one in states if not one.written]
     sizes = {"ctx_len": 24, "encoder_ctx_len": 9, "batch_size": 2}
     memory = {

@@ -23,9 +23,9 @@ from qeff_zoo.media import audio_chunking, features
 from qeff_zoo.media.dither import noise
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
-from qeff_zoo.runtime.speech_tokens import SpeechTokens
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.store import Store
+from qeff_zoo.tasks.speech.speech_tokens import SpeechTokens
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.sample_sounds import voice
 

@@ -21,8 +21,9 @@ from qeff_zoo.errors import ZooError
 from qeff_zoo.export import loader
 from qeff_zoo.recipe import DECODER_SHAPES, ENCODER_SHAPES, Recipe, Tiny
 from qeff_zoo.scaffold.shrinking import shrink
-from qeff_zoo.tasks import decoder_tracing, tasks_of
-from qeff_zoo.tasks import encoders as encoders_task
+from qeff_zoo.tasks import tasks_of
+from qeff_zoo.tasks.encoders import whole_texts as encoders_task
+from qeff_zoo.tasks.text_generation import decoder_tracing
 
 DATA = json.loads((Path(__file__).parent.parent / "docs" / "unsupported.json").read_bytes())
 KINDS, DECODERS, ENCODERS = DATA["kinds"], DATA["model_types"], DATA["encoders"]

@@ -18,7 +18,7 @@ from package_builder import draft
 from qeff_zoo.checkpoint.adapters import sites_of
 from qeff_zoo.package import Package, write_manifest
 from qeff_zoo.recipe import Shape
-from qeff_zoo.tasks import text_generation
+from qeff_zoo.tasks.text_generation import task as text_generation
 
 VOCAB = 13
 _SEEN = "comp_ctx_lengths"

@@ -11,25 +11,11 @@ from typing import TYPE_CHECKING, Any, overload
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
-from qeff_zoo.tasks import (
-    ANY_TO_ANY,
-    AUDIO_TEXT_TO_TEXT,
-    IMAGE_TEXT_TO_TEXT,
-    IMAGE_TO_TEXT,
-    SPEECH_RECOGNITION,
-    SPEECH_SEQ2SEQ,
-    TEXT2TEXT,
-    TEXT_GENERATION,
-)
+from qeff_zoo.tasks import IMAGE_TO_TEXT, NAMES, find
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.speculation import Own
 
-#: Tasks whose prompts have pictures or sounds among their tokens; and all whose packages answer prompts.
-_SHOWN = (IMAGE_TEXT_TO_TEXT, AUDIO_TEXT_TO_TEXT, ANY_TO_ANY)
-_PROMPTED = (TEXT_GENERATION, TEXT2TEXT, *_SHOWN, IMAGE_TO_TEXT)
-#: Tasks whose packages write down speech.
-SPEECH = (SPEECH_RECOGNITION, SPEECH_SEQ2SEQ)
 _PROMPT_LEN, _GENERATION_LEN = 128, 64
 
 
@@ -166,7 +152,8 @@ def plan(
     _check(package, images, sounds)
     if package.task == IMAGE_TO_TEXT:
         prompt_lens = prompt_lens or [1]
-    shown = package.task in _SHOWN
+    task = find(package.task)
+    shown = task.before and task.reads == "text" and "encoder" not in task.parts
     sizes = DecoderSizes.read(package.programs[0].specializations)
     new = generation_len
     if new is None:
@@ -199,22 +186,21 @@ def plan(
 
 def _check(package: Package, images: Sequence[str], sounds: Sequence[str]) -> None:
     """Refuse a package that has no prompts, and what its prompts cannot have."""
-    if package.task in SPEECH:
+    measured = [name for name in NAMES if find(name).commands.bench]
+    if package.task not in measured:
+        raise GenerationError(
+            f"Package {str(package.path)!r} is for task {package.task!r}; expected "
+            f"{' or '.join(map(repr, measured))}, whose speed is measured. Measure such a package."
+        )
+    commands = find(package.task).commands
+    if commands.bench == "speech":
         raise GenerationError(
             f"Package {str(package.path)!r} writes down speech, and has no prompts; expected another. Use plan_speech."
         )
-    if package.task not in _PROMPTED:
-        raise GenerationError(
-            f"Package {str(package.path)!r} is for task {package.task!r}; expected "
-            f"{' or '.join(map(repr, (*_PROMPTED, *SPEECH)))}, whose speed is measured. Measure such a package."
-        )
-    for flag, files, task, other in (
-        ("--image", images, IMAGE_TEXT_TO_TEXT, IMAGE_TO_TEXT),
-        ("--sound", sounds, AUDIO_TEXT_TO_TEXT, ANY_TO_ANY),
-    ):
-        if files and package.task not in (task, other, ANY_TO_ANY):
+    for name, files in (("image", images), ("sound", sounds)):
+        if files and name not in commands.bench_options:
             raise GenerationError(
-                f"{flag} does not apply to {package.task}, which reads none; expected {task!r}. Leave it out."
+                f"--{name} does not apply to {package.task}, which reads none; expected none. Leave it out."
             )
     if package.task == IMAGE_TO_TEXT and len(images) > 1:
         raise GenerationError(
@@ -256,7 +242,7 @@ def plan_speech(
     for path in sounds:
         read_sound(path, load_features(package.path).rate)
     given = package.programs[0].specializations
-    writes = package.task == SPEECH_SEQ2SEQ
+    writes = "generation_len" in find(package.task).commands.bench_options
     rows = DecoderSizes.read(given).rows if writes else EncoderSizes.read(given).batch_size
     cases = [
         SpeechCase(

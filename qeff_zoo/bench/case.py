@@ -19,10 +19,10 @@ from typing import Any
 
 from qeff_zoo.errors import GenerationError, ZooError
 from qeff_zoo.package import Package
-from qeff_zoo.tasks import IMAGE_TO_TEXT, SPEECH_SEQ2SEQ
+from qeff_zoo.tasks import IMAGE_TO_TEXT, find
 from qeff_zoo.terminal.progress import peak_rss_bytes
 
-from . import SPEECH, Case, Figures, SpeechCase, SpeechFigures
+from . import Case, Figures, SpeechCase, SpeechFigures
 
 _PICTURE = 448, 448  # height and width in pixels
 _SOUND = 30  # seconds of noise at most
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> None:
     asked = json.loads(arguments[0])
     try:
         package, case, repeat = Package.open(asked["package"]), asked["case"], asked["repeat"]
-        if package.task in SPEECH:
+        if find(package.task).commands.bench == "speech":
             answer = asdict(measure_speech(package, SpeechCase(**case), repeat))
         else:
             answer = asdict(measure(package, Case(**case), repeat))
@@ -170,7 +170,7 @@ def transcribe_once(session: Any, case: SpeechCase, number: int) -> dict[str, fl
     window = session.features.samples(session.frames) // step * step
     samples = min(window, _SOUND * session.rate)
     sounds = [case.sound or _sound(samples, number, row) for row in range(case.batch_size)]
-    writes = session.task == SPEECH_SEQ2SEQ
+    writes = session.generates
     choices = {"language": case.language, "generation_len": case.generation_len} if writes else {}
     begun = time.perf_counter()
     found = session.transcribe(sounds, **choices)

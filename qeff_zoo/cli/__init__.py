@@ -11,39 +11,29 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from importlib.metadata import version
 
-from qeff_zoo.cli.arguments import parser
-from qeff_zoo.cli.building import adopt_command, build_command, export_command, plan_command
-from qeff_zoo.cli.checking import inspect_command, validate_command
-from qeff_zoo.cli.finetuning import finetune_command
-from qeff_zoo.cli.housekeeping import (
-    cache_gc_command,
-    cache_ls_command,
-    cache_rm_command,
-    cache_verify_command,
-    doctor_command,
-    new_command,
-)
-from qeff_zoo.cli.measuring import bench_command
-from qeff_zoo.cli.predicting import predict_command
-from qeff_zoo.cli.publishing import copy_command, publish_command
-from qeff_zoo.cli.pulling import (
-    bundle_export_command,
-    bundle_import_command,
-    lock_command,
-    pull_command,
-    repair_command,
-)
-from qeff_zoo.cli.quantizing import quantize_command
-from qeff_zoo.cli.recipes import list_command, show_command
 from qeff_zoo.cli.reporting import report
-from qeff_zoo.cli.resolving import ls_command, resolve_command, yank_command
-from qeff_zoo.cli.running import run_command, serve_args_command, serve_command
-from qeff_zoo.cli.signing import sign_command, trust_add_command, trust_ls_command, trust_rm_command
 from qeff_zoo.errors import ZooError
 from qeff_zoo.settings import go_offline
 from qeff_zoo.terminal.progress import out_of_memory
 from qeff_zoo.terminal.sanitize import escaping
+
+from . import (
+    building,
+    checking,
+    finetuning,
+    housekeeping,
+    measuring,
+    predicting,
+    publishing,
+    pulling,
+    quantizing,
+    recipes,
+    resolving,
+    running,
+    signing,
+)
 
 #: Packages that a command may lack -> the extra that brings them.
 _EXTRAS = {
@@ -142,40 +132,42 @@ def _run(command: Callable[[], int | None]) -> int:
     return code
 
 
+#: Modules of commands, in the order in which `--help` lists them.
+_MODULES = (
+    recipes,
+    quantizing,
+    building,
+    predicting,
+    finetuning,
+    running,
+    measuring,
+    checking,
+    resolving,
+    pulling,
+    publishing,
+    signing,
+    housekeeping,
+)
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
-    "list": list_command,
-    "show": show_command,
-    "quantize": quantize_command,
-    "finetune": finetune_command,
-    "plan": plan_command,
-    "build": build_command,
-    "adopt": adopt_command,
-    "export": export_command,
-    "predict": predict_command,
-    "run": run_command,
-    "serve": serve_command,
-    "bench": bench_command,
-    "validate": validate_command,
-    "inspect": inspect_command,
-    "ls": ls_command,
-    "resolve": resolve_command,
-    "pull": pull_command,
-    "lock": lock_command,
-    "repair": repair_command,
-    "bundle export": bundle_export_command,
-    "bundle import": bundle_import_command,
-    "yank": yank_command,
-    "publish": publish_command,
-    "sign": sign_command,
-    "trust add": trust_add_command,
-    "trust ls": trust_ls_command,
-    "trust rm": trust_rm_command,
-    "copy": copy_command,
-    "serve-args": serve_args_command,
-    "cache ls": cache_ls_command,
-    "cache rm": cache_rm_command,
-    "cache gc": cache_gc_command,
-    "cache verify": cache_verify_command,
-    "doctor": doctor_command,
-    "new": new_command,
+    name: handler
+    for module in _MODULES
+    for _, handlers in module.COMMANDS
+    for name, handler in handlers.items()
 }
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line: a namespace with `command`, and one attribute for each option."""
+    parser = argparse.ArgumentParser(
+        prog="qeff-zoo",
+        description="Build, validate and run compiled packages of Hugging Face models.",
+        epilog="Run `qeff-zoo COMMAND --help` for the options of a command.",
+    )
+    parser.add_argument(
+        "-V", "--version", action="version", version=f"qeff-zoo {version('qeff-zoo')}"
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in _MODULES:
+        for add, _ in module.COMMANDS:
+            add(commands)
+    return parser

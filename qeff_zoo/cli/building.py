@@ -5,12 +5,14 @@ import argparse
 import shlex
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.cli.inputs import choices_of, saying_warnings, source_of
-from qeff_zoo.cli.printing import print_json, table
+from qeff_zoo.cli.options import add_choices, add_gguf, add_private, add_sign_with, command
 from qeff_zoo.cli.signing import signer
 from qeff_zoo.errors import CompileError
+from qeff_zoo.terminal.printing import print_json, table
 
 if TYPE_CHECKING:
     from qeff_zoo.terminal.progress import Reporter
@@ -203,3 +205,84 @@ def reporter(arguments: argparse.Namespace) -> "Reporter":
     from qeff_zoo.terminal import progress_bars as bars
 
     return bars.reporter(quiet=arguments.quiet)
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def _add_plan(commands: Any) -> None:
+    parser = command(
+        commands,
+        "plan",
+        "show every choice of a build, and who made it, without building",
+        applicable=True,
+    )
+    add_choices(parser)
+    add_gguf(parser)
+
+
+def _add_build(commands: Any) -> None:
+    parser = command(
+        commands, "build", "turn a checkpoint into a validated package", applicable=True
+    )
+    add_choices(parser)
+    add_gguf(parser)
+    parser.add_argument(
+        "--no-validate", action="store_true", help="do not compare with Hugging Face"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="also copy the package to this folder"
+    )
+    parser.add_argument(
+        "--prepare-only",
+        action="store_true",
+        help="make no package, but a folder (--output) to be compiled where the target's compiler is",
+    )
+    parser.add_argument(
+        "--publish", metavar="REMOTE", help="also publish it to this Hub repository or remote"
+    )
+    add_private(parser)
+    add_sign_with(parser)
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _add_adopt(commands: Any) -> None:
+    parser = command(
+        commands, "adopt", "make a package of a prepared folder and the program compiled from it"
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="by `build --prepare-only`")
+    parser.add_argument(
+        "program", type=Path, metavar="PROGRAM", help="folder that its compile.sh made: FOLDER/qpc"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="also copy the package to this folder"
+    )
+    parser.add_argument(
+        "--unchecked",
+        action="store_true",
+        help="also take a program that does not say what it was compiled from",
+    )
+
+
+def _add_export(commands: Any) -> None:
+    parser = command(
+        commands, "export", "write the portable ONNX graph of a model", applicable=True
+    )
+    add_choices(parser)
+    add_gguf(parser)
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", required=True, help="a new or empty folder"
+    )
+    parser.add_argument(
+        "--graph-only", action="store_true", help="no weights; a config.json is enough"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+#: What adds the arguments of a command, or of several, and their handlers.
+COMMANDS = (
+    (_add_plan, {"plan": plan_command}),
+    (_add_build, {"build": build_command}),
+    (_add_adopt, {"adopt": adopt_command}),
+    (_add_export, {"export": export_command}),
+)

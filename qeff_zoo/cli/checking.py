@@ -2,11 +2,15 @@
 """What a package is and whether it is right: `validate` and `inspect`."""
 
 import argparse
+from pathlib import Path
+from typing import Any
 
 from qeff_zoo.cli.building import reporter
-from qeff_zoo.cli.inputs import read_text, usable_package
-from qeff_zoo.cli.printing import print_json
+from qeff_zoo.cli.inputs import usable_package
+from qeff_zoo.cli.options import add_package, command
+from qeff_zoo.disk.text_files import read_text
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.terminal.printing import print_json
 
 
 def validate_command(arguments: argparse.Namespace) -> int:
@@ -94,3 +98,74 @@ def inspect_command(arguments: argparse.Namespace) -> int:
                 else "\n" + "\n".join(problems)
             )
     return 1 if problems else 0
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def _add_validate(commands: Any) -> None:
+    parser = command(
+        commands,
+        "validate",
+        "compare a package, or a recipe's tiny models, with Hugging Face",
+    )
+    parser.add_argument(
+        "package", metavar="PACKAGE|MODEL_TYPE", help="a package, or a recipe to try on tiny models"
+    )
+    parser.add_argument(
+        "--checkpoint", metavar="MODEL", help="where the package's checkpoint is now"
+    )
+    parser.add_argument(
+        "--adapter",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="where an adapter that was merged into the package is now; may be given several times",
+    )
+    parser.add_argument("--target", help="of a recipe, what its tiny models are built for")
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="write validated_models/ORG/NAME.json; for a recipe validated_models/_tiny/MODEL_TYPE.json, or with "
+        "--target _targets/TARGET.json",
+    )
+    group = parser.add_argument_group("perplexity", "measured for a package, instead of the checks")
+    group.add_argument(
+        "--perplexity",
+        type=Path,
+        metavar="FILE",
+        help="how well the package, and Hugging Face's model, predict this text",
+    )
+    group.add_argument(
+        "--window", type=int, metavar="N", help="tokens seen at a time (default: the context)"
+    )
+    group.add_argument(
+        "--stride",
+        type=int,
+        metavar="N",
+        help="tokens from one window to the next (default: half a window)",
+    )
+    group.add_argument(
+        "--batch-size",
+        type=int,
+        default=1,
+        metavar="N",
+        help="windows that Hugging Face's model runs at a time (default: 1); a package runs as many as it has rows",
+    )
+    group.add_argument("--graph", action="store_true", help="also the portable graph, in float32")
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _add_inspect(commands: Any) -> None:
+    parser = command(commands, "inspect", "explain a package")
+    add_package(parser)
+    parser.add_argument(
+        "--verify", action="store_true", help="read every byte and compare it with its digest"
+    )
+
+
+#: What adds the arguments of a command, or of several, and their handlers.
+COMMANDS = (
+    (_add_validate, {"validate": validate_command}),
+    (_add_inspect, {"inspect": inspect_command}),
+)

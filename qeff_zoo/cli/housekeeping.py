@@ -6,12 +6,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.cli.printing import print_json, table
+from qeff_zoo.cli.options import command
+from qeff_zoo.terminal.printing import print_json, table
 
 if TYPE_CHECKING:
     from qeff_zoo.store.housekeeping import Entry
+
+_FOREVER = 36_500  # days
 
 
 def cache_ls_command(arguments: argparse.Namespace) -> None:
@@ -135,3 +139,73 @@ def new_command(arguments: argparse.Namespace) -> int:
         print(trial.report, *proposal.notes, sep="\n", file=sys.stderr)
         print(path)
     return 0 if trial.passed else 1
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def _days(text: str) -> float:
+    days = float(text)
+    if not 0 <= days < _FOREVER:
+        raise argparse.ArgumentTypeError(f"{text!r} days; expected 0 or more, at most {_FOREVER:,}")
+    return days
+
+
+def _add_cache(commands: Any) -> None:
+    parser = commands.add_parser(
+        "cache", help="list, clean or check the store", description="The store of packages."
+    )
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    command(verbs, "ls", "list what the store holds", "cache")
+    rm = command(verbs, "rm", "remove packages from the store", "cache")
+    rm.add_argument(
+        "packages", nargs="+", metavar="PACKAGE", help="folder, model, key or variant of a package"
+    )
+    gc = command(
+        verbs,
+        "gc",
+        "remove failed and abandoned builds, and with --older-than unused packages",
+        "cache",
+    )
+    gc.add_argument(
+        "--older-than",
+        type=_days,
+        metavar="DAYS",
+        help="also packages and graphs that were unused for that many days",
+    )
+    for parser in (rm, gc):
+        parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    command(
+        verbs,
+        "verify",
+        "read every byte of the store and compare it with its digest",
+        "cache",
+    )
+
+
+def _add_doctor(commands: Any) -> None:
+    command(commands, "doctor", "say what this machine can do, and what is missing")
+
+
+def _add_new(commands: Any) -> None:
+    parser = command(commands, "new", "draft a recipe from its nearest relative, and try it")
+    parser.add_argument("model", metavar="MODEL", help="Hub id, folder or config.json")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", default=Path("recipes"), help="default: recipes"
+    )
+
+
+#: What adds the arguments of a command, or of several, and their handlers.
+COMMANDS = (
+    (
+        _add_cache,
+        {
+            "cache ls": cache_ls_command,
+            "cache rm": cache_rm_command,
+            "cache gc": cache_gc_command,
+            "cache verify": cache_verify_command,
+        },
+    ),
+    (_add_doctor, {"doctor": doctor_command}),
+    (_add_new, {"new": new_command}),
+)

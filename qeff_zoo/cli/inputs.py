@@ -6,25 +6,13 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.disk import text_files
-from qeff_zoo.errors import GenerationError, PlanError
+from qeff_zoo.errors import PlanError
 from qeff_zoo.plan.request import OPTIONS
 
 if TYPE_CHECKING:
     from qeff_zoo.package import Package
-
-
-def read_text(path: Path) -> str:
-    """Return the text of a file, or say what is wrong with it."""
-    try:
-        return text_files.read(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise GenerationError(
-            f"Cannot read {str(path)!r}: {error}. Expected a text file in UTF-8."
-        ) from error
 
 
 def usable_package(reference: str) -> "Package":

@@ -4,18 +4,15 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from qeff_zoo.cli.applicable import refuse_inapplicable, task_of
 from qeff_zoo.cli.building import reporter
-from qeff_zoo.cli.inapplicable_flags import refuse_idle
 from qeff_zoo.cli.inputs import drafting, usable_package
-from qeff_zoo.cli.printing import print_json, table
+from qeff_zoo.cli.options import add_package, add_speculate, add_threads, command
 from qeff_zoo.package import Package
-from qeff_zoo.tasks import SPEECH_RECOGNITION
-
-#: Flags that mean nothing where speech is written down; and nothing either where frames are labelled.
-_OF_PROMPTS = {"prompt_len", "image", "speculate", "plot"}
-_OF_SPEECH_TOKENS = {"generation_len", "language"}
+from qeff_zoo.terminal.printing import print_json, table
 
 
 def bench_command(arguments: argparse.Namespace) -> None:
@@ -25,7 +22,9 @@ def bench_command(arguments: argparse.Namespace) -> None:
     from qeff_zoo.terminal.progress import Stopwatch
 
     package = usable_package(arguments.package)
-    speech = package.task in bench.SPEECH
+    task = task_of(package)
+    refuse_inapplicable("bench", task, arguments)
+    speech = task.commands.bench == "speech"
     cases: Any = _speech(package, arguments) if speech else _prompts(package, arguments)
     if arguments.plot is not None:
         plots.check(arguments.plot)
@@ -44,7 +43,6 @@ def _prompts(package: Package, arguments: argparse.Namespace) -> Any:
     """Return the cases of a package that answers prompts, or writes of pictures."""
     from qeff_zoo import bench
 
-    refuse_idle(package.task, arguments, ["language"], "figures")
     return bench.plan(
         package,
         prompt_lens=arguments.prompt_len,
@@ -62,9 +60,6 @@ def _speech(package: Package, arguments: argparse.Namespace) -> Any:
     """Return the cases of a package that writes down speech."""
     from qeff_zoo import bench
 
-    labels = package.task == SPEECH_RECOGNITION
-    idle = _OF_PROMPTS | (_OF_SPEECH_TOKENS if labels else set())
-    refuse_idle(package.task, arguments, idle, "figures")
     return bench.plan_speech(
         package,
         batch_sizes=arguments.batch_size,
@@ -109,3 +104,62 @@ def _speech_table(figures: Sequence[Any]) -> str:
     ]  # fmt: skip
     written = ["new", "ttft s", "decode/s"] if writes else []
     return table(rows, ["batch", "sound s", *written, "all s", "real-time factor", "peak memory"])
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def _add_bench(commands: Any) -> None:
+    parser = command(
+        commands,
+        "bench",
+        "measure how fast a package generates, or writes down speech",
+        applicable=True,
+    )
+    add_package(parser)
+    many: dict[str, Any] = {"type": int, "nargs": "+", "default": [], "metavar": "N"}
+    parser.add_argument("--prompt-len", **many, help="tokens in a prompt (default: 128)")
+    parser.add_argument(
+        "--generation-len",
+        type=int,
+        metavar="N",
+        help="tokens to generate (default: 64), or of a window of speech at most",
+    )
+    parser.add_argument(
+        "--batch-size", **many, help="requests at a time (default: 1, and all rows of the package)"
+    )
+    parser.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a picture of each prompt, of a package that reads them (default: one of noise, 448 x 448)",
+    )
+    parser.add_argument(
+        "--sound",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a recording of each prompt, or to be written down (default: noise that fills one window)",
+    )
+    parser.add_argument(
+        "--language",
+        metavar="CODE",
+        help="of a recording that is written down (default: detected, where a model knows several)",
+    )
+    add_speculate(parser)
+    add_threads(parser)
+    parser.add_argument(
+        "--repeat", type=int, default=3, metavar="N", help="measured runs (default: 3)"
+    )
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE.png",
+        help="also draw speed by context and by batch; sizes that are left out then double up to the largest",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+#: What adds the arguments of a command, or of several, and their handlers.
+COMMANDS = ((_add_bench, {"bench": bench_command}),)

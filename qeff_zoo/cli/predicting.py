@@ -3,17 +3,23 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.cli.arguments.building import PREDICTED
 from qeff_zoo.cli.building import reporter
-from qeff_zoo.cli.inputs import read_text, source_of
-from qeff_zoo.cli.printing import print_json, table
+from qeff_zoo.cli.inputs import source_of
+from qeff_zoo.cli.options import add_gguf, command
+from qeff_zoo.disk.text_files import read_text
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.plan.request import OPTIONS
+from qeff_zoo.terminal.printing import print_json, table
 
 if TYPE_CHECKING:
     from qeff_zoo.prediction.measures import Figures
     from qeff_zoo.prediction.search import Search
+
+#: The choices of a build that a prediction takes: those that change what is computed, or in which calls.
+PREDICTED = ("task", "ctx_len", "prefill_seq_len")
 
 _ASSUMED = (
     "Assumed: float16 after every operator, saturating at 65504; sums in float32; norms as one operator; angles from "
@@ -98,3 +104,56 @@ def _spared(search: "Search") -> str:
         parts.append(" ".join(f"--keep-precision '{pattern}'" for pattern in search.keep))
         parts.append(_table([search.without, search.figures]))
     return "\n\n".join(parts)
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def _add_predict(commands: Any) -> None:
+    parser = command(
+        commands,
+        "predict",
+        "say what a device's numerics would do to a model, computed on this CPU",
+    )
+    parser.add_argument(
+        "model", metavar="MODEL", help="Hub id (org/name) or folder of a checkpoint"
+    )
+    parser.add_argument("--revision", help="branch, tag or commit of a Hub model")
+    add_gguf(parser)
+    for name in PREDICTED:
+        reader: dict[str, Any] = {} if name == "task" else {"type": int, "metavar": "N"}
+        parser.add_argument(OPTIONS[name].flag, help=OPTIONS[name].help, **reader)
+    parser.add_argument(
+        "--text",
+        type=Path,
+        metavar="FILE",
+        help="what to predict, or of an encoder to read line by line (default: a few texts of ours)",
+    )
+    parser.add_argument(
+        "--tokens",
+        type=int,
+        default=512,
+        metavar="N",
+        help="of the text that are read at most (default: 512)",
+    )
+    parser.add_argument(
+        "--keep-precision",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="weights that stay in float32 on the device, and what reads them: 'model.layers.3.*'; may be given "
+        "several times",
+    )
+    parser.add_argument(
+        "--search",
+        action="store_true",
+        help="also find the layers to spare from mxfp6, one run for each layer and a few more",
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE.png", help="also draw the distances from float32"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+#: What adds the arguments of a command, or of several, and their handlers.
+COMMANDS = ((_add_predict, {"predict": predict_command}),)

@@ -4,10 +4,12 @@
 import argparse
 import sys
 from dataclasses import asdict
+from typing import Any
 
 from qeff_zoo.cli.building import reporter
-from qeff_zoo.cli.printing import print_json, table
+from qeff_zoo.cli.options import add_package, add_private, add_sign_with, command
 from qeff_zoo.cli.signing import signer
+from qeff_zoo.terminal.printing import print_json, table
 
 
 def publish_command(arguments: argparse.Namespace) -> None:
@@ -85,3 +87,50 @@ def copy_command(arguments: argparse.Namespace) -> None:
                 ["model", "package", "commit"],
             )
         )
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def _add_publish(commands: Any) -> None:
+    text = "put a package, or the folder of an adapter, where others can find it, in one commit"
+    parser = command(commands, "publish", text)
+    add_package(parser)
+    parser.add_argument(
+        "remote",
+        metavar="REMOTE",
+        help="Hub repository (org/repo), hf://org/repo[@branch] or file:///path",
+    )
+    add_private(parser)
+    parser.add_argument(
+        "--create-pr", action="store_true", help="open a pull request instead of committing"
+    )
+    parser.add_argument(
+        "--of-others",
+        action="store_true",
+        help="publish as it is what was not built on this machine, and whose signer is not pinned",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only print what would be done")
+    add_sign_with(parser)
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _add_copy(commands: Any) -> None:
+    parser = command(commands, "copy", "mirror packages of one remote to another")
+    parser.add_argument("source", metavar="REMOTE", help="where they are")
+    parser.add_argument("remote", metavar="REMOTE", help="where they go")
+    parser.add_argument(
+        "models", nargs="*", metavar="MODEL", help="only packages of these models (default: all)"
+    )
+    parser.add_argument("--key", help="only the package of this build key or path")
+    add_private(parser)
+    parser.add_argument("--dry-run", action="store_true", help="only print what would be done")
+    add_sign_with(parser)
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+#: What adds the arguments of a command, or of several, and their handlers.
+COMMANDS = (
+    (_add_publish, {"publish": publish_command}),
+    (_add_copy, {"copy": copy_command}),
+)

@@ -5,12 +5,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.inputs import choices_of, source_of
-from qeff_zoo.cli.printing import print_json
+from qeff_zoo.cli.options import add_axes, add_gguf, add_key, add_offline, add_remote, command
 from qeff_zoo.errors import ResolutionError, ZooError
+from qeff_zoo.terminal.printing import print_json
 
 if TYPE_CHECKING:
     from qeff_zoo.hub.pull import Pulled, Puller
@@ -200,3 +202,97 @@ def bundle_import_command(arguments: argparse.Namespace) -> None:
 
     pulled = import_bundle(arguments.file, reporter=reporter(arguments))
     _print(pulled, arguments, single=False)
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def _add_pull(commands: Any) -> None:
+    parser = command(commands, "pull", "bring a shared package here, every byte checked")
+    parser.add_argument(
+        "models",
+        nargs="*",
+        metavar="MODEL",
+        help="Hub id (org/name), Hub repository of packages (org/repo[@revision]) or URL of a remote",
+    )
+    add_axes(parser)
+    add_gguf(parser)
+    add_key(parser)
+    where = parser.add_mutually_exclusive_group()
+    add_remote(where)
+    where.add_argument(
+        "--locked",
+        nargs="?",
+        type=Path,
+        const=Path("qeff-zoo.lock"),
+        metavar="FILE",
+        help="exactly what this file pins, for the models named or for all (default: qeff-zoo.lock)",
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="also copy the package to this folder"
+    )
+    parser.add_argument(
+        "--or-build", action="store_true", help="build it where there is none to pull"
+    )
+    add_offline(parser)
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _add_lock(commands: Any) -> None:
+    parser = command(commands, "lock", "choose a package for each model, and pin it in a file")
+    parser.add_argument(
+        "models", nargs="+", metavar="MODEL", help="as for `pull`; the choices hold for all"
+    )
+    add_axes(parser)
+    add_remote(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        default=Path("qeff-zoo.lock"),
+        help="the file to write (default: qeff-zoo.lock)",
+    )
+    add_offline(parser)
+
+
+def _add_repair(commands: Any) -> None:
+    parser = command(commands, "repair", "make damaged packages of the store whole again")
+    parser.add_argument(
+        "packages",
+        nargs="*",
+        metavar="PACKAGE",
+        help="folder, model, key or variant (default: every package of the store)",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _add_bundle(commands: Any) -> None:
+    text = "move packages to a machine without a network, in one file"
+    parser = commands.add_parser("bundle", help=text, description=text)
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    export = command(verbs, "export", "write packages to one file", "bundle")
+    export.add_argument(
+        "packages",
+        nargs="+",
+        metavar="PACKAGE|MODEL",
+        help="folder, model, key or variant of a package, or a model to pull",
+    )
+    export.add_argument(
+        "-o", "--output", type=Path, metavar="FILE.tar", required=True, help="the file to write"
+    )
+    imported = command(
+        verbs, "import", "bring the packages of such a file into the store", "bundle"
+    )
+    imported.add_argument("file", type=Path, metavar="FILE.tar")
+    for parser in (export, imported):
+        parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+#: What adds the arguments of a command, or of several, and their handlers.
+COMMANDS = (
+    (_add_pull, {"pull": pull_command}),
+    (_add_lock, {"lock": lock_command}),
+    (_add_repair, {"repair": repair_command}),
+    (_add_bundle, {"bundle export": bundle_export_command, "bundle import": bundle_import_command}),
+)

@@ -4,11 +4,13 @@
 import argparse
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.cli.building import reporter
-from qeff_zoo.cli.inputs import read_text
-from qeff_zoo.cli.printing import print_json, table
+from qeff_zoo.cli.options import command
+from qeff_zoo.disk.text_files import read_text
+from qeff_zoo.terminal.printing import print_json, table
 
 if TYPE_CHECKING:
     from qeff_zoo.quantizer.options import Quantized
@@ -67,3 +69,71 @@ def _summary(found: "Quantized") -> str:
         f"{shown}\n\n{found.bits_per_weight:.3f} bits per weight; {found.measure} from the float model "
         f"{found.distance:.2g}, on {found.calibration['tokens']:,} tokens{missed}"
     )
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def _add_quantize(commands: Any) -> None:
+    parser = command(
+        commands, "quantize", "turn a checkpoint of floats into one of integers, fitted to a text"
+    )
+    parser.add_argument(
+        "model", metavar="MODEL", help="Hub id (org/name) or folder of a checkpoint of floats"
+    )
+    parser.add_argument("--revision", help="branch, tag or commit of a Hub model")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", required=True, help="a new or empty folder"
+    )
+    parser.add_argument(
+        "--bits", type=int, default=4, metavar="N", help="4 or 8, without a budget (default: 4)"
+    )
+    parser.add_argument(
+        "--group-size",
+        type=int,
+        default=32,
+        metavar="N",
+        help="columns that share a scale: 16, 32, 64 or 128 (default: 32)",
+    )
+    parser.add_argument(
+        "--budget",
+        type=float,
+        metavar="BITS",
+        help="bits per weight of all matrices, those that stay floats and scales included: what matters most for the "
+        "answers gets 8 bits, all else 4",
+    )
+    parser.add_argument(
+        "--zero-points",
+        action="store_true",
+        help="a zero point for each group of 4 bits (of 8 as well without a budget): an eighth of a bit more in groups "
+        "of 32, and finer steps where values lie on one side of 0",
+    )
+    parser.add_argument(
+        "--embeddings",
+        action="store_true",
+        help="also the embedding and the output matrix, which vLLM does not read as integers",
+    )
+    parser.add_argument(
+        "--method",
+        default="gptq",
+        metavar="NAME",
+        help="how integers are chosen: gptq, awq+gptq or nearest (default: gptq)",
+    )
+    parser.add_argument(
+        "--calibration",
+        type=Path,
+        metavar="FILE",
+        help="a text of the kind that the model is for; of an encoder line by line (default: a few texts of ours)",
+    )
+    parser.add_argument(
+        "--calibration-tokens",
+        type=int,
+        default=16384,
+        metavar="N",
+        help="of that text that are read at most (default: 16384)",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+#: What adds the arguments of a command, or of several, and their handlers.
+COMMANDS = ((_add_quantize, {"quantize": quantize_command}),)

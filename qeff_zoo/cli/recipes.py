@@ -5,7 +5,8 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from qeff_zoo.cli.printing import print_json, table
+from qeff_zoo.cli.options import command
+from qeff_zoo.terminal.printing import print_json, table
 
 
 def list_command(arguments: argparse.Namespace) -> None:
@@ -82,3 +83,25 @@ def show_command(arguments: argparse.Namespace) -> None:
         *([f"{model.status} model", model.model_id] for model in models),
     ]
     print(table(rows, []))
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def _add_list(commands: Any) -> None:
+    parser = command(commands, "list", "list the architectures that have a recipe")
+    parser.add_argument(
+        "--models", action="store_true", help="list checkpoints instead, and what was run with each"
+    )
+
+
+def _add_show(commands: Any) -> None:
+    parser = command(commands, "show", "show what a recipe says")
+    parser.add_argument("model_type")
+
+
+#: What adds the arguments of a command, or of several, and their handlers.
+COMMANDS = (
+    (_add_list, {"list": list_command}),
+    (_add_show, {"show": show_command}),
+)

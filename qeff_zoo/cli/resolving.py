@@ -8,8 +8,17 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.cli.inputs import choices_of, source_of
-from qeff_zoo.cli.printing import print_json, table
+from qeff_zoo.cli.options import (
+    add_choices,
+    add_gguf,
+    add_key,
+    add_offline,
+    add_remote,
+    add_sign_with,
+    command,
+)
 from qeff_zoo.cli.signing import signer
+from qeff_zoo.terminal.printing import print_json, table
 
 if TYPE_CHECKING:
     from qeff_zoo.hub.resolve import Resolution
@@ -165,3 +174,56 @@ def yank_command(arguments: argparse.Namespace) -> None:
     else:
         print(f"{short_name(done.path)}: {done.state or 'no notice'}", file=sys.stderr)
         print(done.url)
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def _add_ls(commands: Any) -> None:
+    parser = command(commands, "ls", "list what a remote has")
+    parser.add_argument("remote", metavar="REMOTE", help="URL, or org/repo of the Hub")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="only packages of this model")
+    add_offline(parser)
+
+
+def _add_resolve(commands: Any) -> None:
+    parser = command(
+        commands, "resolve", "say whether a shared package will do, which one, and why no other"
+    )
+    add_choices(parser)
+    add_gguf(parser)
+    add_key(parser)
+    add_remote(parser)
+    add_offline(parser)
+
+
+def _add_yank(commands: Any) -> None:
+    parser = command(commands, "yank", "publish a notice about a package in a remote's index")
+    parser.add_argument(
+        "remote",
+        metavar="REMOTE",
+        help="Hub repository (org/repo), hf://org/repo[@branch] or file:///path",
+    )
+    parser.add_argument(
+        "package", metavar="KEY", help="its key (8 digits or more), variant, or VARIANT/KEY"
+    )
+    parser.add_argument("--reason", metavar="TEXT", help="for people, one line")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument(
+        "--superseded-by", metavar="KEY", help="warn, and prefer this package of the remote"
+    )
+    kind.add_argument(
+        "--known-bad",
+        action="store_true",
+        help="refuse it to everybody, even to those who ask for its key",
+    )
+    kind.add_argument("--undo", action="store_true", help="take the notice back")
+    add_sign_with(parser)
+
+
+#: What adds the arguments of a command, or of several, and their handlers.
+COMMANDS = (
+    (_add_ls, {"ls": ls_command}),
+    (_add_resolve, {"resolve": resolve_command}),
+    (_add_yank, {"yank": yank_command}),
+)

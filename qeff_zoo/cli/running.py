@@ -4,25 +4,29 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any
 
-from qeff_zoo.cli.inapplicable_flags import languages_of, refuse_adapter, refuse_choices
-from qeff_zoo.cli.inputs import drafting, read_text, usable_package
-from qeff_zoo.cli.printing import print_generated, print_json, table
-from qeff_zoo.cli.transcribing import transcribe_all
-from qeff_zoo.disk.text_files import lines_of
+from qeff_zoo.cli.applicable import refuse_inapplicable, task_of
+from qeff_zoo.cli.inputs import drafting, usable_package
+from qeff_zoo.cli.options import (
+    add_package,
+    add_speculate,
+    add_threads,
+    any_hosts,
+    command,
+    hosts,
+    origins,
+)
+from qeff_zoo.disk.text_files import lines_of, read_text
 from qeff_zoo.errors import AdapterError, GenerationError, ServingError
-from qeff_zoo.tasks import IMAGE_TO_TEXT, NAMES, find
-
-_BEST = 5  # labels of a picture that are shown
+from qeff_zoo.terminal.printing import print_json
 
 # --- run ---------------------------------------------------------------------------------------
 
 
 def run_command(arguments: argparse.Namespace) -> None:
-    """Run a package on prompts, texts, pictures or recordings."""
+    """Run a package on prompts, texts, images or recordings."""
     prompts = _prompts(arguments)
     if not prompts and not arguments.image and not arguments.sound:
         raise GenerationError(
@@ -32,25 +36,16 @@ def run_command(arguments: argparse.Namespace) -> None:
     from qeff_zoo.runtime import open_session  # what is not installed is missed before a pull
 
     package = usable_package(arguments.package)
-    if arguments.sound and not _hears(package.task):
-        transcribe_all(package, arguments)
-        return
-    given = _given(package.task, prompts, arguments)
-    refuse_choices(package.task, arguments)
-    refuse_adapter(package.task, arguments)
+    task = task_of(package)
+    options = refuse_inapplicable("run", task, arguments)
+    run = task.commands.run()(task.name, prompts, arguments)
+    chosen = _generation(arguments) if "prefix_cache_bytes" in options else {}
     session = open_session(
-        package,
-        threads=arguments.threads,
-        prefixes=_prefixes(arguments),
-        blocks=bool(arguments.block),
-        **_speculation(arguments),
+        package, threads=arguments.threads, blocks=bool(arguments.block), **chosen
     )
     if arguments.adapter is not None:
         arguments.adapter = _load_adapter(session, arguments.adapter, "--adapter")
-    task = find(package.task)
-    run = _label_tokens if task.by_token else _RUNS[task.reads, task.answers]
-    run = _recognize if arguments.label else run
-    run(session, given, arguments)
+    run(session)
 
 
 def _prompts(arguments: argparse.Namespace) -> list[str]:
@@ -58,58 +53,6 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
     if arguments.prompts_file is not None:
         prompts += lines_of(read_text(arguments.prompts_file))
     return prompts
-
-
-def _hears(task: str) -> bool:
-    """Tell whether prompts may have recordings among their text."""
-    return task in NAMES and "audio" in find(task).parts
-
-
-def _given(task: str, prompts: list[str], arguments: argparse.Namespace) -> list[str]:
-    """Return what the packages of a task read; refuse what they do not."""
-    images, shown = arguments.image, arguments.image or arguments.video or arguments.sound
-    sees_text = task in NAMES and find(task).reads == "text" and "vision" in find(task).parts
-    if arguments.video and not sees_text:
-        raise GenerationError(
-            f"--video does not apply to {task}; expected a package for image-text-to-text. Leave it out."
-        )
-    if sees_text or (_hears(task) and not images):
-        if shown and len(prompts) != 1:
-            flag = "--image" if images else "--video" if arguments.video else ""
-            what = f"{flag} belongs" if flag else "recordings belong"
-            raise GenerationError(
-                f"There are {len(prompts)} prompts, and {what} to one; expected one. Give --prompt once, and run them "
-                "one by one."
-            )
-        return prompts
-    if task in NAMES and find(task).reads == "sound":
-        raise GenerationError(
-            f"{'--prompt' if prompts else '--image'} does not apply to {task}, which reads recordings. Name them: `run "
-            "PACKAGE a.wav`."
-        )
-    sees = task in NAMES and find(task).reads == "image"
-    if task == IMAGE_TO_TEXT:
-        if images and len(prompts) < 2:
-            return list(images)
-        raise GenerationError(
-            f"There are {len(images)} pictures and {len(prompts)} prompts; expected pictures, and at most one prompt, "
-            "with which each answer begins. Give --image FILE once for each picture, and --prompt once or not at all."
-        )
-    wrong, flag, reads = (
-        (prompts, "--prompt", "--image") if sees else (images, "--image", "--prompt")
-    )
-    if wrong:
-        raise GenerationError(
-            f"{flag} does not apply to {task}, which reads {reads[2:]}s alone. Leave it out, and use {reads}."
-        )
-    return images if sees else prompts
-
-
-def _files(given: list[str], noun: str = "picture") -> list[str | bytes]:
-    """Fetch the pictures, or videos, that are given as URLs; of others the path will do."""
-    from qeff_zoo.media.fetching import fetch_media, is_url
-
-    return [fetch_media(one, noun=noun) if is_url(one) else one for one in given]
 
 
 def _load_adapter(session: Any, given: str, flag: str) -> str:
@@ -123,211 +66,19 @@ def _load_adapter(session: Any, given: str, flag: str) -> str:
     return name
 
 
-def _speculation(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what was asked of drafts."""
-    return {"speculate": drafting(arguments), "acceptance": arguments.acceptance}
-
-
-def _prefixes(arguments: argparse.Namespace) -> Any:
-    """Return what is kept of prompts."""
+def _generation(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return how a session that generates drafts tokens, and what it keeps of prompts."""
     from qeff_zoo.runtime import PrefixCacheOptions
 
-    return PrefixCacheOptions(
-        bytes=arguments.prefix_cache_bytes,
-        answers=arguments.prefix_cache_answers,
-        folder=arguments.prefix_cache_dir,
-    )
-
-
-def _generate(session: Any, prompts: list[str], arguments: argparse.Namespace) -> None:
-    stream = None
-    if len(prompts) == 1 and not arguments.json:
-        stream = lambda _, text: print_generated(text, end="")  # noqa: E731
-    outputs = session.generate(
-        prompts,
-        stream=stream,
-        **_asked(arguments),
-        **({"images": [_files(arguments.image)]} if arguments.image else {}),
-        **({"videos": [_files(arguments.video, "video")]} if arguments.video else {}),
-        **({"sounds": [arguments.sound]} if arguments.sound else {}),
-        **languages_of(arguments),
-    )
-    if arguments.json:
-        answer = [_as_json(output) for output in outputs]
-        print_json({"outputs": answer, "metrics": session.metrics.as_dict()})
-        return
-    if stream is not None:
-        print()
-    else:
-        for output in outputs:
-            print_generated(f"{output.prompt}\n-> {output.text}\n")
-    print(session.metrics, file=sys.stderr)
-
-
-def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what any answer of tokens is asked for with."""
     return {
-        "generation_len": arguments.generation_len,
-        "sampling": _sampling(arguments),
-        "stop": arguments.stop,
-        "chat": arguments.chat,
-        "adapter": arguments.adapter,
-        "grammar": _grammar(arguments),
-        **({"blocks": arguments.block} if arguments.block else {}),
+        "speculate": drafting(arguments),
+        "acceptance": arguments.acceptance,
+        "prefixes": PrefixCacheOptions(
+            bytes=arguments.prefix_cache_bytes,
+            answers=arguments.prefix_cache_answers,
+            folder=arguments.prefix_cache_dir,
+        ),
     }
-
-
-def _write_of_pictures(session: Any, images: list[str], arguments: argparse.Namespace) -> None:
-    prompts = _prompts(arguments)
-    stream = None
-    if len(images) == 1 and not arguments.json:
-        stream = lambda _, text: print_generated(text, end="")  # noqa: E731
-    outputs = session.generate(
-        _files(images), prompt=prompts[0] if prompts else None, stream=stream, **_asked(arguments)
-    )
-    pairs = list(zip(images, outputs, strict=True))
-    if arguments.json:
-        answer = [{"image": image, **_as_json(output)} for image, output in pairs]
-        print_json({"outputs": answer, "metrics": session.metrics.as_dict()})
-        return
-    if stream is not None:
-        print()
-    else:
-        for image, output in pairs:
-            print_generated(f"{image}\n-> {output.text}\n")
-    print(session.metrics, file=sys.stderr)
-
-
-def _sampling(arguments: argparse.Namespace) -> Any:
-    from qeff_zoo.runtime import Sampling
-
-    given = {item.name: getattr(arguments, item.name) for item in fields(Sampling)}
-    given = {name: value for name, value in given.items() if value is not None}
-    random = [name for name in ("top_k", "top_p", "min_p", "seed") if name in given]
-    if random and "temperature" not in given:
-        raise GenerationError(
-            f"--{random[0].replace('_', '-')} is for tokens drawn at random, and without --temperature none are. "
-            "Expected both or neither. Add --temperature 1, or leave it out."
-        )
-    return Sampling(**given)
-
-
-def _grammar(arguments: argparse.Namespace) -> Any:
-    """Return the form that answers are to have; None for any."""
-    from qeff_zoo.runtime import Grammar
-
-    if arguments.regex is not None:
-        return Grammar.regex(arguments.regex)
-    if arguments.choice:
-        return Grammar.choice(arguments.choice)
-    if arguments.grammar is not None:
-        return Grammar.lark(read_text(arguments.grammar))
-    if arguments.json_schema is not None:
-        return Grammar.json(read_text(arguments.json_schema))
-    return None
-
-
-def _as_json(output: Any) -> dict[str, Any]:
-    names = ("prompt", "text", "token_ids", "finish_reason")
-    found = {name: getattr(output, name) for name in names}
-    if output.logprobs is not None:
-        found["logprobs"] = [asdict(one) for one in output.logprobs]
-    return found
-
-
-def _embed(session: Any, texts: list[str], arguments: argparse.Namespace) -> None:
-    given = _files(texts) if arguments.image else texts
-    chosen = {} if arguments.image else {"adapter": arguments.adapter}
-    embeddings = session.embed(given, **chosen)
-    if arguments.json:
-        kind = "image" if arguments.image else "text"
-        outputs = [
-            {kind: t, "embedding": row.tolist()} for t, row in zip(texts, embeddings, strict=True)
-        ]
-        print_json({"outputs": outputs})
-    elif len(texts) == 1:
-        print(" ".join(f"{value:.6f}" for value in embeddings[0]))
-    else:
-        rows = [
-            [text, *(f"{value:.3f}" for value in row)]
-            for text, row in zip(texts, session.similarity(embeddings), strict=True)
-        ]
-        print(table(rows, ["cosine", *(str(number) for number in range(1, len(texts) + 1))]))
-
-
-def _classify(session: Any, texts: list[str], arguments: argparse.Namespace) -> None:
-    given = _pairs(texts, arguments.pair) if arguments.pair else texts
-    found = session.classify(given, adapter=arguments.adapter)
-    if arguments.json:
-        outputs = [
-            {"text": one.text, "pair": one.pair, "scores": [asdict(score) for score in one.scores]}
-            for one in found
-        ]
-        print_json({"outputs": outputs})
-        return
-    rows = [
-        [one.text, *([one.pair] if arguments.pair else []), one.label, f"{one.score:.4f}"]
-        for one in found
-    ]
-    print(table(rows, ["text", *(["pair"] if arguments.pair else []), "label", "score"]))
-
-
-def _recognize(session: Any, images: list[str], arguments: argparse.Namespace) -> None:
-    labels = [arguments.label] if arguments.label else []
-    found = session.classify(_files(images), *labels)
-    if arguments.json:
-        outputs = [
-            {"image": image, "scores": [asdict(score) for score in scores]}
-            for image, scores in zip(images, found, strict=True)
-        ]
-        print_json({"outputs": outputs})
-        return
-    rows = [
-        [image if not place else "", one.label, f"{one.score:.4f}"]
-        for image, scores in zip(images, found, strict=True)
-        for place, one in enumerate(scores[:_BEST])
-    ]
-    print(table(rows, ["image", "label", "score"]))
-
-
-def _pairs(texts: list[str], others: list[str]) -> list[tuple[str, str]]:
-    """Pair each prompt with its text, or the only prompt with all of them."""
-    if len(texts) == 1:
-        texts = texts * len(others)
-    if len(texts) != len(others):
-        raise GenerationError(
-            f"There are {len(texts)} prompts and {len(others)} texts to pair them with; expected as many of both, or "
-            f"one prompt. Give --pair once for each --prompt."
-        )
-    return list(zip(texts, others, strict=True))
-
-
-def _label_tokens(session: Any, texts: list[str], arguments: argparse.Namespace) -> None:
-    found = session.classify(texts, adapter=arguments.adapter)
-    if arguments.json:
-        outputs = [
-            {"text": text, "tokens": [asdict(token) for token in tokens]}
-            for text, tokens in zip(texts, found, strict=True)
-        ]
-        print_json({"outputs": outputs})
-        return
-    rows = [
-        [token.text, f"{token.start}-{token.end}", token.label, f"{token.score:.4f}"]
-        for tokens in found
-        for token in tokens
-    ]
-    print(table(rows, ["token", "at", "label", "score"]))
-
-
-#: What runs a package, by what it reads and answers.
-_RUNS: dict[tuple[str, str], Callable[[Any, list[str], argparse.Namespace], None]] = {
-    ("text", "logits"): _generate,
-    ("text", "embeddings"): _embed,
-    ("text", "scores"): _classify,
-    ("image", "logits"): _write_of_pictures,
-    ("image", "embeddings"): _embed,
-    ("image", "scores"): _recognize,
-}
 
 
 # --- serve -------------------------------------------------------------------------------------
@@ -340,6 +91,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
 
     _check_role(arguments)
     package = usable_package(arguments.package)
+    options = refuse_inapplicable("serve", task_of(package), arguments)
     key = arguments.api_key
     choices = serving.Choices(
         name=arguments.model_name or package.name,
@@ -368,12 +120,9 @@ def serve_command(arguments: argparse.Namespace) -> None:
                 f"Anyone who reaches {arguments.host} may use this server: it has no --api-key.",
                 file=sys.stderr,
             )
+        chosen = _generation(arguments) if "prefix_cache_bytes" in options else {}
         session = open_session(
-            package,
-            threads=arguments.threads,
-            prefixes=_prefixes(arguments),
-            blocks=arguments.blocks,
-            **_speculation(arguments),
+            package, threads=arguments.threads, blocks=arguments.blocks, **chosen
         )
         for given in arguments.lora_modules:
             _load_adapter(session, given, "--lora-modules")
@@ -403,3 +152,326 @@ def serve_args_command(arguments: argparse.Namespace) -> None:
         print_json(needed.as_dict())
     else:
         print(*needed.commands, sep="\n")
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "sampling", "without these, the most likely token is taken each time"
+    )
+    for name, kind, text in (
+        ("temperature", float, "draw tokens at random; 1 is the model's own distribution"),
+        ("top-k", int, "draw from the N most likely tokens"),
+        ("top-p", float, "draw from the most likely tokens that together reach this probability"),
+        ("min-p", float, "draw from tokens at least X times as likely as the most likely one"),
+        (
+            "repetition-penalty",
+            float,
+            "penalize tokens of the prompt and the answer by this factor; 1 is none",
+        ),
+        (
+            "presence-penalty",
+            float,
+            "subtract this from the logits of tokens that the answer already has",
+        ),
+        ("frequency-penalty", float, "the same, for each time that the answer has the token"),
+        ("seed", int, "the same seed gives the same answer"),
+        (
+            "logprobs",
+            int,
+            "with --json, each token's log-probability, and the N most likely tokens'",
+        ),
+    ):
+        group.add_argument(f"--{name}", type=kind, metavar="N" if kind is int else "X", help=text)
+    group.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="end the answer before this text; may be given several times",
+    )
+
+
+def _add_grammar(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "form", "what the answer must be"
+    ).add_mutually_exclusive_group()
+    group.add_argument(
+        "--json-schema", type=Path, metavar="FILE", help="JSON of the schema that the file has"
+    )
+    group.add_argument("--regex", metavar="PATTERN", help="what a regular expression matches")
+    group.add_argument(
+        "--choice",
+        action="append",
+        metavar="TEXT",
+        help="one of these texts; given for each of them",
+    )
+    group.add_argument(
+        "--grammar",
+        type=Path,
+        metavar="FILE",
+        help="of the grammar that the file has, in Lark's syntax",
+    )
+
+
+def _add_prefix_cache(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--prefix-cache-bytes",
+        type=int,
+        metavar="N",
+        help="memory for the beginnings of prompts; 0 for none (default: 128 MiB)",
+    )
+    parser.add_argument(
+        "--prefix-cache-answers",
+        action="store_true",
+        help="keep answers there too, for the next turn of a chat; the last bits of logits then depend on it",
+    )
+    parser.add_argument(
+        "--prefix-cache-dir",
+        type=Path,
+        metavar="DIR",
+        help="keep it in this folder for later runs as well; whoever reads the folder reads the prompts",
+    )
+
+
+def _add_acceptance(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--acceptance",
+        choices=["draw", "ratio"],
+        default="draw",
+        help="which tokens of a draft package count where answers are drawn at random: those that the request draws "
+        "too (default), so that a seed gives the same answer as without drafts; or more of them, by min(1, p/q)",
+    )
+
+
+def _add_sound(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "sound",
+        nargs="*",
+        metavar="RECORDING",
+        help="of speech, such as speech.wav, to be written down; or that --prompt is about",
+    )
+    parser.add_argument(
+        "--timestamps",
+        action="store_true",
+        help="of a recording, each word, or of some models each segment, with its time",
+    )
+    parser.add_argument(
+        "--word-timestamps",
+        action="store_true",
+        help="of a recording, each word with its time, of models that tell those of segments as well",
+    )
+    parser.add_argument(
+        "--translate", action="store_true", help="of a recording, what is said in English"
+    )
+    parser.add_argument(
+        "--target-language",
+        metavar="CODE",
+        help="of a recording, what is said in that language, of models that translate into several",
+    )
+    parser.add_argument(
+        "--fallback",
+        action="store_true",
+        help="of a recording, draw again what looks wrong, at rising temperatures, and leave out likely silence",
+    )
+
+
+def _add_run(commands: Any) -> None:
+    parser = command(
+        commands, "run", "run a package on prompts, texts or recordings", applicable=True
+    )
+    add_package(parser)
+    _add_sound(parser)
+    parser.add_argument(
+        "--language",
+        metavar="CODE",
+        help="of a recording, such as en (default: detected, where a model knows several); of a translation, such as "
+        "fra_Latn or fr (default: what the checkpoint says)",
+    )
+    parser.add_argument(
+        "--source-language",
+        metavar="CODE",
+        help="of a text to be translated (default: what its tokenizer takes it for)",
+    )
+    parser.add_argument(
+        "--prompt", action="append", default=[], metavar="TEXT", help="may be given several times"
+    )
+    parser.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="picture, or its URL, for a package that reads those; may be given several times",
+    )
+    parser.add_argument(
+        "--video",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="animation (GIF, WebP, APNG), its URL, or folder of frames, for a package that reads them; repeatable",
+    )
+    parser.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="what pictures may show, to be scored; may be given several times",
+    )
+    parser.add_argument("--prompts-file", type=Path, metavar="FILE", help="one prompt per line")
+    parser.add_argument(
+        "--pair",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="text to read together with the prompt, as rerankers do; one for each prompt, or many for one",
+    )
+    parser.add_argument(
+        "--generation-len", type=int, metavar="N", help="tokens to generate (default: to the end)"
+    )
+    parser.add_argument(
+        "--chat", action="store_true", help="apply the chat template to each prompt"
+    )
+    parser.add_argument(
+        "--adapter",
+        metavar="NAME=DIR",
+        help="run with an adapter (LoRA) that peft wrote, a folder or a Hub id, of a package that was built with "
+        "--max-loras",
+    )
+    parser.add_argument(
+        "--block",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="passage before the prompt, computed by itself whatever stands before it (block attention); may be given "
+        "several times",
+    )
+    _add_sampling(parser)
+    _add_grammar(parser)
+    add_speculate(parser)
+    _add_acceptance(parser)
+    _add_prefix_cache(parser)
+    add_threads(parser)
+
+
+def _add_allowed(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--allowed-hosts",
+        type=any_hosts,
+        default=(),
+        metavar="HOST,...",
+        help="names of the server for clients, besides its address and localhost; * for any",
+    )
+    parser.add_argument(
+        "--allowed-origins",
+        type=origins,
+        default=(),
+        metavar="ORIGIN,...",
+        help="origins of web pages that may send requests, such as https://chat.example (CORS); * for any (default: "
+        "none)",
+    )
+    parser.add_argument(
+        "--allow-adapters",
+        nargs="+",
+        default=[],
+        metavar="DIR|REPO",
+        help="let clients load adapters from these folders and Hub repositories, without your token, and unload those "
+        "again (default: from none)",
+    )
+    parser.add_argument(
+        "--allow-image-url",
+        type=hosts,
+        default=(),
+        metavar="HOST,...",
+        help="fetch pictures and videos for clients from these hosts, at public addresses (default: from none)",
+    )
+
+
+def _add_serve(commands: Any) -> None:
+    parser = command(commands, "serve", "serve a package over OpenAI's API", applicable=True)
+    add_package(parser)
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default: 127.0.0.1, this machine alone)",
+    )
+    parser.add_argument(
+        "--port", type=int, default=8000, metavar="N", help="0 for any free one (default: 8000)"
+    )
+    parser.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help="what clients must send (default: the variable QEFF_ZOO_API_KEY)",
+    )
+    parser.add_argument(
+        "--model-name", metavar="NAME", help="the model's name for clients (default: the package's)"
+    )
+    parser.add_argument(
+        "--lora-modules",
+        nargs="+",
+        default=[],
+        metavar="NAME=DIR",
+        help="adapters (LoRA) that clients may ask for by name, as they ask for the model; of a package that was built "
+        "with --max-loras",
+    )
+    _add_allowed(parser)
+    add_speculate(parser)
+    _add_acceptance(parser)
+    add_threads(parser)
+    parser.add_argument(
+        "--max-queue",
+        type=int,
+        default=1024,
+        metavar="N",
+        help="requests that may wait for a row (default: 1024)",
+    )
+    _add_prefix_cache(parser)
+    parser.add_argument(
+        "--blocks",
+        action="store_true",
+        help="let clients give passages that are computed once, each by itself (block attention)",
+    )
+    parser.add_argument(
+        "--role",
+        choices=("both", "prefill", "decode"),
+        default="both",
+        help="run prompts for decode servers, or decode what prefill servers ran (default: both, by itself)",
+    )
+    parser.add_argument(
+        "--prefill-from",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="of --role decode, a prefill server; may be given several times",
+    )
+    parser.add_argument(
+        "--shutdown-timeout",
+        type=float,
+        default=20.0,
+        metavar="S",
+        help="seconds that running requests have to finish when the server is stopped (default: 20)",
+    )
+
+
+def _add_serve_args(commands: Any) -> None:
+    parser = command(
+        commands,
+        "serve-args",
+        "print what vllm-qaic needs to serve a package of target qaic or qnn-aic",
+    )
+    add_package(parser)
+    parser.add_argument(
+        "decode_package",
+        nargs="?",
+        metavar="DECODE_PACKAGE",
+        help="the package of --decode-only, beside one of --prefill-only",
+    )
+
+
+#: What adds the arguments of a command, or of several, and their handlers.
+COMMANDS = (
+    (_add_run, {"run": run_command}),
+    (_add_serve, {"serve": serve_command}),
+    (_add_serve_args, {"serve-args": serve_args_command}),
+)

@@ -6,10 +6,12 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.cli.printing import print_json, table
+from qeff_zoo.cli.options import add_package, command
 from qeff_zoo.errors import SettingsError
+from qeff_zoo.terminal.printing import print_json, table
 
 if TYPE_CHECKING:
     from qeff_zoo.hub.index import Sign
@@ -80,3 +82,59 @@ def _print(pins: "Sequence[Pin]", arguments: argparse.Namespace) -> None:
         for pin in pins
     ]
     print(table(rows, ["for", "who", "file or issuer"]) if rows else "Nobody is pinned.")
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def _add_sign(commands: Any) -> None:
+    parser = command(commands, "sign", "vouch for a package with a signature over its manifest")
+    add_package(parser)
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument(
+        "--key",
+        type=Path,
+        metavar="FILE",
+        help="PEM file of an elliptic curve's private key (its password: QEFF_ZOO_KEY_PASSWORD)",
+    )
+    how.add_argument(
+        "--keyless",
+        action="store_true",
+        help="by Sigstore, as the workflow or the person that runs this",
+    )
+
+
+def _add_trust(commands: Any) -> None:
+    text = "say whose packages are used: everybody's, or a remote's"
+    parser = commands.add_parser("trust", help=text, description=text)
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    add = command(verbs, "add", "pin a public key or an identity in the settings", "trust")
+    add.add_argument("key", nargs="?", type=Path, metavar="FILE", help="PEM file of a public key")
+    add.add_argument("--identity", metavar="WHO", help="an e-mail address or a workflow's URI")
+    add.add_argument("--issuer", metavar="URL", help="who vouches for the identity")
+    command(verbs, "ls", "list who is pinned, and for which remote", "trust")
+    remove = command(verbs, "rm", "take a pin back", "trust")
+    remove.add_argument(
+        "who", metavar="WHO", help="fingerprint, file or identity, as `trust ls` has it"
+    )
+    for each in (add, remove):
+        each.add_argument(
+            "--for",
+            dest="scope",
+            metavar="REMOTE|ORG",
+            help="only for this remote, Hub repository (org/repo) or organization (org)",
+        )
+
+
+#: What adds the arguments of a command, or of several, and their handlers.
+COMMANDS = (
+    (_add_sign, {"sign": sign_command}),
+    (
+        _add_trust,
+        {
+            "trust add": trust_add_command,
+            "trust ls": trust_ls_command,
+            "trust rm": trust_rm_command,
+        },
+    ),
+)

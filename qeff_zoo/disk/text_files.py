@@ -3,6 +3,8 @@ r"""Text files in UTF-8, as editors write them: without their byte order mark, b
 
 from pathlib import Path
 
+from qeff_zoo.errors import GenerationError
+
 
 def read(path: Path) -> str:
     r"""Return the text of a file, without a byte order mark and with \n for \r\n.
@@ -15,6 +17,23 @@ def read(path: Path) -> str:
         UnicodeDecodeError: The file is not UTF-8.
     """
     return path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file that a user names.
+
+    Args:
+        path: Path of the file.
+
+    Raises:
+        GenerationError: The file is unreadable, or not UTF-8.
+    """
+    try:
+        return read(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise GenerationError(
+            f"Cannot read {str(path)!r}: {error}. Expected a text file in UTF-8."
+        ) from error
 
 
 def lines_of(text: str) -> list[str]:

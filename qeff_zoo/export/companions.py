@@ -7,9 +7,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qeff_zoo.checkpoint import chats, processors, text
+from qeff_zoo.checkpoint import processors, text
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.disk.regular import read_text
+from qeff_zoo.export import chats
 from qeff_zoo.tasks import Task
 
 if TYPE_CHECKING:

@@ -76,6 +76,6 @@ def option(path: str | None, text: str, **facts: Any) -> Any:
     Args:
         path: Where the spec holds it.
         text: Help of its flag.
-        **facts: Other fields of `Choice`.
+        **facts: Other fields of `Option`.
     """
     return field(default=None, metadata={"path": path, "help": text, **facts})

@@ -51,6 +51,14 @@ def decide_shape(
             f"--max-num-images is for models that read pictures by cross-attention, and {recipe.model_type!r} is none: "
             "as many pictures fit into a prompt as the context has room for. Leave it out."
         )
+    _fit(checkpoint, request, recipe, decisions)
+    chosen = {item.name: decisions.value[item.name] for item in fields(Shape)}
+    shape = PatchShape(**chosen, **patches) if patches else replace(base, **chosen)
+    return decisions.provide(shape=shape)
+
+
+def _fit(checkpoint: Checkpoint, request: Request, recipe: Recipe, decisions: Decisions) -> None:
+    """Fit the sizes to the model's positions and to each other."""
     roles = {tasks.part_of(component).role for component in tasks.components_of(recipe)}
     config = checkpoint.text_config
     positions = _positions(config, recipe)
@@ -69,9 +77,6 @@ def decide_shape(
         _fit_compute_contexts(recipe, decisions)
         _fit_speculation(checkpoint, request, decisions)
         _check_apart(recipe, decisions)
-    chosen = {item.name: decisions.value[item.name] for item in fields(Shape)}
-    shape = PatchShape(**chosen, **patches) if patches else replace(base, **chosen)
-    return decisions.provide(shape=shape)
 
 
 def _check_sizes(decisions: Decisions, request: Request) -> None:

@@ -18,7 +18,7 @@ from qeff_zoo.terminal.sanitize import as_is, escaping
 if TYPE_CHECKING:
     from qeff_zoo.package import Package
     from qeff_zoo.runtime import TextGenerationSession
-    from qeff_zoo.runtime.encoder import EncoderSession
+    from qeff_zoo.tasks.encoders.session import EncoderSession
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running a package for target `ort`: numpy, onnxruntime, tokenizers and jinja2, neither torch nor transformers.
+"""Running a package: numpy, onnxruntime, tokenizers and jinja2, neither torch nor transformers.
 
-What is named here is imported when it is first used: who writes texts does not wait for what reads pictures.
+Every name is imported at its first use, so that text generation does not import the code of images or speech.
 """
 
 from importlib import import_module
@@ -9,26 +9,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.answers import Delta, Request
-    from qeff_zoo.runtime.ctc_session import CtcSession
     from qeff_zoo.runtime.disaggregated import Prefills, PrefillServer
     from qeff_zoo.runtime.engine import Engine, Handle, Stats
-    from qeff_zoo.runtime.feature_extraction import EmbeddingSession
     from qeff_zoo.runtime.grammar import Grammar
-    from qeff_zoo.runtime.image_to_text import ImageToTextSession
-    from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
     from qeff_zoo.runtime.labels import Score
     from qeff_zoo.runtime.metrics import Metrics
     from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
     from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
     from qeff_zoo.runtime.sessions import Session, open_session
-    from qeff_zoo.runtime.speech_results import Segment, TimedText, Transcription
-    from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
-    from qeff_zoo.runtime.text2text_generation import Text2TextSession
-    from qeff_zoo.runtime.text_classification import Classification, TextClassificationSession
     from qeff_zoo.runtime.text_generation import Generation, TextGenerationSession
-    from qeff_zoo.runtime.token_classification import TokenClassificationSession, TokenLabel
-    from qeff_zoo.runtime.transcription_options import FALLBACK, TranscriptionOptions
-    from qeff_zoo.runtime.zero_shot_session import ZeroShotSession
+    from qeff_zoo.tasks.encoder_decoder.image_to_text_session import ImageToTextSession
+    from qeff_zoo.tasks.encoder_decoder.text2text_session import Text2TextSession
+    from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession
+    from qeff_zoo.tasks.encoders.text_classification_session import (
+        Classification,
+        TextClassificationSession,
+    )
+    from qeff_zoo.tasks.encoders.token_classification_session import (
+        TokenClassificationSession,
+        TokenLabel,
+    )
+    from qeff_zoo.tasks.images.session import ImageClassificationSession, ImageEmbeddingSession
+    from qeff_zoo.tasks.images.zero_shot_session import ZeroShotSession
+    from qeff_zoo.tasks.speech.ctc_session import CtcSession
+    from qeff_zoo.tasks.speech.seq2seq_session import SpeechSeq2SeqSession
+    from qeff_zoo.tasks.speech.speech_results import Segment, TimedText, Transcription
+    from qeff_zoo.tasks.speech.transcription_options import FALLBACK, TranscriptionOptions
 
 __all__ = [
     "FALLBACK",
@@ -67,28 +73,32 @@ __all__ = [
     "open_session",
 ]
 
+_RUNTIME, _TASKS = "qeff_zoo.runtime", "qeff_zoo.tasks"
 _PLACES = {
-    "answers": ("Delta", "Request"),
-    "engine": ("Engine", "Handle", "Stats"),
-    "feature_extraction": ("EmbeddingSession",),
-    "grammar": ("Grammar",),
-    "disaggregated": ("Prefills", "PrefillServer"),
-    "image_to_text": ("ImageToTextSession",),
-    "images": ("ImageClassificationSession", "ImageEmbeddingSession"),
-    "labels": ("Score",),
-    "zero_shot_session": ("ZeroShotSession",),
-    "metrics": ("Metrics",),
-    "prefix_cache": ("PrefixCacheOptions",),
-    "sampling": ("Sampling", "TokenLogprobs"),
-    "sessions": ("Session", "open_session"),
-    "transcription_options": ("FALLBACK", "TranscriptionOptions"),
-    "speech_results": ("Segment", "TimedText", "Transcription"),
-    "speech_seq2seq": ("SpeechSeq2SeqSession",),
-    "text2text_generation": ("Text2TextSession",),
-    "text_classification": ("Classification", "TextClassificationSession"),
-    "text_generation": ("Generation", "TextGenerationSession"),
-    "token_classification": ("TokenClassificationSession", "TokenLabel"),
-    "ctc_session": ("CtcSession",),
+    f"{_RUNTIME}.answers": ("Delta", "Request"),
+    f"{_RUNTIME}.engine": ("Engine", "Handle", "Stats"),
+    f"{_RUNTIME}.grammar": ("Grammar",),
+    f"{_RUNTIME}.disaggregated": ("Prefills", "PrefillServer"),
+    f"{_RUNTIME}.labels": ("Score",),
+    f"{_RUNTIME}.metrics": ("Metrics",),
+    f"{_RUNTIME}.prefix_cache": ("PrefixCacheOptions",),
+    f"{_RUNTIME}.sampling": ("Sampling", "TokenLogprobs"),
+    f"{_RUNTIME}.sessions": ("Session", "open_session"),
+    f"{_RUNTIME}.text_generation": ("Generation", "TextGenerationSession"),
+    f"{_TASKS}.encoder_decoder.image_to_text_session": ("ImageToTextSession",),
+    f"{_TASKS}.encoder_decoder.text2text_session": ("Text2TextSession",),
+    f"{_TASKS}.encoders.embedding_session": ("EmbeddingSession",),
+    f"{_TASKS}.encoders.text_classification_session": (
+        "Classification",
+        "TextClassificationSession",
+    ),
+    f"{_TASKS}.encoders.token_classification_session": ("TokenClassificationSession", "TokenLabel"),
+    f"{_TASKS}.images.session": ("ImageClassificationSession", "ImageEmbeddingSession"),
+    f"{_TASKS}.images.zero_shot_session": ("ZeroShotSession",),
+    f"{_TASKS}.speech.ctc_session": ("CtcSession",),
+    f"{_TASKS}.speech.seq2seq_session": ("SpeechSeq2SeqSession",),
+    f"{_TASKS}.speech.speech_results": ("Segment", "TimedText", "Transcription"),
+    f"{_TASKS}.speech.transcription_options": ("FALLBACK", "TranscriptionOptions"),
 }
 
 
@@ -96,7 +106,7 @@ def __getattr__(name: str) -> Any:
     """Import what is used for the first time."""
     for module, names in _PLACES.items():
         if name in names:
-            found = getattr(import_module(f"{__name__}.{module}"), name)
+            found = getattr(import_module(module), name)
             globals()[name] = found
             return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

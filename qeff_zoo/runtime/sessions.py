@@ -21,16 +21,16 @@ from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, NAMES, TEXT_GENERATION, find
 
 if TYPE_CHECKING:  # a package needs one of them
     from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
-    from qeff_zoo.runtime.ctc_session import CtcSession
-    from qeff_zoo.runtime.feature_extraction import EmbeddingSession
     from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-    from qeff_zoo.runtime.image_to_text import ImageToTextSession
-    from qeff_zoo.runtime.images import ImageClassificationSession, ImageEmbeddingSession
-    from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
-    from qeff_zoo.runtime.text2text_generation import Text2TextSession
-    from qeff_zoo.runtime.text_classification import TextClassificationSession
-    from qeff_zoo.runtime.token_classification import TokenClassificationSession
-    from qeff_zoo.runtime.zero_shot_session import ZeroShotSession
+    from qeff_zoo.tasks.encoder_decoder.image_to_text_session import ImageToTextSession
+    from qeff_zoo.tasks.encoder_decoder.text2text_session import Text2TextSession
+    from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession
+    from qeff_zoo.tasks.encoders.text_classification_session import TextClassificationSession
+    from qeff_zoo.tasks.encoders.token_classification_session import TokenClassificationSession
+    from qeff_zoo.tasks.images.session import ImageClassificationSession, ImageEmbeddingSession
+    from qeff_zoo.tasks.images.zero_shot_session import ZeroShotSession
+    from qeff_zoo.tasks.speech.ctc_session import CtcSession
+    from qeff_zoo.tasks.speech.seq2seq_session import SpeechSeq2SeqSession
 
 Session: TypeAlias = (
     "TextGenerationSession | ImageTextToTextSession | AudioTextToTextSession"

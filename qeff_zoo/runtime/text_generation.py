@@ -87,8 +87,19 @@ class TextGenerationSession(PromptReader):
     """
 
     task: ClassVar[str] = TEXT_GENERATION
-    #: Two texts are never read together.
-    takes_pairs: ClassVar[bool] = False
+    #: Whether it writes of one image that is no part of a prompt, and whether it is told languages.
+    describes_images: ClassVar[bool] = False
+    translates: ClassVar[bool] = False
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """Arguments of a request beside its prompt, as `images`."""
+        return ()
+
+    @property
+    def takes_files(self) -> bool:
+        """Whether requests have images, videos or recordings."""
+        return bool(self.takes) or self.describes_images
 
     def __init__(
         self,

@@ -211,7 +211,7 @@ def _fits(recipe: Recipe, fields: set[str]) -> bool:
 def _try(draft: _Draft) -> None:
     """Import the draft and run its tiny model on the meta device; note layer kinds that occur once."""
     from qeff_zoo.export import layers, loader
-    from qeff_zoo.tasks import decoder_tracing
+    from qeff_zoo.tasks.text_generation import decoder_tracing
 
     module = ModuleType(f"qeff_zoo.recipes.{registry.file_name(draft.subject.model_type)}")
     module.__package__ = "qeff_zoo.recipes"

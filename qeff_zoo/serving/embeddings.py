@@ -6,21 +6,27 @@ import base64
 import json
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
+from fastapi import APIRouter, Request, Response
 
-from qeff_zoo.errors import ContextLengthError
+from qeff_zoo.errors import BusyError, ContextLengthError
 from qeff_zoo.runtime import EmbeddingSession, Stats
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.texts import Text
 from qeff_zoo.runtime.tokenizer import Encoded
-from qeff_zoo.serving.errors import shutting_down
-from qeff_zoo.serving.schemas import EmbeddingRequest, PictureEmbeddingRequest
+from qeff_zoo.serving.errors import ApiError, shutting_down
+from qeff_zoo.serving.prompts import blaming
+from qeff_zoo.serving.schemas import EmbeddingRequest, PictureEmbeddingRequest, listed
+from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.serving.waiting import Waiting
+
+#: Texts of a request at most, as OpenAI's.
+MAX_INPUTS = 2048
 
 
 @dataclass(eq=False)
@@ -194,3 +200,35 @@ def _written(vector: Array, encoding: str) -> str | list[float]:
         numbers: list[float] = vector.tolist()
         return numbers
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+
+
+def routes(api: str, queue: EmbeddingQueue, check: Callable[[str], object]) -> APIRouter:
+    """Return the endpoint of embeddings.
+
+    Args:
+        api: What its path begins with.
+        queue: That computes them.
+        check: Refuses another model's name.
+    """
+    router = APIRouter()
+
+    @router.post(f"{api}embeddings")
+    async def embeddings(request: Request, body: EmbeddingRequest) -> Response:
+        check(body.model)
+        texts = listed(body.input)
+        if len(texts) > MAX_INPUTS:
+            raise ApiError(
+                400,
+                f"The request has {len(texts):,} inputs; expected at most {MAX_INPUTS:,}. Send the others apart.",
+                param="input",
+                code="invalid_value",
+            )
+        try:
+            with blaming("input"):
+                found = await unless_gone(request, queue.embed(texts, cut=body.truncate != "NONE"))
+        except BusyError as error:
+            raise ApiError(429, str(error), code="queue_full") from error
+        content = await asyncio.to_thread(embedding_list, body, *found)
+        return Response(content, media_type="application/json")
+
+    return router

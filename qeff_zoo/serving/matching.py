@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import cast
 
 from fastapi import APIRouter, Request, Response
 
@@ -66,8 +67,7 @@ class PictureQueue:
         if pictures is not None:
             self._pictures += len(pictures)
             return self.session.run(pictures)
-        assert isinstance(self.session, ZeroShotSession)
-        return self.session.embed_texts([text.ids for text in texts])
+        return cast("ZeroShotSession", self.session).embed_texts([text.ids for text in texts])
 
     def stats(self) -> Stats:
         """Return what has been done, and what is to do."""
@@ -137,14 +137,14 @@ def _read(
             "texts in 'input'. Send them apart.",
             param,
         )
-    if texts and not isinstance(session, ZeroShotSession):
+    if texts and not session.reads_texts:
         raise _refusal(
             f"Model {body.model!r} reads pictures alone; expected one in 'messages', as a part of type image_url. Send "
             "that, or ask a model that reads texts.",
             param,
         )
     with blaming(param):
-        read = session.read(texts) if texts and isinstance(session, ZeroShotSession) else []
+        read = cast("ZeroShotSession", session).read(texts) if texts else []
     pictures = yield from read_media(urls, hosts)
     if not pictures:
         return None, read

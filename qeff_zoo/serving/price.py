@@ -6,7 +6,7 @@ What exceeds the bounds of the server, or the context of the package, is refused
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from qeff_zoo.media.images import ImageLimits, size_of
 from qeff_zoo.media.sound import OpenedSound, SoundLimits, open_sound
@@ -121,8 +121,8 @@ def price(
     films = [pixels_of(one) for one in brought.get("videos", ())]
     sounds = [open_sound(one, _RATE, limits=bounds.sounds) for one in brought.get("sounds", ())]
     shown = [1] * len(sizes)
-    if isinstance(session, ImageTextToTextSession):
-        shown = session.tokens_of(sizes)
+    if session is not None and "images" in session.takes:
+        shown = cast("ImageTextToTextSession", session).tokens_of(sizes)
     return Price(
         choices=choices,
         grammar=grammar,

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from qeff_zoo.errors import (
     AdapterError,
@@ -20,10 +20,9 @@ from qeff_zoo.errors import (
 )
 from qeff_zoo.media.fetching import DATA, fetch_media, is_url
 from qeff_zoo.media.images import ImageLimits
-from qeff_zoo.runtime import Grammar, ImageToTextSession, Request, Sampling, TextGenerationSession
+from qeff_zoo.runtime import Grammar, Request, Sampling, TextGenerationSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.media_text import MediaTextSession
-from qeff_zoo.runtime.text2text_generation import Text2TextSession
 from qeff_zoo.serving.errors import ApiError, brief, unknown_parameter
 from qeff_zoo.serving.media import Preparation, Step, at_once
 from qeff_zoo.serving.price import BOUNDS, Bounds, Price, check_context, price
@@ -76,7 +75,7 @@ def prepare_chat(
         )
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    if isinstance(session, ImageToTextSession):
+    if session.describes_images:
         picture, begun = yield from _shown(session, body, hosts)
         with blaming("messages"):
             asked = price(session, body, {"images": [picture]}, bounds)
@@ -101,8 +100,9 @@ def prepare_chat(
         blocks, tokens = _parts(session, body, messages) or ([], session.encode_chat(messages))
     length = 1 if session.sources else sum(map(len, [*blocks, tokens]))
     check_context(session, length + asked.placeholders, limit, param)
-    if isinstance(session, MediaTextSession) and brought:
-        brought = yield from _encoded(session, brought, asked, length, limit)
+    if brought:
+        reads = cast("MediaTextSession", session)
+        brought = yield from _encoded(reads, brought, asked, length, limit)
     work = partial(
         _choices, session, body, tokens, limit, logprobs, "messages", adapter, brought, blocks
     )
@@ -140,7 +140,7 @@ def _encoded(
 
 
 def _shown(
-    session: ImageToTextSession, body: ChatRequest, hosts: Collection[str]
+    session: TextGenerationSession, body: ChatRequest, hosts: Collection[str]
 ) -> Preparation[tuple[Any, dict[str, Any]]]:
     """Return the picture that is to be written of, and the prompt: all that such a chat may have."""
     if body.blocks:
@@ -173,13 +173,12 @@ def _brought(
     urls = [("picture", url) for message in body.messages for url in message.pictures]
     films = [("video", url) for message in body.messages for url in message.videos]
     recordings = [one for message in body.messages for one in message.recordings]
-    takes = session.takes if isinstance(session, MediaTextSession) else ()
     for found, argument, nouns in (
         (urls, "images", "pictures"),
         (films, "videos", "videos"),
         (recordings, "sounds", "recordings"),
     ):
-        if found and argument not in takes:
+        if found and argument not in session.takes:
             raise ApiError(
                 400,
                 f"Model {body.model!r} reads no {nouns}, and the messages have {len(found)}; expected none. Leave them "
@@ -187,9 +186,9 @@ def _brought(
                 param="messages",
                 code="invalid_value",
             )
-    if films and isinstance(session, ImageTextToTextSession):
+    if films:
         with blaming("messages"):
-            session.check_reads_videos()
+            cast("ImageTextToTextSession", session).check_reads_videos()
     media = yield from read_media([*urls, *films], hosts)
     shown, played = media[: len(urls)], media[len(urls) :]
     brought = {"images": shown, "videos": played, "sounds": [*map(_recording, recordings)]}
@@ -276,9 +275,9 @@ def prepare_completion(
     found: list[Request] = []
     names = ("language", "source_language")
     told = {name: given for name in names if (given := getattr(body, name)) is not None}
-    if told and not isinstance(session, Text2TextSession):
+    if told and not session.translates:
         raise unknown_parameter(*next(iter(told.items())))
-    if isinstance(session, ImageToTextSession):
+    if session.describes_images:
         raise ApiError(
             400,
             f"Model {body.model!r} writes of a picture, which a prompt cannot have; expected a chat whose one message "

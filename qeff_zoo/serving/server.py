@@ -6,34 +6,26 @@ import ipaddress
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
+from typing import cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime import (
-    CtcSession,
-    EmbeddingSession,
-    Engine,
-    ImageEmbeddingSession,
-    Prefills,
     PrefillServer,
     Session,
-    SpeechSeq2SeqSession,
     TextGenerationSession,
 )
-from qeff_zoo.runtime.encoder_decoder_session import WritingSession
 from qeff_zoo.serving.adapters import Sources
-from qeff_zoo.serving.app import create_app
+from qeff_zoo.serving.app import create_app, service_of
 from qeff_zoo.serving.browsers import Hosts
 from qeff_zoo.serving.connection import MAX_HEAD_BYTES, Connection
-from qeff_zoo.serving.embeddings import EmbeddingQueue
-from qeff_zoo.serving.matching import PictureQueue
-from qeff_zoo.serving.transcriptions import SpeechQueue
+from qeff_zoo.tasks import find
+from qeff_zoo.tasks.commands import DISAGGREGATED
 
 _KEEPALIVE = 60  # seconds without a word until a client is asked whether it is there, and until it is given up
 _LAST_WORDS = 1  # second for clients to read why their request was cancelled
@@ -103,12 +95,12 @@ def serve_prefills(
     Raises:
         ServingError: The session generates no text.
     """
-    if not isinstance(session, TextGenerationSession) or isinstance(session, WritingSession):
+    if DISAGGREGATED[0] not in find(session.task).commands.serve_options:
         raise ServingError(
             f"Package {str(session.folder)!r} is for task {session.task!r}, which has no prompts to run; expected "
             "text-generation. Leave --role out."
         )
-    server = PrefillServer(session, listener, api_key=api_key)
+    server = PrefillServer(cast("TextGenerationSession", session), listener, api_key=api_key)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: server.close())
     host, port = listener.getsockname()[:2]
@@ -178,7 +170,7 @@ def serve(
     Raises:
         ServingError: There is no API for the session's task.
     """
-    with _backend(session, choices) as backend:
+    with service_of(session.task).open(session, choices) as backend:
         app = create_app(
             backend,
             name=choices.name,
@@ -190,37 +182,6 @@ def serve(
             origins=choices.allowed_origins,
         )
         Server(app, backend.close, choices.shutdown_timeout, announce).run([listener])
-
-
-@contextmanager
-def _backend(
-    session: Session, choices: Choices
-) -> Iterator[Engine | EmbeddingQueue | PictureQueue | SpeechQueue]:
-    """Open what answers requests."""
-    if isinstance(session, TextGenerationSession):
-        if not session.decoder.sizes.decodes:
-            raise ServingError(
-                f"Package {str(session.folder)!r} runs prompts alone (--prefill-only); expected --role prefill, or a "
-                "package that decodes. Serve it with --role prefill, for a server of such a package."
-            )
-        asked, key = choices.prefill_from, choices.api_key
-        prefills = Prefills(session, asked, api_key=key) if asked else None
-        with Engine(session, max_waiting=choices.max_queue, prefills=prefills) as engine:
-            yield engine
-    elif isinstance(session, EmbeddingSession):
-        with closing(EmbeddingQueue(session, max_waiting=choices.max_queue)) as queue:
-            yield queue
-    elif isinstance(session, ImageEmbeddingSession):
-        with closing(PictureQueue(session, max_waiting=choices.max_queue)) as pictures:
-            yield pictures
-    elif isinstance(session, CtcSession | SpeechSeq2SeqSession):
-        with closing(SpeechQueue(session, max_waiting=choices.max_queue)) as speech:
-            yield speech
-    else:
-        raise ServingError(
-            f"Package {str(session.folder)!r} is for task {session.task!r}, which OpenAI's API does not cover; "
-            "expected one that generates text, embeds texts or pictures, or writes down speech. Use `qeff-zoo run`."
-        )
 
 
 class Server(uvicorn.Server):

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -26,7 +26,6 @@ from qeff_zoo.runtime import (
     SpeechSeq2SeqSession,
     Stats,
     Transcription,
-    subtitles,
 )
 from qeff_zoo.runtime.languages import code_of, name_of
 from qeff_zoo.serving.errors import ApiError, brief, shutting_down, unknown_parameter
@@ -35,6 +34,7 @@ from qeff_zoo.serving.price import BOUNDS, Bounds, bytes_of_sound
 from qeff_zoo.serving.prompts import blaming
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.serving.waiting import Waiting
+from qeff_zoo.tasks.speech import subtitles
 
 SpeechSession: TypeAlias = CtcSession | SpeechSeq2SeqSession
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
@@ -314,8 +314,8 @@ async def _read(
             _TIMES[0],
             f"is {sorted(times)}; expected {' or '.join(GRANULARITIES)}, with response_format verbose_json",
         )
-    writes = isinstance(session, SpeechSeq2SeqSession)
-    if "word" in times and isinstance(session, SpeechSeq2SeqSession) and not session.tells_words:
+    writes = session.generates
+    if "word" in times and not session.tells_words:
         raise _invalid(
             _TIMES[0], "asks for words; expected 'segment', of which alone this model tells times"
         )
@@ -323,13 +323,13 @@ async def _read(
     if stream not in ("true", "false") or (stream == "true" and form_ not in ("json", "text")):
         raise _invalid("stream", f"is {brief(stream)}; expected true with json or text, or false")
     # A model that tells no times has one segment.
-    tells = isinstance(session, SpeechSeq2SeqSession) and session.tokens.first_time is not None
+    tells = session.tells_segments
     choices = _choices(
         told, task, writes=writes, tells=tells, times=tells and form_ not in ("json", "text")
     )
-    if isinstance(session, SpeechSeq2SeqSession):
+    if writes:
         with blaming("language"):
-            session.told(choices.get("language"))
+            cast("SpeechSeq2SeqSession", session).told(choices.get("language"))
     return _Asked(
         sound=await sound.read(),
         choices={**choices, "word_timestamps": True} if writes and "word" in times else choices,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks: all that the core knows about what a package is for. One file per Hub pipeline tag, `-` written `_`."""
+"""Tasks: all that the core knows about what a package is for. One row of `_MODULES` per task, one folder per group."""
 
 import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -10,42 +10,45 @@ from qeff_zoo.graph.states import State
 from qeff_zoo.plan.option import Option
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Component, Recipe, Role, Shape
+from qeff_zoo.tasks.commands import Commands
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
 
-#: Every task: a module of this package with a value `TASK`.
-NAMES = (
-    TEXT_GENERATION,
-    FEATURE_EXTRACTION,
-    TEXT_CLASSIFICATION,
-    TOKEN_CLASSIFICATION,
-    IMAGE_CLASSIFICATION,
-    ZERO_SHOT,
-    IMAGE_FEATURE_EXTRACTION,
-    IMAGE_TEXT_TO_TEXT,
-    AUDIO_TEXT_TO_TEXT,
-    ANY_TO_ANY,
-    SPEECH_RECOGNITION,
-    SPEECH_SEQ2SEQ,
-    TEXT2TEXT,
-    IMAGE_TO_TEXT,
-) = (
-    "text-generation",
-    "feature-extraction",
-    "text-classification",
-    "token-classification",
-    "image-classification",
-    "zero-shot-image-classification",
-    "image-feature-extraction",
-    "image-text-to-text",
-    "audio-text-to-text",
-    "any-to-any",
-    "automatic-speech-recognition",
-    "speech-seq2seq",
-    "text2text-generation",
-    "image-to-text",
-)
+#: Hub pipeline tags that other rooms name.
+TEXT_GENERATION = "text-generation"
+FEATURE_EXTRACTION = "feature-extraction"
+TEXT_CLASSIFICATION = "text-classification"
+TOKEN_CLASSIFICATION = "token-classification"
+IMAGE_CLASSIFICATION = "image-classification"
+ZERO_SHOT = "zero-shot-image-classification"
+IMAGE_FEATURE_EXTRACTION = "image-feature-extraction"
+IMAGE_TEXT_TO_TEXT = "image-text-to-text"
+AUDIO_TEXT_TO_TEXT = "audio-text-to-text"
+ANY_TO_ANY = "any-to-any"
+SPEECH_RECOGNITION = "automatic-speech-recognition"
+SPEECH_SEQ2SEQ = "speech-seq2seq"
+TEXT2TEXT = "text2text-generation"
+IMAGE_TO_TEXT = "image-to-text"
+#: Every task, and the module of this package that holds its value `TASK`.
+_MODULES: Mapping[str, str] = {
+    TEXT_GENERATION: "text_generation.task",
+    FEATURE_EXTRACTION: "encoders.feature_extraction",
+    TEXT_CLASSIFICATION: "encoders.text_classification",
+    TOKEN_CLASSIFICATION: "encoders.token_classification",
+    IMAGE_CLASSIFICATION: "images.image_classification",
+    ZERO_SHOT: "images.zero_shot_image_classification",
+    IMAGE_FEATURE_EXTRACTION: "images.image_feature_extraction",
+    IMAGE_TEXT_TO_TEXT: "image_text_to_text",
+    AUDIO_TEXT_TO_TEXT: "audio_text_to_text",
+    ANY_TO_ANY: "any_to_any",
+    SPEECH_RECOGNITION: "speech.ctc",
+    SPEECH_SEQ2SEQ: "speech.seq2seq",
+    "audio-classification": "audio_classification.task",
+    TEXT2TEXT: "encoder_decoder.text2text_generation",
+    IMAGE_TO_TEXT: "encoder_decoder.image_to_text",
+}
+NAMES = tuple(_MODULES)
 
 AnswerKind: TypeAlias = Literal["logits", "embeddings", "scores"]
 #: A chosen value and who chose it.
@@ -135,6 +138,10 @@ class Task(Part):
         problems: Why a checkpoint of a recipe cannot be built as requested, one sentence each.
         session: Returns the class that runs its packages.
         stages: Returns the function of `qeff_zoo.validation.cases` that plans the calls that are compared.
+        trial: Returns the class that runs its packages on sample inputs, a `TaskTrial` of `validation.package_runner`.
+        reference: Returns the class that runs transformers' model on the same, of `(model, request, arrays)`: only the
+            reference process imports it.
+        commands: What `run`, `serve` and `bench` do with its packages, and with which options.
         vllm_task: What vllm-qaic calls it where it is a pooling model's; None where it has no API for it.
     """
 
@@ -157,6 +164,9 @@ class Task(Part):
     )
     session: Callable[[], Any]
     stages: Callable[[], Callable[..., Any]]
+    trial: Callable[[], Callable[..., Any]]
+    reference: Callable[[], Callable[..., Any]]
+    commands: Commands
     vllm_task: str | None = None
 
     @property
@@ -170,9 +180,19 @@ class Task(Part):
         return option.of in (None, self.answers, *(part.role for part in self.parts.values()))
 
 
+def lazy(name: str) -> Callable[[], Any]:
+    """Return a function that imports a module and returns one of its values.
+
+    Args:
+        name: `module:value`.
+    """
+    module, _, value = name.partition(":")
+    return lambda: getattr(importlib.import_module(module), value)
+
+
 def find(name: str) -> Task:
     """Return a task by its pipeline tag, one of `NAMES`."""
-    task: Task = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").TASK
+    task: Task = importlib.import_module(f"{__name__}.{_MODULES[name]}").TASK
     return task
 
 

@@ -12,8 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Shape
+from qeff_zoo.tasks.commands import (
+    BENCH_GENERATION,
+    DISAGGREGATED,
+    GENERATION,
+    GRAMMAR,
+    PREFIX_CACHE,
+    PROMPTS,
+    SERVED_GENERATION,
+    SPECULATION,
+    Commands,
+)
 
-from . import ANY_TO_ANY, audio_text_to_text, image_text_to_text
+from . import ANY_TO_ANY, audio_text_to_text, image_text_to_text, lazy
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
@@ -42,12 +53,6 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
     return [*of_pictures, *audio_text_to_text.without_encoder(checkpoint, recipe)]
 
 
-def _session() -> Any:
-    from qeff_zoo.runtime.any_to_any import AnyToAnySession
-
-    return AnyToAnySession
-
-
 TASK = replace(
     _SEES,
     name=ANY_TO_ANY,
@@ -55,5 +60,24 @@ TASK = replace(
     auto_classes=("AutoModelForMultimodalLM",),
     variant=_variant,
     problems=_problems,
-    session=_session,
+    session=lazy("qeff_zoo.runtime.any_to_any:AnyToAnySession"),
+    trial=lazy("qeff_zoo.tasks.multimodal.trial:MediaTrial"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.multimodal.verbs:GenerateWithMedia"),
+        run_options=(
+            *PROMPTS,
+            *GENERATION,
+            *GRAMMAR,
+            *SPECULATION,
+            *PREFIX_CACHE,
+            "adapter",
+            "image",
+            "video",
+            "sound",
+        ),
+        serve=lazy("qeff_zoo.serving.services:Generation"),
+        serve_options=(*SERVED_GENERATION, *DISAGGREGATED, "allow_image_url"),
+        bench="generation",
+        bench_options=(*BENCH_GENERATION, "image", "sound"),
+    ),
 )

@@ -13,8 +13,20 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.multimodal.manifest import audio_of, entry_of, images_of
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Shape
+from qeff_zoo.tasks.commands import (
+    BENCH_GENERATION,
+    DISAGGREGATED,
+    GENERATION,
+    GRAMMAR,
+    PREFIX_CACHE,
+    PROMPTS,
+    SERVED_GENERATION,
+    SPECULATION,
+    Commands,
+)
 
-from . import AUDIO_TEXT_TO_TEXT, Part, Tracing, image_text_to_text, named, text_generation
+from . import AUDIO_TEXT_TO_TEXT, Part, Tracing, image_text_to_text, lazy, named
+from .text_generation import task
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
@@ -42,7 +54,7 @@ def _variant(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     return {
-        **text_generation.TASK.variant(checkpoint, recipe, shape, chosen),
+        **task.TASK.variant(checkpoint, recipe, shape, chosen),
         **_sounds(checkpoint, recipe, shape, chosen),
     }
 
@@ -70,12 +82,6 @@ def _windows(shape: Shape) -> list[dict[str, Any]]:
     return named("Window", [{"batch_size": 1, **blocks, **groups}])
 
 
-def _session() -> Any:
-    from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
-
-    return AudioTextToTextSession
-
-
 TASK = replace(
     image_text_to_text.TASK,
     name=AUDIO_TEXT_TO_TEXT,
@@ -92,5 +98,22 @@ TASK = replace(
     variant=_variant,
     specializations=partial(image_text_to_text.specializations, "audio_rows"),
     problems=_problems,
-    session=_session,
+    session=lazy("qeff_zoo.runtime.audio_text_to_text:AudioTextToTextSession"),
+    trial=lazy("qeff_zoo.tasks.multimodal.trial:MediaTrial"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.multimodal.verbs:GenerateWithMedia"),
+        run_options=(
+            *PROMPTS,
+            *GENERATION,
+            *GRAMMAR,
+            *SPECULATION,
+            *PREFIX_CACHE,
+            "adapter",
+            "sound",
+        ),
+        serve=lazy("qeff_zoo.serving.services:Generation"),
+        serve_options=(*SERVED_GENERATION, *DISAGGREGATED),
+        bench="generation",
+        bench_options=(*BENCH_GENERATION, "sound"),
+    ),
 )

@@ -7,7 +7,7 @@ IN   pixel_values (1, 1, tiles, channels, height, width) f32    a picture, cut i
      <mask> (1, 1, tiles) i64                                   1 is a tile, 0 is what fills up; as a recipe calls it
 OUT  cross_key.i, cross_value.i (1, heads, rows, head_dim)      what layer i of the language model asks of the picture
 
-Program `language`: as in `qeff_zoo.tasks.decoder_tracing`, with
+Program `language`: as in `qeff_zoo.tasks.text_generation.decoder_tracing`, with
 IN   cross_key.i, cross_value.i (batch_size | full_batch_size, heads, max_num_images, tiles, rows of a tile, head_dim)
                                                                 states that no call writes: a place for each picture;
                                                                 values are zeros where a text has no picture at all
@@ -24,7 +24,7 @@ import inspect
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,14 +36,12 @@ from qeff_zoo.export.layers import plain
 from qeff_zoo.export.transforms.modules import language_model
 from qeff_zoo.export.transforms.retained_state import RetainedState
 from qeff_zoo.graph.states import State
-from qeff_zoo.tasks.encoder_decoder_tracing import CrossCache
+from qeff_zoo.tasks.encoder_decoder.tracing import CrossCache
 from qeff_zoo.tasks.forward_patches import Unread, swapped
 from qeff_zoo.tasks.patch_tracing import rename
 
-from . import Tracing, decoder_tracing
-
-if TYPE_CHECKING:
-    from qeff_zoo.multimodal.cross_attention import CrossAttentionImage
+from . import Tracing
+from .text_generation import decoder_tracing
 
 #: What a call is told of the tiles that its tokens see, and how many pictures there may be.
 SEEN, PICTURES = "cross_attention_mask", "max_num_images"
@@ -60,7 +58,7 @@ class Read(nn.Module):
         images: As a recipe declares them.
     """
 
-    def __init__(self, model: Any, images: "CrossAttentionImage") -> None:
+    def __init__(self, model: Any, images: Any) -> None:
         super().__init__()
         self.model, self.names = model, ["pixel_values", _RATIO, images.mask]
         self.asking = [(layer, _asking(module)) for layer, module in _crossing(model, images)]
@@ -92,7 +90,7 @@ class Read(nn.Module):
         return [pixels, torch.ones(1, 1, dtype=torch.long), mask]
 
 
-def _crossing(model: Any, images: "CrossAttentionImage") -> list[tuple[int, Any]]:
+def _crossing(model: Any, images: Any) -> list[tuple[int, Any]]:
     """Return the layers of the language model that read pictures, and their numbers."""
     decoder, config = language_model(model), model.config.get_text_config()
     found = layers.find(decoder, config.num_hidden_layers)
@@ -106,7 +104,7 @@ def _asking(layer: Any) -> Any:
     return told[-1]
 
 
-def read_picture(model: Any, images: "CrossAttentionImage") -> Tracing:
+def read_picture(model: Any, images: Any) -> Tracing:
     """Describe how to trace the vision tower of `model`.
 
     Args:
@@ -202,13 +200,13 @@ def _masks(seen: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     return bias, sees.to(torch.float32)[:, None, :, None]
 
 
-def tracing(model: Any, images: "CrossAttentionImage", **variant: Any) -> Tracing:
+def tracing(model: Any, images: Any, **variant: Any) -> Tracing:
     """Describe how to trace the language model of `model`.
 
     Args:
         model: From `loader.load_meta`, possibly with fewer layers than its config says.
         images: As a recipe declares them.
-        **variant: As of `qeff_zoo.tasks.decoder_tracing.tracing`.
+        **variant: As of `qeff_zoo.tasks.text_generation.decoder_tracing.tracing`.
     """
     tiles = model.config.vision_config.max_num_tiles
 
@@ -240,7 +238,7 @@ def _probed(model: Any, input_ids: Tensor, position_ids: Tensor, state: Retained
     return _call(model, input_ids, position_ids, _Seeing(state))
 
 
-def _read_states(model: Any, images: "CrossAttentionImage") -> list[State]:
+def _read_states(model: Any, images: Any) -> list[State]:
     """Return what the language model retains of pictures."""
     tiles = model.config.vision_config.max_num_tiles
     return [

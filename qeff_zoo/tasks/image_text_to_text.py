@@ -4,8 +4,8 @@
 Two programs: `vision` reads a picture once, `language` reads what came of it among its tokens, or by cross-attention;
 what drafts is beside them. A third, `tiles`, is as `vision` for tiles of a picture, where those have another size, or
 `frames` for frames of a video, where those go through other operators. See `qeff_zoo.tasks.vision_tracing`,
-`qeff_zoo.tasks.multimodal_tracing`, `qeff_zoo.tasks.cross_attention_image_tracing` and `qeff_zoo.tasks.draft_tracing`
-for inputs and outputs.
+`qeff_zoo.tasks.multimodal_tracing`, `qeff_zoo.tasks.cross_attention_image_tracing` and
+`qeff_zoo.tasks.text_generation.draft_tracing` for inputs and outputs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,8 +18,20 @@ from qeff_zoo.errors import CheckpointError
 from qeff_zoo.multimodal.manifest import audio_of, entry_of, images_of
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import DECODER_SHAPES, Media, PatchShape, Recipe, Shape
+from qeff_zoo.tasks.commands import (
+    BENCH_GENERATION,
+    DISAGGREGATED,
+    GENERATION,
+    GRAMMAR,
+    PREFIX_CACHE,
+    PROMPTS,
+    SERVED_GENERATION,
+    SPECULATION,
+    Commands,
+)
 
-from . import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, named, text_generation
+from . import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, lazy, named
+from .text_generation import task
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
@@ -164,7 +176,7 @@ def problems(nouns: str, checkpoint: "Checkpoint", recipe: Recipe, request: Requ
         recipe: Of it.
         request: What the user asked for.
     """
-    found = text_generation.TASK.problems(checkpoint, recipe, request)
+    found = task.TASK.problems(checkpoint, recipe, request)
     media = recipe.images if nouns == "pictures" else recipe.sounds
     assert media is not None
     found += _of_config(checkpoint, media)
@@ -185,7 +197,7 @@ def _variant(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     return {
-        **text_generation.TASK.variant(checkpoint, recipe, shape, chosen),
+        **task.TASK.variant(checkpoint, recipe, shape, chosen),
         **_images(checkpoint, recipe, shape, chosen),
     }
 
@@ -221,7 +233,7 @@ def specializations(rows: str, shape: Shape) -> list[dict[str, Any]]:
         rows: Symbol of their number.
         shape: Of the package.
     """
-    found = text_generation.TASK.specializations(shape)
+    found = task.TASK.specializations(shape)
     every = [one["symbols"] for one in found]
     widest = max(int(one["batch_size"]) * int(one["seq_len"]) for one in every)
     for one in every:
@@ -230,12 +242,6 @@ def specializations(rows: str, shape: Shape) -> list[dict[str, Any]]:
         else:
             one[rows] = str(widest)
     return found
-
-
-def _session() -> Any:
-    from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-
-    return ImageTextToTextSession
 
 
 TASK = Task(
@@ -262,7 +268,7 @@ TASK = Task(
         ),
     ),
     beside=(
-        *text_generation.TASK.beside,
+        *task.TASK.beside,
         Part(
             role="frames",
             probe=None,
@@ -284,6 +290,25 @@ TASK = Task(
     variant=_variant,
     specializations=partial(specializations, "image_rows"),
     problems=partial(problems, "pictures"),
-    session=_session,
-    stages=text_generation.TASK.stages,
+    session=lazy("qeff_zoo.runtime.image_text_to_text:ImageTextToTextSession"),
+    trial=lazy("qeff_zoo.tasks.multimodal.trial:MediaTrial"),
+    reference=lazy("qeff_zoo.tasks.text_generation.reference:DecoderReference"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.multimodal.verbs:GenerateWithMedia"),
+        run_options=(
+            *PROMPTS,
+            *GENERATION,
+            *GRAMMAR,
+            *SPECULATION,
+            *PREFIX_CACHE,
+            "adapter",
+            "image",
+            "video",
+        ),
+        serve=lazy("qeff_zoo.serving.services:Generation"),
+        serve_options=(*SERVED_GENERATION, *DISAGGREGATED, "allow_image_url"),
+        bench="generation",
+        bench_options=(*BENCH_GENERATION, "image"),
+    ),
+    stages=task.TASK.stages,
 )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One call of a language model whose text has pictures or sounds in it, as it is traced: program `language`.
 
-As in `qeff_zoo.tasks.decoder_tracing`, and after the states
+As in `qeff_zoo.tasks.text_generation.decoder_tracing`, and after the states
 
 IN   image_index (batch_size, seq_len) i64      of each token its row of the features below, -1 for text
      image_embeds (image_rows, hidden) f32      what program `vision` made of pictures: all that the call needs, or more
@@ -27,7 +27,7 @@ from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import torch
@@ -38,15 +38,12 @@ from torch.overrides import TorchFunctionMode
 from qeff_zoo.export.transforms.modules import reader_of_tokens
 from qeff_zoo.export.transforms.retained_state import RetainedState
 from qeff_zoo.graph.states import State, mark_tokens
-from qeff_zoo.multimodal.audio import Audio
-from qeff_zoo.recipe import Media
+from qeff_zoo.recipe_media import AudioEncoder, ImageEncoder, Media
 from qeff_zoo.tasks.forward_patches import MERGES, alike, swapped
 from qeff_zoo.tasks.vision_tracing import layers_of
 
-from . import Tracing, decoder_tracing
-
-if TYPE_CHECKING:
-    from qeff_zoo.multimodal.images import Images
+from . import Tracing
+from .text_generation import decoder_tracing
 
 _ROWS = 5  # of the example
 #: Begins the name of what tells which tokens of the context are a picture's; ends with the forward's argument.
@@ -188,7 +185,7 @@ class Step(decoder_tracing.Step):
     def _one_way(self) -> Any:
         """Let no tokens of sounds see one another both ways, as a forward may say of all that a call has."""
         module = vars(sys.modules[type(self.model).__module__])
-        masks = module.get(_MASKS) if isinstance(self.media, Audio) else None
+        masks = module.get(_MASKS) if isinstance(self.media, AudioEncoder) else None
         changed = {_MASKS: lambda **told: masks(**{**told, _BLOCKS: None})} if masks else {}
         return mock.patch.dict(module, changed)
 
@@ -207,14 +204,14 @@ def _of_pictures(config: Any, input_ids: Tensor) -> Tensor:
 
 def _modality(media: Media) -> str:
     """Return what begins the names of features, and of their rows."""
-    return "audio" if isinstance(media, Audio) else "image"
+    return "audio" if isinstance(media, AudioEncoder) else "image"
 
 
 def tracing(
     model: Any,
     *,
-    images: "Images | None" = None,
-    sounds: Audio | None = None,
+    images: ImageEncoder | None = None,
+    sounds: AudioEncoder | None = None,
     **variant: Any,
 ) -> Tracing:
     """Describe how to trace the language model of `model`.
@@ -223,7 +220,7 @@ def tracing(
         model: From `loader.load_meta`, possibly with fewer layers than its config says.
         images: As a recipe declares them; None of a model that reads sounds alone.
         sounds: The same of sounds; None of a model that reads pictures alone.
-        **variant: As of `qeff_zoo.tasks.decoder_tracing.tracing`.
+        **variant: As of `qeff_zoo.tasks.text_generation.decoder_tracing.tracing`.
     """
     config = model.config
     every = [*([images] if images else []), *([sounds] if sounds else [])]

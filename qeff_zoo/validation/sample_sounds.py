@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qeff_zoo.runtime.ctc_session import CtcSession
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.runtime.speech_seq2seq import SpeechSeq2SeqSession
+from qeff_zoo.tasks.speech.ctc_session import CtcSession
+from qeff_zoo.tasks.speech.seq2seq_session import SpeechSeq2SeqSession
 
 _SYLLABLE = 0.18  # seconds
 _RESONANCES = (

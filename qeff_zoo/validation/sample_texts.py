@@ -4,10 +4,10 @@
 import random
 from collections.abc import Sequence
 
-from qeff_zoo.runtime.encoder_decoder_session import WritingSession
-from qeff_zoo.runtime.image_to_text import ImageToTextSession
-from qeff_zoo.runtime.text2text_generation import Text2TextSession
 from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
+from qeff_zoo.tasks.encoder_decoder.image_to_text_session import ImageToTextSession
+from qeff_zoo.tasks.encoder_decoder.session import WritingSession
+from qeff_zoo.tasks.encoder_decoder.text2text_session import Text2TextSession
 
 _TEXTS = (
     "The harbour was quiet before the storm. Fishermen pulled their boats high onto the shingle, "

@@ -47,7 +47,8 @@ def config_of(recipe: Recipe, tiny: Tiny) -> dict[str, Any]:
     """
     config = {"model_type": recipe.model_type, **tiny.config}
     task = find(recipe.task)
-    if task.answers == "scores" and task.reads == "text":
+    labelled = task.reads == "text" or (task.reads == "sound" and not task.by_token)
+    if task.answers == "scores" and labelled:
         # Decoders find a text's last token by the id of padding.
         return {"pad_token_id": _PADDING, **config, "num_labels": _LABELS}
     return config

@@ -70,7 +70,7 @@ def test_what_errors_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_generated_text_is_escaped_on_a_terminal_alone(
     terminal: bool, expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from qeff_zoo.cli.printing import print_generated
+    from qeff_zoo.terminal.printing import print_generated
 
     with (tmp_path / "out").open("w+", newline="") as stream:
         monkeypatch.setattr(stream, "isatty", lambda: terminal, raising=False)

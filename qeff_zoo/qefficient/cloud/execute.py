@@ -10,9 +10,9 @@ from typing import Any
 
 from qeff_zoo.cli import guarded
 from qeff_zoo.cli.inputs import saying_warnings
-from qeff_zoo.cli.printing import print_json
 from qeff_zoo.disk.regular import is_here
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.terminal.printing import print_json
 
 from . import flags
 

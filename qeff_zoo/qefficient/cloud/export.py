@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from qeff_zoo.cli import guarded
 from qeff_zoo.cli.inputs import saying_warnings
-from qeff_zoo.cli.printing import print_json
+from qeff_zoo.terminal.printing import print_json
 
 from . import flags
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.cli import guarded
-from qeff_zoo.cli.arguments.options import integers
 from qeff_zoo.cli.inputs import saying_warnings
+from qeff_zoo.cli.options import integers
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.qefficient.cloud.execute import answer
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from torch import Tensor
 
 from qeff_zoo.multimodal.manifest import audio_of, images_of
@@ -154,3 +155,10 @@ def _alike(parts: list[Tensor], *, of_mask: bool) -> list[Tensor]:
     for part, room in zip(parts, wide, strict=True):
         room[tuple(slice(size) for size in part.shape)] = part
     return wide
+
+
+def processor_of(request: Mapping[str, Any]) -> Any:
+    """Return what transformers makes arrays of pictures with."""
+    return transformers.AutoImageProcessor.from_pretrained(
+        request["checkpoint"], backend="pil", local_files_only=True
+    )

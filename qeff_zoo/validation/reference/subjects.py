@@ -1,41 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the reference runs of Hugging Face's model, by kind of task: sequences in, the answers that matter out.
+"""The reference of a task, chosen by a request: sequences in, the answers that matter out. See `Task.reference`.
 
 Only the reference process imports this.
 """
 
-import inspect
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
-from PIL import Image
-from torch import Tensor, nn
-from transformers.modeling_outputs import BaseModelOutput
 
 from qeff_zoo import tasks
-from qeff_zoo.validation.cases import tokens_after, tokens_of_layer
-from qeff_zoo.validation.faults import Fault
-from qeff_zoo.validation.reference.damage import inputs_of, narrow_window
-from qeff_zoo.validation.reference.encoders import OfFrames, OfImages, OfWholeTexts, processor_of
-from qeff_zoo.validation.reference.layers import DraftLayerLogits
-from qeff_zoo.validation.reference.losses import Losses
-from qeff_zoo.validation.reference.media import Media, of_tokens
-from qeff_zoo.validation.reference.routing import unwatched
-from qeff_zoo.validation.reference.runs import Answers, hooked, padded, tick
-from qeff_zoo.validation.sample_images import NUMBERS, draw
-
-from . import heads
+from qeff_zoo.validation.reference.runs import Answers
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 def answers_of(
     model: Any, request: Mapping[str, Any], arrays: Mapping[str, Array] = MappingProxyType({})
-) -> "Answers":
+) -> Answers:
     """Return what answers a request's sequences.
 
     Args:
@@ -43,222 +26,5 @@ def answers_of(
         request: With `task`, and what that takes.
         arrays: What the request has besides JSON: `sound.sequence`, and pictures or sounds among text, see `Media`.
     """
-    task, media = tasks.find(request["task"]), Media(request, arrays, model)
-    sounds = [array for name, array in arrays.items() if name.startswith("sound.")]
-    if request.get("sources"):
-        return (_OfPictures if task.reads == "image" else _OfTexts)(model, request)
-    if task.answers == "logits":
-        return _OfSounds(model, request, sounds) if sounds else _Logits(model, request, media)
-    if sounds:
-        return OfFrames(model, sounds)
-    return (OfImages if task.reads == "image" else OfWholeTexts)(model, request)
-
-
-class _Logits(Answers):
-    """Answers of a causal language model: logits at the positions that matter.
-
-    Args:
-        model: Hugging Face's.
-        request: With `sequences` and `positions`.
-        media: Pictures or sounds in the sequences.
-    """
-
-    def __init__(self, model: Any, request: Mapping[str, Any], media: Media) -> None:
-        super().__init__(request["sequences"], model)
-        self._model, self._media = model, media
-        self._shown: Mapping[str, Tensor] = {}  # to the newest call
-        self._heads, self._drafted = heads.attach(model, request.get("speculator"))
-        # A position is there once for its own logits, and once for each head's.
-        self._positions = [one[:: 1 + self._drafted] for one in request["positions"]]
-        self._fault: Fault | None = None
-
-    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
-        if len(numbers) > 1 and not self._media.together:
-            return [row for number in numbers for row in self._run([number], length)]
-        inputs = padded([self._beginning(number, length) for number in numbers])
-        wanted = [
-            [at for at in self._positions[number] if length is None or at < length]
-            for number in numbers
-        ]
-        rows = [row for row, positions in enumerate(wanted) for _ in positions]
-        columns = [position for positions in wanted for position in positions]
-        if self._fault:
-            starts = [self._fault.starts.get(number, 0) for number in numbers]
-            inputs = inputs_of(self._fault, inputs, starts)
-            columns = [column + (self._fault.kind == "extra") for column in columns]
-
-        def keep(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
-            # Some models answer for what they saw before the tokens, too.
-            before = args[0].shape[1] - inputs["input_ids"].shape[1]
-            hidden.append(args[0][rows, [before + column for column in columns]])
-            return (hidden[0][None],)  # (1, all positions, hidden)
-
-        hidden: list[Tensor] = []
-        layer = self._heads if isinstance(self._heads, DraftLayerLogits) else None
-        # The layer's are read first: `keep` leaves few of them.
-        head = self._model.get_output_embeddings()
-        # Some models know it as their decoder's alone.
-        head = self._model.get_decoder().get_output_embeddings() if head is None else head
-        with layer or nullcontext(), hooked(head, keep):
-            logits = self._call(numbers, inputs, use_cache=False).logits[0]
-        if self._heads:
-            pairs = [(numbers[row], column) for row, column in zip(rows, columns, strict=True)]
-            if layer:
-                after = [tokens_of_layer(self._sequences[one], at) for one, at in pairs]
-                with unwatched():  # what it chooses itself is none of the model's choices
-                    drafted = layer.logits(inputs["input_ids"], rows, columns, after)
-            else:
-                assert callable(self._heads)
-                after = [tokens_after(self._sequences[one], at, self._drafted) for one, at in pairs]
-                drafted = self._heads(hidden[0], torch.tensor(after))
-            logits = torch.cat([logits[:, None], drafted], 1).flatten(0, 1)
-        tick()
-        ends = np.cumsum([len(positions) * (1 + self._drafted) for positions in wanted])
-        return list(np.split(logits.float().numpy(), ends[:-1]))
-
-    def faulty(self, fault: Fault) -> dict[int, Array]:
-        """Run the sequences of a stage with its fault, of text that a decoder alone reads."""
-        takes = inspect.signature(of_tokens(self._model).forward).parameters
-        if not self.plain or (fault.kind == "position" and "position_ids" not in takes):
-            return {}
-        self._fault = fault if fault.kind != "window" else None
-        narrow = narrow_window(self._model) if fault.kind == "window" else nullcontext()
-        try:
-            with narrow:
-                return {
-                    number: self._run([number], stop)[0] for number, stop in fault.stops.items()
-                }
-        except (IndexError, RuntimeError):  # beyond the positions that the model has
-            return {}
-        finally:
-            self._fault = None
-
-    @property
-    def plain(self) -> bool:
-        """Whether all that the model reads is the tokens of its answers."""
-        media = any(self._media.among(number) for number in range(len(self._sequences)))
-        return type(self) is _Logits and not (media or self._heads)
-
-    def losses(self) -> Losses | None:
-        """Begin to compare what variants predict of the longest sequence."""
-        longest = max(self._sequences, key=len)
-        if not self.plain or len(longest) < 2:
-            return None
-        return Losses(longest)
-
-    def predict(self, input_ids: Tensor) -> Tensor:
-        """Return the logits of all tokens of texts."""
-        tick()
-        logits: Tensor = of_tokens(self._model)(input_ids=input_ids, use_cache=False).logits
-        return logits
-
-    def _beginning(self, number: int, length: int | None) -> Any:
-        # transformers takes all tokens of a picture or none.
-        whole = self._media.among(number)
-        return self._sequences[number] if whole else super()._beginning(number, length)
-
-    def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:
-        """Run the forward on tokens of sequences from their beginning."""
-        self._shown = self._media.of(numbers, inputs["input_ids"], self._model.dtype)
-        model = self._model if self._shown else of_tokens(self._model)
-        output = model(**{**self._shown, **inputs}, **more)
-        # Some hand back a cache as part of what their language model returned alone.
-        return getattr(output, "language_model_outputs", None) or output
-
-    def _go_on(self, tokens: Tensor, before: Any, **cache: Any) -> Any:
-        """Run the forward on newest tokens alone."""
-        told = self._media.behind(self._shown)
-        return of_tokens(self._model)(input_ids=tokens, use_cache=True, **told, **cache)
-
-    def greedy(self, prompt: Sequence[int], length: int) -> list[int]:
-        """Continue the first sequence by the likeliest token, with transformers' own cache where there is one."""
-        whole, generated = torch.tensor([prompt]), list[int]()
-        output = self._call([0], {"input_ids": whole}, use_cache=True)
-        while True:
-            token = output.logits[:, -1:].argmax(-1)
-            generated.append(int(token))
-            tick()
-            if len(generated) == length:
-                return generated
-            whole = torch.cat([whole, token], 1)
-            caches = {name: output.get(name) for name in ("past_key_values", "cache_params")}
-            known = {name: cache for name, cache in caches.items() if cache is not None}
-            if known:
-                output = self._go_on(token, output, **known)
-            else:
-                output = self._call([0], {"input_ids": whole}, use_cache=True)
-
-
-class _OfTexts(_Logits):
-    """As `_Logits`, of tokens that a decoder writes of texts.
-
-    Args:
-        model: Hugging Face's.
-        request: With `sequences`, `positions` and `sources`, the text of each sequence.
-    """
-
-    def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
-        super().__init__(model, request, Media(request, {}, model))
-        self._sources: list[list[int]] = request["sources"]
-
-    def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:
-        if not self._model.config.is_encoder_decoder:  # what was read is in no cache of theirs
-            more |= {"use_cache": False}
-        told = "decoder_input_ids" if self._model.config.is_encoder_decoder else "input_ids"
-        return self._model(**self._given(numbers), **{told: inputs["input_ids"]}, **more)
-
-    def _given(self, numbers: list[int]) -> Mapping[str, Tensor]:
-        padding = int(self._model.config.pad_token_id or 0)
-        return padded([self._sources[number] for number in numbers], padding)
-
-    def _go_on(self, tokens: Tensor, before: Any, **cache: Any) -> Any:
-        read: Any = BaseModelOutput(last_hidden_state=before.encoder_last_hidden_state)
-        read.attention_mask = None  # of one that is not padded, where a model looks for it here
-        return self._model(encoder_outputs=read, decoder_input_ids=tokens, use_cache=True, **cache)
-
-
-class _OfSounds(_OfTexts):
-    """As `_OfTexts`, of sounds.
-
-    Args:
-        model: Hugging Face's.
-        request: With `sequences` and `positions`.
-        sounds: Of each sequence, as the model takes it.
-    """
-
-    def __init__(self, model: Any, request: Mapping[str, Any], sounds: list[Array]) -> None:
-        super().__init__(model, {**request, "sources": []})
-        self._sounds = sounds
-
-    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
-        # Sounds of different lengths each alone: in a batch, the end of one is mixed with its padding.
-        alike = len({len(one) for one in self._sounds}) == 1
-        groups = [numbers] if alike else [[number] for number in numbers]
-        return [one for group in groups for one in super(_OfSounds, self)._run(group, length)]
-
-    def _given(self, numbers: list[int]) -> Mapping[str, Tensor]:
-        heard = torch.from_numpy(np.stack([self._sounds[number] for number in numbers]))
-        return {self._model.main_input_name: heard.to(self._model.dtype)}
-
-
-class _OfPictures(_OfTexts):
-    """As `_OfTexts`, of pictures, which transformers' own processor makes into arrays.
-
-    Args:
-        model: Hugging Face's.
-        request: With `checkpoint`, `sequences`, `positions` and `sources`, as `drawings.draw` takes them, each with the
-            tokens of a prompt behind it where the encoder reads one.
-    """
-
-    def __init__(self, model: Any, request: Mapping[str, Any]) -> None:
-        super().__init__(model, request)
-        self._process = processor_of(request)
-
-    def _given(self, numbers: list[int]) -> Mapping[str, Tensor]:
-        told = [self._sources[number] for number in numbers]
-        pictures = [Image.fromarray(draw(*one[:NUMBERS])) for one in told]
-        pixels = self._process(images=pictures, return_tensors="pt")["pixel_values"]
-        prompts = [one[NUMBERS:] for one in told]
-        padding = int(self._model.config.get_text_config().pad_token_id or 0)
-        read = padded(prompts, padding) if all(prompts) else {}
-        return {"pixel_values": pixels.to(self._model.dtype), **read}
+    answers: Answers = tasks.find(request["task"]).reference()(model, request, arrays)
+    return answers

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that apply to a package's or a model's task and target: what `--help` shows, and what is refused.
+
+Which they are is in the tables: `Task.commands` for packages, `Option` for builds.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.errors import GenerationError, ZooError
+from qeff_zoo.plan.request import OPTIONS
+from qeff_zoo.targets import NAMES as TARGETS
+from qeff_zoo.tasks import NAMES, Task, find
+
+if TYPE_CHECKING:
+    from qeff_zoo.package import Package
+
+#: What a package reads, and how to give it that.
+_INPUTS = {
+    "text": "prompts: use --prompt TEXT",
+    "image": "images: use --image FILE",
+    "sound": "recordings: name them, as in `run PACKAGE a.wav`",
+}
+_OF_INPUTS = ("prompt", "prompts_file", "image", "video", "sound")
+_FEW = 3  # tasks that a message names
+
+
+def task_of(package: "Package") -> Task:
+    """Return the task of a package.
+
+    Raises:
+        GenerationError: It is not one of this version.
+    """
+    if package.task not in NAMES:
+        raise GenerationError(
+            f"Package {str(package.path)!r} is for task {package.task!r}; expected {' or '.join(NAMES)}. Run a package "
+            "of such a task."
+        )
+    return find(package.task)
+
+
+def refuse_inapplicable(command: str, task: Task, arguments: argparse.Namespace) -> Collection[str]:
+    """Refuse options that mean nothing to a task.
+
+    Args:
+        command: `run`, `serve` or `bench`.
+        task: Of the package.
+        arguments: Of the command.
+
+    Returns:
+        The options that apply, besides those of every task.
+
+    Raises:
+        GenerationError: An option that does not apply is given.
+    """
+    applicable = task.commands.options(command)
+    for name in sorted(_optional(command) - {*applicable}):
+        given, default = getattr(arguments, name), arguments.parser.get_default(name)
+        if given is not None and given is not False and given != [] and given != default:
+            raise GenerationError(_refusal(command, task, name, given))
+    return applicable
+
+
+def _optional(command: str) -> set[str]:
+    """Return the options of a command that not every task has."""
+    every = [find(name).commands.options(command) for name in NAMES]
+    union, common = set[str]().union(*every), {*every[0]}.intersection(*every)
+    return union - common
+
+
+def _refusal(command: str, task: Task, name: str, given: Any) -> str:
+    flag = repr(str(given[0])) if name == "sound" and command == "run" else flag_of(name)
+    if command == "run" and name in _OF_INPUTS:
+        return f"{flag} does not apply to {task.name}, which reads {_INPUTS[task.reads]}. Leave it out."
+    others = [one for one in NAMES if name in find(one).commands.options(command)]
+    expected = f"a package for {' or '.join(others)}" if len(others) <= _FEW else "another package"
+    return (
+        f"{flag} does not apply to {task.name}; expected {expected}. Leave it out; `qeff-zoo {command} PACKAGE --help` "
+        "lists the options that apply."
+    )
+
+
+def flag_of(name: str) -> str:
+    """Return an option as users write it."""
+    return f"--{name.replace('_', '-')}"
+
+
+# --- help --------------------------------------------------------------------------------------
+
+
+class ApplicableHelp(argparse.Action):
+    """`--help` of a command: the options that apply to the package or model before it; `--help-all`: all of them."""
+
+    def __init__(self, option_strings: Any, dest: str, **facts: Any) -> None:
+        super().__init__(
+            option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, **facts
+        )
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None
+    ) -> None:
+        """Print and exit."""
+        if option != "--help-all":
+            of_build = hasattr(namespace, "model")
+            hidden, epilog = (_of_build if of_build else _of_package)(parser, namespace)
+            _hide(parser, hidden)
+            parser.epilog = epilog
+        parser.print_help()
+        sys.exit()
+
+
+def add_help(parser: argparse.ArgumentParser) -> None:
+    """Add `--help` and `--help-all` to a command that was made without `--help`."""
+    parser.add_argument(
+        "-h",
+        "--help",
+        action=ApplicableHelp,
+        help="show the options that apply to the package or model named before, and exit",
+    )
+    parser.add_argument(
+        "--help-all",
+        action=ApplicableHelp,
+        help="show the options of every task and target, and exit",
+    )
+
+
+def _hide(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
+    for action in parser._actions:
+        if action.dest in names:
+            action.help = argparse.SUPPRESS
+    shown = {action for action in parser._actions if action.help != argparse.SUPPRESS}
+    for group in parser._action_groups:
+        if shown.isdisjoint(group._group_actions):
+            group.description = None
+    # argparse in Python 3.11 cannot format a group whose options are all hidden.
+    exclusive = parser._mutually_exclusive_groups
+    exclusive[:] = [one for one in exclusive if not shown.isdisjoint(one._group_actions)]
+
+
+def _of_package(parser: argparse.ArgumentParser, namespace: Any) -> tuple[Collection[str], str]:
+    """Return the options that do not apply to a package, and what to say below the others."""
+    from qeff_zoo.api import find_here
+
+    try:
+        package = find_here(namespace.package) if namespace.package else None
+        task = task_of(package) if package else None
+    except ZooError:
+        task = None
+    if task is None:
+        return (), "Name a package before --help for the options of its task."
+    command = str(parser.get_default("command"))
+    hidden = _optional(command) - {*task.commands.options(command)}
+    return hidden, f"Options for {task.name}. --help-all shows those of every task."
+
+
+def _of_build(parser: argparse.ArgumentParser, namespace: Any) -> tuple[Collection[str], str]:
+    """Return the options that do not apply to a model and a target, and what to say below the others."""
+    if namespace.model is None:
+        return (), "Name a model before --help for the options of its task and target."
+    target = namespace.target or TARGETS[0]
+    task = _task_of_model(namespace)
+    hidden = {
+        name
+        for name, option in OPTIONS.items()
+        if (option.targets and target not in option.targets)
+        or (task is not None and not task.takes(option))
+    }
+    told = f"{task.name}, target {target}" if task else f"target {target}"
+    return hidden, f"Options for {told}. --help-all shows those of every task and target."
+
+
+def _task_of_model(namespace: Any) -> Task | None:
+    """Return the task that a model would be built for; None if its configuration is not on this machine."""
+    from qeff_zoo.registry import recipe_for
+    from qeff_zoo.tasks.selection import choose
+
+    if namespace.task in NAMES:
+        return find(namespace.task)
+    file = _config_of(namespace.model, namespace.revision)
+    if file is None:
+        return None
+    try:
+        config = json.loads(file.read_bytes())
+        recipe = recipe_for(config)
+    except (OSError, ValueError, ZooError):
+        return None
+    companions = [path.name for path in file.parent.iterdir()]
+    classes = tuple(config.get("architectures") or ())
+    return find(choose(namespace.model, recipe, classes, companions, None).task)
+
+
+def _config_of(model: str, revision: str | None) -> Path | None:
+    """Return a model's config.json, of a folder or of the Hub's cache; None if there is none."""
+    path = Path(model)
+    if path.name == "config.json" and path.is_file():
+        return path
+    if path.is_dir():
+        return path / "config.json"
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(model, "config.json", revision=revision)
+    except HFValidationError:
+        return None
+    return Path(found) if isinstance(found, str) else None

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What commands have in common: the choices of a build, a package, threads, and whether to use the network."""
+
+import argparse
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from qeff_zoo.cli.applicable import add_help
+from qeff_zoo.plan.option import JsonText
+from qeff_zoo.plan.request import OPTIONS
+
+
+def command(
+    commands: Any, name: str, text: str, group: str = "", *, applicable: bool = False
+) -> argparse.ArgumentParser:
+    """Add a command, with the options that every command has.
+
+    Args:
+        commands: Where to add it.
+        name: Of the command.
+        text: Help of the command.
+        group: Name of the command that it belongs to.
+        applicable: Whether `--help` shows only options that apply to the package or model.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=text, add_help=not applicable
+    )
+    if applicable:
+        add_help(parser)
+    parser.set_defaults(command=f"{group} {name}".strip(), parser=parser)
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    return parser
+
+
+def add_choices(parser: argparse.ArgumentParser) -> None:
+    """Add a model and the choices of a build."""
+    parser.add_argument(
+        "model", metavar="MODEL", help="Hub id (org/name) or folder of a checkpoint, or a GGUF file"
+    )
+    add_axes(parser)
+
+
+def add_gguf(parser: argparse.ArgumentParser) -> None:
+    """Add what says which GGUF checkpoint is meant."""
+    parser.add_argument(
+        "--gguf-file",
+        metavar="NAME",
+        help="GGUF file in the folder or Hub repository MODEL, or its quantization (Q8_0)",
+    )
+    parser.add_argument(
+        "--config-from",
+        metavar="ORIGINAL",
+        help="of GGUF, the checkpoint that it was made from (Hub id, folder or config.json): its configuration and "
+        "tokenizer are used",
+    )
+
+
+def add_axes(parser: argparse.ArgumentParser) -> None:
+    """Add the choices of a build."""
+    parser.add_argument("--revision", help="branch, tag or commit of a Hub model")
+    groups: dict[tuple[str, ...], Any] = {
+        (): parser.add_argument_group("choices", "the recipe makes those that are left out"),
+    }
+    for option in OPTIONS.values():
+        if option.targets not in groups:
+            names = " and ".join(option.targets)
+            groups[option.targets] = parser.add_argument_group(f"choices of target {names}")
+        group = groups[option.targets]
+        group.add_argument(option.flag, help=option.help, **_READERS[option.kind])
+    parser.add_argument("--activations", help=argparse.SUPPRESS)  # refused with the reason
+    parser.add_argument(
+        "--enable-qnn",
+        nargs="?",
+        const=True,
+        type=json_text,
+        metavar="CONFIG",
+        help="QEfficient's spelling of --target qnn-aic and --qnn-config CONFIG",
+    )
+
+
+def integers(text: str) -> tuple[int, ...]:
+    """Read numbers separated by commas."""
+    return tuple(int(part) for part in text.split(","))
+
+
+def hosts(text: str) -> tuple[str, ...]:
+    """Read hosts separated by commas, each `HOST` or `HOST:PORT`.
+
+    Raises:
+        ArgumentTypeError: One is neither, such as a URL.
+    """
+    found = tuple(part.strip().lower() for part in text.split(","))
+    if wrong := [one for one in found if not re.fullmatch(r"(\[[^/@]+\]|[^:/@*]+)(:[0-9]+)?", one)]:
+        raise argparse.ArgumentTypeError(
+            f"{wrong[0]!r} is no host. Expected HOST or HOST:PORT, without a path. Correct it."
+        )
+    return found
+
+
+def any_hosts(text: str) -> tuple[str, ...]:
+    """Read hosts as `hosts` does, or `*` for any.
+
+    Raises:
+        ArgumentTypeError: One is neither.
+    """
+    return ("*",) if text.strip() == "*" else hosts(text)
+
+
+def origins(text: str) -> tuple[str, ...]:
+    """Read origins of web pages separated by commas, each `SCHEME://HOST` or `SCHEME://HOST:PORT`, or `*` for any.
+
+    Raises:
+        ArgumentTypeError: One is neither, such as a URL with a path.
+    """
+    found = tuple(part.strip().lower() for part in text.split(","))
+    pattern = r"[a-z][a-z0-9+.-]*://[^/?#@*\s]+|null|\*"
+    if wrong := [one for one in found if not re.fullmatch(pattern, one)]:
+        raise argparse.ArgumentTypeError(
+            f"{wrong[0]!r} is no origin. Expected SCHEME://HOST or SCHEME://HOST:PORT, without a path. Correct it."
+        )
+    return found
+
+
+def json_text(path: str) -> JsonText:
+    """Read a file that holds a JSON object.
+
+    Raises:
+        ArgumentTypeError: There is none.
+    """
+    from qeff_zoo.package.identity import canonical
+    from qeff_zoo.package.manifest import parse
+
+    try:
+        return JsonText(canonical(parse(Path(path).read_bytes())).decode())
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(
+            f"cannot read {path!r}: {error}. Expected a file that holds a JSON object. Correct that, or the path."
+        ) from error
+
+
+#: How a flag is read, by the type of what is chosen.
+_READERS: Mapping[Any, Mapping[str, Any]] = MappingProxyType(
+    {
+        str: {},
+        int: {"type": int, "metavar": "N"},
+        JsonText: {"type": json_text, "metavar": "FILE"},
+        tuple[int, ...]: {"type": integers, "metavar": "N,N"},
+        tuple[str, ...]: {"action": "append", "metavar": "TEXT"},
+        bool: {"action": argparse.BooleanOptionalAction, "default": None},
+    }
+)
+
+
+def add_package(parser: argparse.ArgumentParser) -> None:
+    """Add the package that a command is about."""
+    parser.add_argument(
+        "package", metavar="PACKAGE", help="folder, model, key or variant of a package"
+    )
+
+
+def add_key(parser: argparse.ArgumentParser) -> None:
+    """Add the name of the one package that will do."""
+    parser.add_argument(
+        "--key", help="only the package of this key (8 digits or more), variant, or VARIANT/KEY"
+    )
+
+
+def add_remote(parser: Any) -> None:
+    """Add the only remote to ask."""
+    parser.add_argument(
+        "--from",
+        dest="remote",
+        metavar="REMOTE",
+        help="ask this remote alone: its URL, or org/repo of the Hub",
+    )
+
+
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """Add the number of threads."""
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="CPU threads (default: physical cores)"
+    )
+
+
+def add_offline(parser: argparse.ArgumentParser) -> None:
+    """Add the option to use no network."""
+    parser.add_argument(
+        "--offline",
+        action="store_true",
+        help="use no network: only the indexes seen last, and the store",
+    )
+
+
+def add_private(parser: argparse.ArgumentParser) -> None:
+    """Add the option to make a new repository private."""
+    parser.add_argument("--private", action="store_true", help="make a new Hub repository private")
+
+
+def add_sign_with(parser: argparse.ArgumentParser) -> None:
+    """Add the key that signs a remote's index."""
+    parser.add_argument(
+        "--sign-with",
+        type=Path,
+        metavar="FILE",
+        help="PEM file of the private key that signs the remote's index",
+    )
+
+
+def add_speculate(parser: argparse.ArgumentParser) -> None:
+    """Add what drafts tokens."""
+    parser.add_argument(
+        "--speculate",
+        metavar="lookup|heads|PACKAGE",
+        help="draft tokens and check several in one call: what followed the same words before, what heads say that the "
+        "package was built with (--speculator), or the package of a smaller model; for a package built with "
+        "--num-speculative-tokens",
+    )

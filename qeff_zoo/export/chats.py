@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The chat template of a package, rendered once before a build: a warning or a refusal by name of one that fails."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo.checkpoint import text
+from qeff_zoo.errors import CheckpointError, GenerationError
+from qeff_zoo.runtime.chat_template import ChatTemplate
+from qeff_zoo.runtime.template_sandbox import OverBudgetError
+
+_CHATS = (
+    (("user", "Hello"),),
+    (("system", "Be brief."), ("user", "Hello"), ("assistant", "Yes?"), ("user", "Bye")),
+)
+
+
+def check(name: str, tokenizer: Any, folder: Path) -> None:
+    """Warn of a chat template that renders no chat, and refuse one that costs more than a rendering may.
+
+    Args:
+        name: The checkpoint's name, for messages.
+        tokenizer: transformers' tokenizer.
+        folder: The package, with the template that transformers takes by default.
+
+    Raises:
+        CheckpointError: The template exceeds the budget of the package's renderer, which transformers' has not.
+    """
+    template = ChatTemplate.find(folder)
+    fault = _fault(name, template) if template else _no_default(tokenizer.chat_template)
+    if fault:
+        warnings.warn(
+            f"The chat template of {name!r} renders no chat: {fault} Expected a template that renders messages of a "
+            "user. The package takes prompts as plain text. To chat, correct "
+            f"{text.TEMPLATE} or chat_template in {text.SETTINGS}, and build again.",
+            stacklevel=2,
+        )
+
+
+def _fault(name: str, template: ChatTemplate) -> str | None:
+    """Return why a template renders no chat; None if it renders one."""
+    found = None
+    for chat in _CHATS:
+        try:
+            template.render([{"role": role, "content": said} for role, said in chat])
+        except GenerationError as error:
+            if isinstance(error.__cause__, OverBudgetError):
+                raise CheckpointError(
+                    f"Cannot use the chat template of {name!r}: {text.brief(error.__cause__)} Expected one that "
+                    f"renders a short chat within the budget of a package. Correct {text.TEMPLATE} or chat_template in "
+                    f"{text.SETTINGS}, or remove it: then the package takes prompts as plain text."
+                ) from error
+            found = found or text.brief(error.__cause__)
+        else:
+            return None
+    return found
+
+
+def _no_default(found: object) -> str | None:
+    """Return why transformers' value of `chat_template` has no text; None if there is no value."""
+    if not found:
+        return None
+    if isinstance(found, dict):
+        return f"it has the names {sorted(map(str, found))}, and no text by the name 'default'."
+    return f"it is {found!r}, and no text."

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OpenAI's endpoints of text generation: chats and completions."""
+
+from collections.abc import Collection
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from qeff_zoo.runtime import Engine
+from qeff_zoo.runtime import Request as RuntimeRequest
+from qeff_zoo.serving.completion_choices import cancelling, submit, whole
+from qeff_zoo.serving.errors import ApiError
+from qeff_zoo.serving.media import MediaPool, Preparation
+from qeff_zoo.serving.metrics import Metrics
+from qeff_zoo.serving.model import Model
+from qeff_zoo.serving.objects import Reply
+from qeff_zoo.serving.price import Bounds
+from qeff_zoo.serving.prompts import prepare_chat, prepare_completion
+from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest
+from qeff_zoo.serving.streaming import EventStream, events, unless_gone
+
+
+def routes(
+    api: str, engine: Engine, model: Model, metrics: Metrics, image_hosts: Collection[str]
+) -> APIRouter:
+    """Return the endpoints of text generation.
+
+    Args:
+        api: What their paths begin with.
+        engine: That answers.
+        model: Its description.
+        metrics: Of the server.
+        image_hosts: Hosts from which images and videos are fetched for clients.
+    """
+    router = APIRouter()
+    session, bounds = engine.session, Bounds(choices=engine.share)
+    pool = MediaPool(bounds.decoded_bytes)
+
+    async def answer(
+        request: Request,
+        body: ChatRequest | CompletionRequest,
+        preparation: Preparation[list[RuntimeRequest]],
+        reply: Reply,
+    ) -> Response:
+        if body.stream_options and not body.stream:
+            raise ApiError(
+                400,
+                "Parameter 'stream_options' is given, and 'stream' is not true; expected both or neither. Change one.",
+                param="stream_options",
+                code="invalid_value",
+            )
+        handles = submit(engine, await unless_gone(request, pool.prepare(preparation)))
+        if body.stream:
+            usage = bool(body.stream_options and body.stream_options.include_usage)
+            chunks = events(reply, handles, metrics, n=body.n, include_usage=usage)
+            return EventStream(chunks, handles)
+        with cancelling(handles):
+            answers = await unless_gone(request, whole(handles, metrics))
+        return JSONResponse(reply.whole(answers, body.n))
+
+    @router.post(f"{api}chat/completions")
+    async def chat(request: Request, body: ChatRequest) -> Response:
+        adapter = model.check(body.model)
+        reply = Reply("chat", body.model, model.fingerprint, session.tokenizer, body.logprobs)
+        preparation = prepare_chat(session, body, adapter, bounds, image_hosts)
+        return await answer(request, body, preparation, reply)
+
+    @router.post(f"{api}completions")
+    async def completions(request: Request, body: CompletionRequest) -> Response:
+        adapter = model.check(body.model)
+        shown = body.logprobs is not None
+        reply = Reply("completion", body.model, model.fingerprint, session.tokenizer, shown)
+        preparation = prepare_completion(session, body, adapter, bounds)
+        return await answer(request, body, preparation, reply)
+
+    return router

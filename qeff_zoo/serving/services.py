@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server offers for a task: the backend that answers, and the endpoints above it. `Task.commands` names one."""
+
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fastapi import APIRouter
+
+from qeff_zoo.errors import ServingError
+from qeff_zoo.runtime import Engine, Prefills, TextGenerationSession
+from qeff_zoo.serving import adapters, embeddings, generation, matching, transcriptions
+from qeff_zoo.serving.embeddings import EmbeddingQueue
+from qeff_zoo.serving.matching import PictureQueue
+from qeff_zoo.serving.metrics import Metrics
+from qeff_zoo.serving.model import Model
+from qeff_zoo.serving.transcriptions import SpeechQueue
+
+if TYPE_CHECKING:
+    from qeff_zoo.serving.server import Choices
+
+API = "/v1/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """Name of a model, and what clients may do.
+
+    Args:
+        name: Of the model.
+        fingerprint: Of the model.
+        metrics: Of the server.
+        image_hosts: Hosts from which images and videos are fetched for clients.
+        adapter_sources: Folders and repositories that clients may load adapters from; None for none.
+    """
+
+    name: str
+    fingerprint: str
+    metrics: Metrics
+    image_hosts: Collection[str]
+    adapter_sources: adapters.Sources | None
+
+    def model(self, max_tokens: int, **more: Any) -> Model:
+        """Return the description of the model."""
+        return Model(name=self.name, fingerprint=self.fingerprint, max_tokens=max_tokens, **more)
+
+
+class Service(Protocol):
+    """What a server offers for a task."""
+
+    def takes_files(self, session: Any) -> bool:
+        """Whether requests have images or recordings."""
+
+    def open(self, session: Any, choices: "Choices") -> Any:
+        """Return a context manager that opens the backend."""
+
+    def mount(self, backend: Any, offer: Offer) -> tuple[Model, list[APIRouter]]:
+        """Return the model's description, and its endpoints."""
+
+
+class Generation:
+    """Chats and completions."""
+
+    def takes_files(self, session: TextGenerationSession) -> bool:
+        """Whether requests have images or recordings."""
+        return session.takes_files
+
+    @contextmanager
+    def open(self, session: TextGenerationSession, choices: "Choices") -> Iterator[Engine]:
+        """Open an engine.
+
+        Raises:
+            ServingError: The package runs prompts alone.
+        """
+        if not session.decoder.sizes.decodes:
+            raise ServingError(
+                f"Package {str(session.folder)!r} runs prompts alone (--prefill-only); expected --role prefill, or a "
+                "package that decodes. Serve it with --role prefill, for a server of such a package."
+            )
+        asked, key = choices.prefill_from, choices.api_key
+        prefills = Prefills(session, asked, api_key=key) if asked else None
+        with Engine(session, max_waiting=choices.max_queue, prefills=prefills) as engine:
+            yield engine
+
+    def mount(self, backend: Engine, offer: Offer) -> tuple[Model, list[APIRouter]]:
+        """Return the model's description, and its endpoints.
+
+        Raises:
+            ServingError: Clients may load adapters, and the package takes none.
+        """
+        session, sources = backend.session, offer.adapter_sources
+        taken = session.adapters if session.adapters.are_taken else None
+        if sources is not None and taken is None:
+            raise ServingError(
+                f"Package {str(session.folder)!r} takes no adapters, and --allow-adapters is given; expected "
+                "a package that was built with --max-loras. Leave the flag out, or build the model with that."
+            )
+        sizes = session.decoder.sizes
+        model = offer.model(sizes.encoder_ctx_len or sizes.ctx_len, adapters=taken)
+        routers = [generation.routes(API, backend, model, offer.metrics, offer.image_hosts)]
+        if taken is not None and sources is not None:
+            routers.append(adapters.routes(API, offer.name, taken, sources))
+        return model, routers
+
+
+class TextEmbeddings:
+    """Embeddings of texts."""
+
+    def takes_files(self, session: Any) -> bool:
+        """Whether requests have images or recordings."""
+        return False
+
+    def open(self, session: Any, choices: "Choices") -> Any:
+        """Return a context manager that opens a queue."""
+        return closing(EmbeddingQueue(session, max_waiting=choices.max_queue))
+
+    def mount(self, backend: EmbeddingQueue, offer: Offer) -> tuple[Model, list[APIRouter]]:
+        """Return the model's description, and its endpoints."""
+        model = offer.model(backend.session.max_length)
+        return model, [embeddings.routes(API, backend, model.check)]
+
+
+class ImageEmbeddings:
+    """Embeddings of images, and of texts that are matched with them."""
+
+    def takes_files(self, session: Any) -> bool:
+        """Whether requests have images or recordings."""
+        return True
+
+    def open(self, session: Any, choices: "Choices") -> Any:
+        """Return a context manager that opens a queue."""
+        return closing(PictureQueue(session, max_waiting=choices.max_queue))
+
+    def mount(self, backend: PictureQueue, offer: Offer) -> tuple[Model, list[APIRouter]]:
+        """Return the model's description, and its endpoints."""
+        model = offer.model(getattr(backend.session, "max_length", 0))
+        return model, [matching.routes(API, backend, model.check, offer.image_hosts)]
+
+
+class Transcriptions:
+    """Transcriptions and translations of recordings."""
+
+    def takes_files(self, session: Any) -> bool:
+        """Whether requests have images or recordings."""
+        return True
+
+    def open(self, session: Any, choices: "Choices") -> Any:
+        """Return a context manager that opens a queue."""
+        return closing(SpeechQueue(session, max_waiting=choices.max_queue))
+
+    def mount(self, backend: SpeechQueue, offer: Offer) -> tuple[Model, list[APIRouter]]:
+        """Return the model's description, and its endpoints."""
+        model = offer.model(0)
+        return model, [transcriptions.routes(API, backend, model.check)]

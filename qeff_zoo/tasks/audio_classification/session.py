@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A package that classifies recordings, as a session: recordings in, scores of labels out."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.media import features
+from qeff_zoo.media.sound import LIMITS, Sound, SoundLimits, read_sound
+from qeff_zoo.runtime import labels
+from qeff_zoo.runtime.program import Array, Program, require
+from qeff_zoo.runtime.sizes import EncoderSizes
+from qeff_zoo.runtime.tokenizer import read_json
+from qeff_zoo.tasks.audio_classification.task import NAME
+from qeff_zoo.tasks.speech.ctc_session import filled, input_of
+
+
+class AudioClassificationSession:
+    """An opened package of the task `audio-classification`.
+
+    Args:
+        folder: The package.
+        program: Of the package, opened.
+
+    Raises:
+        GenerationError: Another task's package, or labels that are not the graph's.
+        PackageError: Its settings are not known here, or damaged.
+
+    Example:
+        >>> session = qeff_zoo.load("packages/wav2vec2-base-superb-ks")  # doctest: +SKIP
+        >>> session.classify("word.wav")[0][0].label  # doctest: +SKIP
+        'yes'
+    """
+
+    task = NAME
+
+    def __init__(self, folder: Path, program: Program) -> None:
+        require(program, folder, self.task, {"attention_mask"}, {"logits"})
+        self.folder, self._program = folder, program
+        self.sizes = EncoderSizes.read(program.specializations)
+        self.config = read_json(folder / "config.json")
+        self.features = features.load_features(folder)
+        #: Input of the graph: samples, or frames of features.
+        self.input_name = input_of(program)
+        count = int(program.outputs["logits"].shape[-1])
+        self.labels = labels.names_of(self.config, count)
+        self._activation = labels.activation_of(self.config, count)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Values of a frame of features; nothing of samples."""
+        return tuple(map(int, self._program.inputs[self.input_name].shape[2:]))
+
+    @property
+    def rate(self) -> int:
+        """Samples a second that the model takes."""
+        return self.features.rate
+
+    def run(self, rows: Sequence[Array], seq_len: int | None = None) -> Array:
+        """Run one call.
+
+        Args:
+            rows: At most `batch_size` inputs: (samples,), or (frames, bins) of features.
+            seq_len: One of the package's; None for the shortest that all rows fit into.
+
+        Returns:
+            float32, (rows, labels).
+        """
+        seq_len = seq_len or self.sizes.covering(max(map(len, rows)))
+        sound, mask = filled(rows, self.sizes.batch_size, seq_len)
+        found = self._program.run({self.input_name: sound, "attention_mask": mask})["logits"]
+        answers: Array = found[: len(rows)].astype(np.float32, copy=False)
+        return answers
+
+    def classify(
+        self,
+        sounds: Sound | Sequence[Sound],
+        *,
+        rate: int | None = None,
+        limits: SoundLimits = LIMITS,
+    ) -> list[tuple[labels.Score, ...]]:
+        """Score every label for each recording, the best first.
+
+        Args:
+            sounds: Paths, bytes of files or arrays, see `qeff_zoo.media.sound.read_sound`; one or several.
+            rate: Samples a second of arrays; None if they have the model's.
+            limits: Bounds of each recording.
+
+        Raises:
+            MediaError: A recording is unreadable.
+            GenerationError: A recording is longer than the package takes, or too short for the model.
+        """
+        alone = isinstance(sounds, str | os.PathLike | bytes | np.ndarray)
+        given: Any = [sounds] if alone else list(sounds)
+        rows = [
+            self._features(read_sound(one, self.rate, given_rate=rate, limits=limits), number)
+            for number, one in enumerate(given, 1)
+        ]
+        found: list[tuple[labels.Score, ...]] = []
+        for start in range(0, len(rows), self.sizes.batch_size):
+            logits = self.run(rows[start : start + self.sizes.batch_size])
+            found += [labels.best_first(self.labels, self._activation(one)) for one in logits]
+        return found
+
+    def _features(self, samples: Array, number: int) -> Array:
+        """Return what the program takes of a recording."""
+        longest = self.features.samples(self.sizes.seq_lens[-1])
+        least = self.features.samples(self.sizes.seq_lens[0]) // _PARTS
+        if not least <= len(samples) <= longest:
+            raise GenerationError(
+                f"Recording {number} has {len(samples) / self.rate:.2f} s; expected {least / self.rate:.2f} s to "
+                f"{longest / self.rate:.2f} s, since a recording is classified as a whole. Cut or pad it, or build the "
+                "package with other --seq-lens."
+            )
+        return self.features.compute(samples)
+
+
+#: The shortest recording, as a part of the shortest length of the package: it is validated down to that.
+_PARTS = 10

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sample audio through a package that classifies recordings."""
+
+import numpy as np
+
+from qeff_zoo.tasks.audio_classification.session import AudioClassificationSession
+from qeff_zoo.validation import sample_sounds
+from qeff_zoo.validation.package_runner import Key, Trial, TrialContext
+from qeff_zoo.validation.parity import Array
+
+
+class AudioTrial:
+    """Runs an audio classifier on sample audio.
+
+    Args:
+        session: Of the package.
+    """
+
+    def __init__(self, session: AudioClassificationSession) -> None:
+        self.session = session
+
+    def call_once(self) -> None:
+        """Run the shortest audio of the package."""
+        self.session.run(sample_sounds.draw([self.session.sizes.seq_lens[0]], self.session))
+
+    def run(self, context: TrialContext) -> Trial:
+        """Run every stage."""
+        session = self.session
+        stages, lengths = context.task.stages()(session.sizes)
+        sounds = sample_sounds.draw(lengths, session)
+        answers: dict[str, Array] = {}
+        keys: dict[str, list[Key]] = {}
+        for stage in stages:
+            numbers = [number for call in stage.calls for number in call.sequences]
+            found = []
+            for call in stage.calls:
+                found += [*session.run([sounds[one] for one in call.sequences], call.seq_len)]
+                context.step(1)
+            keys[stage.name] = [(number, 0, 0) for number in numbers]
+            answers[stage.name] = np.stack(found)
+        return Trial(
+            sequences=[[length] for length in lengths],
+            positions=[[0] for _ in lengths],
+            keys=keys,
+            answers=answers,
+            runs=[],
+            sounds=sounds,
+        )

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands of a task's packages: which options of `run`, `serve` and `bench` apply, and what does the work.
+
+An option that a task lacks is hidden from the help of its packages, and refused, see `qeff_zoo.cli.applicable`.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Literal
+
+#: Options by purpose, named as the attributes of parsed arguments are.
+PROMPTS = ("prompt", "prompts_file")
+SAMPLING = (
+    *("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"),
+    *("frequency_penalty", "seed", "logprobs"),
+)
+GENERATION = ("generation_len", "chat", "stop", *SAMPLING)
+GRAMMAR = ("json_schema", "regex", "choice", "grammar")
+SPECULATION = ("speculate", "acceptance")
+PREFIX_CACHE = ("prefix_cache_bytes", "prefix_cache_answers", "prefix_cache_dir")
+TIMES = ("timestamps", "word_timestamps")
+#: Of a server that generates: adapters and caches, and its part in disaggregated serving.
+SERVED_GENERATION = (*SPECULATION, *PREFIX_CACHE, "lora_modules", "allow_adapters")
+DISAGGREGATED = ("role", "prefill_from")
+#: Of measured generation, and of measured transcription.
+BENCH_GENERATION = ("prompt_len", "generation_len", "speculate", "plot")
+BENCH_SPEECH = ("sound",)
+
+#: What is measured: generation of tokens for prompts, or transcription of recordings.
+Bench = Literal["generation", "speech"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commands:
+    """Commands of a task's packages.
+
+    Args:
+        run: Returns a class of `(task, prompts, arguments)`, which refuses wrong inputs, and whose instances are called
+            with an open session.
+        run_options: Options of `run` that apply, besides those of every task.
+        serve: Returns the `Service` of a server, see `qeff_zoo.serving.services`; None if the API does not cover it.
+        serve_options: Options of `serve` that apply, besides those of every task.
+        bench: What `bench` measures; None if nothing.
+        bench_options: Options of `bench` that apply, besides those of every task.
+    """
+
+    run: Callable[[], Callable[..., Any]]
+    run_options: Collection[str]
+    serve: Callable[[], Any] | None = None
+    serve_options: Collection[str] = ()
+    bench: Bench | None = None
+    bench_options: Collection[str] = ()
+
+    def options(self, command: str) -> Collection[str]:
+        """Return the options of `run`, `serve` or `bench` that apply, besides those of every task."""
+        options: Collection[str] = getattr(self, f"{command}_options")
+        return options

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `image-to-text` contract: a picture in, and tokens of what is written of it out, one after the other.
+
+Two programs: `encoder` reads a picture once, `decoder` writes of what came of it. See
+`qeff_zoo.tasks.encoder_decoder.tracing` for inputs and outputs. Models that read pictures among a prompt are of
+`image-text-to-text`.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.errors import ZooError
+from qeff_zoo.plan.request import Request
+from qeff_zoo.recipe import CAPTION_SHAPES, Recipe, Shape
+from qeff_zoo.tasks import IMAGE_TO_TEXT, lazy
+from qeff_zoo.tasks.commands import BENCH_GENERATION, GENERATION, PROMPTS, Commands
+from qeff_zoo.tasks.images import whole_images
+from qeff_zoo.tasks.speech import seq2seq
+from qeff_zoo.tasks.text_generation import task
+
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint.opening import Checkpoint
+
+_READ_FROM = "what is written of a picture is short"
+
+
+def _variant(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    tagging = recipe.halves and checkpoint.config["encoder"]["model_type"] in recipe.halves.tagging
+    between = [checkpoint.text_config[name] for name in recipe.between]
+    return {
+        **({"continuous_batching": True} if shape.full_batch_size else {}),
+        **({"tagging": True} if tagging else {}),
+        **({"between": between} if between else {}),
+        **({"asked": _asked(checkpoint, recipe)} if recipe.asked else {}),
+    }
+
+
+def _asked(checkpoint: "Checkpoint", recipe: Recipe) -> dict[str, Any]:
+    """Say how prompts are written: the token in the places of a picture, how many there are, and what tasks ask."""
+    assert recipe.asked
+    rows = math.prod(_grid(checkpoint, recipe)) + 1  # and their mean
+    placeholder = checkpoint.config[recipe.asked.placeholder]
+    return {"placeholder": placeholder, "rows": rows, "questions": dict(recipe.asked.questions)}
+
+
+def _grid(checkpoint: "Checkpoint", recipe: Recipe) -> tuple[int, int]:
+    """Return in how many rows and columns a picture is seen."""
+    assert recipe.asked
+    height, width = whole_images.picture_size(checkpoint.companions, recipe.image_processor)
+    for stride in checkpoint.config["vision_config"][recipe.asked.strides]:
+        height, width = -(-height // stride), -(-width // stride)
+    return height, width
+
+
+def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
+    found = task.not_alone(_READ_FROM)(checkpoint, recipe, request)
+    if not recipe.asked:
+        found += task.of_one_length(checkpoint, request, "pictures as sequences")
+    strange = [*_strange(checkpoint, recipe)]
+    return [*found, *(strange or _misfits(checkpoint, recipe))]
+
+
+def _strange(checkpoint: "Checkpoint", recipe: Recipe) -> Iterator[str]:
+    """Refuse models that a checkpoint is made of, where nobody tried those, and one that does not say how it writes."""
+    if (asked := recipe.asked) and (
+        asked.placeholder not in checkpoint.config
+        or asked.strides not in checkpoint.config.get("vision_config", ())
+    ):
+        yield (
+            f"config.json of {checkpoint.name!r} lacks {asked.placeholder}, or {asked.strides} in its vision_config; "
+            "expected both, which say how a picture stands before a prompt. Add them."
+        )
+    for name in ("bos_token_id", "eos_token_id") if recipe.asked else recipe.between:
+        if not isinstance(checkpoint.text_config.get(name), int):
+            yield (
+                f"The text_config of {checkpoint.name!r} has no {name}; expected a token: answers, or prompts, are "
+                "between two. Add it to config.json."
+            )
+    if recipe.halves is None:
+        return
+    known = {"encoder": recipe.halves.encoders, "decoder": recipe.halves.decoders}
+    for half, types in known.items():
+        told = (checkpoint.config.get(half) or {}).get("model_type")
+        if told not in types:
+            yield (
+                f"{checkpoint.name!r} has the {half} {told!r}; expected {', '.join(types[:-1])} or {types[-1]}, which "
+                f"recipe {recipe.model_type!r} covers. Use a checkpoint that is made of these."
+            )
+    decoder = checkpoint.config.get("decoder") or {}
+    if decoder.get("add_cross_attention") is False:
+        yield (
+            f"The decoder of {checkpoint.name!r} has no cross-attention (`add_cross_attention` is false), so that it "
+            "never sees the picture. Expected true; correct config.json, if the weights are there."
+        )
+
+
+def _misfits(checkpoint: "Checkpoint", recipe: Recipe) -> list[str]:
+    """Refuse a processor that is none, or makes pictures of another size than the encoder takes."""
+    try:
+        made = whole_images.picture_size(checkpoint.companions, recipe.image_processor)
+    except ZooError as error:
+        return [str(error)]
+    config = checkpoint.config
+    if recipe.asked:
+        return []
+    told = (config.get("encoder") or config["vision_config"]).get("image_size", whole_images.USUAL)
+    taken = (told, told) if isinstance(told, int) else tuple(told)
+    if made == taken:
+        return []
+    return [
+        f"The processor of {checkpoint.name!r} makes pictures of {made[0]} x {made[1]} pixels (height, width), and its "
+        f"encoder takes {taken[0]} x {taken[1]}. Expected one size; correct `size` in preprocessor_config.json, or "
+        "`image_size` of the encoder in config.json."
+    ]
+
+
+def _tracing(
+    model: Any, *, tagging: bool = False, between: Any = (), asked: Any = None, **variant: Any
+) -> Any:
+    return seq2seq.TASK.tracing(model, **variant)
+
+
+def _read(model: Any, *, height: int = 0, width: int = 0) -> Any:
+    from . import tracing as encoder_decoder_tracing
+
+    return encoder_decoder_tracing.read_source(model, (height, width) if height else None)
+
+
+def _size(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the size of pictures, where the model's configuration does not say it."""
+    return whole_images.variant(checkpoint, recipe, shape, chosen) if recipe.asked else {}
+
+
+def _writer(model: Any) -> Any:
+    from . import tracing as encoder_decoder_tracing
+
+    return encoder_decoder_tracing.writer_of(model)
+
+
+def _reader(model: Any) -> Any:
+    from . import tracing as encoder_decoder_tracing
+
+    return encoder_decoder_tracing.reader_of(model)
+
+
+TASK = replace(
+    seq2seq.TASK,
+    name=IMAGE_TO_TEXT,
+    reads="image",
+    beside=(),
+    auto_classes=("AutoModelForImageTextToText",),
+    suffixes=("VisionEncoderDecoderModel",),
+    before=tuple(
+        replace(part, half=_reader, tracing=_read, variant=_size) for part in seq2seq.TASK.before
+    ),
+    half=_writer,
+    shapes=CAPTION_SHAPES,
+    tracing=_tracing,
+    variant=_variant,
+    problems=_problems,
+    session=lazy("qeff_zoo.tasks.encoder_decoder.image_to_text_session:ImageToTextSession"),
+    trial=lazy("qeff_zoo.tasks.encoder_decoder.trial:ImageToTextTrial"),
+    reference=lazy("qeff_zoo.tasks.encoder_decoder.reference:ImageToTextReference"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.encoder_decoder.verbs:DescribeImages"),
+        run_options=(*PROMPTS, *GENERATION, "image"),
+        serve=lazy("qeff_zoo.serving.services:Generation"),
+        serve_options=("lora_modules", "allow_adapters", "allow_image_url"),
+        bench="generation",
+        bench_options=(*BENCH_GENERATION, "image"),
+    ),
+)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transformers' models whose decoder generates from what an encoder read: logits of tokens.
+
+Only the reference process imports this.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+from transformers.modeling_outputs import BaseModelOutput
+
+from qeff_zoo.tasks.text_generation.reference import DecoderReference
+from qeff_zoo.validation.reference.media import processor_of
+from qeff_zoo.validation.reference.runs import padded
+from qeff_zoo.validation.sample_images import NUMBERS, draw
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+
+class Text2TextReference(DecoderReference):
+    """Answers about texts: logits of the tokens that a decoder writes.
+
+    Args:
+        model: Hugging Face's.
+        request: With `sequences`, `positions` and `sources`, the text of each sequence.
+        arrays: Nothing here.
+    """
+
+    reads_tokens_alone = False
+
+    def __init__(self, model: Any, request: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        super().__init__(model, request, {})
+        self._sources: list[list[int]] = request["sources"]
+
+    def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:
+        if not self._model.config.is_encoder_decoder:  # what was read is in no cache of theirs
+            more |= {"use_cache": False}
+        told = "decoder_input_ids" if self._model.config.is_encoder_decoder else "input_ids"
+        return self._model(**self._given(numbers), **{told: inputs["input_ids"]}, **more)
+
+    def _given(self, numbers: list[int]) -> Mapping[str, Tensor]:
+        padding = int(self._model.config.pad_token_id or 0)
+        return padded([self._sources[number] for number in numbers], padding)
+
+    def _go_on(self, tokens: Tensor, before: Any, **cache: Any) -> Any:
+        read: Any = BaseModelOutput(last_hidden_state=before.encoder_last_hidden_state)
+        read.attention_mask = None  # of one that is not padded, where a model looks for it here
+        return self._model(encoder_outputs=read, decoder_input_ids=tokens, use_cache=True, **cache)
+
+
+class ImageToTextReference(Text2TextReference):
+    """Answers about images: logits of the tokens that a decoder writes; transformers' own processor makes into arrays.
+
+    Args:
+        model: Hugging Face's.
+        request: With `checkpoint`, `sequences`, `positions` and `sources`, as `drawings.draw` takes them, each with the
+            tokens of a prompt behind it where the encoder reads one.
+        arrays: Nothing here.
+    """
+
+    def __init__(self, model: Any, request: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        super().__init__(model, request, arrays)
+        self._process = processor_of(request)
+
+    def _given(self, numbers: list[int]) -> Mapping[str, Tensor]:
+        told = [self._sources[number] for number in numbers]
+        pictures = [Image.fromarray(draw(*one[:NUMBERS])) for one in told]
+        pixels = self._process(images=pictures, return_tensors="pt")["pixel_values"]
+        prompts = [one[NUMBERS:] for one in told]
+        padding = int(self._model.config.get_text_config().pad_token_id or 0)
+        read = padded(prompts, padding) if all(prompts) else {}
+        return {"pixel_values": pixels.to(self._model.dtype), **read}

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `text2text-generation` contract: a text in, and tokens of another out, one after the other.
+
+Two programs: `encoder` reads a text once, `decoder` writes of what came of it. See
+`qeff_zoo.tasks.encoder_decoder.tracing` for inputs and outputs. The Hub also has tags for translations and summaries,
+which are computed alike.
+"""
+
+from dataclasses import replace
+
+from qeff_zoo.recipe import SEQ2SEQ_SHAPES
+from qeff_zoo.tasks import TEXT2TEXT, lazy
+from qeff_zoo.tasks.commands import BENCH_GENERATION, GENERATION, PROMPTS, Commands
+from qeff_zoo.tasks.speech import seq2seq
+from qeff_zoo.tasks.text_generation import task
+
+_OF_SOUND = seq2seq.TASK
+TASK = replace(
+    _OF_SOUND,
+    name=TEXT2TEXT,
+    reads="text",
+    auto_classes=("AutoModelForSeq2SeqLM",),
+    # Others end as those do that read pictures: there the recipe says which it is.
+    suffixes=("T5ForConditionalGeneration", "MTModel"),
+    shapes=SEQ2SEQ_SHAPES,
+    problems=task.not_alone("what is written of a text is short"),
+    session=lazy("qeff_zoo.tasks.encoder_decoder.text2text_session:Text2TextSession"),
+    trial=lazy("qeff_zoo.tasks.encoder_decoder.trial:Text2TextTrial"),
+    reference=lazy("qeff_zoo.tasks.encoder_decoder.reference:Text2TextReference"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.encoder_decoder.verbs:GenerateFromText"),
+        run_options=(*PROMPTS, *GENERATION, "adapter", "language", "source_language"),
+        serve=lazy("qeff_zoo.serving.services:Generation"),
+        serve_options=("lora_modules", "allow_adapters"),
+        bench="generation",
+        bench_options=BENCH_GENERATION,
+    ),
+)

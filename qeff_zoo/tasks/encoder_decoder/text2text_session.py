@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A text2text-generation package as a session: texts in, what is written of them and metrics out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo.errors import ContextLengthError, GenerationError
+from qeff_zoo.runtime.answers import Request, require_no_choices
+from qeff_zoo.runtime.program import Program
+from qeff_zoo.runtime.prompts import Prompt
+from qeff_zoo.runtime.sampling import Sampling
+from qeff_zoo.runtime.text_generation import Generation, Stream
+from qeff_zoo.tasks import TEXT2TEXT
+from qeff_zoo.tasks.encoder_decoder.session import WritingSession
+from qeff_zoo.tasks.encoder_decoder.translation import Languages
+
+_GREEDY = Sampling()
+
+
+class Text2TextSession(WritingSession):
+    """An opened package of the task `text2text-generation`.
+
+    A prompt is what the encoder reads; an answer begins as the package's generation_config.json says.
+
+    Args:
+        folder: The package.
+        program: Its decoder, opened.
+        encoder: Its encoder, opened.
+        chosen: `spec.task` of the manifest.
+
+    Raises:
+        GenerationError: Another task's package, or the states do not fit into memory.
+
+    Example:
+        >>> session = qeff_zoo.load("packages/nllb")  # doctest: +SKIP
+        >>> session.generate("Good morning", language="fra_Latn")[0].text  # doctest: +SKIP
+        'Bonjour'
+    """
+
+    task = TEXT2TEXT
+    translates = True
+    reads = "text"
+
+    def __init__(
+        self, folder: Path, program: Program, *, encoder: Program, chosen: Mapping[str, Any]
+    ) -> None:
+        super().__init__(folder, program, encoder=encoder)
+        self.languages = Languages.read(self.tokenizer.vocabulary if self.tokenizer else {})
+
+    def generate(
+        self,
+        prompts: str | Sequence[Prompt | Request],
+        *,
+        language: str | None = None,
+        source_language: str | None = None,
+        stream: Stream | None = None,
+        **choices: Any,
+    ) -> list[Generation]:
+        """Write of texts, any number of them.
+
+        Args:
+            prompts: As for `TextGenerationSession.generate`.
+            language: Of answers, by code or name; None for what the package does without being told.
+            source_language: Of the texts; None for what its tokenizer takes them for.
+            stream: Told of text as it comes.
+            **choices: As of `TextGenerationSession.generate`.
+        """
+        told: dict[str, Any] = {"language": language, "source_language": source_language}
+        every = [prompts] if isinstance(prompts, str) else prompts
+        require_no_choices(every, {**told, **choices})
+        requests = [
+            one if isinstance(one, Request) else self.request(one, **told, **choices)
+            for one in every
+        ]
+        return super().generate(requests, stream=stream)
+
+    def request(
+        self,
+        prompt: Prompt,
+        *,
+        generation_len: int | None = None,
+        language: str | None = None,
+        source_language: str | None = None,
+        sampling: Sampling = _GREEDY,
+        **choices: Any,
+    ) -> Request:
+        """Check what is asked, and put it into one value. Any thread may do this at any time.
+
+        Args:
+            prompt: The text, or its token ids.
+            generation_len: Tokens at most; None for as many as the package's generation_config.json says.
+            language: As of `generate`, and so the others.
+            source_language: Of the text.
+            sampling: How tokens are chosen.
+            **choices: As of `TextGenerationSession.request`.
+
+        Raises:
+            GenerationError: It cannot be served.
+        """
+        source, rules = self.encode(prompt, chat=bool(choices.pop("chat", False))), self.rules
+        if source_language is not None:
+            source = self.languages.read_from(source, source_language)
+        if language is not None:
+            source, first = self.languages.write_to(source, language)
+            rules = replace(rules, first=first)
+        self._check_source(source)
+        told = {"generation_len": generation_len, "sampling": sampling, **choices}
+        made = self._begun([rules.start], rules, **told)
+        return replace(made, source=tuple(source), text=prompt if isinstance(prompt, str) else None)
+
+    def _check_source(self, source: Sequence[int]) -> None:
+        if not source:
+            raise GenerationError(
+                "A text of [] tokens cannot be read; expected at least one token. Give it some text."
+            )
+        if len(source) > self.sources.longest:
+            raise self._too_long(f"{len(source):,}")
+        vocab_size = self.decoder.vocab_size
+        foreign = next((token for token in source if not 0 <= token < vocab_size), None)
+        if foreign is not None:
+            raise GenerationError(
+                f"Token id {foreign!r} is not of this model; expected 0 to {vocab_size - 1:,}. "
+                "Encode the text with the package's own tokenizer."
+            )
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a prompt at most."""
+        return self.sources.longest
+
+    def _too_long(self, tokens: str, blocks: int = 0) -> ContextLengthError:
+        return ContextLengthError(
+            f"A text has {tokens} tokens; expected at most {self.longest:,}, the largest of the package's seq_lens. "
+            "Shorten it, or build the package with a larger --seq-lens."
+        )

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `feature-extraction` contract: one embedding per text.
+
+IN   input_ids, attention_mask: see `qeff_zoo.tasks.encoders.whole_texts`
+OUT  output (batch_size, hidden)            pooled over the tokens, through the dense layers that a checkpoint has
+                                            after its encoder, normalized if asked for
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.recipe import ENCODER_SHAPES, Recipe, Shape
+from qeff_zoo.tasks import FEATURE_EXTRACTION, Chosen, Task, Tracing, lazy
+from qeff_zoo.tasks.commands import PROMPTS, Commands
+
+from . import whole_texts
+
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint.opening import Checkpoint
+
+#: Written by sentence-transformers: token states become one embedding, and how.
+_MODULES = "modules.json"
+
+
+def _tracing(model: Any, **variant: Any) -> Tracing:
+    from . import pooling
+
+    return pooling.tracing(model, **variant)
+
+
+def _variant(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    from qeff_zoo.checkpoint.sentence_transformers import read_pooling
+
+    found = read_pooling(checkpoint.companions)
+    dense = [
+        {name: value for name, value in asdict(layer).items() if name != "folder"}
+        for layer in (found.dense if found else ())
+    ]
+    told = {name: chosen[name] for name in ("pooling", "normalize")}
+    return {**told, "dense": dense} if dense else told
+
+
+def _defaults(checkpoint: "Checkpoint") -> Mapping[str, Chosen]:
+    from qeff_zoo.checkpoint.sentence_transformers import read_pooling
+
+    found = read_pooling(checkpoint.companions)
+    if found is None:
+        return {"pooling": ("mean", "default"), "normalize": (False, "default")}
+    by = f"checkpoint: {_MODULES}"
+    return {"pooling": (found.pooling, by), "normalize": (found.normalize, by)}
+
+
+TASK = Task(
+    name=FEATURE_EXTRACTION,
+    role="encoder",
+    answers="embeddings",
+    # Of T5 the text encoder alone, which is not what AutoModel makes.
+    auto_classes=("AutoModelForTextEncoding", "AutoModel"),
+    suffixes=("Model",),
+    has_head=False,
+    companion=_MODULES,
+    shapes=ENCODER_SHAPES,
+    probe=whole_texts.run_once,
+    tracing=_tracing,
+    variant=_variant,
+    specializations=whole_texts.specializations("Embedding"),
+    defaults=_defaults,
+    session=lazy("qeff_zoo.tasks.encoders.embedding_session:EmbeddingSession"),
+    trial=lazy("qeff_zoo.tasks.encoders.trial:EncoderTrial"),
+    reference=lazy("qeff_zoo.tasks.encoders.reference:TextReference"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.encoders.verbs:EmbedTexts"),
+        run_options=(*PROMPTS, "adapter"),
+        serve=lazy("qeff_zoo.serving.services:TextEmbeddings"),
+    ),
+    stages=whole_texts.stages,
+    vllm_task="embed",
+)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `text-classification` contract: a score of every label for each text, or pair of texts.
+
+IN   input_ids, attention_mask, and token_type_ids of models that have them: see `qeff_zoo.tasks.encoders.whole_texts`
+OUT  logits (batch_size, labels)
+
+Decoders pool the last token that is not padding, by its id: what fills a row must be `pad_token_id`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.plan.request import Request
+from qeff_zoo.recipe import ENCODER_SHAPES, Recipe
+from qeff_zoo.tasks import TEXT_CLASSIFICATION, Task, Tracing, find, lazy
+from qeff_zoo.tasks.commands import PROMPTS, Commands
+
+from . import whole_texts
+
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint.opening import Checkpoint
+
+
+def _tracing(model: Any) -> Tracing:
+    from qeff_zoo.tasks.encoders.classification_tracing import Classify
+
+    token_types = whole_texts.takes_token_types(model)
+    return whole_texts.describe(model, Classify(model), "logits", token_types=token_types)
+
+
+def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
+    decodes = find(recipe.task).role == "decoder"
+    if not decodes or checkpoint.config.get("pad_token_id") is not None:
+        return []
+    return [
+        f"{checkpoint.name!r} has no pad_token_id in config.json, and a decoder classifies by the last token that "
+        f"is not padding. Expected one; set it to the id that its tokenizer pads with."
+    ]
+
+
+TASK = Task(
+    name=TEXT_CLASSIFICATION,
+    role="encoder",
+    answers="scores",
+    auto_classes=("AutoModelForSequenceClassification",),
+    suffixes=("ForSequenceClassification",),
+    shapes=ENCODER_SHAPES,
+    probe=whole_texts.run_once,
+    tracing=_tracing,
+    specializations=whole_texts.specializations("Classification"),
+    problems=_problems,
+    session=lazy("qeff_zoo.tasks.encoders.text_classification_session:TextClassificationSession"),
+    trial=lazy("qeff_zoo.tasks.encoders.trial:EncoderTrial"),
+    reference=lazy("qeff_zoo.tasks.encoders.reference:TextReference"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.encoders.verbs:ClassifyTexts"),
+        run_options=(*PROMPTS, "adapter", "pair"),
+    ),
+    stages=whole_texts.stages,
+    vllm_task="classify",
+)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A classifier or reranker as a session: texts or pairs of texts in, labels with scores out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from qeff_zoo.runtime import labels
+from qeff_zoo.runtime.labels import Score, best_first
+from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.texts import Texts
+from qeff_zoo.tasks import TEXT_CLASSIFICATION
+from qeff_zoo.tasks.encoders.session import EncoderSession
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification:
+    """What a classifier says of a text.
+
+    Args:
+        text: The text, or the first of a pair; "" for token ids.
+        pair: The second text of a pair; None without.
+        scores: Of every label, the best first.
+    """
+
+    text: str
+    pair: str | None
+    scores: tuple[Score, ...]
+
+    @property
+    def label(self) -> str:
+        """The label that fits best."""
+        return self.scores[0].label
+
+    @property
+    def score(self) -> float:
+        """Of the label that fits best; of a reranker, how well the texts of the pair belong together."""
+        return self.scores[0].score
+
+
+class TextClassificationSession(EncoderSession):
+    """An opened package of the task `text-classification`; see `EncoderSession` for how to open it.
+
+    Raises:
+        GenerationError: Also for labels that are not the graph's.
+
+    Example:
+        >>> session = qeff_zoo.load("packages/bge-reranker-v2-m3")  # doctest: +SKIP
+        >>> pairs = [("what is a panda?", "A bear of China."), ("what is a panda?", "Hi.")]
+        >>> [found.score for found in session.classify(pairs)]  # doctest: +SKIP
+    """
+
+    task = TEXT_CLASSIFICATION
+    output = "logits"
+    takes_pairs = True
+
+    def __init__(self, folder: Path, program: Program) -> None:
+        super().__init__(folder, program)
+        self.labels = labels.names_of(self.config, int(program.outputs[self.output].shape[-1]))
+        self._activate = labels.activation_of(self.config, len(self.labels))
+
+    def classify(
+        self, texts: str | tuple[str, str] | Sequence[Texts], *, adapter: str | None = None
+    ) -> list[Classification]:
+        """Score every label for each text.
+
+        Args:
+            texts: Texts and pairs of texts, cut to `max_length` tokens as transformers does, the longer of a pair
+                first; or token ids as they are. One pair is a tuple, several are a list of tuples.
+            adapter: Name of one of `adapters`; None for the model as it is.
+
+        Raises:
+            GenerationError: A list of token ids is empty, too long, or not of this vocabulary.
+        """
+        given: list[Texts] = [texts] if isinstance(texts, str | tuple) else list(texts)
+        answers = self._answer(self.read(given), adapter)
+        return [
+            self._classification(text, self._activate(logits))
+            for text, logits in zip(given, answers, strict=True)
+        ]
+
+    def _classification(self, text: Texts, values: Array) -> Classification:
+        one, pair = text if isinstance(text, tuple) else (text, None)
+        return Classification(
+            text=one if isinstance(one, str) else "",
+            pair=pair if isinstance(pair, str) else None,
+            scores=best_first(self.labels, values),
+        )

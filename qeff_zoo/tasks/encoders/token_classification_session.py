@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A token classifier as a session: texts in, a label with its score for every token out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from qeff_zoo.runtime import labels
+from qeff_zoo.runtime.program import Program
+from qeff_zoo.runtime.texts import Text
+from qeff_zoo.tasks import TOKEN_CLASSIFICATION
+from qeff_zoo.tasks.encoders.session import EncoderSession
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenLabel:
+    """What a classifier says of a token.
+
+    Args:
+        text: Of the token; "" for token ids.
+        start: Where it begins in the text, in characters; of token ids, its number.
+        end: Where it ends.
+        label: The one that fits best.
+        score: Its probability.
+    """
+
+    text: str
+    start: int
+    end: int
+    label: str
+    score: float
+
+
+class TokenClassificationSession(EncoderSession):
+    """An opened package of the task `token-classification`; see `EncoderSession` for how to open it.
+
+    Raises:
+        GenerationError: Also for labels that are not the graph's.
+
+    Example:
+        >>> session = qeff_zoo.load("packages/bert-base-NER")  # doctest: +SKIP
+        >>> [token.label for token in session.classify("Ada was in Turin.")[0]]  # doctest: +SKIP
+    """
+
+    task = TOKEN_CLASSIFICATION
+    output = "logits"
+
+    def __init__(self, folder: Path, program: Program) -> None:
+        super().__init__(folder, program)
+        self.labels = labels.names_of(self.config, int(program.outputs[self.output].shape[-1]))
+
+    def classify(
+        self, texts: str | Sequence[Text], *, adapter: str | None = None
+    ) -> list[list[TokenLabel]]:
+        """Label every token of each text but the special ones that its tokenizer added.
+
+        Args:
+            texts: Texts, cut to `max_length` tokens; or token ids as they are.
+            adapter: Name of one of `adapters`; None for the model as it is.
+
+        Raises:
+            GenerationError: A list of token ids is empty, too long, or not of this vocabulary.
+        """
+        given = [texts] if isinstance(texts, str) else list(texts)
+        encoded = self.read(given)
+        found = []
+        answers = self._answer(encoded, adapter)
+        for text, one, logits in zip(given, encoded, answers, strict=True):
+            probabilities = labels.softmax(logits[: len(one.ids)])  # (tokens, labels)
+            found.append(
+                [
+                    TokenLabel(
+                        text=text[start:end] if isinstance(text, str) else "",
+                        start=start,
+                        end=end,
+                        label=self.labels[int(share.argmax())],
+                        score=float(share.max()),
+                    )
+                    for (start, end), special, share in zip(
+                        one.offsets, one.special, probabilities, strict=True
+                    )
+                    if not special
+                ]
+            )
+        return found

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sample texts through a package that reads each of them in one call."""
+
+import numpy as np
+
+from qeff_zoo.tasks.encoders.session import EncoderSession
+from qeff_zoo.validation import sample_texts
+from qeff_zoo.validation.package_runner import Key, Trial, TrialContext
+from qeff_zoo.validation.parity import Array
+
+
+class EncoderTrial:
+    """Runs an encoder on sample texts.
+
+    Args:
+        session: Of the package.
+    """
+
+    def __init__(self, session: EncoderSession) -> None:
+        self.session = session
+
+    def call_once(self) -> None:
+        """Run one token."""
+        self.session.run([[0]])
+
+    def run(self, context: TrialContext) -> Trial:
+        """Run every stage."""
+        session, task, runs = self.session, context.task, context.runs
+        stages, lengths = task.stages()(session.sizes)
+        sequences = sample_texts.draw(lengths, session.tokenizer, session.vocab_size, whole=True)
+        # As of two texts of one length each.
+        types = [[int(2 * at >= len(one)) for at in range(len(one))] for one in sequences]
+        given = types if session.has_token_types else None
+        positions = [list(range(len(one))) if task.by_token else [0] for one in sequences]
+        answers: dict[str, Array] = {}
+        keys: dict[str, list[Key]] = {}
+        for stage in stages:
+            found: list[Array] = []
+            keys[stage.name] = []
+            for call in stage.calls:
+                runs.end()  # rows to spare repeat the first: they belong to no run
+                for row, number in enumerate(call.sequences):
+                    run = runs.begin(row, number)
+                    keys[stage.name] += [
+                        (number, index, run) for index in range(len(positions[number]))
+                    ]
+                rows = [sequences[number] for number in call.sequences]
+                kinds = [types[number] for number in call.sequences] if given else None
+                got = session.run(rows, call.seq_len, kinds)
+                found += [
+                    one[: len(row)] if task.by_token else one[None]
+                    for one, row in zip(got, rows, strict=True)
+                ]
+                context.step(1)
+            answers[stage.name] = np.concatenate(found)
+        return Trial(
+            sequences=sequences,
+            positions=positions,
+            keys=keys,
+            answers=answers,
+            runs=runs.runs,
+            types=given,
+        )

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`run` of encoders: texts in, embeddings or scores out."""
+
+import argparse
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.terminal.printing import print_json, table
+
+
+@dataclass(frozen=True)
+class EmbedTexts:
+    """Embeds texts, and compares them with one another.
+
+    Args:
+        task: Name of the package's task.
+        prompts: Of the command.
+        arguments: Of the command.
+    """
+
+    task: str
+    prompts: list[str]
+    arguments: argparse.Namespace
+
+    def __call__(self, session: Any) -> None:
+        """Embed and print."""
+        embeddings = session.embed(self.prompts, adapter=self.arguments.adapter)
+        print_embeddings(session, "text", self.prompts, embeddings, as_json=self.arguments.json)
+
+
+@dataclass(frozen=True)
+class ClassifyTexts:
+    """Scores the labels of texts, or of pairs of texts.
+
+    Args:
+        task: Name of the package's task.
+        prompts: Of the command.
+        arguments: Of the command.
+    """
+
+    task: str
+    prompts: list[str]
+    arguments: argparse.Namespace
+
+    def __call__(self, session: Any) -> None:
+        """Classify and print."""
+        pairs = self.arguments.pair
+        given = _pairs(self.prompts, pairs) if pairs else self.prompts
+        found = session.classify(given, adapter=self.arguments.adapter)
+        if self.arguments.json:
+            outputs = [
+                {"text": one.text, "pair": one.pair, "scores": [asdict(it) for it in one.scores]}
+                for one in found
+            ]
+            print_json({"outputs": outputs})
+            return
+        rows = [
+            [one.text, *([one.pair] if pairs else []), one.label, f"{one.score:.4f}"]
+            for one in found
+        ]
+        print(table(rows, ["text", *(["pair"] if pairs else []), "label", "score"]))
+
+
+@dataclass(frozen=True)
+class ClassifyTokens:
+    """Scores the labels of every token of texts.
+
+    Args:
+        task: Name of the package's task.
+        prompts: Of the command.
+        arguments: Of the command.
+    """
+
+    task: str
+    prompts: list[str]
+    arguments: argparse.Namespace
+
+    def __call__(self, session: Any) -> None:
+        """Classify and print."""
+        found = session.classify(self.prompts, adapter=self.arguments.adapter)
+        if self.arguments.json:
+            outputs = [
+                {"text": text, "tokens": [asdict(token) for token in tokens]}
+                for text, tokens in zip(self.prompts, found, strict=True)
+            ]
+            print_json({"outputs": outputs})
+            return
+        rows = [
+            [token.text, f"{token.start}-{token.end}", token.label, f"{token.score:.4f}"]
+            for tokens in found
+            for token in tokens
+        ]
+        print(table(rows, ["token", "at", "label", "score"]))
+
+
+def print_embeddings(
+    session: Any, kind: str, inputs: list[str], embeddings: Any, *, as_json: bool
+) -> None:
+    """Print embeddings: one by its values, several by their cosines.
+
+    Args:
+        session: Of the package.
+        kind: Of the inputs, "text" or "image".
+        inputs: What was embedded.
+        embeddings: Of the inputs, (inputs, hidden).
+        as_json: Whether to print JSON.
+    """
+    if as_json:
+        outputs = [
+            {kind: given, "embedding": row.tolist()}
+            for given, row in zip(inputs, embeddings, strict=True)
+        ]
+        print_json({"outputs": outputs})
+    elif len(inputs) == 1:
+        print(" ".join(f"{value:.6f}" for value in embeddings[0]))
+    else:
+        rows = [
+            [given, *(f"{value:.3f}" for value in row)]
+            for given, row in zip(inputs, session.similarity(embeddings), strict=True)
+        ]
+        print(table(rows, ["cosine", *(str(number) for number in range(1, len(inputs) + 1))]))
+
+
+def _pairs(texts: list[str], others: list[str]) -> list[tuple[str, str]]:
+    """Pair each prompt with its text, or the only prompt with all of them."""
+    if len(texts) == 1:
+        texts = texts * len(others)
+    if len(texts) != len(others):
+        raise GenerationError(
+            f"There are {len(texts)} prompts and {len(others)} texts to pair them with; expected as many of both, or "
+            f"one prompt. Give --pair once for each --prompt."
+        )
+    return list(zip(texts, others, strict=True))

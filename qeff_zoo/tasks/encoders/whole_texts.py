@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tasks share that read a whole text at once: how their models run, are traced, specialized and compared.
+
+IN   input_ids (batch_size, seq_len) i64         `pad_token_id` where there is no token
+     attention_mask (batch_size, seq_len) i64    1 is a token
+     [token_type_ids (batch_size, seq_len) i64]  1 in the second text of a pair
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from qeff_zoo.recipe import Shape
+from qeff_zoo.tasks import Tracing, lazy, named
+
+_BATCH, _SEQ = 2, 6  # example sizes: at least 2, or torch.export specializes
+#: The fewest that a graph takes, of those that read samples of sound: a tenth of a second.
+LEAST_SAMPLES = 1600
+
+
+def run_once(model: Any) -> None:
+    """Run the model without computing anything."""
+    import torch
+
+    from qeff_zoo.export.uncomputed import uncomputed
+
+    model.config.use_cache = False  # of a decoder
+    with uncomputed():
+        tokens = torch.ones(_BATCH, _SEQ, dtype=torch.long)
+        model(input_ids=tokens, attention_mask=tokens.clone())
+
+
+def describe(model: Any, module: Any, output: str, *, token_types: bool = False) -> Tracing:
+    """Describe how to trace a wrapped model: example inputs, names and symbols.
+
+    Args:
+        model: Hugging Face's.
+        module: Around it; takes the inputs by name.
+        output: Name of what it returns.
+        token_types: Give it `token_type_ids`.
+    """
+    import torch
+    from torch.export import Dim
+
+    model.config.use_cache = False
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] if token_types else [])]
+    # Learned positions bound the sequence, and torch.export wants to be told.
+    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    batch, seq = Dim("batch_size", min=2), Dim("seq_len", min=2, max=longest)
+    return Tracing(
+        module=module.eval(),
+        inputs={name: torch.ones(_BATCH, _SEQ, dtype=torch.long) for name in names},
+        dynamic_shapes={name: {0: batch, 1: seq} for name in names},
+        input_names=names,
+        output_names=[output],
+    )
+
+
+def takes_token_types(model: Any) -> bool:
+    """Tell whether a model knows the second text of a pair from the first by its token types."""
+    types = getattr(model.config.get_text_config(), "type_vocab_size", None) or 0
+    return types > 1 and "token_type_ids" in inspect.signature(model.forward).parameters
+
+
+def specializations(name: str) -> Callable[[Shape], list[dict[str, Any]]]:
+    """Return what gives a specialization for each sequence length.
+
+    Args:
+        name: Of a specialization.
+    """
+    return lambda shape: named(
+        name, [{"batch_size": shape.batch_size, "seq_len": seq_len} for seq_len in shape.seq_lens]
+    )
+
+
+#: The function that plans the calls that are compared.
+stages = lazy("qeff_zoo.validation.cases:encoder_stages")

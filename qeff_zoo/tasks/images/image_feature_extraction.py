@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `image-feature-extraction` contract: one embedding per picture.
+
+IN   pixel_values: see `qeff_zoo.tasks.images.whole_images`
+OUT  output (batch_size, hidden)    as the model itself sums a picture up, of CLIP in the space of its texts; or its
+                                    last states pooled as asked for; normalized if asked for
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.plan.request import Request
+from qeff_zoo.recipe import IMAGE_SHAPES, Recipe, Shape
+from qeff_zoo.tasks import IMAGE_FEATURE_EXTRACTION, Chosen, Task, Tracing, lazy
+from qeff_zoo.tasks.commands import Commands
+
+from . import whole_images
+
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint.opening import Checkpoint
+
+
+def _tracing(
+    model: Any, *, height: int, width: int, pooling: str | None = None, normalize: bool = False
+) -> Tracing:
+    from qeff_zoo.tasks.images.image_tracing import Embed
+
+    module = Embed(model, pooling, normalize)
+    return whole_images.describe(model, module, "output", height=height, width=width)
+
+
+def _variant(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    told = {name: chosen[name] for name in ("pooling", "normalize") if name in chosen}
+    return {**whole_images.variant(checkpoint, recipe, shape, chosen), **told}
+
+
+def _defaults(checkpoint: "Checkpoint") -> Mapping[str, Chosen]:
+    return {"normalize": (False, "default")}
+
+
+def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
+    found = whole_images.problems(checkpoint, recipe, request)
+    if request.pooling == "lasttoken":
+        found.append(
+            "--pooling lasttoken is for texts: the last part of a picture is its lower right corner. Expected mean, "
+            "max or cls. Choose one, or leave it out for what the model itself makes."
+        )
+    return found
+
+
+TASK = Task(
+    name=IMAGE_FEATURE_EXTRACTION,
+    role="vision",
+    answers="embeddings",
+    reads="image",
+    auto_classes=("AutoModel",),
+    suffixes=("Model",),
+    has_head=False,
+    shapes=IMAGE_SHAPES,
+    probe=whole_images.run_once,
+    tracing=_tracing,
+    variant=_variant,
+    specializations=whole_images.specializations("Embedding"),
+    defaults=_defaults,
+    problems=_problems,
+    session=lazy("qeff_zoo.tasks.images.session:ImageEmbeddingSession"),
+    trial=lazy("qeff_zoo.tasks.images.trial:ImageTrial"),
+    reference=lazy("qeff_zoo.tasks.images.reference:ImageReference"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.images.verbs:EmbedImages"),
+        run_options=("image",),
+        serve=lazy("qeff_zoo.serving.services:ImageEmbeddings"),
+        serve_options=("allow_image_url",),
+    ),
+    stages=whole_images.stages,
+)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transformers' models that read a whole image in one call: embeddings, and logits of labels.
+
+Only the reference process imports this.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from qeff_zoo import tasks
+from qeff_zoo.validation.reference.media import processor_of
+from qeff_zoo.validation.reference.runs import Answers, tick
+from qeff_zoo.validation.sample_images import draw
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+
+class ImageReference(Answers):
+    """Answers about pictures, which transformers' own processor makes into arrays.
+
+    Args:
+        model: Hugging Face's.
+        request: With `checkpoint`, `task`, `sequences` as `drawings.draw` takes them, and in `told` what to do
+            otherwise than the model does; and `texts` that pictures are matched with.
+        arrays: Nothing here.
+    """
+
+    def __init__(self, model: Any, request: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        self._texts, halves = request.get("texts") or [], [getattr(model, "vision_model", model)]
+        halves += [model.text_model] if self._texts else []
+        super().__init__([*request["sequences"], *self._texts], *halves)
+        self._count = len(request["sequences"])
+        self._model, self._told = model, request["told"]
+        self._embeds = tasks.find(request["task"]).answers == "embeddings"
+        self._process = processor_of(request)
+
+    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
+        found = {
+            number: self._read(self._sequences[number])
+            for number in numbers
+            if number >= self._count
+        }
+        if shown := [number for number in numbers if number < self._count]:
+            found.update(zip(shown, self._look(shown), strict=True))
+        return [found[number] for number in numbers]
+
+    def _read(self, text: Sequence[int]) -> Array:
+        """Embed a text, as long as the model has positions for."""
+        told = self._model.config.text_config
+        tokens = torch.full((1, told.max_position_embeddings), told.pad_token_id or 0)
+        tokens[0, : len(text)] = torch.tensor(text)
+        found = nn.functional.normalize(
+            self._model.get_text_features(input_ids=tokens).pooler_output
+        )
+        tick()
+        return np.asarray(found.float().numpy())
+
+    def _look(self, numbers: list[int]) -> list[Array]:
+        pictures = [Image.fromarray(draw(*self._sequences[number])) for number in numbers]
+        pixels = self._process(images=pictures, return_tensors="pt")["pixel_values"]
+        pixels = pixels.to(next(self._model.parameters()).dtype)
+        found = self._embed(pixels) if self._embeds else self._model(pixel_values=pixels).logits
+        tick()
+        return list(found.float().numpy()[:, None])
+
+    def _embed(self, pixels: Tensor) -> Tensor:
+        both = hasattr(self._model, "get_image_features")
+        call = self._model.get_image_features if both else self._model
+        output = call(pixel_values=pixels)
+        states = output.last_hidden_state
+        if states.dim() > 3:
+            states = states.reshape(*states.shape[:2], -1).permute(0, 2, 1)
+        by_mode: dict[str | None, Callable[[], Tensor]] = {
+            None: lambda: output.pooler_output.reshape(len(pixels), -1),
+            "cls": lambda: states[:, 0],
+            "max": lambda: states.max(1).values,
+            "mean": lambda: states.sum(1) / states.shape[1],
+        }
+        pooled = by_mode[self._told.get("pooling")]()
+        length = torch.linalg.vector_norm(pooled, dim=1, keepdim=True)
+        return pooled / length if self._texts or self._told.get("normalize") else pooled

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packages that read pictures as sessions: a label with its score, or one vector, for each picture."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.media.image_processor import load_image_processor
+from qeff_zoo.media.images import LIMITS, ImageLimits, Picture
+from qeff_zoo.runtime import labels
+from qeff_zoo.runtime.labels import Score, best_first
+from qeff_zoo.runtime.program import Array, Program, require
+from qeff_zoo.runtime.sizes import batch_sizes
+from qeff_zoo.runtime.tokenizer import read_json
+from qeff_zoo.tasks import IMAGE_CLASSIFICATION, IMAGE_FEATURE_EXTRACTION
+from qeff_zoo.tasks.encoders.embedding_session import cosines
+
+_TOGETHER = 64  # pictures whose arrays are held at a time
+
+
+class ImageSession:
+    """What the sessions have in common whose packages read pictures.
+
+    Args:
+        folder: The package.
+        program: Of the package, opened.
+        image_processor: transformers' class that makes arrays of pictures, where the package's files name none.
+
+    Raises:
+        GenerationError: Another task's package.
+    """
+
+    #: Hub pipeline tag, and the graph's output.
+    task: ClassVar[str]
+    output: ClassVar[str]
+    #: Whether it reads texts to match images with.
+    reads_texts: ClassVar[bool] = False
+
+    def __init__(self, folder: Path, program: Program, image_processor: str | None = None) -> None:
+        require(program, folder, self.task, {"pixel_values"}, {self.output})
+        self.folder, self._program = folder, program
+        self.processor = load_image_processor(folder, image_processor)
+        #: Pictures of one call, ascending.
+        self.batch_sizes = batch_sizes(program.specializations)
+        self.size = program.inputs["pixel_values"].shape[2:]
+        self.config = read_json(folder / "config.json")
+
+    def prepare(self, pictures: Sequence[Picture], limits: ImageLimits = LIMITS) -> Array:
+        """Read pictures and make the array that the graph takes. Any thread may do this at any time.
+
+        Args:
+            pictures: Paths, bytes of files, Pillow images or arrays of uint8, (height, width, 3).
+            limits: How large each may be.
+
+        Returns:
+            float32, (pictures, 3, height, width).
+
+        Raises:
+            MediaError: One cannot be read, or is too large.
+        """
+        pixels: Array = self.processor(pictures, limits)["pixel_values"]
+        if pixels.shape[2:] != self.size:
+            raise GenerationError(
+                f"The processor of {str(self.folder)!r} makes pictures of {pixels.shape[2:]}, but its graph takes "
+                f"{self.size}. Expected the processor that it was built with. Build the package again."
+            )
+        return pixels.astype(np.float32, copy=False)
+
+    def run(self, pixels: Array) -> Array:
+        """Run as many calls as it takes, none with a row to spare.
+
+        Args:
+            pixels: float32, (pictures, 3, height, width).
+
+        Returns:
+            float32, (pictures, …): what the graph returns for each.
+        """
+        answers = []
+        for start, stop in self.calls(len(pixels)):
+            feeds = {"pixel_values": np.ascontiguousarray(pixels[start:stop])}
+            answers.append(self._program.run(feeds)[self.output].astype(np.float32, copy=False))
+        return np.concatenate(answers)
+
+    def calls(self, count: int) -> Iterator[tuple[int, int]]:
+        """Yield where calls begin and end that together take so many."""
+        start = 0
+        while start < count:
+            rows = max(size for size in self.batch_sizes if size <= count - start)
+            yield start, start + rows
+            start += rows
+
+    def _answer(self, pictures: Picture | Sequence[Picture], limits: ImageLimits) -> Array:
+        several: list[Any] = list(pictures) if isinstance(pictures, list | tuple) else [pictures]
+        if not several:
+            raise GenerationError(
+                "There is nothing to look at in []; expected at least one picture. Give one."
+            )
+        parts = (several[start : start + _TOGETHER] for start in range(0, len(several), _TOGETHER))
+        return np.concatenate([self.run(self.prepare(part, limits)) for part in parts])
+
+
+class ImageEmbeddingSession(ImageSession):
+    """An opened package of the task `image-feature-extraction`; see `ImageSession` for how to open it.
+
+    Example:
+        >>> session = qeff_zoo.load("packages/dinov2-base")  # doctest: +SKIP
+        >>> session.similarity(session.embed(["cat.png", "kitten.jpg"]))  # doctest: +SKIP
+    """
+
+    task = IMAGE_FEATURE_EXTRACTION
+    output = "output"
+
+    def embed(self, pictures: Picture | Sequence[Picture], limits: ImageLimits = LIMITS) -> Array:
+        """Compute one embedding per picture; see `prepare`.
+
+        Returns:
+            float32, (pictures, hidden).
+        """
+        return self._answer(pictures, limits)
+
+    similarity = staticmethod(cosines)
+
+
+class ImageClassificationSession(ImageSession):
+    """An opened package of the task `image-classification`; see `ImageSession` for how to open it.
+
+    Raises:
+        GenerationError: Also for labels that are not the graph's.
+
+    Example:
+        >>> session = qeff_zoo.load("packages/vit-base-patch16-224")  # doctest: +SKIP
+        >>> [scores[0].label for scores in session.classify(["cat.png"])]  # doctest: +SKIP
+    """
+
+    task = IMAGE_CLASSIFICATION
+    output = "logits"
+
+    def __init__(self, folder: Path, program: Program, **given: Any) -> None:
+        super().__init__(folder, program, **given)
+        self.labels = labels.names_of(self.config, int(program.outputs[self.output].shape[-1]))
+        self._activate = labels.activation_of(self.config, len(self.labels))
+
+    def classify(
+        self, pictures: Picture | Sequence[Picture], limits: ImageLimits = LIMITS
+    ) -> list[tuple[Score, ...]]:
+        """Score every label for each picture, the best first; see `prepare`."""
+        return [
+            best_first(self.labels, self._activate(logits))
+            for logits in self._answer(pictures, limits)
+        ]

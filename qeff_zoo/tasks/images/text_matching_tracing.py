@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts of a model that matches pictures with them, as it is traced: program `encoder`.
+
+IN   input_ids (batch_size, positions) i64    as many as the model has positions: behind its end, a text is padded
+OUT  output (batch_size, hidden)              of length 1
+     scale (1,)                               by which cosines become logits
+     [bias (1,)                               that is added to them, of models that were trained on pairs]
+
+All positions are read, as those models were trained that have a bias; where attention is causal and the state of the
+text's end stands for it, what comes behind does not matter.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from qeff_zoo.export.uncomputed import uncomputed
+from qeff_zoo.tasks import Tracing
+
+_BATCH = 2
+
+
+class EmbedTexts(nn.Module):
+    """One call of the half that reads texts.
+
+    Args:
+        model: Hugging Face's, of both halves.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor) -> tuple[Tensor, ...]:
+        """Return one embedding per row, and what makes logits of cosines."""
+        found = self.model.get_text_features(input_ids=input_ids).pooler_output
+        told = [self.model.logit_scale.exp().reshape(1)]
+        if (bias := getattr(self.model, "logit_bias", None)) is not None:
+            told.append(bias.reshape(1) + 0)  # a weight itself would be no output
+        return nn.functional.normalize(found, dim=-1), *told
+
+
+def _example(model: Any) -> Tensor:
+    return torch.ones(_BATCH, model.config.text_config.max_position_embeddings, dtype=torch.long)
+
+
+def run_once(model: Any) -> None:
+    """Run that half without computing anything."""
+    with uncomputed():
+        model.get_text_features(input_ids=_example(model))
+
+
+def tracing(model: Any) -> Tracing:
+    """Describe how to trace that half: wrapped module, example inputs, names and symbols.
+
+    Args:
+        model: From `loader.load_meta`.
+    """
+    names = ["output", "scale"]
+    return Tracing(
+        module=EmbedTexts(model).eval(),
+        inputs={"input_ids": _example(model)},
+        dynamic_shapes={"input_ids": {0: Dim("batch_size", min=2)}},
+        input_names=["input_ids"],
+        output_names=[*names, "bias"] if hasattr(model, "logit_bias") else names,
+    )

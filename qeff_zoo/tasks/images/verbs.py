@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`run` of image encoders: images in, embeddings or scores out."""
+
+import argparse
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from qeff_zoo.media.fetching import fetch_media, is_url
+from qeff_zoo.tasks.encoders.verbs import print_embeddings
+from qeff_zoo.terminal.printing import print_json, table
+
+_BEST = 5  # labels of an image that are shown
+
+
+@dataclass(frozen=True)
+class EmbedImages:
+    """Embeds images, and compares them with one another.
+
+    Args:
+        task: Name of the package's task.
+        prompts: Of the command, which has none.
+        arguments: Of the command.
+    """
+
+    task: str
+    prompts: list[str]
+    arguments: argparse.Namespace
+
+    def __call__(self, session: Any) -> None:
+        """Embed and print."""
+        images = list(self.arguments.image)
+        embeddings = session.embed(fetch_each(images))
+        print_embeddings(session, "image", images, embeddings, as_json=self.arguments.json)
+
+
+@dataclass(frozen=True)
+class ClassifyImages:
+    """Scores the labels of images.
+
+    Args:
+        task: Name of the package's task.
+        prompts: Of the command, which has none.
+        arguments: Of the command.
+    """
+
+    task: str
+    prompts: list[str]
+    arguments: argparse.Namespace
+
+    def __call__(self, session: Any) -> None:
+        """Classify and print."""
+        images = list(self.arguments.image)
+        labels = [self.arguments.label] if self.arguments.label else []
+        found = session.classify(fetch_each(images), *labels)
+        print_scores("image", images, found, as_json=self.arguments.json)
+
+
+class MatchImages(ClassifyImages):
+    """Scores labels that are given for images, or embeds the images if none is given."""
+
+    def __call__(self, session: Any) -> None:
+        """Classify or embed, and print."""
+        if self.arguments.label:
+            super().__call__(session)
+        else:
+            EmbedImages(self.task, self.prompts, self.arguments)(session)
+
+
+def print_scores(kind: str, inputs: list[str], found: Any, *, as_json: bool) -> None:
+    """Print scores of labels.
+
+    Args:
+        kind: Of the inputs, "image" or "sound".
+        inputs: What was classified.
+        found: Scores of each input, the best first.
+        as_json: Whether to print JSON, with all labels.
+    """
+    if as_json:
+        outputs = [
+            {kind: given, "scores": [asdict(score) for score in scores]}
+            for given, scores in zip(inputs, found, strict=True)
+        ]
+        print_json({"outputs": outputs})
+        return
+    rows = [
+        [given if not place else "", one.label, f"{one.score:.4f}"]
+        for given, scores in zip(inputs, found, strict=True)
+        for place, one in enumerate(scores[:_BEST])
+    ]
+    print(table(rows, [kind, "label", "score"]))
+
+
+def fetch_each(paths: list[str], noun: str = "picture") -> list[str | bytes]:
+    """Return the files at URLs, and other paths as they are.
+
+    Args:
+        paths: Paths and URLs of images or videos.
+        noun: What they are, for messages.
+    """
+    return [fetch_media(one, noun=noun) if is_url(one) else one for one in paths]

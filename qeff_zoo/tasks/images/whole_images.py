@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tasks share that read pictures: how their models run, are traced, specialized and compared.
+
+IN   pixel_values (batch_size, 3, height, width) f32    as the checkpoint's processor makes them, all of one size
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.errors import ExportError, ZooError
+from qeff_zoo.plan.request import Request
+from qeff_zoo.recipe import Recipe, Shape
+from qeff_zoo.tasks import Tracing, lazy, named
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from qeff_zoo.checkpoint.opening import Checkpoint
+
+_BATCH = 2  # example size: at least 2, or torch.export specializes
+#: Pixels of a side, where a config does not tell.
+USUAL = 224
+
+
+def run_once(model: Any) -> None:
+    """Run the model without computing anything."""
+    config = getattr(model.config, "vision_config", model.config)
+    of_timm = (getattr(config, "pretrained_cfg", None) or {}).get("input_size", ())[1:]
+    size = getattr(config, "image_size", None) or of_timm or USUAL
+    height, width = (size, size) if isinstance(size, int) else size
+    _run(model, height, width)
+
+
+def _run(model: Any, height: int, width: int) -> None:
+    import torch
+
+    from qeff_zoo.export.uncomputed import uncomputed
+
+    call = getattr(model, "get_image_features", model)
+    with uncomputed():
+        call(pixel_values=torch.zeros(_BATCH, 3, height, width))
+
+
+def describe(model: Any, module: Any, output: str, *, height: int, width: int) -> Tracing:
+    """Describe how to trace a wrapped model: example inputs, names and symbols.
+
+    Args:
+        model: Hugging Face's.
+        module: Around it; takes the inputs by name.
+        output: Name of what it returns.
+        height: Of a picture, in pixels.
+        width: Of a picture, in pixels.
+
+    Raises:
+        ExportError: The model takes no pictures of that size.
+    """
+    import torch
+    from torch.export import Dim
+
+    try:
+        _run(model, height, width)
+    except (ValueError, RuntimeError) as error:
+        raise ExportError(
+            f"{type(model).__name__} takes no pictures of {width} x {height} pixels, which its processor makes: "
+            f"{str(error).splitlines()[0]} Expected a processor that belongs to the model; correct "
+            "preprocessor_config.json."
+        ) from error
+    return Tracing(
+        module=module.eval(),
+        inputs={"pixel_values": torch.zeros(_BATCH, 3, height, width)},
+        dynamic_shapes={"pixel_values": {0: Dim("batch_size", min=2)}},
+        input_names=["pixel_values"],
+        output_names=[output],
+    )
+
+
+def picture_size(files: Mapping[str, "Path"], default: str) -> tuple[int, int]:
+    """Return the height and width that a checkpoint's processor gives every picture.
+
+    Args:
+        files: Its small files, by name.
+        default: transformers' class of the processor, where they name none.
+
+    Raises:
+        CheckpointError: There is no processor, or the size depends on the picture.
+        UnsupportedModelError: Nothing here does what that processor does.
+    """
+    import numpy as np
+
+    from qeff_zoo.errors import CheckpointError
+    from qeff_zoo.media.image_processor import read_image_processor
+
+    processor = read_image_processor(files, default or None)
+    sizes = {
+        processor([np.zeros((*size, 3), np.uint8)])["pixel_values"].shape
+        for size in ((300, 200), (200, 300))
+    }
+    (shape, *others) = sizes
+    if others or len(shape) != 4:
+        raise CheckpointError(
+            f"The processor {processor.name!r} makes arrays of the shapes {sorted(sizes)} of two pictures. Expected "
+            "one shape for all. Set `crop_size`, or height and width as its `size`, in preprocessor_config.json."
+        )
+    return int(shape[2]), int(shape[3])
+
+
+def variant(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the size of pictures."""
+    height, width = picture_size(checkpoint.companions, recipe.image_processor)
+    return {"height": height, "width": width}
+
+
+def problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
+    """Say what is wrong with a checkpoint's processor."""
+    try:
+        picture_size(checkpoint.companions, recipe.image_processor)
+    except ZooError as error:
+        return [str(error)]
+    return []
+
+
+def specializations(name: str) -> Callable[[Shape], list[dict[str, Any]]]:
+    """Return what gives a specialization for single pictures, and one for a whole batch.
+
+    Args:
+        name: Of a specialization.
+    """
+    return lambda shape: named(name, [{"batch_size": n} for n in sorted({1, shape.batch_size})])
+
+
+#: The function that plans the calls that are compared.
+stages = lazy("qeff_zoo.validation.cases:image_stages")

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A package that matches pictures with texts as a session: a score of every label for each picture, and embeddings."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.media.images import LIMITS, ImageLimits, Picture
+from qeff_zoo.runtime.labels import Score, best_first, sigmoid, softmax
+from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.texts import Text, TextReader
+from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer
+from qeff_zoo.tasks import ZERO_SHOT
+from qeff_zoo.tasks.images.session import ImageEmbeddingSession
+
+#: What is asked of a picture, with a label in the place of `{}`; as transformers' pipeline does.
+TEMPLATE = "This is a photo of {}."
+_PADDING = 1  # of both families, where a config does not say
+
+
+class ZeroShotSession(ImageEmbeddingSession):
+    """An opened package of the task `zero-shot-image-classification`; see `ImageSession` for how to open it.
+
+    Args:
+        folder: The package.
+        program: Of it, that reads pictures, opened.
+        encoder: That reads texts, opened.
+        **given: As of `ImageSession`.
+
+    Example:
+        >>> session = qeff_zoo.load("packages/clip-vit-base-patch32")  # doctest: +SKIP
+        >>> session.classify(["a.png"], ["a cat", "a dog"])[0][0].label  # doctest: +SKIP
+        'a cat'
+    """
+
+    task = ZERO_SHOT
+    reads_texts = True
+
+    def __init__(self, folder: Path, program: Program, *, encoder: Program, **given: Any) -> None:
+        super().__init__(folder, program, **given)
+        self._encoder = encoder
+        self.tokenizer = Tokenizer.find(folder)
+        #: Longer texts are cut to that many tokens.
+        self.max_length = int(encoder.inputs["input_ids"].shape[1])
+        told = self.config.get("text_config") or {}
+        self.vocab_size = int(told.get("vocab_size", 0))
+        self._padding = int(told.get("pad_token_id", _PADDING))
+        self._reader = TextReader(
+            folder=folder,
+            task=self.task,
+            tokenizer=self.tokenizer,
+            max_length=self.max_length,
+            longest=self.max_length,
+            vocab_size=self.vocab_size,
+        )
+
+    def classify(
+        self,
+        pictures: Picture | Sequence[Picture],
+        labels: Sequence[str],
+        *,
+        template: str = TEMPLATE,
+        limits: ImageLimits = LIMITS,
+    ) -> list[tuple[Score, ...]]:
+        """Score labels for each picture, the best first.
+
+        Args:
+            pictures: As of `prepare`.
+            labels: What a picture may show, in words.
+            template: Text of a label, which stands in the place of `{}`.
+            limits: How large each picture may be.
+
+        Returns:
+            Of each picture, shares of 1; of models that were trained on pairs, how probable each label is by itself.
+        """
+        if not labels or "{}" not in template:
+            raise GenerationError(
+                f"Cannot score the labels {list(labels)!r} in the text {template!r}; expected at least one label, and "
+                "{} where it belongs in the text. Give both."
+            )
+        read = self.read([template.replace("{}", one) for one in labels])
+        texts, told = self._run_all([one.ids for one in read])
+        logits = told["scale"] * (self.embed(pictures, limits) @ texts.T) + told.get("bias", 0)
+        activate = sigmoid if "bias" in told else softmax
+        return [best_first(labels, activate(row)) for row in logits]
+
+    def embed_texts(self, texts: str | Sequence[Text]) -> Array:
+        """Compute one embedding per text, in the space of the pictures'.
+
+        Args:
+            texts: Texts, cut to `max_length` tokens; or token ids as they are.
+
+        Returns:
+            float32, (texts, hidden), each of length 1.
+        """
+        read = self.read([texts] if isinstance(texts, str) else texts)
+        return self._run_all([one.ids for one in read])[0]
+
+    def read(self, texts: Sequence[Text]) -> list[Encoded]:
+        """Turn texts into tokens. Any thread may do this at any time."""
+        return self._reader.read(texts)
+
+    def run_texts(self, rows: Sequence[Sequence[int]]) -> dict[str, Array]:
+        """Run one call of texts, as many as a specialization has rows; return all that the graph does."""
+        tokens = np.full((len(rows), self.max_length), self._padding, np.int64)
+        for row, ids in zip(tokens, rows, strict=True):
+            row[: len(ids)] = ids
+        return dict(self._encoder.run({"input_ids": tokens}))
+
+    def _run_all(self, every: Sequence[Sequence[int]]) -> tuple[Array, dict[str, Array]]:
+        """Run as many calls as it takes; return embeddings, and what makes logits of cosines."""
+        found = [self.run_texts(every[start:stop]) for start, stop in self.calls(len(every))]
+        *_, told = found
+        return np.concatenate([one["output"] for one in found]), told

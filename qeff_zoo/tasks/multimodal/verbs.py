@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`run` of packages whose prompts have images, videos or recordings: one prompt and its files in, text out."""
+
+from typing import Any
+
+from qeff_zoo.tasks.images.verbs import fetch_each
+from qeff_zoo.tasks.text_generation.verbs import Generate, require_one_prompt
+
+
+class GenerateWithMedia(Generate):
+    """Generates text for prompts, or for one prompt with images, videos or recordings."""
+
+    def check(self) -> None:
+        """Refuse several prompts for the same files."""
+        files = self.arguments
+        if files.image or files.video or files.sound:
+            flag = "--image" if files.image else "--video" if files.video else ""
+            require_one_prompt(self.prompts, f"{flag} belongs" if flag else "recordings belong")
+
+    def more(self) -> dict[str, Any]:
+        """Return the files of the prompt."""
+        files = self.arguments
+        return {
+            **({"images": [fetch_each(files.image)]} if files.image else {}),
+            **({"videos": [fetch_each(files.video, "video")]} if files.video else {}),
+            **({"sounds": [files.sound]} if files.sound else {}),
+        }

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `automatic-speech-recognition` contract of models with a label for each frame of sound (CTC).
+
+See `qeff_zoo.tasks.speech.ctc_tracing` for inputs and outputs.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.plan.request import Request
+from qeff_zoo.recipe import SOUND_SHAPES, Recipe
+from qeff_zoo.tasks import SPEECH_RECOGNITION, Task, Tracing, lazy
+from qeff_zoo.tasks.commands import BENCH_SPEECH, TIMES, Commands
+from qeff_zoo.tasks.encoders import whole_texts
+
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint.opening import Checkpoint
+
+
+#: The config's name for what makes frames of samples.
+_CONVOLUTIONS = "conv_stride"
+
+
+def _run_once(model: Any) -> None:
+    from . import ctc_tracing
+
+    ctc_tracing.run_once(model)
+
+
+def _tracing(model: Any) -> Tracing:
+    from . import ctc_tracing
+
+    return ctc_tracing.tracing(model)
+
+
+def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
+    found, shortest = list[str](), min(request.seq_lens or [whole_texts.LEAST_SAMPLES])
+    if checkpoint.config.get("add_adapter"):
+        found.append(
+            f"{checkpoint.name!r} has an adapter behind its encoder (`add_adapter` in config.json), which mixes the "
+            "end of a sound with what lies behind it. Expected a model without; use another checkpoint."
+        )
+    if _CONVOLUTIONS in checkpoint.config and shortest < whole_texts.LEAST_SAMPLES:
+        found.append(
+            f"--seq-lens has {shortest}, but {checkpoint.name!r} reads samples, and takes at least "
+            f"{whole_texts.LEAST_SAMPLES:,}. Choose more."
+        )
+    return found
+
+
+TASK = Task(
+    name=SPEECH_RECOGNITION,
+    role="encoder",
+    answers="scores",
+    by_token=True,
+    reads="sound",
+    auto_classes=("AutoModelForCTC",),
+    suffixes=("ForCTC",),
+    shapes=SOUND_SHAPES,
+    probe=_run_once,
+    tracing=_tracing,
+    specializations=whole_texts.specializations("Sound"),
+    problems=_problems,
+    session=lazy("qeff_zoo.tasks.speech.ctc_session:CtcSession"),
+    trial=lazy("qeff_zoo.tasks.speech.trial:CtcTrial"),
+    reference=lazy("qeff_zoo.tasks.speech.reference:CtcReference"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.speech.verbs:TranscribeByLabels"),
+        run_options=("sound", *TIMES),
+        serve=lazy("qeff_zoo.serving.services:Transcriptions"),
+        bench="speech",
+        bench_options=BENCH_SPEECH,
+    ),
+    stages=lazy("qeff_zoo.validation.cases:sound_stages"),
+)

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A package that labels the frames of sound, as a session: recordings in, text with times out.
+
+A recording that is longer than the longest length of the package is read in windows, each of which sees a sixth of its
+length on either side that its neighbours answer for, as Hugging Face's pipeline does with `chunk_length_s`.
+"""
+
+import math
+import os
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.media import features
+from qeff_zoo.media.sound import (
+    LIMITS,
+    OpenedSound,
+    Samples,
+    Sound,
+    SoundLimits,
+    decoding,
+    open_sound,
+)
+from qeff_zoo.media.steps import Steps, finished
+from qeff_zoo.runtime.program import Array, Program, require
+from qeff_zoo.runtime.sizes import EncoderSizes
+from qeff_zoo.runtime.tokenizer import read_json
+from qeff_zoo.tasks import SPEECH_RECOGNITION
+from qeff_zoo.tasks.speech.speech_results import Segment, TimedText, Transcription, joined
+from qeff_zoo.tasks.speech.speech_turns import InOrder, Turns
+
+from . import ctc_decoding
+
+_OVERLAP = 6  # of a window, this part at each end
+_INPUTS = ("input_values", "input_features")
+
+
+@dataclass(frozen=True)
+class _Window:
+    """A part of a recording, and the frames of it that its neighbours answer for."""
+
+    samples: Samples
+    left: int
+    right: int
+
+
+class LabelledRecording:
+    """A recording whose frames are being labelled.
+
+    Args:
+        windows: Its windows, in their order.
+        seconds: How long it is.
+        nbytes: Memory of its samples.
+    """
+
+    def __init__(self, windows: Iterable[_Window], seconds: float, nbytes: int) -> None:
+        self.seconds, self.nbytes = seconds, nbytes
+        #: Windows that have not been read, and labels of the frames that have.
+        self.windows, self.labels = deque(windows), list[int]()
+
+    @property
+    def ended(self) -> bool:
+        """Whether all of it has been read."""
+        return not self.windows
+
+
+class CtcSession:
+    """An opened package of the task `automatic-speech-recognition` by CTC.
+
+    Args:
+        folder: The package.
+        program: Of the package, opened.
+
+    Raises:
+        GenerationError: Another task's package.
+        PackageError: Its settings are not known here, or damaged.
+
+    Example:
+        >>> session = qeff_zoo.load("packages/wav2vec2-base-960h")  # doctest: +SKIP
+        >>> session.transcribe("speech.wav")[0].text  # doctest: +SKIP
+        'A MAN SAID TO THE UNIVERSE SIR I EXIST'
+    """
+
+    task = SPEECH_RECOGNITION
+    #: Whether it transcribes token by token, and which parts of a transcription have times.
+    generates, tells_words, tells_segments = False, True, False
+
+    def __init__(self, folder: Path, program: Program) -> None:
+        require(program, folder, self.task, {"attention_mask"}, {"logits", "lengths"})
+        self.folder, self._program = folder, program
+        self.sizes = EncoderSizes.read(program.specializations)
+        self.config = read_json(folder / "config.json")
+        self.features = features.load_features(folder)
+        self.labels = ctc_decoding.find(folder)
+        #: Of the graph: samples, or frames of features.
+        self.input_name = input_of(program)
+        #: Samples from one labelled frame to the next.
+        self.step: int = self.features.step * math.prod(_strides(self.config))
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Values of a frame of features; nothing of samples."""
+        return tuple(map(int, self._program.inputs[self.input_name].shape[2:]))
+
+    @property
+    def rate(self) -> int:
+        """Samples a second that the model takes."""
+        return self.features.rate
+
+    @property
+    def frames(self) -> int:
+        """Samples, or frames of features, of the longest window."""
+        return self.sizes.seq_lens[-1]
+
+    def run(self, rows: Sequence[Array], seq_len: int | None = None) -> list[Array]:
+        """Run one call.
+
+        Args:
+            rows: At most `batch_size` inputs: (samples,), or (frames, bins) of features.
+            seq_len: One of the package's; None for the shortest that all rows fit into.
+
+        Returns:
+            float32, (frames, labels) of each: as many frames as its sound has.
+        """
+        seq_len = seq_len or self.sizes.covering(max(map(len, rows)))
+        sound, mask = filled(rows, self.sizes.batch_size, seq_len)
+        found = self._program.run({self.input_name: sound, "attention_mask": mask})
+        return [
+            found["logits"][row, : max(0, int(found["lengths"][row]))].astype(
+                np.float32, copy=False
+            )
+            for row in range(len(rows))
+        ]
+
+    def transcribe(
+        self,
+        sounds: Sound | Sequence[Sound],
+        *,
+        rate: int | None = None,
+        limits: SoundLimits = LIMITS,
+    ) -> list[Transcription]:
+        """Write down what is said.
+
+        Args:
+            sounds: Paths, bytes of files or arrays, see `qeff_zoo.media.sound.read_sound`; one or several.
+            rate: Samples a second of arrays; None where they have the model's.
+            limits: How long each may be.
+
+        Raises:
+            MediaError: One cannot be read.
+            GenerationError: The package has no vocabulary.
+        """
+        self._check_labels()
+        alone = isinstance(sounds, str | os.PathLike | bytes | np.ndarray)
+        given: Any = [sounds] if alone else sounds
+        opened = (open_sound(one, self.rate, given_rate=rate, limits=limits) for one in given)
+        recordings = [finished(self.begin(one)) for one in opened]
+        for _ in self.windows(InOrder(recordings)):
+            pass
+        return [self.transcription(one) for one in recordings]
+
+    def _check_labels(self) -> None:
+        if self.labels is None:
+            raise GenerationError(
+                f"Package {str(self.folder)!r} has no vocabulary, neither vocab.json nor tokenizer.json; expected one. "
+                "Build it from a checkpoint with its tokenizer."
+            )
+
+    def begin(self, sound: OpenedSound) -> Steps[LabelledRecording]:
+        """Decode a recording, in steps; any thread may do this at any time.
+
+        Raises:
+            MediaError: It is damaged.
+            GenerationError: The package has no vocabulary.
+        """
+        self._check_labels()
+        samples = yield from decoding(sound, self.rate)
+        return LabelledRecording(self._windows(samples), len(samples) / self.rate, samples.nbytes)
+
+    def windows(
+        self, turns: Turns[LabelledRecording]
+    ) -> Generator[tuple[LabelledRecording, list[Segment]], None, None]:
+        """Label recordings, one call at a time.
+
+        Args:
+            turns: Chooses the recording whose next windows are read.
+
+        Yields:
+            The recording of each call, and its segments when all of it has been read.
+        """
+        while True:
+            taken = list[LabelledRecording]()
+            together = list[tuple[LabelledRecording, _Window]]()
+            while len(together) < self.sizes.batch_size and (one := turns.take()) is not None:
+                taken.append(one)
+                while one.windows and len(together) < self.sizes.batch_size:
+                    together.append((one, one.windows.popleft()))
+            if not taken:
+                return
+            inputs = [self.features.compute(window.samples) for _, window in together]
+            answers = self.run(inputs) if inputs else []
+            for (one, window), logits in zip(together, answers, strict=True):
+                stop = self._frames(window.samples) - window.right if window.right else None
+                one.labels += logits.argmax(-1)[window.left : stop].tolist()
+            for one in taken:
+                yield one, [*self.transcription(one).segments] if one.ended else []
+                if not one.ended:
+                    turns.put(one)
+
+    def _windows(self, samples: Samples) -> Iterator[_Window]:
+        """Cut a recording; what is too short for a single input has no window, and no word."""
+        longest = self.features.samples(self.frames)
+        if len(samples) <= longest:
+            if self.features.count(len(samples)) > 0:
+                yield _Window(samples, 0, 0)
+            return
+        width = longest // self.step
+        overlap = width // _OVERLAP
+        for start in range(0, len(samples), (width - 2 * overlap) * self.step):
+            part = samples[start : start + width * self.step]
+            is_last = start + width * self.step >= len(samples)
+            if self.features.count(len(part)) > 0 and self._frames(part) > overlap * (start > 0):
+                yield _Window(part, overlap if start else 0, 0 if is_last else overlap)
+            if is_last:
+                return
+
+    def _frames(self, samples: Samples) -> int:
+        return round(len(samples) / self.step)
+
+    def transcription(self, recording: LabelledRecording) -> Transcription:
+        """Return what was said in a recording that has been read."""
+        assert self.labels is not None
+        text, places = self.labels.read(recording.labels)
+        frame = self.step / self.rate
+        words = [
+            TimedText(text=one.text, start=one.start * frame, end=one.end * frame) for one in places
+        ]
+        return Transcription(
+            text=text,
+            words=tuple(words),
+            segments=tuple(joined(words)),
+            seconds=recording.seconds,
+        )
+
+
+def input_of(program: Program) -> str:
+    """Return the name of a program's audio input."""
+    return next(name for name in _INPUTS if name in program.inputs)
+
+
+def filled(rows: Sequence[Array], batch_size: int, seq_len: int) -> tuple[Array, Array]:
+    """Return inputs padded to a call's shape, and their mask.
+
+    Args:
+        rows: At most `batch_size` inputs: (samples,), or (frames, bins) of features.
+        batch_size: Rows of the call; those to spare repeat the first.
+        seq_len: Inputs of a row.
+    """
+    sound = np.zeros((batch_size, seq_len, *rows[0].shape[1:]), np.float32)
+    mask = np.zeros((batch_size, seq_len), np.int64)
+    for row in range(batch_size):
+        given = rows[row if row < len(rows) else 0]
+        sound[row, : len(given)] = given
+        mask[row, : len(given)] = 1
+    return sound, mask
+
+
+def _strides(config: Mapping[str, Any]) -> Sequence[int]:
+    """Return the strides before the encoder, whose product shortens its input."""
+    encoder = config.get("encoder_config", {})
+    if "subsampling_factor" in encoder:
+        return (encoder["subsampling_factor"],)
+    if halved := encoder.get("subsample_layers"):
+        return (2,) * len(halved)
+    # LASR has two such convolutions, and no more.
+    return config.get("conv_stride") or (encoder.get("subsampling_conv_stride", 1),) * 2

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call of a model that labels the frames of sound, as it is traced: `automatic-speech-recognition` by CTC.
+
+IN   input_values (batch_size, seq_len) f32            samples; or
+     input_features (batch_size, seq_len, bins) f32    frames of features, as the model takes them
+     attention_mask (batch_size, seq_len) i64          1 is sound, 0 is padding behind it
+OUT  logits (batch_size, frames, vocab)                of each frame of the encoder
+     lengths (batch_size,) i64                         how many of them are of sound
+"""
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from qeff_zoo.export.uncomputed import uncomputed
+from qeff_zoo.graph.passes import whole_units
+from qeff_zoo.tasks import Tracing
+from qeff_zoo.tasks.encoders.whole_texts import LEAST_SAMPLES
+
+_BATCH = 2
+_MOST = 1 << 24  # samples, 17 minutes
+#: Inputs of the example, and the fewest that a graph takes.
+_EXAMPLE, _LEAST = (
+    {"input_values": 8000, "input_features": 96},
+    {
+        "input_values": LEAST_SAMPLES,
+        "input_features": 24,
+    },
+)
+#: Attribute of rotary embeddings that has the length for which they were computed last.
+_KNOWN = "cached_sequence_length"
+#: Configs' names for the values of a frame of features, and models' for their own rule of how many frames become of it.
+_STACKS = "input_linear"  # of frames, side by side
+_BINS = ("feature_projection_input_dim", "input_feat_per_channel", "num_mel_bins")
+SUBSAMPLED = "_get_subsampling_output_length"
+_RULES = (SUBSAMPLED, "_get_feat_extract_output_lengths")
+
+
+class Listen(nn.Module):
+    """One call of a model with a head of labels for each frame.
+
+    Args:
+        model: Hugging Face model whose attention is `qeff_zoo`.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, sound: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits, and how many frames of each row are of sound."""
+        logits = logits_of(self.model, sound, attention_mask)
+        return logits, frames_of(self.model, attention_mask.sum(1))
+
+
+def logits_of(model: Any, sound: Tensor, attention_mask: Tensor) -> Tensor:
+    """Return a model's logits of audio, whatever lies behind its end.
+
+    Args:
+        model: Hugging Face model whose attention is `qeff_zoo`.
+        sound: Samples, or frames of features.
+        attention_mask: 1 is audio, 0 is padding behind it.
+    """
+    for module in model.modules():
+        if hasattr(module, _KNOWN):  # else compared with the length of the audio before
+            setattr(module, _KNOWN, None)
+    sound = silenced(sound, attention_mask)
+    given = {model.main_input_name: sound, "attention_mask": attention_mask}
+    logits: Tensor = model(**given).logits
+    return logits
+
+
+def silenced(sound: Tensor, attention_mask: Tensor) -> Tensor:
+    """Return a sound with zeros behind its end, of which convolutions see a little."""
+    real = attention_mask.to(sound.dtype)
+    return sound * (real if sound.dim() == 2 else real[:, :, None])
+
+
+def frames_of(model: Any, lengths: Tensor) -> Tensor:
+    """Return how many frames become of so many inputs, by the model's own rule.
+
+    Args:
+        model: Hugging Face's.
+        lengths: (batch,), samples or frames of features.
+    """
+    rule = next(getattr(model, name) for name in _RULES if hasattr(model, name))
+    frames: Tensor = rule(lengths).long()
+    return frames
+
+
+def _name_frames(graph: Any) -> None:
+    """Give the number of frames a name, in place of how it was computed."""
+    logits = graph.graph.outputs[0]
+    logits.shape = type(logits.shape)([logits.shape[0], "frames", logits.shape[2]])
+
+
+def _fill_up(graph: Any, unit: int) -> None:
+    whole_units.fill_up(graph.graph, unit)
+    _name_frames(graph)
+
+
+def _encoder_of(model: Any) -> Any:
+    """Return the config of the encoder."""
+    return getattr(model.config, "encoder_config", model.config)
+
+
+def example(model: Any) -> tuple[Tensor, Tensor, Any]:
+    """Return a sound that a model takes, its mask, and the symbol of how long it is.
+
+    Args:
+        model: From `loader.load_meta`.
+    """
+    name, config = model.main_input_name, _encoder_of(model)
+    unit = unit_of(config.to_dict())
+    shape: tuple[int, ...] = (_BATCH, _EXAMPLE[name] if unit == 1 else 3 * unit)
+    mask = torch.ones(shape, dtype=torch.long)
+    if name == "input_features":
+        bins = next(getattr(config, one) for one in _BINS if hasattr(config, one))
+        stacks = getattr(getattr(model, "encoder", None), _STACKS, None)
+        shape = (*shape, stacks.in_features if stacks else bins)
+    if unit > 1:
+        return torch.zeros(shape), mask, unit * Dim("units", min=1, max=_MOST // unit)
+    return torch.zeros(shape), mask, Dim("seq_len", min=_LEAST[name], max=_longest(config))
+
+
+def unit_of(encoder: Mapping[str, Any]) -> int:
+    """Return what lengths are multiples of: the frames of a block of attention, after all layers that halve them.
+
+    Args:
+        encoder: Its config.
+    """
+    halved = encoder.get("subsample_layers")
+    return int(encoder["context_size"]) << len(halved) if halved else 1
+
+
+def _longest(config: Any) -> int:
+    """Return how many inputs there may be: some models have so many positions, and torch.export wants to be told."""
+    positions = int(getattr(config, "max_source_positions", _MOST))
+    return min(_MOST, positions * math.prod(getattr(config, "conv_stride", ())))
+
+
+def run_once(model: Any) -> None:
+    """Run the model without computing anything."""
+    with uncomputed():
+        sound, mask, _ = example(model)
+        model(**{model.main_input_name: sound, "attention_mask": mask})
+
+
+def tracing(model: Any) -> Tracing:
+    """Describe how to trace a model: wrapped module, example inputs, names and symbols.
+
+    Args:
+        model: From `loader.load_meta`.
+    """
+    sound, mask, seq = example(model)
+    batch, unit = Dim("batch_size", min=2), unit_of(_encoder_of(model).to_dict())
+    return Tracing(
+        module=Listen(model).eval(),
+        inputs={"sound": sound, "attention_mask": mask},
+        dynamic_shapes={"sound": {0: batch, 1: seq}, "attention_mask": {0: batch, 1: seq}},
+        input_names=[model.main_input_name, "attention_mask"],
+        output_names=["logits", "lengths"],
+        then=_name_frames if unit == 1 else partial(_fill_up, unit=unit),
+        checked_later=True,
+    )

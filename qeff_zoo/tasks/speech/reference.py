@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transformers' models that transcribe: logits of labels for each audio frame, or of tokens.
+
+Only the reference process imports this.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qeff_zoo.tasks.encoder_decoder.reference import Text2TextReference
+from qeff_zoo.validation.reference.runs import Answers, tick
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+
+class CtcReference(Answers):
+    """Answers about sounds: labels' logits of every frame.
+
+    Args:
+        model: Hugging Face's.
+        request: Nothing here.
+        arrays: `sound.number`, (samples,) or (frames, bins) of features.
+    """
+
+    def __init__(self, model: Any, request: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        super().__init__(_sounds(arrays), model)
+        self._model = model
+
+    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
+        # Each alone: in a batch, Hugging Face's models mix the end of a sound with its padding.
+        return [self._read(self._sequences[number]) for number in numbers]
+
+    def _read(self, sound: Array) -> Array:
+        given = torch.from_numpy(sound)[None].to(self._model.dtype)
+        logits = self._model(**{self._model.main_input_name: given}).logits[0]
+        tick()
+        found: Array = logits.float().numpy()
+        return found
+
+
+class SpeechReference(Text2TextReference):
+    """Answers about audio: logits of the tokens that a decoder writes.
+
+    Args:
+        model: Hugging Face's.
+        request: With `sequences` and `positions`.
+        arrays: `sound.number` of each sequence, as the model takes it.
+    """
+
+    def __init__(self, model: Any, request: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        super().__init__(model, {**request, "sources": []}, arrays)
+        self._sounds = _sounds(arrays)
+
+    def _run(self, numbers: list[int], length: int | None) -> list[Array]:
+        # Sounds of different lengths each alone: in a batch, the end of one is mixed with its padding.
+        alike = len({len(one) for one in self._sounds}) == 1
+        groups = [numbers] if alike else [[number] for number in numbers]
+        return [one for group in groups for one in super(SpeechReference, self)._run(group, length)]
+
+    def _given(self, numbers: list[int]) -> Mapping[str, Tensor]:
+        heard = torch.from_numpy(np.stack([self._sounds[number] for number in numbers]))
+        return {self._model.main_input_name: heard.to(self._model.dtype)}
+
+
+def _sounds(arrays: Mapping[str, Array]) -> list[Array]:
+    return [array for name, array in arrays.items() if name.startswith("sound.")]

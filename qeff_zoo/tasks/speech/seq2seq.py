@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `speech-seq2seq` contract: a sound in, and tokens of what was said, one after the other.
+
+Two programs: `encoder` reads a sound once, `decoder` writes of what came of it, see
+`qeff_zoo.tasks.encoder_decoder.tracing`. Checkpoints that name the heads which follow the audio have a third program,
+`alignment`, for word-level timestamps, see `qeff_zoo.tasks.speech.alignment_tracing`. A model reads windows of one
+length, or sounds of any length, by `SoundShape`. The Hub's tag is `automatic-speech-recognition`, as of CTC models.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.plan.request import Request
+from qeff_zoo.recipe import WINDOW_SHAPES, Recipe, Shape, SoundShape, Speech
+from qeff_zoo.tasks import SPEECH_SEQ2SEQ, Part, Task, Tracing, lazy, named
+from qeff_zoo.tasks.commands import BENCH_SPEECH, TIMES, Commands
+from qeff_zoo.tasks.text_generation import task
+
+if TYPE_CHECKING:
+    from qeff_zoo.checkpoint.opening import Checkpoint
+
+
+def _probe(model: Any) -> Any:
+    from qeff_zoo.tasks.encoder_decoder import tracing as encoder_decoder_tracing
+
+    return encoder_decoder_tracing.probe(model)
+
+
+def _read(model: Any) -> Tracing:
+    from qeff_zoo.tasks.encoder_decoder import tracing as encoder_decoder_tracing
+
+    return encoder_decoder_tracing.read_source(model)
+
+
+def _tracing(model: Any, *, speech: Any = None, **variant: Any) -> Tracing:
+    from qeff_zoo.tasks.encoder_decoder import tracing as encoder_decoder_tracing
+
+    return encoder_decoder_tracing.tracing(model, **variant)
+
+
+def _variant(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        **({"continuous_batching": True} if shape.full_batch_size else {}),
+        **({"speech": _said(recipe.speech)} if recipe.speech else {}),
+    }
+
+
+def _said(speech: Speech) -> dict[str, Any]:
+    return {name: value for name, value in asdict(speech).items() if value}
+
+
+def _align(model: Any, **variant: Any) -> Tracing:
+    from . import alignment_tracing
+
+    return alignment_tracing.tracing(model, **variant)
+
+
+def _heads(checkpoint: "Checkpoint") -> list[list[int]]:
+    """Return layer and head of each that follows the sound; none where the checkpoint does not say."""
+    told = checkpoint.generation_config.get("alignment_heads") or []
+    return [[int(layer), int(head)] for layer, head in told]
+
+
+def _heads_variant(
+    checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {"alignment_heads": _heads(checkpoint)}
+
+
+def _whole(shape: Shape) -> list[dict[str, Any]]:
+    return named("Alignment", [{"batch_size": 1, "seq_len": shape.ctx_len}])
+
+
+def sources(shape: Shape) -> list[dict[str, Any]]:
+    """What is read joins when a row is free, so that of several slots each is read alone."""
+    rows = {"batch_size": 1 if shape.full_batch_size else shape.batch_size}
+    lengths = [{"seq_len": one} for one in shape.seq_lens]
+    return named("Encoder", [{**rows, **one} for one in lengths or [{}]])
+
+
+def specializations(shape: Shape) -> list[dict[str, Any]]:
+    """As for text; of what has any length, the decoder asks of the longest."""
+    found = task.TASK.specializations(shape)
+    inputs = shape.inputs_per_row if isinstance(shape, SoundShape) else 1
+    for one in found if shape.seq_lens else ():
+        one["symbols"]["encoder_ctx_len"] = str(-(-max(shape.seq_lens) // inputs))
+    return found
+
+
+def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
+    found = task.not_alone("what is said in a sound is short")(checkpoint, recipe, request)
+    if any(isinstance(shape, SoundShape) for shape in recipe.shapes.values()):
+        return found
+    return [*found, *task.of_one_length(checkpoint, request, "recordings in windows")]
+
+
+TASK = Task(
+    name=SPEECH_SEQ2SEQ,
+    role="decoder",
+    before=(
+        Part(
+            role="encoder",
+            probe=_probe,
+            tracing=_read,
+            half=lambda model: model.get_encoder(),
+            specializations=sources,
+        ),
+    ),
+    beside=(
+        Part(
+            role="alignment",
+            probe=None,
+            tracing=_align,
+            wanted=lambda checkpoint: bool(_heads(checkpoint)),
+            variant=_heads_variant,
+            specializations=_whole,
+        ),
+    ),
+    tag="automatic-speech-recognition",
+    answers="logits",
+    reads="sound",
+    auto_classes=("AutoModelForSpeechSeq2Seq",),
+    suffixes=("ForConditionalGeneration",),
+    shapes=WINDOW_SHAPES,
+    probe=_probe,
+    tracing=_tracing,
+    half=lambda model: model.get_decoder(),
+    variant=_variant,
+    specializations=specializations,
+    problems=_problems,
+    session=lazy("qeff_zoo.tasks.speech.seq2seq_session:SpeechSeq2SeqSession"),
+    trial=lazy("qeff_zoo.tasks.speech.trial:SpeechSeq2SeqTrial"),
+    reference=lazy("qeff_zoo.tasks.speech.reference:SpeechReference"),
+    commands=Commands(
+        run=lazy("qeff_zoo.tasks.speech.verbs:TranscribeByTokens"),
+        run_options=(
+            "sound",
+            "prompt",
+            "prompts_file",
+            "language",
+            "target_language",
+            "translate",
+            "fallback",
+            "temperature",
+            "seed",
+            "generation_len",
+            *TIMES,
+        ),
+        serve=lazy("qeff_zoo.serving.services:Transcriptions"),
+        bench="speech",
+        bench_options=(*BENCH_SPEECH, "generation_len", "language"),
+    ),
+    stages=task.TASK.stages,
+)

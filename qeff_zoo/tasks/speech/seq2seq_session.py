@@ -1,0 +1,476 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A package that writes down speech token by token, as a session: recordings in, text with times out."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.media import features
+from qeff_zoo.media.sound import LIMITS, OpenedSound, Sound, SoundLimits, open_sound
+from qeff_zoo.media.steps import Steps, finished
+from qeff_zoo.runtime.decoder import Decoder, Piece
+from qeff_zoo.runtime.encoder_inputs import Sources
+from qeff_zoo.runtime.languages import code_of
+from qeff_zoo.runtime.metrics import Timings
+from qeff_zoo.runtime.program import Array, Program, require
+from qeff_zoo.runtime.sampling import likeliest
+from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
+from qeff_zoo.tasks import SPEECH_SEQ2SEQ
+from qeff_zoo.tasks.speech.speech_openings import begun, recording_of
+from qeff_zoo.tasks.speech.speech_results import Segment, Transcription
+from qeff_zoo.tasks.speech.speech_tokens import TICK, SpeechTokens
+from qeff_zoo.tasks.speech.speech_turns import InOrder, Turns
+from qeff_zoo.tasks.speech.speech_windows import Recording, Window
+from qeff_zoo.tasks.speech.transcription_options import TranscriptionOptions
+from qeff_zoo.tasks.speech.word_timestamps import UNSPACED, times_of
+
+_USUAL = TranscriptionOptions()
+_MEDIAN = 7  # frames, unless config.json says otherwise
+_TOKENS = "input_ids"
+_NOTHING: Mapping[int, int] = {}
+
+
+@dataclass
+class _Row:
+    """A window on its way: what the decoder has, and what it is given next."""
+
+    recording: Recording
+    window: Window
+
+
+class SpeechSeq2SeqSession:
+    """An opened package of the task `speech-seq2seq`.
+
+    Args:
+        folder: The package.
+        program: Its decoder, opened.
+        encoder: Its encoder, opened.
+        chosen: `spec.task` of the manifest.
+        alignment: Opens the program that says where each token was heard; None of packages without it.
+
+    Raises:
+        GenerationError: Another task's package, or the KV cache does not fit into memory.
+        PackageError: Its settings are not known here, or damaged.
+
+    Example:
+        >>> session = qeff_zoo.load("packages/whisper-tiny")  # doctest: +SKIP
+        >>> session.transcribe("speech.wav")[0].text  # doctest: +SKIP
+        'A man said to the universe, Sir, I exist.'
+    """
+
+    task = SPEECH_SEQ2SEQ
+    generates = True
+
+    def __init__(
+        self,
+        folder: Path,
+        program: Program,
+        *,
+        encoder: Program,
+        chosen: Mapping[str, Any],
+        alignment: Callable[[], Program] | None = None,
+    ) -> None:
+        require(program, folder, self.task, {"input_ids", "position_ids"}, {"logits"})
+        self.folder, self.decoder = folder, Decoder(program)
+        self.sources = Sources(encoder, program.memory)
+        self.features = features.load_features(folder)
+        self.tokenizer = Tokenizer.find(folder)
+        self.tokens = SpeechTokens.read(folder, chosen.get("speech"), self.tokenizer)
+        self._open_alignment = alignment
+        #: Of the last call.
+        self.timings = Timings()
+        self._in_use = threading.Lock()
+
+    @property
+    def rate(self) -> int:
+        """Samples a second that the model takes."""
+        return self.features.rate
+
+    @property
+    def input_name(self) -> str:
+        """Of what the encoder reads."""
+        return self.sources.input_name
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Values of a frame of features; nothing of samples."""
+        return self.sources.shape[: len(self.sources.shape) - (not self.sources.any_length)]
+
+    @property
+    def frames(self) -> int:
+        """Samples, or frames of features, of a window; of models of sounds of any length, those of the longest."""
+        return self.sources.longest
+
+    @property
+    def tells_segments(self) -> bool:
+        """Whether segments can have times."""
+        return self.tokens.first_time is not None
+
+    @property
+    def tells_words(self) -> bool:
+        """Whether words can have times."""
+        return self._open_alignment is not None
+
+    @property
+    def seconds(self) -> float:
+        """Of a window, or of the longest sound."""
+        return self.frames * self.features.step / self.rate
+
+    def listen(self, sounds: Mapping[int, Array]) -> None:
+        """Read sounds, each into a row of the decoder, which then writes of nothing else.
+
+        Args:
+            sounds: By row, (samples,) or (frames, bins); a whole window of models that read those.
+        """
+        told = {row: self.as_given(one) for row, one in sounds.items()}
+        self.sources.read(told)
+
+    def as_given(self, sound: Array) -> Array:
+        """Return a sound as the encoder takes it, which of windows is (bins, frames)."""
+        return sound if self.sources.any_length else sound.T
+
+    def generate(self, window: Array, prompt: Sequence[int], length: int) -> list[int]:
+        """Continue tokens by the likeliest one each time, whatever the rules of speech are.
+
+        Args:
+            window: As of `listen`.
+            prompt: Token ids.
+            length: Tokens to come.
+        """
+        with self._exclusively():
+            self.listen({0: window})
+            tokens = [*prompt]
+            logits = self._prefill({0: prompt})[0]
+            for _ in range(length):
+                tokens.append(likeliest(logits))
+                if len(tokens) - len(prompt) < length:
+                    logits = self.decoder.decode({0: self._piece(0, tokens[-1:], len(tokens) - 1)})[
+                        0
+                    ]
+        return tokens[len(prompt) :]
+
+    def transcribe(
+        self,
+        sounds: Sound | Sequence[Sound],
+        *,
+        rate: int | None = None,
+        limits: SoundLimits = LIMITS,
+        choices: TranscriptionOptions = _USUAL,
+        listen: Callable[[int, Segment], None] | None = None,
+        **more: Any,
+    ) -> list[Transcription]:
+        """Write down what is said.
+
+        Args:
+            sounds: Paths, bytes of files or arrays, see `qeff_zoo.media.sound.read_sound`; one or several.
+            rate: Samples a second of arrays; None where they have the model's.
+            limits: How long each may be.
+            choices: Language, task, times and more.
+            listen: Told the number of a recording and a segment of it as soon as that has ended.
+            **more: Fields of `choices` in place of those.
+
+        Raises:
+            MediaError: One cannot be read.
+            GenerationError: The model does not do what is asked, or another thread is using the session.
+        """
+        chosen = replace(choices, **more)
+        prompt = self._prepared(chosen)
+        alone = isinstance(sounds, str | os.PathLike | bytes | np.ndarray)
+        given: Any = [sounds] if alone else sounds
+        opened = (open_sound(one, self.rate, given_rate=rate, limits=limits) for one in given)
+        recordings = (finished(recording_of(self, one, chosen, prompt)) for one in opened)
+        return self._all(recordings, listen)
+
+    def begin(self, sound: OpenedSound, **choices: Any) -> Steps[Recording]:
+        """Decode a recording and compute its features, in steps; any thread may do this at any time.
+
+        Args:
+            sound: The recording.
+            **choices: Fields of `TranscriptionOptions`.
+
+        Raises:
+            MediaError: It is damaged.
+            GenerationError: The model does not do what is asked.
+        """
+        chosen = TranscriptionOptions(**choices)
+        return (yield from recording_of(self, sound, chosen, self._prepared(chosen)))
+
+    def write_down(
+        self,
+        features: Sequence[Array],
+        *,
+        choices: TranscriptionOptions = _USUAL,
+        listen: Callable[[int, Segment], None] | None = None,
+        **more: Any,
+    ) -> list[Transcription]:
+        """Write down what is said in recordings of which the features are known.
+
+        Args:
+            features: Of each, (frames, bins).
+            choices: As of `transcribe`, and so the others.
+            listen: Told of segments.
+            **more: Fields of `choices` in place of those.
+
+        Raises:
+            GenerationError: As of `transcribe`, or they are of another shape.
+        """
+        chosen = replace(choices, **more)
+        prompt = self._prepared(chosen)
+        if wrong := [one.shape for one in features if one.shape[1:] != self.input_shape]:
+            expected = f"(frames, {', '.join(map(str, self.input_shape))})"
+            raise GenerationError(
+                f"Features have shape {wrong[0]}; expected {expected if self.input_shape else '(samples,)'}. Compute "
+                "them with the checkpoint's own feature extractor."
+            )
+        return self._all((begun(self, [one], chosen, prompt) for one in features), listen)
+
+    def _all(
+        self, recordings: Iterable[Recording], listen: Callable[[int, Segment], None] | None
+    ) -> list[Transcription]:
+        found: dict[int, Transcription] = {}
+        turns = InOrder(recordings)
+        with closing(self.windows(turns)) as windows:
+            for recording, segments in windows:
+                number = turns.number(recording)
+                if listen:
+                    for segment in segments:
+                        listen(number, segment)
+                if recording.ended:
+                    found[number] = self.transcription(recording)
+        return [found[number] for number in sorted(found)]
+
+    def stream(
+        self, sound: Sound, *, choices: TranscriptionOptions = _USUAL, **more: Any
+    ) -> Iterator[Segment]:
+        """Write down one recording, and give each segment as soon as it has ended. To leave early is to stop.
+
+        Args:
+            sound: As of `transcribe`, and so the others.
+            choices: Language, task, times and more.
+            **more: Fields of `choices` in place of those, `rate` and `limits`.
+        """
+        known = {name: more.pop(name) for name in ("rate", "limits") if name in more}
+        chosen = replace(choices, **more)
+        prompt = self._prepared(chosen)
+        opened = open_sound(
+            sound, self.rate, given_rate=known.get("rate"), limits=known.get("limits", LIMITS)
+        )
+        recording = finished(recording_of(self, opened, chosen, prompt))
+        with closing(self.windows(InOrder([recording]))) as windows:
+            for _, segments in windows:
+                yield from segments
+
+    @cached_property
+    def _alignment(self) -> Program | None:
+        """Says where each token was heard; opened where that is asked for first."""
+        return self._open_alignment() if self._open_alignment else None
+
+    @cached_property
+    def _smoothing(self) -> int:
+        return int(read_json(self.folder / "config.json").get("median_filter_width", _MEDIAN))
+
+    # --- what is asked ---------------------------------------------------------------------------
+
+    def _prepared(self, choices: TranscriptionOptions) -> list[int]:
+        """Refuse what the model does not do, before anything is read; return the tokens of the prompt."""
+        choices.check()
+        if choices.word_timestamps and not self.tells_words:
+            raise GenerationError(
+                f"Package {str(self.folder)!r} tells no times of words; expected one with a program 'alignment', as "
+                "those have whose checkpoint's generation_config.json has `alignment_heads`. Build it again, or ask "
+                "for times of segments."
+            )
+        if choices.no_speech_threshold is not None and self.tokens.no_times is None:
+            raise GenerationError(
+                f"no_speech_threshold is {choices.no_speech_threshold}, and this model has no token for silence; "
+                "expected one of Whisper's kind. Leave it out."
+            )
+        self.tokens.beginning(
+            self.told(choices.language),
+            choices.task,
+            times=bool(choices.timestamps),
+            target=choices.target_language,
+        )
+        if self.tokenizer is None:
+            raise GenerationError(
+                f"Package {str(self.folder)!r} has no tokenizer.json; expected one, which makes text of tokens. Build "
+                "it from a checkpoint with its tokenizer."
+            )
+        if not choices.prompt:
+            return []
+        if self.tokens.before is None:
+            raise GenerationError(
+                "This model takes no prompt: generation_config.json has no `prev_sot_token_id`. Leave the prompt out."
+            )
+        return self.tokenizer.encode(f" {choices.prompt.strip()}", special_tokens=False)
+
+    def told(self, language: str | None) -> int | None:
+        """Return the token of a language that is asked for; English is what a model of one language knows."""
+        if language is None or (not self.tokens.languages and code_of(language) == "en"):
+            return None
+        return self.tokens.language_token(language)
+
+    # --- how it is done --------------------------------------------------------------------------
+
+    def windows(
+        self, turns: Turns[Recording]
+    ) -> Generator[tuple[Recording, list[Segment]], None, None]:
+        """Transcribe recordings window by window, as many at a time as the decoder has rows.
+
+        Args:
+            turns: Chooses the recordings whose next windows are transcribed.
+
+        Yields:
+            The recording and the segments of each window that has ended.
+
+        Raises:
+            GenerationError: Another thread is using the session.
+        """
+        rows: dict[int, _Row] = {}
+        self.timings = timings = Timings()
+        with self._exclusively():
+            while True:
+                fresh: dict[int, Recording] = {}
+                for row in (row for row in range(self.decoder.sizes.rows) if row not in rows):
+                    if (following := turns.take()) is not None:
+                        fresh[row] = following
+                if fresh:
+                    rows |= self._begin(fresh)
+                if not rows:
+                    return
+                begun_at = time.perf_counter()
+                ended = self._decode(rows)
+                timings.decode_seconds += time.perf_counter() - begun_at
+                timings.decode_tokens += len(rows)
+                timings.first = timings.first or time.perf_counter()
+                for row in ended:
+                    if rows[row].recording.again(rows[row].window):
+                        continue  # from its newest token before the answer, whose states are still there
+                    one = rows.pop(row)
+                    yield one.recording, one.recording.end(one.window, self._times(row, one))
+                    if not one.recording.ended:
+                        turns.put(one.recording)
+
+    def _begin(self, fresh: Mapping[int, Recording]) -> dict[int, _Row]:
+        """Read the next window of recordings, and run what it is begun with."""
+        self.listen({row: recording.input() for row, recording in fresh.items()})
+        unknown = {row: one for row, one in fresh.items() if one.needs_language}
+        if unknown:
+            logits = self._prefill(dict.fromkeys(unknown, (self.tokens.start,)))
+            for row, recording in unknown.items():
+                recording.language = self.tokens.detected(logits[row])
+        rows = {
+            row: _Row(recording=recording, window=recording.begin(self.decoder.sizes.ctx_len))
+            for row, recording in fresh.items()
+        }
+        self._prefill_windows({row: one.window for row, one in rows.items()})
+        return rows
+
+    def _prefill_windows(self, windows: Mapping[int, Window]) -> None:
+        """Run all but the newest token, which the next step decodes with those of other rows."""
+        start = self.tokens.start
+        earlier = {row: one.begun[:-1] for row, one in windows.items()}
+        # First those up to that after which the model says whether it hears speech.
+        first = {
+            row: tokens[: tokens.index(start) + 1]
+            for row, tokens in earlier.items()
+            if start in tokens
+        }
+        for row, logits in self._prefill(first).items():
+            windows[row].no_speech_prob = self.tokens.silence(logits)
+        past = {row: len(tokens) for row, tokens in first.items()}
+        self._prefill({row: one[past.get(row, 0) :] for row, one in earlier.items()}, past)
+
+    def _decode(self, rows: Mapping[int, _Row]) -> list[int]:
+        """Give every row one token more; return those that have ended."""
+        pieces = {}
+        for row, one in rows.items():
+            window = one.window
+            newest = window.answer[-1] if window.answer else window.begun[-1]
+            pieces[row] = self._piece(row, [newest], window.length - 1)
+        logits = self.decoder.decode(pieces)
+        return [
+            row for row, one in rows.items() if not one.recording.extend(one.window, logits[row])
+        ]
+
+    def _times(self, row: int, one: _Row) -> list[float]:
+        """Return when each token of a window begins but the last; nothing where that is not asked for."""
+        window, heard = (
+            one.window,
+            one.recording.heard // round(TICK * self.rate / self.features.step),
+        )
+        if not one.recording.choices.word_timestamps or self._alignment is None:
+            return []
+        tokens = [*window.begun, *window.answer[:-1]]
+        if len(tokens) == len(window.begun):
+            return []
+        given = {
+            name: self.decoder.states[name][row : row + 1]
+            for name in self._alignment.inputs
+            if name != _TOKENS
+        }
+        found = self._alignment.run({_TOKENS: np.array([tokens], np.int64), **given})["weights"][0]
+        return times_of(found[:, len(window.begun) :, : max(1, heard)], self._smoothing)
+
+    def _prefill(
+        self, prompts: Mapping[int, Sequence[int]], past: Mapping[int, int] = _NOTHING
+    ) -> dict[int, Array]:
+        """Run prompts in rows; return the logits after each.
+
+        Args:
+            prompts: By row; one may have nothing.
+            past: By row, tokens that were run before.
+        """
+        width, logits = self.decoder.sizes.prefill_seq_len, dict[int, Array]()
+        for start in range(0, max(map(len, prompts.values()), default=0), width):
+            logits |= self.decoder.prefill(
+                {
+                    row: self._piece(row, tokens[start : start + width], past.get(row, 0) + start)
+                    for row, tokens in prompts.items()
+                    if start < len(tokens)
+                }
+            )
+        return logits
+
+    def _piece(self, row: int, tokens: Sequence[int], start: int) -> Piece:
+        return Piece(tokens, start, source=self.sources.lengths[row])
+
+    def transcription(self, recording: Recording) -> Transcription:
+        """Return what was said in a recording that has ended."""
+        assert self.tokenizer is not None
+        language, text = (
+            self.tokens.code_of(recording.language),
+            self.tokenizer.decode(recording.said).strip(),
+        )
+        if recording.in_pieces:
+            spoken = [one.text for one in recording.segments if one.text]
+            text = ("" if language in UNSPACED else " ").join(spoken)
+        return Transcription(
+            text=text,
+            words=tuple(recording.words),
+            segments=tuple(recording.segments),
+            language=language,
+            seconds=recording.seconds,
+        )
+
+    @contextmanager
+    def _exclusively(self) -> Iterator[None]:
+        """Let one thread at a time use the session."""
+        if not self._in_use.acquire(blocking=False):
+            raise GenerationError(
+                f"The session of {str(self.folder)!r} is transcribing already; expected one call at a time. Wait for "
+                "it, or give it all recordings at once."
+            )
+        try:
+            yield
+        finally:
+            self._in_use.release()

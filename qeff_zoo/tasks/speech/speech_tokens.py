@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tokens of a speech model besides text: what its decoder is begun with, and which may come next.
+
+In: generation_config.json and config.json of a package. The rules are those of transformers' `generate`: tokens that
+are never said, or not at first; and times, which come in pairs and never go back.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from qeff_zoo.checkpoint.config import positions_of
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.languages import code_of
+from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
+from qeff_zoo.tasks.speech.speech_prompts import Begins
+
+from . import speech_prompts
+
+#: To write what was said in its own language, or in another.
+SpeechTask: TypeAlias = Literal["transcribe", "translate"]
+TASKS: tuple[SpeechTask, ...] = get_args(SpeechTask)
+_ENGLISH = "en"
+#: Seconds from one token of time to the next.
+TICK = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechTokens:
+    """What a package says of its tokens.
+
+    Args:
+        start: Begins every answer.
+        end: Ends every answer.
+        languages: Token by code, as "en", or a number of those that a model is told; nothing of models of one language.
+        tasks: Token by task, or a number of those that a model is told; nothing of models that only transcribe.
+        no_times: Asks for text without times; None where the model knows no times. Those come right behind it.
+        before: Begins what was said earlier; None where nothing of that can be told.
+        suppressed: Never said.
+        suppressed_first: Not said first.
+        latest_start: Ticks that the first time may be at most; None for any.
+        forced: By place, tokens that an answer of an older package begins with; None for a language that is detected.
+        longest: Tokens of an answer, those that it is begun with not counted; None for as many as the context holds.
+        positions: Of the decoder.
+        begins: Makes the tokens that an answer begins with, of a model that is told the languages; else None.
+    """
+
+    start: int
+    end: int
+    languages: Mapping[str, int] = field(default_factory=dict)
+    tasks: Mapping[str, int] = field(default_factory=dict)
+    no_times: int | None = None
+    before: int | None = None
+    suppressed: Sequence[int] = ()
+    suppressed_first: Sequence[int] = ()
+    latest_start: int | None = None
+    forced: Sequence[int | None] = ()
+    longest: int | None = None
+    positions: int = 0
+    begins: Begins | None = field(default=None, compare=False)
+
+    @classmethod
+    def read(
+        cls,
+        folder: Path,
+        told: Mapping[str, Any] | None = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> "SpeechTokens":
+        """Read a package's settings; what generation_config.json leaves out, older checkpoints have in config.json.
+
+        Args:
+            folder: The package.
+            told: What a recipe says of speech; None for what those files say.
+            tokenizer: Of the package.
+
+        Raises:
+            GenerationError: They do not say how an answer begins and ends.
+        """
+        config = read_json(folder / "config.json")
+        said = {**config, **read_json(folder / "generation_config.json")}
+        start, end = said.get("decoder_start_token_id"), said.get("eos_token_id")
+        if start is None:
+            start = said.get("bos_token_id")
+        if not isinstance(start, int) or not isinstance(end, int):
+            raise GenerationError(
+                f"Package {str(folder)!r} has decoder_start_token_id {start!r} and eos_token_id {end!r}; expected a "
+                "token each, in generation_config.json. Add them to the checkpoint, and build again."
+            )
+        suppressed: list[int] = said.get("suppress_tokens") or []
+        before = said.get("prev_sot_token_id")
+        if before is None and len(suppressed) >= 2:  # where older checkpoints have it
+            before = suppressed[-2]
+        first = said.get("forced_bos_token_id")
+        begun = [] if first is None else [(1, first)]
+        forced: dict[int, int | None] = dict(said.get("forced_decoder_ids") or begun)
+        known = {name.strip("<|>"): token for name, token in (said.get("lang_to_id") or {}).items()}
+        tasks: dict[str, int] = said.get("task_to_id") or {}
+        if told:
+            known = {code: number for number, code in enumerate(told["languages"])}
+            tasks = {task: number for number, task in enumerate(TASKS) if told.get("translates")}
+        return cls(
+            start=start,
+            end=end,
+            languages=known,
+            begins=speech_prompts.find(folder, told, tokenizer) if told and tokenizer else None,
+            tasks=tasks,
+            no_times=said.get("no_timestamps_token_id"),
+            before=before,
+            suppressed=suppressed,
+            suppressed_first=said.get("begin_suppress_tokens") or (),
+            latest_start=said.get("max_initial_timestamp_index"),
+            forced=[forced[place] for place in range(1, len(forced) + 1) if place in forced],
+            longest=read_json(folder / "generation_config.json").get("max_length"),
+            positions=positions_of(config) or 0,
+        )
+
+    @property
+    def first_time(self) -> int | None:
+        """The token of time 0."""
+        return None if self.no_times is None else self.no_times + 1
+
+    def language_token(self, language: str) -> int:
+        """Return the token of a language.
+
+        Args:
+            language: As "en" or "English".
+
+        Raises:
+            GenerationError: The model does not know it.
+        """
+        code = code_of(language)
+        if code in self.languages:
+            return self.languages[code]
+        known = (
+            f"one of {', '.join(sorted(self.languages))}. Leave it out, or give one of those."
+            if self.languages
+            else "none, since the model knows one language only. Leave it out."
+        )
+        raise GenerationError(f"Language {language!r} is not known to this model; expected {known}")
+
+    def code_of(self, token: int | None) -> str | None:
+        """Return the code of a language's token."""
+        return next((code for code, one in self.languages.items() if one == token), None)
+
+    def needs_language(self, language: str | None, task: SpeechTask | None) -> bool:
+        """Tell whether the language has to be detected before an answer begins."""
+        told = language is not None or (task is None and self.forced and self.forced[0] is not None)
+        return bool(self.languages) and not told
+
+    def beginning(
+        self,
+        language: int | None,
+        task: SpeechTask | None,
+        *,
+        times: bool,
+        target: str | None = None,
+    ) -> tuple[int, ...]:
+        """Return the tokens that an answer begins with.
+
+        Args:
+            language: Token of the language, detected or told; None of models of one language.
+            task: What is to be done; None for what the package does without being told.
+            times: Whether times are to be told.
+            target: Language to translate into; None for English where the task is to translate.
+
+        Raises:
+            GenerationError: The model does not do that.
+        """
+        if target is not None:
+            task = "translate"
+        if task is not None and task not in TASKS:
+            raise GenerationError(
+                f"The task is {task!r}; expected {' or '.join(TASKS)}. Choose one of them."
+            )
+        if task == "translate" and task not in self.tasks:
+            raise GenerationError(
+                "This model only writes down what is said; expected one that translates for task 'translate'. Leave "
+                "the task out, or take a multilingual model."
+            )
+        if target is not None and self.begins is None and code_of(target) != _ENGLISH:
+            raise GenerationError(
+                f"The language to translate into is {target!r}; expected English, into which alone this model "
+                "translates. Leave it out."
+            )
+        if times and self.no_times is None:
+            raise GenerationError(
+                "This model tells no times: generation_config.json has no `no_timestamps_token_id`. Expected one that "
+                "does. Ask for text alone, of recordings that fit into one window."
+            )
+        if self.begins is not None:
+            return self._told(language, (target or _ENGLISH) if task == "translate" else None)
+        tokens = [self.start, *([] if task else self.forced)]
+        if language is not None:
+            tokens[1:2] = [language]
+        wanted = task or ("transcribe" if language is not None else "")
+        if wanted in self.tasks and not set(self.tasks.values()) & set(tokens):
+            tokens.append(self.tasks[wanted])
+        tokens = [token for token in tokens if token not in (None, self.no_times)]
+        if not times and self.no_times is not None:
+            tokens.append(self.no_times)
+        return tuple(token for token in tokens if token is not None)
+
+    def _told(self, language: int | None, target: str | None) -> tuple[int, ...]:
+        """Return the tokens that an answer begins with in languages that were told, as `generate` completes them.
+
+        Args:
+            language: Token of that which is spoken.
+            target: The one to translate into; None for that which is spoken.
+        """
+        source = self.code_of(language)
+        if source is None:
+            raise GenerationError(
+                f"This model has to be told which language is spoken; expected one of "
+                f"{', '.join(sorted(self.languages))}. Give it (--language CODE)."
+            )
+        assert self.begins is not None
+        written = source if target is None else self.code_of(self.language_token(target))
+        assert written is not None
+        first, *others = self.begins(source, written)
+        return (self.start, *([] if first == self.start else [first]), *others)
+
+    def detected(self, logits: Array) -> int:
+        """Return the token of the likeliest language.
+
+        Args:
+            logits: (vocab,), after `start` alone.
+        """
+        every = np.fromiter(self.languages.values(), np.int64)
+        return int(every[logits[every].argmax()])
+
+    def silence(self, logits: Array) -> float | None:
+        """Return how likely it is that nothing is said; None of models that know no times.
+
+        Args:
+            logits: (vocab,), after `start`.
+        """
+        if self.no_times is None:
+            return None
+        shares = np.exp(logits - logits.max())
+        return float(shares[self.no_times - 1] / shares.sum())  # that token stands before it
+
+    def allowed(self, logits: Array, answer: Sequence[int], *, times: bool) -> Array:
+        """Return logits in which tokens that may not come next are lowest.
+
+        Args:
+            logits: (vocab,), float32, after the newest token; left as they are.
+            answer: Tokens so far, without those that it was begun with.
+            times: Whether it tells times.
+        """
+        scores = logits.copy()
+        if not answer:
+            scores[list(self.suppressed_first)] = -np.inf
+        scores[list(self.suppressed)] = -np.inf
+        if times:
+            self._keep_times(scores, answer)
+        return scores
+
+    def _keep_times(self, scores: Array, answer: Sequence[int]) -> None:
+        """Let times come in pairs, ascending, first of all one, and then wherever they are likelier than any text."""
+        first = self.first_time
+        assert first is not None
+        scores[first - 1] = -np.inf
+        is_time = [token >= first for token in answer[-2:]]
+        ends_in_time = bool(is_time) and is_time[-1]
+        in_pair = len(answer) < 2 or is_time[-2]
+        if ends_in_time:
+            if in_pair:
+                scores[first:] = -np.inf
+            else:
+                scores[: self.end] = -np.inf
+        latest = next((token for token in reversed(answer) if token >= first), None)
+        if latest is not None:
+            # The second of a pair may be the same; a later time may not.
+            scores[first : latest + (0 if ends_in_time and not in_pair else 1)] = -np.inf
+        if not answer:
+            scores[:first] = -np.inf
+            if self.latest_start is not None:
+                scores[first + self.latest_start + 1 :] = -np.inf
+        text = scores[:first].max()
+        top = max(text, scores[first:].max())
+        if np.exp(scores[first:] - top).sum() > np.exp(text - top):
+            scores[:first] = -np.inf

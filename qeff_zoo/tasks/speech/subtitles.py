@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subtitles of a transcription: SubRip (srt) or WebVTT (vtt)."""
+
+from collections.abc import Iterable
+
+from qeff_zoo.tasks.speech.speech_results import TimedText
+
+
+def srt(parts: Iterable[TimedText]) -> str:
+    """Write subtitles that players of films read.
+
+    Args:
+        parts: In their order.
+    """
+    return "".join(
+        f"{number}\n{_clock(one.start, ',')} --> {_clock(one.end, ',')}\n{_line(one.text)}\n\n"
+        for number, one in enumerate(parts, 1)
+    )
+
+
+def vtt(parts: Iterable[TimedText]) -> str:
+    """Write subtitles that browsers read.
+
+    Args:
+        parts: In their order.
+    """
+    cues = (
+        f"{_clock(one.start, '.')} --> {_clock(one.end, '.')}\n{_line(one.text)}\n\n"
+        for one in parts
+    )
+    return "WEBVTT\n\n" + "".join(cues)
+
+
+def _clock(seconds: float, mark: str) -> str:
+    whole, thousandths = divmod(round(seconds * 1000), 1000)
+    minutes, second = divmod(whole, 60)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{second:02}{mark}{thousandths:03}"
+
+
+def _line(text: str) -> str:
+    """Leave out what would end a subtitle, or its times."""
+    return " ".join(text.split()).replace("-->", "->")

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`run` of packages that transcribe: recordings in, text, times or JSON out."""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.media.sound import read_sound
+from qeff_zoo.tasks.commands import TIMES
+from qeff_zoo.terminal.printing import print_generated, print_json, table
+
+
+class TranscribeByLabels:
+    """Transcribes recordings with a CTC model, whose times are of words.
+
+    Args:
+        task: Name of the package's task.
+        prompts: Of the command.
+        arguments: Of the command.
+    """
+
+    def __init__(self, task: str, prompts: list[str], arguments: argparse.Namespace) -> None:
+        self.prompts, self.arguments = prompts, arguments
+        self.options = self.chosen()
+
+    def chosen(self) -> dict[str, Any]:
+        """Return the arguments of the session's `transcribe`."""
+        return {}
+
+    def timed(self, found: Any) -> tuple[str, Any]:
+        """Return the parts of a transcription that have times, and what they are."""
+        return "word", found.words
+
+    def __call__(self, session: Any) -> None:
+        """Transcribe and print, one recording after the other."""
+        arguments = self.arguments
+        # One that cannot be read is told before hours of another are written down.
+        for path in arguments.sound[1:]:
+            read_sound(path, session.rate)
+        for path in arguments.sound:
+            (found,) = session.transcribe(path, **self.options)
+            if arguments.json:
+                print_json({"sound": str(path), **asdict(found)})
+            elif arguments.timestamps or arguments.word_timestamps:
+                noun, parts = self.timed(found)
+                rows = [[f"{one.start:.2f}", f"{one.end:.2f}", one.text] for one in parts]
+                print(table(rows, ["from s", "to s", noun]))
+            else:
+                print_generated(found.text)
+
+
+class TranscribeByTokens(TranscribeByLabels):
+    """Transcribes or translates recordings token by token; times are of words or of segments."""
+
+    def chosen(self) -> dict[str, Any]:
+        """Return the arguments of the session's `transcribe`."""
+        arguments = self.arguments
+        given = {
+            "language": arguments.language,
+            "task": "translate" if arguments.translate else None,
+            "target_language": arguments.target_language,
+            "prompt": " ".join(self.prompts) or None,
+            "temperature": arguments.temperature,
+            "seed": arguments.seed,
+            "generation_len": arguments.generation_len,
+        }
+        given = {name: value for name, value in given.items() if value is not None}
+        times = {name: True for name in TIMES if getattr(arguments, name)}
+        return (_fallback(given) if arguments.fallback else {}) | given | times
+
+    def timed(self, found: Any) -> tuple[str, Any]:
+        """Return the parts of a transcription that have times, and what they are."""
+        return ("word", found.words) if found.words else ("segment", found.segments)
+
+
+def _fallback(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that decode doubtful windows again."""
+    from qeff_zoo.runtime import FALLBACK
+
+    if "temperature" in given:
+        raise GenerationError(
+            f"--temperature {given['temperature']} does not go with --fallback, which begins with 0 and tries higher "
+            "ones; expected one of the two. Leave one out."
+        )
+    return dict(FALLBACK)

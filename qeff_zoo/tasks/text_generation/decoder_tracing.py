@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call of a causal language model on retained states, as it is traced: `text-generation`.
+
+IN   input_ids (batch_size, seq_len) i64    position_ids (batch_size, seq_len) i64, -1 is padding
+     [batch_index (batch_size, 1) i64]      the cache slot of each row, for continuous batching
+     past_key.i, past_value.i               (batch_size | full_batch_size, kv_heads, ctx_len, head_dim); of layers that
+                                            keep a window only, so many rows in place of ctx_len
+     past_index.i                           (batch_size | full_batch_size, 1, ctx_len, head_dim), of sparse attention
+     conv_state.i, recurrent_state.i        (batch_size | full_batch_size, …), of layers without keys
+     [comp_ctx_lengths (comp_ctx_lengths,) i64]   one zero for each row that the call reads of states with ctx_len:
+                                            any number above all of its positions gives the same logits
+     [num_logits_to_keep (num_logits_to_keep,) i64]   one zero for each position whose logits the call returns
+OUT  logits (batch_size, 1, vocab)          of the highest position in each row
+     logits (batch_size, num_logits_to_keep, vocab)   with that input: of so many positions up to the highest; of a row
+                                            with fewer, all of them come first, and the rest means nothing
+     logits (batch_size, num_logits_to_keep, heads + 1, vocab)   with heads besides: of each position the model's, then
+                                            those of the heads
+     [hidden_states (batch_size, seq_len, hidden)]   of every token what drafts read: what logits are made of, or
+                                            states within the model, joined by a matrix of what drafts
+     <state>_RetainedState                  for every state
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from qeff_zoo.checkpoint.config import positions_of
+from qeff_zoo.errors import ExportError
+from qeff_zoo.export.draft_heads.modules import build
+from qeff_zoo.export.loader import hollow
+from qeff_zoo.export.transforms.latent_kv import expand, expanders_of
+from qeff_zoo.export.transforms.retained_state import Probe, RetainedState
+from qeff_zoo.export.transforms.window_cache import windows_of
+from qeff_zoo.export.uncomputed import uncomputed
+from qeff_zoo.graph.passes import hidden_states as within
+from qeff_zoo.graph.passes.slots import remove as remove_slots
+from qeff_zoo.graph.states import State
+from qeff_zoo.tasks import Tracing
+
+#: From the symbols of rows, tokens and cache, and an example's positions: examples by name, and symbols of their axes.
+More: TypeAlias = Callable[[Any, Any, Any, Tensor], Mapping[str, tuple[Tensor, Any]]]
+
+_ENDLESS = 1 << 31  # positions
+# Example sizes: at least 2, or torch.export specializes.
+_BATCH, _SLOTS, _KEPT, _SEQ, _SEEN, CTX, SOURCE = 2, 3, 4, 6, 8, 10, 7
+
+
+class Step(nn.Module):
+    """One call of a causal language model on retained states.
+
+    Args:
+        model: Hugging Face model whose attention is `qeff_zoo`.
+        states: What it retains, in their order.
+        names: Of what a call is given besides tokens and positions.
+        hidden_states: Whether it returns what logits are made of.
+        drafts: Whether the model's `speculator` makes more logits of the same.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        states: Sequence[State],
+        names: tuple[str, ...] = (),
+        *,
+        hidden_states: bool = False,
+        drafts: bool = False,
+    ) -> None:
+        super().__init__()
+        self.model, self.states, self.names = model, states, names
+        self.hidden_states, self.drafts = hidden_states, drafts
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        past: list[Tensor],
+        batch_index: Tensor | None = None,
+        comp_ctx_lengths: Tensor | None = None,
+        num_logits_to_keep: Tensor | None = None,
+        more: Sequence[Tensor] = (),
+    ) -> tuple[Tensor, ...]:
+        """Return logits of each row's highest positions, then the new states."""
+        names = [state.name for state in self.states]
+        given = dict(zip(names, past, strict=True))
+        expanders = expanders_of(self.model)
+        state = RetainedState(
+            self.states, given, position_ids, batch_index, expanders, comp_ctx_lengths
+        )
+        if num_logits_to_keep is not None:
+            count, last = num_logits_to_keep.shape[0], position_ids.shape[1] - 1
+            first = (state.needed + 1 - count).clamp(min=0)
+            state.needed = (first + torch.arange(count)[None]).clamp(max=last)
+
+        hidden: list[Tensor] = []
+        needed: list[Tensor] = []
+
+        def only_needed(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+            hidden.append(args[0])
+            needed.append(args[0] if state.narrowed else state.only_needed(args[0]))
+            return (needed[0],)
+
+        head = self.head.register_forward_pre_hook(only_needed)
+        try:
+            output = self.call(input_ids, position_ids.clamp(min=0), state, more)
+        finally:
+            head.remove()
+        written = (one.name for one in self.states if one.written)
+        told = [self.handed(output, hidden[0])] if self.hidden_states else []
+        logits = self.with_heads(output.logits, needed[0]) if self.drafts else output.logits
+        return (logits, *told, *(state.present[name] for name in written))
+
+    def with_heads(self, logits: Tensor, needed: Tensor) -> Tensor:
+        """Put those of the heads behind the model's logits.
+
+        Args:
+            logits: (rows, tokens, vocab).
+            needed: What these were made of, (rows, tokens, size).
+        """
+        drafted = self.model.speculator(needed.flatten(0, 1), self.head)
+        return torch.cat([logits[:, :, None], drafted.unflatten(0, needed.shape[:2])], 2)
+
+    @property
+    def head(self) -> Any:
+        """What makes logits."""
+        return self.model.get_output_embeddings()
+
+    def handed(self, output: Any, hidden: Tensor) -> Tensor:
+        """Return of every token what drafts read.
+
+        Args:
+            output: Of `call`.
+            hidden: What logits were made of.
+        """
+        return hidden
+
+    def call(
+        self, input_ids: Tensor, position_ids: Tensor, state: RetainedState, more: Sequence[Tensor]
+    ) -> Any:
+        """Run transformers' forward."""
+        return _call(self.model, input_ids, position_ids, state)
+
+
+def _call(model: Any, input_ids: Tensor, position_ids: Tensor, state: RetainedState) -> Any:
+    """Call a model by the names it gives its arguments: state-space models call their cache otherwise."""
+    known = inspect.signature(model.forward).parameters
+    cache = "cache_params" if "cache_params" in known else "past_key_values"
+    positions = {} if cache == "cache_params" else {"position_ids": position_ids}
+    return model(input_ids=input_ids, use_cache=True, **positions, **{cache: state})
+
+
+def probe(
+    model: Any, inner: Any = None, call: Callable[[Any, Tensor, Tensor, RetainedState], Any] = _call
+) -> list[State]:
+    """Return every state in the graph's order, by running the model once without computing anything.
+
+    Args:
+        model: From `loader.load_meta`.
+        inner: The model whose states these are; None for this.
+        call: Runs it on tokens, positions and states.
+    """
+    inner = inner or model
+    with uncomputed():
+        position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ)
+        state = Probe(position_ids, windows_of(inner), expanders_of(inner))
+        call(model, torch.zeros_like(position_ids), position_ids, state)
+    return sorted(state.found.values(), key=lambda state: state.layer)
+
+
+def tracing(
+    model: Any,
+    *,
+    continuous_batching: bool = False,
+    expanded_kv: bool = False,
+    comp_ctx_lengths: bool = False,
+    num_logits_to_keep: bool = False,
+    hidden_states: bool | Mapping[str, Any] = False,
+    heads: Mapping[str, Any] | None = None,
+    step: Callable[..., Step] = Step,
+    more: More | None = None,
+    probe: Callable[[Any], list[State]] = probe,
+) -> Tracing:
+    """Describe how to trace `model`: wrapped module, example inputs, names and symbols.
+
+    Args:
+        model: From `loader.load_meta`, possibly with fewer layers than its config says.
+        continuous_batching: Address cache slots through `batch_index`; else that is taken out again.
+        expanded_kv: Of latent attention, retain every head's keys and values in place of the latents.
+        comp_ctx_lengths: Let each call say how many rows of the cache it reads.
+        num_logits_to_keep: Let each call say of how many positions it returns logits.
+        hidden_states: Return what logits are made of, of every token; or, as `within.hand_out` takes it, states before.
+        heads: What heads compute whose logits are returned beside the model's, see
+            `qeff_zoo.checkpoint.draft_heads.kinds`.
+        step: What runs one call.
+        more: What a call is given besides tokens and positions.
+        probe: Finds the states.
+
+    Raises:
+        ExportError: The model has nothing of which this is a choice.
+    """
+    if expanded_kv and not expand(model):
+        raise ExportError(
+            f"{type(model).__name__} has no latent attention, so no keys and values to expand. Expected a model such "
+            f"as DeepSeek V3; leave the choice of the KV cache out."
+        )
+    states = probe(model)
+    if heads:
+        model.speculator = build(heads).eval()
+        hollow(model.speculator)
+    if comp_ctx_lengths and not any(state.grows for state in states):
+        raise ExportError(
+            f"{type(model).__name__} keeps windows or recurrent states only, of which no call can read less. "
+            f"Expected a cache that grows with the context; leave the compute contexts out."
+        )
+    # A model may slice a table of its positions. That a slice is shorter than the table is what torch.export assumes.
+    longest = (positions_of(vars(model.config.get_text_config())) or _ENDLESS) - 1
+    batch, slots = Dim("batch_size", min=2), Dim("full_batch_size", min=2)
+    seq, ctx = Dim("seq_len", min=2, max=longest), Dim("ctx_len", min=2, max=longest)
+    sizes, symbols = {"batch_size": _SLOTS, "ctx_len": CTX}, {"batch_size": slots, "ctx_len": ctx}
+    _add_others(states, sizes, symbols)
+    position_ids = torch.arange(_SEQ).expand(_BATCH, _SEQ).contiguous()
+    seen, kept = comp_ctx_lengths * _SEEN, num_logits_to_keep * _KEPT
+    last = _behind_states(batch, {"comp_ctx_lengths": seen, "num_logits_to_keep": kept}, longest)
+    given = more(batch, seq, ctx, position_ids) if more else {}
+    told = {"hidden_states": hidden_states is True, "drafts": bool(heads)}
+    return Tracing(
+        module=step(model, states, tuple(given), **told).eval(),
+        inputs={
+            "input_ids": torch.zeros_like(position_ids),
+            "position_ids": position_ids,
+            "past": [_example(state, sizes) for state in states],
+            **{name: example for name, (example, _) in last.items()},
+            **({"more": [example for example, _ in given.values()]} if given else {}),
+        },
+        dynamic_shapes={
+            "input_ids": {0: batch, 1: seq},
+            "position_ids": {0: batch, 1: seq},
+            "past": [_dimensions(state, symbols) for state in states],
+            **{name: axes for name, (_, axes) in last.items()},
+            **({"more": [axes for _, axes in given.values()]} if given else {}),
+        },
+        input_names=["input_ids", "position_ids", *(one.name for one in states), *last, *given],
+        output_names=[
+            "logits",
+            *["hidden_states"] * told["hidden_states"],
+            *(state.output for state in states if state.written),
+        ],
+        states=states,
+        then=partial(_finish, slots=continuous_batching, hidden_states=hidden_states),
+    )
+
+
+def _finish(graph: Any, *, slots: bool, hidden_states: bool | Mapping[str, Any]) -> None:
+    """Let a portable graph return states within the model, and take slots out of it."""
+    if isinstance(hidden_states, Mapping):
+        within.hand_out(graph, **hidden_states)
+    if not slots:
+        remove_slots(graph)
+
+
+def _example(state: State, sizes: Mapping[str, int]) -> Tensor:
+    return torch.zeros([size if isinstance(size, int) else sizes[size] for size in state.axes])
+
+
+def _dimensions(state: State, symbols: Mapping[str, Any]) -> dict[int, Any]:
+    return {axis: symbols[one] for axis, one in enumerate(state.axes) if isinstance(one, str)}
+
+
+def _behind_states(batch: Dim, counts: Mapping[str, int], longest: int) -> dict[str, Any]:
+    """Return the inputs behind the states: example and symbols. Of some the length counts; 0 for one that is absent."""
+    last: dict[str, Any] = {"batch_index": (torch.zeros(_BATCH, 1).long(), {0: batch})}
+    for name, count in counts.items():
+        if count:
+            last[name] = torch.zeros(count).long(), {0: Dim(name, min=2, max=longest)}
+    return last
+
+
+def _add_others(states: Sequence[State], sizes: dict[str, int], symbols: dict[str, Any]) -> None:
+    """Give symbols of states that are neither rows nor the context an example's size and a dimension."""
+    for name in {size for state in states for size in state.axes if isinstance(size, str)}:
+        sizes.setdefault(name, SOURCE)
+        symbols.setdefault(name, Dim(name, min=2))

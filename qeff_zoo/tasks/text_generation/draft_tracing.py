@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What drafts tokens, as it is traced: programs `heads` and `draft` of a package for `text-generation`.
+
+Heads, each of which says one token:
+
+IN   hidden_states (batch_size, hidden)     of the token before the newest one
+     [input_ids (batch_size, heads) i64]    the newest token, then each drafted one, -1 for the likeliest: of heads that
+                                            read them
+OUT  logits (batch_size, heads, vocab)      of the tokens after the newest one
+
+A decoder layer with a cache of its own, which says one token and goes on from that; else as
+`qeff_zoo.tasks.text_generation.decoder_tracing`:
+
+IN   input_ids (batch_size, seq_len) i64
+     hidden_states (batch_size, seq_len, hidden)   of the token before each: the model's, or where it has not run that
+                                            what this program made of the one before
+OUT  drafted_states (batch_size, seq_len, hidden)   of each token what stands for its hidden state
+     logits (batch_size, 1, vocab)          of the token after the newest
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from qeff_zoo.export.draft_heads import layers
+from qeff_zoo.export.draft_heads.modules import build
+from qeff_zoo.export.loader import hollow
+from qeff_zoo.export.transforms.retained_state import RetainedState
+from qeff_zoo.tasks import Tracing
+
+from . import decoder_tracing
+
+_BATCH = 2  # or torch.export specializes
+
+
+class Draft(nn.Module):
+    """One call of heads.
+
+    Args:
+        model: Whose hidden states they read; they are its `speculator`.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, hidden_states: Tensor, input_ids: Tensor | None = None) -> tuple[Tensor]:
+        """Return logits."""
+        head = self.model.get_output_embeddings()
+        return (self.model.speculator(hidden_states, head, input_ids),)
+
+
+def tracing(model: Any, *, speculator: Mapping[str, Any]) -> Tracing:
+    """Describe how to trace the heads of a model.
+
+    Args:
+        model: From `loader.load_meta`.
+        speculator: What they compute, see `qeff_zoo.checkpoint.draft_heads.kinds`.
+    """
+    heads = model.speculator = build(speculator).eval()
+    hollow(heads)
+    batch = Dim("batch_size", min=2)
+    inputs = {"hidden_states": torch.zeros(_BATCH, speculator["hidden_size"])}
+    if heads.reads_tokens:
+        inputs["input_ids"] = torch.zeros(_BATCH, speculator["heads"], dtype=torch.int64)
+    return Tracing(
+        module=Draft(model).eval(),
+        inputs=inputs,
+        dynamic_shapes={name: {0: batch} for name in inputs},
+        input_names=[*inputs],
+        output_names=["logits"],
+    )
+
+
+class Step(decoder_tracing.Step):
+    """One call of a decoder layer that drafts; it is the model's `speculator`."""
+
+    @property
+    def head(self) -> Any:
+        """What makes logits."""
+        return self.model.speculator.head
+
+    def handed(self, output: Any, hidden: Tensor) -> Tensor:
+        """Return of every token what stands for its hidden state."""
+        handed: Tensor = output.handed
+        return handed
+
+    def call(
+        self, input_ids: Tensor, position_ids: Tensor, state: RetainedState, more: Sequence[Tensor]
+    ) -> Any:
+        """Run the layer."""
+        return self.model.speculator(
+            self.model.get_input_embeddings(),
+            input_ids,
+            *more,
+            position_ids=position_ids,
+            past_key_values=state,
+        )
+
+
+def tracing_of_layer(model: Any, *, speculator: Mapping[str, Any], **variant: Any) -> Tracing:
+    """Describe how to trace a decoder layer that drafts for a model.
+
+    Args:
+        model: From `loader.load_meta`.
+        speculator: What it computes, see `qeff_zoo.checkpoint.draft_heads.kinds`.
+        **variant: As of `qeff_zoo.tasks.text_generation.decoder_tracing.tracing`.
+    """
+    layer = model.speculator = layers.build(speculator, model).eval()
+    hollow(layer)
+    size = speculator.get("joins", [speculator["hidden_size"]])[0]
+
+    def more(batch: Any, seq: Any, ctx: Any, position_ids: Tensor) -> dict[str, tuple[Tensor, Any]]:
+        return {"hidden_states": (torch.zeros(*position_ids.shape, size), {0: batch, 1: seq})}
+
+    def call(_: Any, input_ids: Tensor, position_ids: Tensor, state: RetainedState) -> Any:
+        hidden = torch.zeros(*input_ids.shape, size)
+        embed = model.get_input_embeddings()
+        return layer(embed, input_ids, hidden, position_ids=position_ids, past_key_values=state)
+
+    found = decoder_tracing.tracing(
+        model,
+        step=Step,
+        more=more,
+        probe=partial(decoder_tracing.probe, inner=layer.inner, call=call),
+        hidden_states=True,
+        **variant,
+    )
+    names = ["drafted_states" if one == "hidden_states" else one for one in found.output_names]
+    return replace(found, output_names=names)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`run` of packages that generate text: prompts in, text or JSON out."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from qeff_zoo.disk.text_files import read_text
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime import Grammar, Sampling
+from qeff_zoo.terminal.printing import print_generated, print_json
+
+
+class Generate:
+    """Generates text for prompts. A subclass adds what else a task's prompts have.
+
+    Args:
+        task: Name of the package's task.
+        prompts: Of the command.
+        arguments: Of the command.
+
+    Raises:
+        GenerationError: The task has no use for these inputs.
+    """
+
+    def __init__(self, task: str, prompts: list[str], arguments: argparse.Namespace) -> None:
+        self.task, self.prompts, self.arguments = task, prompts, arguments
+        self.check()
+
+    def check(self) -> None:
+        """Refuse inputs that the task has no use for."""
+
+    def more(self) -> dict[str, Any]:
+        """Return further arguments of the session's `generate`."""
+        return {}
+
+    def __call__(self, session: Any) -> None:
+        """Generate and print."""
+        arguments = self.arguments
+        stream = None
+        if len(self.prompts) == 1 and not arguments.json:
+            stream = lambda _, text: print_generated(text, end="")  # noqa: E731
+        more = {**generation_of(arguments), **self.more()}
+        outputs = session.generate(self.prompts, stream=stream, **more)
+        if arguments.json:
+            answer = [as_json(output) for output in outputs]
+            print_json({"outputs": answer, "metrics": session.metrics.as_dict()})
+            return
+        if stream is not None:
+            print()
+        else:
+            for output in outputs:
+                print_generated(f"{output.prompt}\n-> {output.text}\n")
+        print(session.metrics, file=sys.stderr)
+
+
+def generation_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of any session's `generate`."""
+    return {
+        "generation_len": arguments.generation_len,
+        "sampling": _sampling(arguments),
+        "stop": arguments.stop,
+        "chat": arguments.chat,
+        "adapter": arguments.adapter,
+        "grammar": _grammar(arguments),
+        **({"blocks": arguments.block} if arguments.block else {}),
+    }
+
+
+def as_json(output: Any) -> dict[str, Any]:
+    """Return an answer as a JSON object."""
+    names = ("prompt", "text", "token_ids", "finish_reason")
+    found = {name: getattr(output, name) for name in names}
+    if output.logprobs is not None:
+        found["logprobs"] = [asdict(one) for one in output.logprobs]
+    return found
+
+
+def require_one_prompt(prompts: Sequence[str], what: str) -> None:
+    """Refuse several prompts, or none, where one prompt has multimodal inputs.
+
+    Raises:
+        GenerationError: There is not exactly one.
+    """
+    if len(prompts) != 1:
+        raise GenerationError(
+            f"There are {len(prompts)} prompts, and {what} to one; expected one. Give --prompt once, and run them "
+            "one by one."
+        )
+
+
+def _sampling(arguments: argparse.Namespace) -> Sampling:
+    given = {item.name: getattr(arguments, item.name) for item in fields(Sampling)}
+    given = {name: value for name, value in given.items() if value is not None}
+    random = [name for name in ("top_k", "top_p", "min_p", "seed") if name in given]
+    if random and "temperature" not in given:
+        raise GenerationError(
+            f"--{random[0].replace('_', '-')} is for tokens drawn at random, and without --temperature none are. "
+            "Expected both or neither. Add --temperature 1, or leave it out."
+        )
+    return Sampling(**given)
+
+
+def _grammar(arguments: argparse.Namespace) -> Grammar | None:
+    """Return what constrains the answers; None for nothing."""
+    if arguments.regex is not None:
+        return Grammar.regex(arguments.regex)
+    if arguments.choice:
+        return Grammar.choice(arguments.choice)
+    if arguments.grammar is not None:
+        return Grammar.lark(read_text(arguments.grammar))
+    if arguments.json_schema is not None:
+        return Grammar.json(read_text(arguments.json_schema))
+    return None
