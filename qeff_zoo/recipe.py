@@ -8,16 +8,14 @@ a model is a field here. Importing a recipe imports neither torch nor transforme
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from qeff_zoo.recipe_media import Asked as Asked
+from qeff_zoo.recipe_media import AudioEncoder as AudioEncoder
+from qeff_zoo.recipe_media import ImageEncoder as ImageEncoder
 from qeff_zoo.recipe_media import Media as Media
 from qeff_zoo.recipe_media import Speech as Speech
 from qeff_zoo.recipe_media import SubModels as SubModels
-
-if TYPE_CHECKING:  # whose hooks reach up to what does the work
-    from qeff_zoo.multimodal.audio import Audio
-    from qeff_zoo.multimodal.images import Images
 
 #: Role of a program in its package.
 Role: TypeAlias = Literal[
@@ -175,9 +173,9 @@ class Recipe:
     task: str
     special: str
     transforms: tuple[Transform, ...] = ()
-    images: "Images | None" = None
-    towers: "Mapping[str, Images]" = field(default_factory=dict)
-    sounds: "Audio | None" = None
+    images: ImageEncoder | None = None
+    towers: Mapping[str, ImageEncoder] = field(default_factory=dict)
+    sounds: "AudioEncoder | None" = None
     speech: Speech | None = None
     halves: SubModels | None = None
     asked: Asked | None = None

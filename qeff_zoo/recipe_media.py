@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Declarations: how audio, speech and other multimodal inputs reach a model. Values only, as in `qeff_zoo.recipe`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -72,6 +72,257 @@ class Media:
             name: tuple(one) if isinstance(one, list) else one for name, one in values.items()
         }
         return cls(**plain)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageEncoder(Media):
+    """Image input of a language model: values, and hooks that `qeff_zoo.multimodal` implements.
+
+    Args:
+        layout: Order of the tiles in the features and in the prompt: one of `image_prompt_templates.LAYOUTS`.
+        nested: Whether the forward takes the tiles of an image on an axis of their own.
+        video: Field of the config with the placeholder token of a video, or the token itself where no config has it;
+            empty if the vision encoder reads no frames.
+        video_processor: transformers' class for videos, if a checkpoint's own files name none.
+        stamp: Texts before and after the rows of each step of a video, which is read as an image by itself, and
+            between steps; those around it are formatted with the step's time in seconds, the same without its fraction
+            as `second`, as minutes and seconds as `clock`, and its `number`. Empty if a video is read as one, or if its
+            processor has them. Then texts before and after the whole video, perhaps empty, if the tokenizer reads the
+            text together with its surroundings, so that no token stands for a video; the first is formatted with the
+            number of its `frames`, in words, and its `duration`.
+    """
+
+    token: str = "image_token_id"
+    layout: str = ""
+    nested: bool = False
+    video: str = ""
+    video_processor: str = ""
+    stamp: tuple[str, ...] = ()
+
+    #: Name of the pixels in the result of a processor, and of the forward's argument.
+    pixels: ClassVar[str] = "pixel_values"
+    #: Name of tiles in the result of a processor, if those have another size than the whole and a program of their own.
+    tiles: ClassVar[str] = ""
+    #: Whether images have any size, which no padding fills up.
+    any_size: ClassVar[bool] = False
+    #: Whether layers of the language model read images by cross-attention, so that no token has a row of features.
+    by_cross_attention: ClassVar[bool] = False
+    #: Whether frames of videos go through other operators than images: a program of their own.
+    has_frame_program: ClassVar[bool] = False
+    #: Special tokens around the number of each image of a prompt.
+    numbered: ClassVar[tuple[str, ...]] = ()
+    #: Chat template of prompts with videos, if the processor has one for those.
+    video_template: ClassVar[str] = ""
+
+    @property
+    def one_piece(self) -> bool:
+        """Whether an image is one array of one size, so that one program may read it with the text."""
+        raise NotImplementedError
+
+    def geometry(self, config: Mapping[str, Any]) -> Any:
+        """Return the geometry of patches; None if the vision encoder takes images.
+
+        Args:
+            config: Of the model.
+        """
+        raise NotImplementedError
+
+    def frame_geometry(self, config: Mapping[str, Any]) -> Any:
+        """Return the geometry of patches of the frame program; None if that takes frames."""
+        raise NotImplementedError
+
+    @property
+    def prompt_layout(self) -> Any:
+        """How an image is written into a prompt."""
+        raise NotImplementedError
+
+    def trace(self, model: Any, *, side: int | None = None) -> Any:
+        """Describe how to trace the vision encoder.
+
+        Args:
+            model: From `loader.load_meta`.
+            side: Pixels on a side of an image; None for the config's value.
+        """
+        raise NotImplementedError
+
+    def trace_language(self, model: Any, audio: Any = None, **variant: Any) -> Any:
+        """Describe how to trace the language model.
+
+        Args:
+            model: From `loader.load_meta`, possibly with fewer layers than its config.
+            audio: Audio input of the same prompts, if the model has one.
+            **variant: As of `qeff_zoo.tasks.multimodal_tracing.tracing`.
+        """
+        raise NotImplementedError
+
+    def trace_frame(self, model: Any) -> Any:
+        """Describe how to trace the frame program."""
+        raise NotImplementedError
+
+    def forward_arguments(self, pixels: Any, more: Sequence[Any]) -> dict[str, Any]:
+        """Return the arguments of transformers' forward for one tile.
+
+        Args:
+            pixels: (1, channels, height, width).
+            more: The program's other inputs.
+        """
+        raise NotImplementedError
+
+    def traced_with(self, model: Any) -> Any:
+        """Return a context in which the forward is traced."""
+        raise NotImplementedError
+
+    def encode(self, vision: Any, digest: bytes, prepared: Any) -> Any:
+        """Return the features of an image: here tile by tile.
+
+        Args:
+            vision: Runs the program.
+            digest: Of the image.
+            prepared: Arrays of the processor.
+        """
+        raise NotImplementedError
+
+    def tiles_of(self, vision: Any, prepared: Any) -> Any:
+        """Return the tiles of an image without padding, and the masks of the program's inputs."""
+        raise NotImplementedError
+
+    def cropped(self, tile: Any, height: int, width: int, config: Mapping[str, Any]) -> Any:
+        """Return a tile (channels, rows, columns) without padding.
+
+        Args:
+            tile: As the processor makes it.
+            height: Rows that are no padding.
+            width: Columns that are no padding.
+            config: Of the model.
+        """
+        raise NotImplementedError
+
+    def chosen(self, features: Any, prepared: Any) -> Any:
+        """Return those of a tile's features that the processor asks for."""
+        raise NotImplementedError
+
+    def rows_of(self, vision: Any, inputs: Any) -> int | None:
+        """Return the rows of features of a program's inputs; None if its outputs have a fixed number."""
+        raise NotImplementedError
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """Further arrays that the processor returns for each image."""
+        raise NotImplementedError
+
+    def is_uncut(self, images: int) -> bool:
+        """Tell whether images of a prompt are not cut into tiles.
+
+        Args:
+            images: Their number.
+        """
+        raise NotImplementedError
+
+    def check_prompt(self, images: int, videos: int) -> None:
+        """Raise `GenerationError` if a prompt may not have so many images and videos."""
+
+    def video_arrays(self, pixels: Any, given: Mapping[str, Any], known: Any) -> Any:
+        """Name the arrays of a video as those of images are named.
+
+        Args:
+            pixels: Of all frames.
+            given: Result of the processor.
+            known: Times of the steps, and the duration, if the processor returns them.
+        """
+        raise NotImplementedError
+
+    def video_rows(self, prepared: Any, config: Mapping[str, Any]) -> int:
+        """Return how many rows of features a video takes at least.
+
+        Args:
+            prepared: Of `video_arrays`.
+            config: Of the model.
+        """
+        raise NotImplementedError
+
+    @property
+    def drawn_as_pixels(self) -> bool:
+        """Whether validation draws images for the processor, and not its results."""
+        raise NotImplementedError
+
+    def sample(self, vision: Any, size: tuple[int, int], random: Any) -> Any:
+        """Draw a result of the processor.
+
+        Args:
+            vision: With the program.
+            size: Height and width in rows of features, if the vision encoder takes any.
+            random: A generator of numpy.
+        """
+        raise NotImplementedError
+
+    def sample_frame(self, vision: Any, size: tuple[int, int], random: Any) -> Any:
+        """Draw a result of the video processor, for the frame program."""
+        raise NotImplementedError
+
+    def joined(self, arrays: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        """Return torch tensors of several images as transformers' processor returns them in one call.
+
+        Args:
+            arrays: By name, a tensor for each image.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class AudioEncoder(Media):
+    """Audio input of a language model: values, and hooks that a family implements.
+
+    Attributes:
+        features: Name of the features of a recording in the processor's output and in the forward's arguments.
+        separate: Whether the reference computes one recording at a time, since the padding of the shorter of several
+            recordings would change their features.
+        taken_as: Modality whose arguments the forward takes encoded recordings by, if it takes none of audio.
+        text_messages: Whether the chat template takes messages as texts, not as lists of parts.
+        any_length: Name of recordings that no padding fills up, if a program reads them at any length; nothing if
+            program shapes are fixed.
+    """
+
+    features: ClassVar[str] = "input_features"
+    separate: ClassVar[bool] = False
+    taken_as: ClassVar[str] = ""
+    text_messages: ClassVar[bool] = False
+    any_length: ClassVar[str] = ""
+
+    token: str = "audio_token_id"
+
+    def trace(self, model: Any, images: Any) -> Any:
+        """Describe how to trace the encoder.
+
+        Args:
+            model: From `loader.load_meta`.
+            images: Image input of the same prompts, if the model has one.
+        """
+        raise NotImplementedError
+
+    def encoder(self) -> Any:
+        """Return the class that runs the program of the encoder."""
+        raise NotImplementedError
+
+    def prepare(self, features: Any, shape: Sequence[int], samples: Any) -> dict[str, Any]:
+        """Return the arrays of a recording, as transformers' processor returns them.
+
+        Args:
+            features: The feature extractor.
+            shape: Shape of one window or block of the program's input.
+            samples: Of one channel.
+
+        Raises:
+            MediaError: The recording is too long.
+        """
+        raise NotImplementedError
+
+    def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """Yield random recordings without end, as `prepare` returns them, for validation.
+
+        Args:
+            shape: As of `prepare`.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

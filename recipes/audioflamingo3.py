@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.multimodal.audio_windows import AudioWindows
+from qeff_zoo.multimodal.families.audio_windows import AudioWindows
 
 from .qwen2_audio import RECIPE as QWEN2_AUDIO
 

@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.multimodal.audio_chunks import AudioChunks
+from qeff_zoo.multimodal.families.audio_chunks import AudioChunks
 from qeff_zoo.multimodal.families.gemma4 import Gemma4
 from qeff_zoo.recipe import Tiny
 

@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.multimodal.audio_windows import AudioWindows
+from qeff_zoo.multimodal.families.audio_windows import AudioWindows
 from qeff_zoo.recipe import Tiny
 
 from .voxtral import AUDIO, TEXT

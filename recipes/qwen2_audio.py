@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Qwen2-Audio, `transformers.models.qwen2_audio`: Whisper's encoder, pooled by two, one matrix, and Qwen2."""
 
-from qeff_zoo.multimodal.audio_windows import AudioWindows
+from qeff_zoo.multimodal.families.audio_windows import AudioWindows
 from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
 
 from .qwen2 import RECIPE as QWEN2

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Qwen3-ASR, `transformers.models.qwen3_asr`: convolutions over seconds, an encoder of windows of eight, and Qwen3."""
 
-from qeff_zoo.multimodal.audio_stream import AudioStream
+from qeff_zoo.multimodal.families.audio_stream import AudioStream
 from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
 
 from .qwen3 import RECIPE as QWEN3

@@ -6,7 +6,7 @@ Unusual: as of Qwen2.5-Omni, whose checkpoints have other models beside the thin
 
 from dataclasses import replace
 
-from qeff_zoo.multimodal.audio_stream import AudioStream
+from qeff_zoo.multimodal.families.audio_stream import AudioStream
 from qeff_zoo.multimodal.families.qwen_video import QwenVideo
 from qeff_zoo.recipe import Tiny
 

@@ -30,7 +30,7 @@ from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError
 from qeff_zoo.media.features import find
 from qeff_zoo.media.sound_processor import SoundProcessor
-from qeff_zoo.multimodal.audio_windows import AudioWindows
+from qeff_zoo.multimodal.families.audio_windows import AudioWindows
 from qeff_zoo.multimodal.families.voxtral import VoxtralAudio
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine, open_session

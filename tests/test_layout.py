@@ -196,7 +196,7 @@ def test_no_module_imports_itself_through_others() -> None:
 FLOORS = (
     *("__main__", "cloud", "qefficient", "cli", "serving", "scaffold", "api", "pipeline"),
     *("finetuning", "quantizer", "bench", "prediction", "hub", "validation"),
-    *("plan", "targets", "export", "tasks", "runtime", "media"),
+    *("plan", "targets", "export", "multimodal", "tasks", "runtime", "media"),
     *("store", "package", "graph", "weights", "checkpoint"),
     *("registry", "recipe", "recipe_media", "terminal", "versions", "settings", "disk", "errors"),
 )
@@ -210,11 +210,13 @@ UPWARD: Mapping[tuple[str, str], str] = {
     ("package", "store"): "a prepared folder that was compiled is taken into the store",
     ("package", "targets"): "a target describes its lowering report",
     ("package", "tasks"): "a task gives the example command of a package",
+    ("runtime", "multimodal"): "a session makes the encoder of its package's manifest",
     ("runtime", "targets"): "a session opens programs by their target's name",
     ("runtime", "tasks"): "a session checks its package's task",
     ("targets", "plan"): "a target lowers and compiles a program as it is planned",
     ("targets", "prediction"): "qaic predicts in its device's numerics what it compiles",
     ("tasks", "export"): "a task traces by transforms",
+    ("tasks", "multimodal"): "a task traces the encoder of a plan",
     ("tasks", "plan"): "a task checks a request",
     ("tasks", "validation"): "a task names the calls that are compared",
     ("validation", "api"): "a checkpoint is built again to check a package of others",

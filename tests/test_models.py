@@ -16,7 +16,7 @@ from transformers import CONFIG_MAPPING
 
 from qeff_zoo import pipeline, registry
 from qeff_zoo.export import architectures
-from qeff_zoo.multimodal.audio_windows import AudioWindows
+from qeff_zoo.multimodal.families.audio_windows import AudioWindows
 from qeff_zoo.multimodal.images import Images
 from qeff_zoo.package.identity import canonical
 from qeff_zoo.plan.request import Request

@@ -9,7 +9,7 @@ from qeff_zoo.media.features import Features
 from qeff_zoo.media.sound import Samples
 
 if TYPE_CHECKING:
-    from qeff_zoo.multimodal.audio import Audio
+    from qeff_zoo.recipe_media import AudioEncoder
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,12 @@ class SoundProcessor:
     Args:
         features: Feature extractor of the checkpoint.
         shape: Shape of one window or block of the program's input.
-        audio: Audio input of the model.
+        audio: AudioEncoder input of the model.
     """
 
     features: Features
     shape: Sequence[int]
-    audio: "Audio"
+    audio: "AudioEncoder"
 
     @property
     def rate(self) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from qeff_zoo.multimodal.images import Images
 
 if TYPE_CHECKING:
-    from qeff_zoo.multimodal.audio import Audio
+    from qeff_zoo.recipe_media import AudioEncoder
     from qeff_zoo.runtime.multimodal_spans import CrossAttentionImage as View
     from qeff_zoo.runtime.program import Array
     from qeff_zoo.runtime.vision_encoder import Vision
@@ -40,7 +40,9 @@ class CrossAttentionImage(Images):
 
         return cross_attention_image_tracing.read_picture(model, self)
 
-    def trace_language(self, model: Any, audio: "Audio | None" = None, **variant: Any) -> "Tracing":
+    def trace_language(
+        self, model: Any, audio: "AudioEncoder | None" = None, **variant: Any
+    ) -> "Tracing":
         """As of `Images`."""
         from qeff_zoo.tasks import cross_attention_image_tracing
 

@@ -7,12 +7,12 @@ Importing this module, or a family, imports neither numpy nor torch; a hook impo
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.recipe_media import Media
+from qeff_zoo.recipe_media import ImageEncoder
 
 if TYPE_CHECKING:
-    from qeff_zoo.multimodal.audio import Audio
+    from qeff_zoo.recipe_media import AudioEncoder
     from qeff_zoo.runtime.image_prompt_templates import Layout
     from qeff_zoo.runtime.multimodal_spans import Encoded
     from qeff_zoo.runtime.patch_positions import Tower
@@ -22,67 +22,27 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Images(Media):
-    """Images of one size, or tiles of one size, each of which the vision encoder reads by itself.
-
-    Args:
-        layout: Order of the tiles in the features and in the prompt: one of `image_prompt_templates.LAYOUTS`.
-        nested: Whether the forward takes the tiles of an image on an axis of their own.
-        video: Field of the config with the placeholder token of a video, or the token itself where no config has it;
-            empty if the vision encoder reads no frames.
-        video_processor: transformers' class for videos, if a checkpoint's own files name none.
-        stamp: Texts before and after the rows of each step of a video, which is read as an image by itself, and
-            between steps; those around it are formatted with the step's time in seconds, the same without its fraction
-            as `second`, as minutes and seconds as `clock`, and its `number`. Empty if a video is read as one, or if its
-            processor has them. Then texts before and after the whole video, perhaps empty, if the tokenizer reads the
-            text together with its surroundings, so that no token stands for a video; the first is formatted with the
-            number of its `frames`, in words, and its `duration`.
-    """
-
-    token: str = "image_token_id"
-    layout: str = ""
-    nested: bool = False
-    video: str = ""
-    video_processor: str = ""
-    stamp: tuple[str, ...] = ()
-
-    #: Name of the pixels in the result of a processor, and of the forward's argument.
-    pixels: ClassVar[str] = "pixel_values"
-    #: Name of tiles in the result of a processor, if those have another size than the whole and a program of their own.
-    tiles: ClassVar[str] = ""
-    #: Whether images have any size, which no padding fills up.
-    any_size: ClassVar[bool] = False
-    #: Whether layers of the language model read images by cross-attention, so that no token has a row of features.
-    by_cross_attention: ClassVar[bool] = False
-    #: Whether frames of videos go through other operators than images: a program of their own.
-    has_frame_program: ClassVar[bool] = False
-    #: Special tokens around the number of each image of a prompt.
-    numbered: ClassVar[tuple[str, ...]] = ()
-    #: Chat template of prompts with videos, if the processor has one for those.
-    video_template: ClassVar[str] = ""
+class Images(ImageEncoder):
+    """Images of one size, or tiles of one size, each of which the vision encoder reads by itself."""
 
     # --- the package ---------------------------------------------------------------------------------------------
 
     @property
     def one_piece(self) -> bool:
-        """Whether an image is one array of one size, so that one program may read it with the text."""
+        """As of `ImageEncoder`."""
         return not (self.layout or self.nested)
 
     def geometry(self, config: Mapping[str, Any]) -> "Tower | None":
-        """Return the geometry of patches; None if the vision encoder takes images.
-
-        Args:
-            config: Of the model.
-        """
+        """As of `ImageEncoder`."""
         return None
 
     def frame_geometry(self, config: Mapping[str, Any]) -> "Tower | None":
-        """Return the geometry of patches of the frame program; None if that takes frames."""
+        """As of `ImageEncoder`."""
         return None
 
     @property
     def prompt_layout(self) -> "Layout":
-        """How an image is written into a prompt."""
+        """As of `ImageEncoder`."""
         from qeff_zoo.runtime.image_prompt_templates import LAYOUTS
 
         return LAYOUTS[self.layout]
@@ -90,39 +50,21 @@ class Images(Media):
     # --- tracing -------------------------------------------------------------------------------------------------
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
-        """Describe how to trace the vision encoder.
-
-        Args:
-            model: From `loader.load_meta`.
-            side: Pixels on a side of an image; None for the config's value.
-        """
+        """As of `ImageEncoder`."""
         from qeff_zoo.tasks import vision_tracing
 
         return vision_tracing.tracing(model, self, side=side)
 
-    def trace_language(self, model: Any, audio: "Audio | None" = None, **variant: Any) -> "Tracing":
-        """Describe how to trace the language model.
-
-        Args:
-            model: From `loader.load_meta`, possibly with fewer layers than its config.
-            audio: Audio input of the same prompts, if the model has one.
-            **variant: As of `qeff_zoo.tasks.multimodal_tracing.tracing`.
-        """
+    def trace_language(
+        self, model: Any, audio: "AudioEncoder | None" = None, **variant: Any
+    ) -> "Tracing":
+        """As of `ImageEncoder`."""
         from qeff_zoo.tasks import multimodal_tracing
 
         return multimodal_tracing.tracing(model, images=self, sounds=audio, **variant)
 
-    def trace_frame(self, model: Any) -> "Tracing":
-        """Describe how to trace the frame program."""
-        raise NotImplementedError
-
     def forward_arguments(self, pixels: Any, more: Sequence[Any]) -> dict[str, Any]:
-        """Return the arguments of transformers' forward for one tile.
-
-        Args:
-            pixels: (1, channels, height, width).
-            more: The program's other inputs.
-        """
+        """As of `ImageEncoder`."""
         import torch
 
         found = {self.pixels: pixels[None] if self.nested else pixels}
@@ -133,19 +75,13 @@ class Images(Media):
         return found
 
     def traced_with(self, model: Any) -> AbstractContextManager[Any]:
-        """Return a context in which the forward is traced."""
+        """As of `ImageEncoder`."""
         return nullcontext()
 
     # --- the runtime ---------------------------------------------------------------------------------------------
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
-        """Return the features of an image: here tile by tile.
-
-        Args:
-            vision: Runs the program.
-            digest: Of the image.
-            prepared: Arrays of the processor.
-        """
+        """As of `ImageEncoder`."""
         import numpy as np
 
         tiles, masks = self.tiles_of(vision, prepared)
@@ -163,7 +99,7 @@ class Images(Media):
     def tiles_of(
         self, vision: "Vision", prepared: "Mapping[str, Array]"
     ) -> "tuple[Sequence[Array], dict[str, Array]]":
-        """Return the tiles of an image without padding, and the masks of the program's inputs."""
+        """As of `ImageEncoder`."""
         import numpy as np
 
         pixels = np.asarray(prepared[self.pixels], np.float32)
@@ -182,54 +118,34 @@ class Images(Media):
         ], {}
 
     def cropped(self, tile: "Array", height: int, width: int, config: Mapping[str, Any]) -> "Array":
-        """Return a tile (channels, rows, columns) without padding.
-
-        Args:
-            tile: As the processor makes it.
-            height: Rows that are no padding.
-            width: Columns that are no padding.
-            config: Of the model.
-        """
+        """As of `ImageEncoder`."""
         return tile[:, :height, :width]
 
     def chosen(
         self, features: "dict[str, Array]", prepared: "Mapping[str, Array]"
     ) -> "dict[str, Array]":
-        """Return those of a tile's features that the processor asks for."""
+        """As of `ImageEncoder`."""
         return features
 
     def rows_of(self, vision: "Vision", inputs: "Mapping[str, Array]") -> int | None:
-        """Return the rows of features of a program's inputs; None if its outputs have a fixed number."""
+        """As of `ImageEncoder`."""
         return None
 
     @property
     def arrays(self) -> tuple[str, ...]:
-        """Further arrays that the processor returns for each image."""
+        """As of `ImageEncoder`."""
         return tuple(filter(None, (self.mask, self.tiles)))
 
     def is_uncut(self, images: int) -> bool:
-        """Tell whether images of a prompt are not cut into tiles.
-
-        Args:
-            images: Their number.
-        """
+        """As of `ImageEncoder`."""
         return False
-
-    def check_prompt(self, images: int, videos: int) -> None:
-        """Raise `GenerationError` if a prompt may not have so many images and videos."""
 
     # --- videos --------------------------------------------------------------------------------------------------
 
     def video_arrays(
         self, pixels: "Array", given: Mapping[str, Any], known: "Mapping[str, Array]"
     ) -> "dict[str, Array]":
-        """Name the arrays of a video as those of images are named.
-
-        Args:
-            pixels: Of all frames.
-            given: Result of the processor.
-            known: Times of the steps, and the duration, if the processor returns them.
-        """
+        """As of `ImageEncoder`."""
         import numpy as np
 
         from qeff_zoo.runtime.image_prompt_templates import OF_VIDEO
@@ -242,12 +158,7 @@ class Images(Media):
         return {"pixel_values": frames, **untimed, **known}
 
     def video_rows(self, prepared: "Mapping[str, Array]", config: Mapping[str, Any]) -> int:
-        """Return how many rows of features a video takes at least.
-
-        Args:
-            prepared: Of `video_arrays`.
-            config: Of the model.
-        """
+        """As of `ImageEncoder`."""
         count = len(prepared["pixel_values"])
         if self.layout == "lines":
             vision = config["vision_config"]
@@ -263,17 +174,11 @@ class Images(Media):
 
     @property
     def drawn_as_pixels(self) -> bool:
-        """Whether validation draws images for the processor, and not its results."""
+        """As of `ImageEncoder`."""
         return bool(self.layout)
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
-        """Draw a result of the processor.
-
-        Args:
-            vision: With the program.
-            size: Height and width in rows of features, if the vision encoder takes any.
-            random: A generator of numpy.
-        """
+        """As of `ImageEncoder`."""
         import numpy as np
 
         tensor = vision.program.inputs[self.pixels]
@@ -285,14 +190,6 @@ class Images(Media):
         found[self.pixels] = random.standard_normal(shape, np.float32)
         return found
 
-    def sample_frame(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
-        """Draw a result of the video processor, for the frame program."""
-        raise NotImplementedError
-
     def joined(self, arrays: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        """Return torch tensors of several images as transformers' processor returns them in one call.
-
-        Args:
-            arrays: By name, a tensor for each image.
-        """
+        """As of `ImageEncoder`."""
         return arrays

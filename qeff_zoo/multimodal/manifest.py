@@ -2,7 +2,6 @@
 """Image and audio encoders in a manifest: the name of the family and its values, and the object again."""
 
 import importlib
-import inspect
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
@@ -12,9 +11,8 @@ from typing import Any, TypeVar
 from qeff_zoo import multimodal
 from qeff_zoo.errors import PackageError
 from qeff_zoo.multimodal import families
-from qeff_zoo.multimodal.audio import Audio
 from qeff_zoo.multimodal.images import Images
-from qeff_zoo.recipe_media import Media
+from qeff_zoo.recipe_media import AudioEncoder, Media
 
 _FAMILY = "family"
 
@@ -53,16 +51,16 @@ def images_of(entry: Mapping[str, Any]) -> Images:
     return _encoder_of(entry, Images, "image")
 
 
-def audio_of(entry: Mapping[str, Any]) -> Audio:
+def audio_of(entry: Mapping[str, Any]) -> AudioEncoder:
     """Return the audio encoder of a manifest's entry; see `images_of`."""
-    return _encoder_of(entry, Audio, "audio")
+    return _encoder_of(entry, AudioEncoder, "audio")
 
 
 def _encoder_of(entry: Mapping[str, Any], base: type[_Encoder], modality: str) -> _Encoder:
     name = entry.get(_FAMILY, "")
     family = _class_of(name) if name in _names() else None
-    if family is None or not _is_concrete(family, base):
-        known = ", ".join(one for one in _names() if _is_concrete(_class_of(one), base))
+    if family is None or not issubclass(family, base):
+        known = ", ".join(one for one in _names() if issubclass(_class_of(one), base))
         raise PackageError(
             f"The package's {modality} encoder is of family {name!r}; expected one of {known}. Build the package "
             "again, or run it with the qeff-zoo that built it."
@@ -83,10 +81,6 @@ def _encoder_of(entry: Mapping[str, Any], base: type[_Encoder], modality: str) -
     return family.of(values)
 
 
-def _is_concrete(family: type[Media], base: type[Media]) -> bool:
-    return issubclass(family, base) and not inspect.isabstract(family)
-
-
 def _name_of(family: type[Media]) -> str:
     return family.__module__.rpartition(".")[2]
 
@@ -94,7 +88,7 @@ def _name_of(family: type[Media]) -> str:
 @cache
 def _names() -> tuple[str, ...]:
     """Return what a manifest may name: the modules of bases and of families."""
-    own = {"audio", "families", "manifest"}  # a base without hooks, and what is no encoder
+    own = {"families", "manifest"}
     paths = [*multimodal.__path__, *families.__path__]
     return tuple(sorted({one.name for one in pkgutil.iter_modules(paths)} - own))
 

@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,13 +12,10 @@ from qeff_zoo.media.features import load_features
 from qeff_zoo.media.sound import decoding, open_sound
 from qeff_zoo.media.sound_processor import SoundProcessor
 from qeff_zoo.media.steps import Steps, finished
+from qeff_zoo.recipe_media import AudioEncoder
 from qeff_zoo.runtime.feature_cache import Reader
 from qeff_zoo.runtime.multimodal_spans import Encoded
 from qeff_zoo.runtime.program import Array, Program
-
-if TYPE_CHECKING:
-    from qeff_zoo.multimodal.audio import Audio
-    from qeff_zoo.multimodal.families.phi4_audio import Phi4Audio
 
 #: Begins the name of rows that a sound has where a prompt has pictures, too, of models that read it otherwise there.
 BESIDE = "beside_pictures."
@@ -41,7 +38,7 @@ class Hearing(Reader):
     kind = "sounds"
 
     def __init__(
-        self, program: Program, config: Mapping[str, Any], budget: int, audio: "Audio"
+        self, program: Program, config: Mapping[str, Any], budget: int, audio: AudioEncoder
     ) -> None:
         super().__init__(program, config, budget)
         self.audio = audio
@@ -143,7 +140,7 @@ class BlockHearing(Hearing):
 class SpanHearing(BlockHearing):
     """Reads sounds of any length at once, of which so many frames become a row: (1, frames, bins)."""
 
-    audio: "Phi4Audio"
+    audio: Any
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
         _, told = self._in_blocks(prepared)

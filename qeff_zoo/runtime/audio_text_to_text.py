@@ -7,8 +7,8 @@ from typing import Any
 
 from qeff_zoo.checkpoint.config import model_config
 from qeff_zoo.media.steps import Steps
-from qeff_zoo.multimodal.audio import Audio
 from qeff_zoo.multimodal.manifest import audio_of, entry_of
+from qeff_zoo.recipe_media import AudioEncoder
 from qeff_zoo.runtime.audio_encoder import Hearing, SoundPreparer
 from qeff_zoo.runtime.chat_template import Message
 from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSession
@@ -41,7 +41,7 @@ class AudioTextToTextSession(MediaTextSession):
     task = AUDIO_TEXT_TO_TEXT
     part, argument = "audio", "sounds"
     reader: Hearing
-    media: Audio
+    media: AudioEncoder
 
     def __init__(
         self,

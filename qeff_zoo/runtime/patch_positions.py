@@ -3,14 +3,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from qeff_zoo.runtime.program import Array
-
-if TYPE_CHECKING:
-    from qeff_zoo.multimodal.patch_grid import PatchGrid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +40,7 @@ class Tower:
     def read(
         cls,
         config: Mapping[str, Any],
-        images: "PatchGrid",
+        images: Any,
         merge: int,
         inner: int = 1,
         row: int = 0,

@@ -3,17 +3,15 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.recipe_media import ImageEncoder
 from qeff_zoo.runtime.media_text import Prepared
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.runtime.vision_encoder import FILM_GRID, FILM_MERGE, FRAMES, GRID, KEPT
-
-if TYPE_CHECKING:
-    from qeff_zoo.multimodal.images import Images
 
 #: Of each step, in seconds, as the processor says it.
 TIMES = "timestamps"
@@ -30,7 +28,7 @@ _TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eigh
 _SOUNDS = {"input_features", "feature_attention_mask"}
 
 
-def of_processor(given: Mapping[str, Any], images: "Images") -> Prepared:
+def of_processor(given: Mapping[str, Any], images: ImageEncoder) -> Prepared:
     """Call what a processor has prepared of a video as the arrays of pictures are called.
 
     Args:
@@ -55,7 +53,7 @@ def of_processor(given: Mapping[str, Any], images: "Images") -> Prepared:
     return images.video_arrays(pixels, given, known)
 
 
-def rows_of(prepared: Prepared, images: "Images", config: Mapping[str, Any]) -> int:
+def rows_of(prepared: Prepared, images: ImageEncoder, config: Mapping[str, Any]) -> int:
     """Return how many rows of features a video takes at least.
 
     Args:

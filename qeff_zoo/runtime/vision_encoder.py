@@ -3,18 +3,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from qeff_zoo.errors import MediaError
+from qeff_zoo.recipe_media import ImageEncoder
 from qeff_zoo.runtime.feature_cache import Reader
 from qeff_zoo.runtime.multimodal_spans import Encoded, RawImage
 from qeff_zoo.runtime.patch_positions import Tower
 from qeff_zoo.runtime.program import Array, Program, Tensor
-
-if TYPE_CHECKING:
-    from qeff_zoo.multimodal.images import Images
 
 #: What a processor says of a picture that was cut into patches: time, height and width in patches.
 GRID = "image_grid_thw"
@@ -84,7 +82,7 @@ class Vision(Reader):
         program: Program,
         config: Mapping[str, Any],
         budget: int,
-        images: "Images",
+        images: ImageEncoder,
         tiles: Program | None = None,
         frames: Callable[[], Program] | None = None,
     ) -> None:
@@ -92,9 +90,9 @@ class Vision(Reader):
         self.images, self.config = images, config
         self.tiles, self._open_frames = tiles, frames
         #: Geometry of patches, of a program that takes those.
-        self.tower = images.geometry(config)
+        self.tower: Tower | None = images.geometry(config)
         #: The same of frames of videos, if those are merged otherwise.
-        self._film_tower = images.frame_geometry(config)
+        self._film_tower: Tower | None = images.frame_geometry(config)
 
     @property
     def geometry(self) -> Tower:
@@ -154,7 +152,8 @@ class Vision(Reader):
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
         if FRAMES not in prepared:
-            return self.images.encode(self, digest, prepared)
+            encoded: Encoded = self.images.encode(self, digest, prepared)
+            return encoded
         if self._film_tower is not None:
             return self._look_at_step(digest, prepared, self._film_tower)
         return self._look_at_frames(digest, prepared[FRAMES])

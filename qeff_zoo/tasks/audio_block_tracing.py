@@ -12,7 +12,7 @@ from attention, and zero for convolutions and in windows, as what lies behind th
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +24,6 @@ from qeff_zoo.tasks.forward_patches import FeatureRecorder, swapped, unread
 from qeff_zoo.tasks.patch_tracing import rename, rows_of
 
 from . import Tracing
-
-if TYPE_CHECKING:
-    from qeff_zoo.multimodal.families.granite_speech import GraniteSpeechAudio
 
 FEATURES, REAL, WINDOWS = "input_features", "attention_mask", "window_index"
 _BLOCKS, _WINDOWS = 3, 5  # of the example
@@ -64,7 +61,7 @@ class Sound(nn.Module):
         audio: Declaration of the recipe.
     """
 
-    def __init__(self, model: Any, audio: "GraniteSpeechAudio") -> None:
+    def __init__(self, model: Any, audio: Any) -> None:
         super().__init__()
         self.model, self.token = model, getattr(model.config, audio.token)
         parts = [*model.base_model.encoder.modules()]
@@ -119,7 +116,7 @@ def _looks_around(module: nn.Module) -> bool:
     return isinstance(module, nn.Conv1d) and module.kernel_size != (1,)
 
 
-def tracing(model: Any, audio: "GraniteSpeechAudio") -> Tracing:
+def tracing(model: Any, audio: Any) -> Tracing:
     """Describe how to trace the encoder of `model`.
 
     Args:

@@ -15,7 +15,7 @@ convolutions, as what lies behind the end of a sound is.
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import torch
@@ -29,9 +29,6 @@ from qeff_zoo.tasks.forward_patches import FeatureRecorder, swapped, unread
 from qeff_zoo.tasks.patch_tracing import rows_of
 
 from . import Tracing
-
-if TYPE_CHECKING:
-    from qeff_zoo.multimodal.audio_chunks import AudioChunks
 
 _BLOCKS, _MOST = 3, 1 << 16  # of the example, and at most
 _MERGED = 4  # frames that two convolutions make a row of
@@ -74,7 +71,7 @@ class Sound(nn.Module):
         audio: Declaration of the recipe.
     """
 
-    def __init__(self, model: Any, audio: "AudioChunks") -> None:
+    def __init__(self, model: Any, audio: Any) -> None:
         super().__init__()
         self.model, self.audio = model, audio
         self.tower = model.base_model.audio_tower
@@ -184,7 +181,7 @@ def _within(part: nn.Module, real: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda states: plain(states * there.to(states.dtype))
 
 
-def tracing(model: Any, audio: "AudioChunks") -> Tracing:
+def tracing(model: Any, audio: Any) -> Tracing:
     """Describe how to trace the encoder of `model`.
 
     Args:

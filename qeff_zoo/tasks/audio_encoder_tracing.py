@@ -20,7 +20,7 @@ read a sound of any length at once are in `qeff_zoo.tasks.audio_block_tracing`, 
 import sys
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import torch
@@ -33,10 +33,6 @@ from qeff_zoo.tasks.forward_patches import FeatureRecorder, swapped, unread
 from qeff_zoo.tasks.patch_tracing import Rows, rows_of
 
 from . import Tracing, audio_block_tracing
-
-if TYPE_CHECKING:
-    from qeff_zoo.multimodal.audio_windows import AudioWindows
-    from qeff_zoo.multimodal.families.gemma4_unified_audio import Gemma4UnifiedAudio
 
 FEATURES, NUMBER = "input_features", "window_ids"
 _FRAMES = 3  # of the example
@@ -77,7 +73,7 @@ class Window(nn.Module):
         audio: Declaration of the recipe.
     """
 
-    def __init__(self, model: Any, audio: "AudioWindows") -> None:
+    def __init__(self, model: Any, audio: Any) -> None:
         super().__init__()
         self.model, self.audio = model, audio
         self.names = [FEATURES, *filter(None, [audio.mask, NUMBER if audio.times else ""])]
@@ -125,7 +121,7 @@ class Packed(Window):
         audio: As of `Window`.
     """
 
-    def __init__(self, model: Any, audio: "AudioWindows") -> None:
+    def __init__(self, model: Any, audio: Any) -> None:
         super().__init__(model, audio)
         self.names = [FEATURES, audio.mask, NUMBER]
         self.each = 2 * model.config.audio_config.n_window
@@ -208,7 +204,7 @@ def _ends_of(module: Any) -> Any:
     return ends
 
 
-def tracing_of_samples(model: Any, audio: "Gemma4UnifiedAudio") -> Tracing:
+def tracing_of_samples(model: Any, audio: Any) -> Tracing:
     """Describe how to trace the matrix of a model that makes a row of each frame of samples.
 
     Args:
@@ -226,7 +222,7 @@ def tracing_of_samples(model: Any, audio: "Gemma4UnifiedAudio") -> Tracing:
     )
 
 
-def tracing(model: Any, audio: "AudioWindows") -> Tracing:
+def tracing(model: Any, audio: Any) -> Tracing:
     """Describe how to trace the encoder of `model`.
 
     Args:
@@ -250,7 +246,7 @@ def tracing(model: Any, audio: "AudioWindows") -> Tracing:
     )
 
 
-def window_of(model: Any, audio: "AudioWindows") -> tuple[int, int]:
+def window_of(model: Any, audio: Any) -> tuple[int, int]:
     """Return bins and frames of a window: as many as the config says, or become the positions of the encoder."""
     config = model.config.audio_config
     if frames := audio.frames(config):

@@ -16,7 +16,7 @@ fills up is zero for each of its convolutions, as what lies behind the end of a 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from torch.export import Dim
 
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.export.transforms.modules import with_config
+from qeff_zoo.recipe_media import ImageEncoder
 from qeff_zoo.runtime.audio_encoder import BESIDE
 from qeff_zoo.tasks.audio_block_tracing import FEATURES, REAL, WINDOWS, name_rows
 from qeff_zoo.tasks.forward_patches import swapped
@@ -31,10 +32,6 @@ from qeff_zoo.tasks.patch_tracing import rows_of
 from qeff_zoo.tasks.tile_tracing import PutRecorder
 
 from . import Tracing
-
-if TYPE_CHECKING:
-    from qeff_zoo.multimodal.families.phi4_audio import Phi4Audio
-    from qeff_zoo.multimodal.images import Images
 
 _GROUPS, _SPANS, _WIDTH = 24, 3, 5  # of the example
 _MOST = 1 << 16  # of the first two
@@ -112,7 +109,7 @@ def _within(merge: nn.Module, mask: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda states: plain(states * real.to(states.dtype))
 
 
-def tracing(model: Any, audio: "Phi4Audio", images: "Images | None") -> Tracing:
+def tracing(model: Any, audio: Any, images: ImageEncoder | None) -> Tracing:
     """Describe how to trace the encoder of `model`.
 
     Args:

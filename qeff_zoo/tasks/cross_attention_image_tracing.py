@@ -24,7 +24,7 @@ import inspect
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,9 +43,6 @@ from qeff_zoo.tasks.patch_tracing import rename
 from . import Tracing
 from .text_generation import decoder_tracing
 
-if TYPE_CHECKING:
-    from qeff_zoo.multimodal.cross_attention import CrossAttentionImage
-
 #: What a call is told of the tiles that its tokens see, and how many pictures there may be.
 SEEN, PICTURES = "cross_attention_mask", "max_num_images"
 _STATES, _WHOLE_ROWS = "cross_attention_states", "full_text_row_masked_out_mask"
@@ -61,7 +58,7 @@ class Read(nn.Module):
         images: As a recipe declares them.
     """
 
-    def __init__(self, model: Any, images: "CrossAttentionImage") -> None:
+    def __init__(self, model: Any, images: Any) -> None:
         super().__init__()
         self.model, self.names = model, ["pixel_values", _RATIO, images.mask]
         self.asking = [(layer, _asking(module)) for layer, module in _crossing(model, images)]
@@ -93,7 +90,7 @@ class Read(nn.Module):
         return [pixels, torch.ones(1, 1, dtype=torch.long), mask]
 
 
-def _crossing(model: Any, images: "CrossAttentionImage") -> list[tuple[int, Any]]:
+def _crossing(model: Any, images: Any) -> list[tuple[int, Any]]:
     """Return the layers of the language model that read pictures, and their numbers."""
     decoder, config = language_model(model), model.config.get_text_config()
     found = layers.find(decoder, config.num_hidden_layers)
@@ -107,7 +104,7 @@ def _asking(layer: Any) -> Any:
     return told[-1]
 
 
-def read_picture(model: Any, images: "CrossAttentionImage") -> Tracing:
+def read_picture(model: Any, images: Any) -> Tracing:
     """Describe how to trace the vision tower of `model`.
 
     Args:
@@ -203,7 +200,7 @@ def _masks(seen: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     return bias, sees.to(torch.float32)[:, None, :, None]
 
 
-def tracing(model: Any, images: "CrossAttentionImage", **variant: Any) -> Tracing:
+def tracing(model: Any, images: Any, **variant: Any) -> Tracing:
     """Describe how to trace the language model of `model`.
 
     Args:
@@ -241,7 +238,7 @@ def _probed(model: Any, input_ids: Tensor, position_ids: Tensor, state: Retained
     return _call(model, input_ids, position_ids, _Seeing(state))
 
 
-def _read_states(model: Any, images: "CrossAttentionImage") -> list[State]:
+def _read_states(model: Any, images: Any) -> list[State]:
     """Return what the language model retains of pictures."""
     tiles = model.config.vision_config.max_num_tiles
     return [

@@ -27,7 +27,7 @@ from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import torch
@@ -38,16 +38,12 @@ from torch.overrides import TorchFunctionMode
 from qeff_zoo.export.transforms.modules import reader_of_tokens
 from qeff_zoo.export.transforms.retained_state import RetainedState
 from qeff_zoo.graph.states import State, mark_tokens
-from qeff_zoo.multimodal.audio import Audio
-from qeff_zoo.recipe import Media
+from qeff_zoo.recipe_media import AudioEncoder, ImageEncoder, Media
 from qeff_zoo.tasks.forward_patches import MERGES, alike, swapped
 from qeff_zoo.tasks.vision_tracing import layers_of
 
 from . import Tracing
 from .text_generation import decoder_tracing
-
-if TYPE_CHECKING:
-    from qeff_zoo.multimodal.images import Images
 
 _ROWS = 5  # of the example
 #: Begins the name of what tells which tokens of the context are a picture's; ends with the forward's argument.
@@ -189,7 +185,7 @@ class Step(decoder_tracing.Step):
     def _one_way(self) -> Any:
         """Let no tokens of sounds see one another both ways, as a forward may say of all that a call has."""
         module = vars(sys.modules[type(self.model).__module__])
-        masks = module.get(_MASKS) if isinstance(self.media, Audio) else None
+        masks = module.get(_MASKS) if isinstance(self.media, AudioEncoder) else None
         changed = {_MASKS: lambda **told: masks(**{**told, _BLOCKS: None})} if masks else {}
         return mock.patch.dict(module, changed)
 
@@ -208,14 +204,14 @@ def _of_pictures(config: Any, input_ids: Tensor) -> Tensor:
 
 def _modality(media: Media) -> str:
     """Return what begins the names of features, and of their rows."""
-    return "audio" if isinstance(media, Audio) else "image"
+    return "audio" if isinstance(media, AudioEncoder) else "image"
 
 
 def tracing(
     model: Any,
     *,
-    images: "Images | None" = None,
-    sounds: Audio | None = None,
+    images: ImageEncoder | None = None,
+    sounds: AudioEncoder | None = None,
     **variant: Any,
 ) -> Tracing:
     """Describe how to trace the language model of `model`.

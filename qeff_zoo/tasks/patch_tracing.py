@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import torch
@@ -29,9 +29,6 @@ from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.runtime.patch_positions import Tower
 
 from . import Tracing
-
-if TYPE_CHECKING:
-    from qeff_zoo.multimodal.patch_grid import PatchGrid
 
 _UNIT = 4  # patches of the example, by the square of what a tower merges
 _MOST = 1 << 20  # patches
@@ -207,7 +204,7 @@ class Rows(nn.Module):
         return (rows_of(self.make(self.model, values)),)
 
 
-def tracing(model: Any, images: "PatchGrid") -> Tracing:
+def tracing(model: Any, images: Any) -> Tracing:
     """Describe how to trace what makes features of patches.
 
     Args:

@@ -11,21 +11,19 @@ whole picture and its tiles, so that it is shown the tile as both: of what is th
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from qeff_zoo.export.concrete import Concrete
+from qeff_zoo.recipe_media import ImageEncoder
 from qeff_zoo.tasks.forward_patches import swapped
 from qeff_zoo.tasks.patch_tracing import rows_of
 from qeff_zoo.tasks.vision_tracing import Picture
 
 from . import Tracing
-
-if TYPE_CHECKING:
-    from qeff_zoo.multimodal.images import Images
 
 #: What makes features of tiles, before they are put in order.
 _TOWER = "get_img_features"
@@ -87,7 +85,7 @@ class Tile(Picture):
         return (rows[: (rows.shape[0] + 1) // 2],)
 
 
-def tracing(model: Any, images: "Images") -> Tracing:
+def tracing(model: Any, images: ImageEncoder) -> Tracing:
     """Describe how to trace what reads a tile.
 
     Args:

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import torch
@@ -32,16 +32,13 @@ from torch.export import Dim
 
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.export.transforms import towers
-from qeff_zoo.recipe import Media
+from qeff_zoo.recipe_media import ImageEncoder, Media
 from qeff_zoo.runtime.vision_encoder import FINER
 from qeff_zoo.tasks.forward_patches import FeatureRecorder, swapped, unread
 from qeff_zoo.tasks.patch_tracing import rename, rows_of
 
 from . import Tracing
 from . import patch_tracing as patches
-
-if TYPE_CHECKING:
-    from qeff_zoo.multimodal.images import Images
 
 #: Functions of a module that count tiles: a tile is one alone here.
 _ALONE = {"image_size_to_num_patches": lambda **_: 1}
@@ -56,7 +53,7 @@ class Picture(nn.Module):
         finer: Argument of the module that makes more rows of a tile than usual; empty if none does.
     """
 
-    def __init__(self, model: Any, images: "Images", finer: str = "") -> None:
+    def __init__(self, model: Any, images: ImageEncoder, finer: str = "") -> None:
         super().__init__()
         self.model, self.images, self.finer = model, images, finer
         token = attrgetter(images.token)(model.config)
@@ -128,7 +125,7 @@ class Column(Picture):
         merge: Patches on a side of a square.
     """
 
-    def __init__(self, model: Any, images: "Images", merge: int) -> None:
+    def __init__(self, model: Any, images: ImageEncoder, merge: int) -> None:
         super().__init__(model, images)
         self.merge = merge
 
@@ -218,7 +215,7 @@ def layers_of(media: Media, config: Any) -> list[int]:
 
 def tracing(
     model: Any,
-    images: "Images",
+    images: ImageEncoder,
     *,
     side: int | None = None,
     module: type[Picture] = Picture,
@@ -240,7 +237,7 @@ def tracing(
     return _traced(module(model, images, finer), given, [{} for _ in given])
 
 
-def of_any_size(model: Any, images: "Images", side: int | None = None) -> Tracing:
+def of_any_size(model: Any, images: ImageEncoder, side: int | None = None) -> Tracing:
     """Describe how to trace a vision encoder of images of any height and width in whole patches.
 
     Args:

@@ -34,7 +34,7 @@ class Trial:
         runs: Every time that a row began a sequence, with what was chosen there.
         types: Token types of the sequences, where the package takes them.
         media: Pictures or sounds in each sequence, as a processor would prepare them; nothing where it takes none.
-        of_media: The manifest's entry of those, by argument of a request, and the placeholder's token.
+        of_media: What the recipe says of those, and the placeholder's token.
         drawn: By stage, the token that the package drew greedily for every answer; nothing where it draws none.
         greedy: Prompt and continuation.
         sources: Token ids of the text that each sequence is written of; of pictures what `drawings.draw` takes, with

@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from qeff_zoo.multimodal.audio_chunks import AudioChunks
+from qeff_zoo.multimodal.families.audio_chunks import AudioChunks
 
 
 @dataclass(frozen=True, kw_only=True)

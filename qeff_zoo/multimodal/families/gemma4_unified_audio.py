@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.multimodal.audio_chunks import AudioChunks
+from qeff_zoo.multimodal.families.audio_chunks import AudioChunks
 
 if TYPE_CHECKING:
     from qeff_zoo.multimodal.images import Images
@@ -22,11 +22,11 @@ class Gemma4UnifiedAudio(AudioChunks):
     chunk: str = "audio_embed_dim"
 
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
-        """As of `Audio`."""
+        """As of `AudioEncoder`."""
         from qeff_zoo.tasks import audio_encoder_tracing
 
         return audio_encoder_tracing.tracing_of_samples(model, self)
 
     def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """As of `Audio`."""
+        """As of `AudioEncoder`."""
         return self._random(_LENGTHS, shape[1])

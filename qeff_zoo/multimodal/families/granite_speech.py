@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from qeff_zoo.multimodal.audio import Audio
-from qeff_zoo.multimodal.audio_chunks import SEPARATE_LENGTHS
+from qeff_zoo.multimodal.families.audio_chunks import SEPARATE_LENGTHS
+from qeff_zoo.recipe_media import AudioEncoder
 
 if TYPE_CHECKING:
     from qeff_zoo.media.features import Features
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraniteSpeechAudio(Audio):
+class GraniteSpeechAudio(AudioEncoder):
     """Audio of any length in blocks.
 
     Args:
@@ -31,13 +31,13 @@ class GraniteSpeechAudio(Audio):
     block: str = "context_size"
 
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
-        """As of `Audio`."""
+        """As of `AudioEncoder`."""
         from qeff_zoo.tasks import audio_block_tracing
 
         return audio_block_tracing.tracing(model, self)
 
     def encoder(self) -> "type[Hearing]":
-        """As of `Audio`."""
+        """As of `AudioEncoder`."""
         from qeff_zoo.runtime.audio_encoder import BlockHearing
 
         return BlockHearing
@@ -45,11 +45,11 @@ class GraniteSpeechAudio(Audio):
     def prepare(
         self, features: "Features", shape: Sequence[int], samples: "Samples"
     ) -> dict[str, Any]:
-        """As of `Audio`."""
+        """As of `AudioEncoder`."""
         return {features.name: features.compute(samples)[None]}
 
     def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """As of `Audio`."""
+        """As of `AudioEncoder`."""
         import numpy as np
 
         random, (frames, bins) = np.random.default_rng(0), shape

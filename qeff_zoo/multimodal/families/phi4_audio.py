@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from qeff_zoo.multimodal.audio import Audio
+from qeff_zoo.recipe_media import AudioEncoder
 
 if TYPE_CHECKING:
     from qeff_zoo.media.features import Features
@@ -22,7 +22,7 @@ _LENGTHS = (39, 39, 70, 17, 17, 33)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phi4Audio(Audio):
+class Phi4Audio(AudioEncoder):
     """Audio of any length in spans.
 
     Args:
@@ -35,13 +35,13 @@ class Phi4Audio(Audio):
     span: int = 500
 
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
-        """As of `Audio`."""
+        """As of `AudioEncoder`."""
         from qeff_zoo.tasks import audio_span_tracing
 
         return audio_span_tracing.tracing(model, self, images)
 
     def encoder(self) -> "type[Hearing]":
-        """As of `Audio`."""
+        """As of `AudioEncoder`."""
         from qeff_zoo.runtime.audio_encoder import SpanHearing
 
         return SpanHearing
@@ -49,11 +49,11 @@ class Phi4Audio(Audio):
     def prepare(
         self, features: "Features", shape: Sequence[int], samples: "Samples"
     ) -> dict[str, Any]:
-        """As of `Audio`."""
+        """As of `AudioEncoder`."""
         return self._with_rows(features.compute(samples), shape[0])
 
     def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """As of `Audio`."""
+        """As of `AudioEncoder`."""
         import numpy as np
 
         random, (merged, bins) = np.random.default_rng(0), shape

@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.multimodal.audio_stream import AudioStream
+from qeff_zoo.multimodal.families.audio_stream import AudioStream
 
 if TYPE_CHECKING:
     from qeff_zoo.media.features import Features

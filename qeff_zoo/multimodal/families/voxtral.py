@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from qeff_zoo.multimodal.audio_windows import AudioWindows
+from qeff_zoo.multimodal.families.audio_windows import AudioWindows
 
 
 @dataclass(frozen=True, kw_only=True)

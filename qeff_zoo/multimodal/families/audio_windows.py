@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from qeff_zoo.multimodal.audio import Audio
+from qeff_zoo.recipe_media import AudioEncoder
 
 if TYPE_CHECKING:
     from qeff_zoo.media.features import Features
@@ -21,7 +21,7 @@ _LENGTHS = (0.7, 1.6, 1.0, 0.4)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AudioWindows(Audio):
+class AudioWindows(AudioEncoder):
     """Audio in windows of one length; the last window is padded with silence.
 
     Args:
@@ -45,13 +45,13 @@ class AudioWindows(Audio):
         return 0
 
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
-        """As of `Audio`."""
+        """As of `AudioEncoder`."""
         from qeff_zoo.tasks import audio_encoder_tracing
 
         return audio_encoder_tracing.tracing(model, self)
 
     def encoder(self) -> "type[Hearing]":
-        """As of `Audio`."""
+        """As of `AudioEncoder`."""
         from qeff_zoo.runtime.audio_encoder import Hearing
 
         return Hearing
@@ -59,7 +59,7 @@ class AudioWindows(Audio):
     def prepare(
         self, features: "Features", shape: Sequence[int], samples: "Samples"
     ) -> dict[str, Any]:
-        """As of `Audio`."""
+        """As of `AudioEncoder`."""
         import numpy as np
 
         frames = shape[1]
@@ -78,7 +78,7 @@ class AudioWindows(Audio):
         return found
 
     def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """As of `Audio`."""
+        """As of `AudioEncoder`."""
         import numpy as np
 
         random, (bins, frames) = np.random.default_rng(0), shape

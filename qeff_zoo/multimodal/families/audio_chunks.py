@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from qeff_zoo.multimodal.audio import Audio
+from qeff_zoo.recipe_media import AudioEncoder
 
 if TYPE_CHECKING:
     from qeff_zoo.media.features import Features
@@ -22,7 +22,7 @@ SEPARATE_LENGTHS = (0.7, 0.7, 1.6, 2.0, 2.0, 0.4)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AudioChunks(Audio):
+class AudioChunks(AudioEncoder):
     """Audio of any length in chunks.
 
     Args:
@@ -38,13 +38,13 @@ class AudioChunks(Audio):
     chunk: str = ""
 
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
-        """As of `Audio`."""
+        """As of `AudioEncoder`."""
         from qeff_zoo.tasks import audio_chunk_tracing
 
         return audio_chunk_tracing.tracing(model, self)
 
     def encoder(self) -> "type[Hearing]":
-        """As of `Audio`."""
+        """As of `AudioEncoder`."""
         from qeff_zoo.runtime.audio_encoder import ChunkHearing
 
         return ChunkHearing
@@ -52,7 +52,7 @@ class AudioChunks(Audio):
     def prepare(
         self, features: "Features", shape: Sequence[int], samples: "Samples"
     ) -> dict[str, Any]:
-        """As of `Audio`."""
+        """As of `AudioEncoder`."""
         import numpy as np
 
         features.check_length(samples, features.most)
@@ -60,7 +60,7 @@ class AudioChunks(Audio):
         return {features.name: logs, self.mask: np.ones(logs.shape[:2], bool)}
 
     def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """As of `Audio`."""
+        """As of `AudioEncoder`."""
         frames, bins = shape
         lengths = SEPARATE_LENGTHS if self.separate else _LENGTHS
         return self._random([int(length * frames) for length in lengths], bins)

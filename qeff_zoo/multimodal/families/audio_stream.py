@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from qeff_zoo.multimodal.audio_windows import AudioWindows
+from qeff_zoo.multimodal.families.audio_windows import AudioWindows
 
 if TYPE_CHECKING:
     from qeff_zoo.media.features import Features
@@ -30,7 +30,7 @@ class AudioStream(AudioWindows):
         return int(getattr(config, self.window))
 
     def encoder(self) -> "type[Hearing]":
-        """As of `Audio`."""
+        """As of `AudioEncoder`."""
         from qeff_zoo.runtime.audio_encoder import StreamHearing
 
         return StreamHearing
@@ -38,7 +38,7 @@ class AudioStream(AudioWindows):
     def prepare(
         self, features: "Features", shape: Sequence[int], samples: "Samples"
     ) -> dict[str, Any]:
-        """As of `Audio`."""
+        """As of `AudioEncoder`."""
         import numpy as np
 
         logs = np.ascontiguousarray(self.compute(features, samples).T)[None]
@@ -49,7 +49,7 @@ class AudioStream(AudioWindows):
         return features.compute(samples)
 
     def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """As of `Audio`."""
+        """As of `AudioEncoder`."""
         for found in super().samples(shape):
             features = found[self.features].transpose(1, 0, 2)
             joined = features.reshape(1, features.shape[0], -1)
