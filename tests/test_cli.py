@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from fixtures_builds import TIMEOUT, Models, Probed, command, files_below, kept
 from package_builder import overwrite
 from transformers import CONFIG_MAPPING
 
-from qeff_zoo import cli, pipeline, registry, scaffold
+from qeff_zoo import cli, pipeline, registry, scaffold, tasks
 from qeff_zoo.cli import parser as command_line
 from qeff_zoo.errors import ZooError
 from qeff_zoo.package import Package
@@ -207,6 +208,14 @@ def test_the_table_of_commands_is_complete_and_every_answer_can_be_json() -> Non
         assert "--json" in parser._option_string_actions, path
         short = {flag for flag in parser._option_string_actions if not flag.startswith("--")}
         assert short <= {"-h", "-o", "-q", "-v", "-V"}, path
+
+
+@pytest.mark.parametrize("command", ["run", "serve", "bench"])
+def test_every_option_of_a_task_is_one_of_the_command(command: str) -> None:
+    (parser,) = (one for path, one in _parsers(command_line()) if path == (command,))
+    known = {action.dest for action in parser._actions}
+    for name in tasks.NAMES:
+        assert {*tasks.find(name).commands.options(command)} <= known, name
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
@@ -539,6 +548,7 @@ def test_every_problem_is_printed(
         "build {llama} --no-validate",
     ],
 )  # fmt: skip
+@pytest.mark.sampled(3)
 def test_who_only_asks_imports_nothing_heavy(
     template: str, places: Places, probe: Callable[..., Probed]
 ) -> None:
@@ -598,7 +608,7 @@ def on_terminal(argv: list[str]) -> tuple[str, str]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
     process = subprocess.Popen(
-        [sys.executable, "-m", "qeff_zoo", *argv],
+        [warm.PYTHON.executable, "-m", "qeff_zoo", *argv],
         stdout=subprocess.PIPE, stderr=theirs, text=True,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
     )  # fmt: skip

@@ -70,7 +70,7 @@ def attribute_text(attribute: ir.Attr) -> str:
 
 
 @pytest.mark.parametrize("name", DEEP)
-@pytest.mark.sampled(2, kept=["alike"])
+@pytest.mark.sampled(99, kept=["alike"])
 def test_extended_graph_is_the_graph_of_all_layers(name: str) -> None:
     subject, extended, whole = both(name)
     assert len(calls_of(extended)) == len(calls_of(whole)) == subject.config["num_hidden_layers"]
@@ -97,7 +97,7 @@ def test_extended_graph_is_the_graph_of_all_layers(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DEEP)
-@pytest.mark.sampled(2, kept=["alike"])
+@pytest.mark.sampled(99, kept=["alike"])
 def test_extended_graph_computes_what_all_layers_do(name: str, tmp_path: Path) -> None:
     subject, *graphs = both(name)
     ids = parity.tokens()
@@ -136,6 +136,7 @@ def graph_text(model: ir.Model) -> tuple[list[str], ...]:
 
 
 @pytest.mark.parametrize("name", SEEING if parity.EVERY else ["deepstack"])
+@pytest.mark.full
 def test_layers_that_are_picked_by_number_are_extended_too(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,13 +48,21 @@ def module_name(path: Path) -> str:
     return ".".join(part for part in parts if part != "__init__")
 
 
+MODULES = {*map(module_name, CORE_SOURCES)}
+
+
+def only_checked(test: ast.expr) -> bool:
+    """Tell whether a condition is `TYPE_CHECKING`, or that of `typing`."""
+    return "TYPE_CHECKING" in (getattr(test, "id", ""), getattr(test, "attr", ""))
+
+
 def running(tree: ast.Module) -> Iterator[ast.AST]:
     """Walk all of a module but what only type checkers read."""
     todo: list[ast.AST] = [tree]
     while todo:
         node = todo.pop()
         yield node
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+        if isinstance(node, ast.If) and only_checked(node.test):
             todo.extend(node.orelse)
         else:
             todo.extend(ast.iter_child_nodes(node))
@@ -81,13 +89,13 @@ def imports(path: Path, *, types: bool = False) -> Iterator[tuple[str, int]]:
             yield from ((f"{base}.{alias.name}", node.lineno) for alias in node.names)
 
 
+@cache
 def core_imports(path: Path, *, types: bool = False) -> set[str]:
     """Name the modules of qeff_zoo that a file imports."""
-    known = {module_name(source) for source in CORE_SOURCES}
     found = set()
     for name, _ in imports(path, types=types):
-        module = name if name in known else name.rpartition(".")[0]
-        if module in known and module != module_name(path):
+        module = name if name in MODULES else name.rpartition(".")[0]
+        if module in MODULES and module != module_name(path):
             found.add(module)
     return found
 
@@ -259,7 +267,12 @@ def test_a_task_names_what_exists(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--help"], ["list"], ["show", "llama"]], ids=lambda value: " ".join(value)
+    "arguments",
+    [
+        *([], ["--help"], ["list"], ["show", "llama"], ["run", "nowhere", "--help"]),
+        ["build", str(ROOT / "examples" / "tiny-llama"), "--help"],
+    ],
+    ids=lambda value: " ".join(value[:1]),
 )
 def test_light_commands_import_nothing_heavy(arguments: list[str]) -> None:
     program = f"""

@@ -398,6 +398,7 @@ def test_tiles_of_another_size_are_given_to_their_pictures() -> None:
 
 
 @pytest.mark.parametrize("name", CASES if parity.EVERY else parity.CROSSED_MEDIA)
+@pytest.mark.sampled(2)
 def test_packages_agree_with_hugging_face(name: str, tmp_path: Path) -> None:
     case = parity.all_cases()[name]
     subject = parity.Subject(case.config, recipe_for(case.config))

@@ -226,6 +226,7 @@ def agree(recipe: Recipe) -> None:
 
 
 @pytest.mark.parametrize("model_type", ["olmo2", "starcoder2", "gemma"])
+@pytest.mark.sampled(3)
 def test_drafts_export_and_agree(model_type: str, recipes: Path) -> None:
     agree(registry.find_recipe(model_type))
 

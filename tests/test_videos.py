@@ -118,6 +118,7 @@ def slowed(session: Any) -> None:
 
 
 @pytest.mark.parametrize("slow", [False, True], ids=["as-it-is", "slow"])
+@pytest.mark.sampled(2)
 def test_answers_are_those_of_generate(built: tuple[Package, Path], slow: bool) -> None:
     """Prefill in chunks that cut videos, rows with and without them, decoding, known beginnings."""
     session: Any = open_session(built[0], threads=1)

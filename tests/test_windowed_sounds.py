@@ -91,6 +91,7 @@ def opened(name: str, folder: Path) -> tuple[AudioTextToTextSession, Any, Any]:
 
 
 @pytest.mark.parametrize("name", EXTRACTORS)
+@pytest.mark.sampled(3)
 def test_answers_are_those_of_transformers_processor_and_generate(
     name: str, tmp_path: Path
 ) -> None:

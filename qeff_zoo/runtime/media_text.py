@@ -109,6 +109,8 @@ class MediaTextSession(TextGenerationSession):
         processor = read_json(folder / "processor_config.json")
         #: What transformers' own processor holds.
         self._held = read_json(folder / HELD)
+        #: Tokens that the checkpoint's processor writes in place of those of its class.
+        self._renamed: Mapping[str, str] = self._held.get("renamed_tokens", {})
         settings = self.reader.layout.settings
         #: What of a processor's settings a layout depends on.
         self._writing = {name: processor[name] for name in settings if name in processor}
@@ -188,7 +190,14 @@ class MediaTextSession(TextGenerationSession):
         return self._opened(super()._rendered(messages))
 
     def _opened(self, text: str) -> str:
-        return text if text.startswith(self._opening) else self._opening + text
+        """Return a prompt with the text that transformers' processor puts before every prompt."""
+        if not self._held.get("opening_follows_images"):
+            return text if text.startswith(self._opening) else self._opening + text
+        rest, marker = text, self._held["image_token"]
+        while rest.startswith(marker):
+            rest = rest.removeprefix(marker)
+        leading = text[: len(text) - len(rest)]
+        return text if self._opening in text else leading + self._opening + rest
 
     def _encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
         """Turn text into token ids, of which one stands for each picture or sound."""
@@ -434,6 +443,7 @@ class MediaTextSession(TextGenerationSession):
             return [one]
         if one.endswith(_FIELDS):
             return [self._id(one)]
+        one = self._renamed.get(one, one)
         if one.endswith(_SPECIAL) and self.tokenizer is not None:
             one = self._special_token(one)
         name, _, at = one.rpartition(".")

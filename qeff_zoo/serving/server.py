@@ -5,9 +5,9 @@ import asyncio
 import ipaddress
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import FrameType
 from typing import cast
 
@@ -23,59 +23,14 @@ from qeff_zoo.runtime import (
 from qeff_zoo.serving.adapters import Sources
 from qeff_zoo.serving.app import create_app, service_of
 from qeff_zoo.serving.browsers import Hosts
+from qeff_zoo.serving.choices import Choices
 from qeff_zoo.serving.connection import MAX_HEAD_BYTES, Connection
 from qeff_zoo.tasks import find
 from qeff_zoo.tasks.commands import DISAGGREGATED
 
 _KEEPALIVE = 60  # seconds without a word until a client is asked whether it is there, and until it is given up
+_SWITCH = 0.0005  # seconds that a thread keeps Python from the event loop and the model, if it is not done before
 _LAST_WORDS = 1  # second for clients to read why their request was cancelled
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choices:
-    """How to serve.
-
-    Args:
-        name: What clients call the model.
-        fingerprint: Of the package: its build key.
-        api_key: That clients must have; None for none.
-        max_queue: Requests that may wait for a row.
-        shutdown_timeout: Seconds for running requests to finish.
-        prefill_from: Addresses of prefill servers, each `HOST:PORT`.
-        image_hosts: From which pictures and videos are fetched for clients, each `HOST` or `HOST:PORT`, and at public
-            addresses alone; none for no fetching.
-        allow_adapters: Folders and Hub repositories that clients may load adapters from; none for no such endpoints.
-        allowed_hosts: Names of the server for clients, besides `localhost` and its address, each `HOST` or
-            `HOST:PORT`; `*` for any.
-        allowed_origins: Origins of other web pages that may send requests, each as `https://HOST`; `*` for any.
-
-    Raises:
-        ServingError: A value is out of its range.
-    """
-
-    name: str
-    fingerprint: str
-    api_key: str | None = None
-    max_queue: int = 1024
-    shutdown_timeout: float = 20.0
-    prefill_from: tuple[str, ...] = ()
-    image_hosts: tuple[str, ...] = ()
-    allow_adapters: tuple[str, ...] = ()
-    allowed_hosts: tuple[str, ...] = ()
-    allowed_origins: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        Sources.of(self.allow_adapters)
-        for name, value, fits, expected in (
-            ("api_key", self.api_key, self.api_key != "", "at least one character, or no key"),
-            ("max_queue", self.max_queue, self.max_queue >= 0, "0 or more"),
-            ("shutdown_timeout", self.shutdown_timeout, self.shutdown_timeout >= 0, "0 or more"),
-        ):
-            if not fits:
-                option = name.replace("_", "-")
-                raise ServingError(
-                    f"Cannot serve with {name} {value!r}; expected {expected}. Change --{option}."
-                )
 
 
 def serve_prefills(
@@ -170,6 +125,7 @@ def serve(
     Raises:
         ServingError: There is no API for the session's task.
     """
+    sys.setswitchinterval(_SWITCH)
     with service_of(session.task).open(session, choices) as backend:
         app = create_app(
             backend,

@@ -4,21 +4,19 @@
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from fastapi import APIRouter
 
 from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime import Engine, Prefills, TextGenerationSession
 from qeff_zoo.serving import adapters, embeddings, generation, matching, transcriptions
+from qeff_zoo.serving.choices import Choices
 from qeff_zoo.serving.embeddings import EmbeddingQueue
 from qeff_zoo.serving.matching import PictureQueue
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.transcriptions import SpeechQueue
-
-if TYPE_CHECKING:
-    from qeff_zoo.serving.server import Choices
 
 API = "/v1/"
 
@@ -52,7 +50,7 @@ class Service(Protocol):
     def takes_files(self, session: Any) -> bool:
         """Whether requests have images or recordings."""
 
-    def open(self, session: Any, choices: "Choices") -> Any:
+    def open(self, session: Any, choices: Choices) -> Any:
         """Return a context manager that opens the backend."""
 
     def mount(self, backend: Any, offer: Offer) -> tuple[Model, list[APIRouter]]:
@@ -67,7 +65,7 @@ class Generation:
         return session.takes_files
 
     @contextmanager
-    def open(self, session: TextGenerationSession, choices: "Choices") -> Iterator[Engine]:
+    def open(self, session: TextGenerationSession, choices: Choices) -> Iterator[Engine]:
         """Open an engine.
 
         Raises:
@@ -111,7 +109,7 @@ class TextEmbeddings:
         """Whether requests have images or recordings."""
         return False
 
-    def open(self, session: Any, choices: "Choices") -> Any:
+    def open(self, session: Any, choices: Choices) -> Any:
         """Return a context manager that opens a queue."""
         return closing(EmbeddingQueue(session, max_waiting=choices.max_queue))
 
@@ -128,7 +126,7 @@ class ImageEmbeddings:
         """Whether requests have images or recordings."""
         return True
 
-    def open(self, session: Any, choices: "Choices") -> Any:
+    def open(self, session: Any, choices: Choices) -> Any:
         """Return a context manager that opens a queue."""
         return closing(PictureQueue(session, max_waiting=choices.max_queue))
 
@@ -145,7 +143,7 @@ class Transcriptions:
         """Whether requests have images or recordings."""
         return True
 
-    def open(self, session: Any, choices: "Choices") -> Any:
+    def open(self, session: Any, choices: Choices) -> Any:
         """Return a context manager that opens a queue."""
         return closing(SpeechQueue(session, max_waiting=choices.max_queue))
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks: all that the core knows about what a package is for. One row of `_MODULES` per task, one folder per group."""
+"""Tasks: classes, tracing, programs, sessions, validation and commands of each kind of package.
+
+One row of `_MODULES` per task, one folder per group.
+"""
 
 import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence

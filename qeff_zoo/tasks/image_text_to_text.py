@@ -8,12 +8,14 @@ what drafts is beside them. A third, `tiles`, is as `vision` for tiles of a pict
 `qeff_zoo.tasks.text_generation.draft_tracing` for inputs and outputs.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.checkpoint.config import token_of
+from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.multimodal.manifest import audio_of, entry_of, images_of
 from qeff_zoo.plan.request import Request
@@ -45,6 +47,8 @@ _MERGED = 4  # patches of a row of features
 _CROPS = 5
 #: Pixels of a picture that is large enough to be cut.
 _LARGE = 4096
+#: Fields of a config and of its processor: rows of features of an image.
+_ROWS = ("num_query_tokens",)
 #: How processors call pictures.
 PIXELS = "pixel_values"
 #: Where two pictures begin and end, one of which is what fills up.
@@ -60,7 +64,8 @@ def _read_tile(model: Any, *, images: Mapping[str, Any], sides: Sequence[int]) -
 
 
 def _read_frame(model: Any, *, images: Mapping[str, Any]) -> Tracing:
-    return images_of(images).trace_frame(model)
+    made: Tracing = images_of(images).trace_frame(model)
+    return made
 
 
 def _video_tower(model: Any) -> Any:
@@ -163,6 +168,22 @@ def _of_config(checkpoint: "Checkpoint", media: Media) -> Iterator[str]:
             )
 
 
+def _of_processor(checkpoint: "Checkpoint") -> Iterator[str]:
+    """Refuse a processor that writes other numbers of rows for an image than its model computes.
+
+    transformers' model raises an error of most such prompts; BLIP-2 reads the first rows alone.
+    """
+    file = checkpoint.companions.get("processor_config.json")
+    written = json.loads(read_text(file)) if file else {}
+    for name in _ROWS:
+        rows, computed = written.get(name), checkpoint.model_config.get(name)
+        if rows is not None and computed is not None and rows != computed:
+            yield (
+                f"processor_config.json of {checkpoint.name!r} sets {name} to {rows!r}, and config.json to {computed!r}"
+                "; expected the number of rows that an image has, in both. Correct processor_config.json."
+            )
+
+
 def _config_of(place: str) -> str:
     return str(PurePosixPath(place, "adapter_config.json"))
 
@@ -179,7 +200,7 @@ def problems(nouns: str, checkpoint: "Checkpoint", recipe: Recipe, request: Requ
     found = task.TASK.problems(checkpoint, recipe, request)
     media = recipe.images if nouns == "pictures" else recipe.sounds
     assert media is not None
-    found += _of_config(checkpoint, media)
+    found += [*_of_config(checkpoint, media), *_of_processor(checkpoint)]
     if not (place := adapter_beside(checkpoint, media)):
         return found
     own = str(PurePosixPath(checkpoint.model_id or str(checkpoint.folder), place))

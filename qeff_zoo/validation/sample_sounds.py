@@ -2,12 +2,12 @@
 """The fixed sounds that packages are validated on: a voice of pulses through changing resonances, pauses, and noise."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
+from qeff_zoo.media.features import Features
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.tasks.speech.ctc_session import CtcSession
-from qeff_zoo.tasks.speech.seq2seq_session import SpeechSeq2SeqSession
 
 _SYLLABLE = 0.18  # seconds
 _RESONANCES = (
@@ -19,7 +19,21 @@ _RESONANCES = (
 _WIDTH = 90.0  # of a resonance, in hertz
 
 
-def draw(lengths: Sequence[int], session: CtcSession | SpeechSeq2SeqSession) -> list[Array]:
+class Encoder(Protocol):
+    """A session whose encoder reads audio: its features, and the name and the axes of its input."""
+
+    features: Features
+
+    @property
+    def input_name(self) -> str:
+        """Name of the input."""
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Values of a frame of features; nothing of samples."""
+
+
+def draw(lengths: Sequence[int], session: Encoder) -> list[Array]:
     """Return one input per length, always the same ones.
 
     Args:

@@ -22,6 +22,7 @@ TASKS = {
     "image-to-text": ("caption images and recognize text", "image-to-text.md"),
     "speech-seq2seq": ("transcribe speech token by token", "speech.md"),
     "automatic-speech-recognition": ("transcribe speech by CTC", "speech.md"),
+    "audio-classification": ("classify recordings", "speech.md"),
     "feature-extraction": ("embed texts", "embeddings.md"),
     "text-classification": ("classify texts and text pairs", "embeddings.md"),
     "token-classification": ("classify tokens", "embeddings.md"),

@@ -95,7 +95,7 @@ class AudioClassificationSession:
             GenerationError: A recording is longer than the package takes, or too short for the model.
         """
         alone = isinstance(sounds, str | os.PathLike | bytes | np.ndarray)
-        given: Any = [sounds] if alone else list(sounds)
+        given: Any = [sounds] if alone else sounds
         rows = [
             self._features(read_sound(one, self.rate, given_rate=rate, limits=limits), number)
             for number, one in enumerate(given, 1)
