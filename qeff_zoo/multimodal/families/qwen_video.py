@@ -46,7 +46,7 @@ class QwenVideo(PatchGrid):
             each_second = config["vision_config"].get("tokens_per_second", self.pace)
             times = order * (np.float32(each_second) * seconds)
         whole: Array = times.astype(np.int64)
-        self.check_times(times, seconds, float(each_second))
+        self.check_times(times, float(seconds), float(each_second))
         same = not self.lasting and (whole == np.arange(steps)).all()
         return None if same else whole
 
