@@ -25,8 +25,6 @@ class Media:
             which need not be one token; nothing for `token`.
         before: Tokens before those of the rows, of those that the marker becomes: ids, fields of the config, or texts.
         after: Tokens after them.
-        begun: Field of the config with the token that a chat template writes before each marker, where a forward finds
-            pictures by that.
         spaced: How its marker, `{}`, is written into a prompt's text, which is read with what stands beside it; a space
             at the end only before a word.
         text: How what follows the last picture of a prompt is written, as `<bos>{}`; nothing for as it is.
@@ -45,13 +43,15 @@ class Media:
     marker: str = ""
     before: tuple[int | str, ...] = ()
     after: tuple[int | str, ...] = ()
-    begun: str = ""
     spaced: str = ""
     text: str = ""
     mask: str = ""
     embedded: bool = False
     adapter: str = ""
 
+    #: Field of the config with the token that a chat template writes before each marker, by which a forward finds
+    #: images.
+    begun: ClassVar[str] = ""
     #: Fields of the config that list layers of the language model before which features are added, in the order in
     #: which its forward lists those; none of them take a token's place then. Of pairs the second is that layer.
     added: ClassVar[tuple[str, ...]] = ()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Image and audio encoders in a manifest, and what their declarations may have."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -85,3 +85,26 @@ def test_random_recordings_have_the_arrays_of_prepared_ones(name: str) -> None:
     assert first[audio.features].ndim == 3
     if audio.mask:
         assert first[audio.mask].shape[0] == first[audio.features].shape[0]
+
+
+#: Fields of the bases that fewer than three recipes set, with the reason. A family's own fields are its file's affair.
+RARE = {
+    "layers": "a checkpoint of Mllama's type may name them otherwise",
+    "token": "models whose config calls the placeholder token otherwise",
+}
+
+
+def test_a_field_that_one_recipe_sets_is_the_business_of_its_family() -> None:
+    """A field that fewer than three recipes set belongs into a file of `multimodal/families/`."""
+    users: dict[str, set[str]] = {}
+    for recipe in list_recipes():
+        for encoder in filter(None, (recipe.images, *recipe.towers.values(), recipe.sounds)):
+            bases = [one for one in type(encoder).__mro__ if ".families." not in one.__module__]
+            for field in fields(bases[0]):
+                found = users.setdefault(field.name, set())
+                if getattr(encoder, field.name) != field.default:
+                    found.add(recipe.model_type)
+    rare = {name for name, found in users.items() if len(found) < 3}
+    new, gone = sorted(rare - RARE.keys()), sorted(RARE.keys() - rare)
+    assert not new, f"Move {new} into a family, or say in RARE why not."
+    assert not gone, f"Remove {gone} from RARE: enough recipes set them."

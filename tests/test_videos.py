@@ -27,6 +27,7 @@ from qeff_zoo.media.images import ImageLimits
 from qeff_zoo.media.pixels import resize_across
 from qeff_zoo.media.video_processor import load_video_processor
 from qeff_zoo.media.videos import read_video
+from qeff_zoo.multimodal.families.qwen_video import QwenVideo
 from qeff_zoo.package import Package
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
@@ -215,7 +216,7 @@ def test_bad_videos_are_refused(built: tuple[Package, Path], tmp_path: Path) -> 
         with pytest.raises(error, match=words):
             session.request(prompt, videos=videos, generation_len=4)
     assert session.reader.read == 0
-    if session.media.pace:
+    if isinstance(session.media, QwenVideo):
         made = {**session.prepare_video(film(6, 1)), "second_per_grid_ts": np.array([8.3])}
         session.prepare_video = lambda _: made
         with pytest.raises(GenerationError, match=r"rotary position.*--ctx-len"):

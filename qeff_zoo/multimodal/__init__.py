@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multimodal inputs: how images reach a model, a base class each, and a file per family in `families/`."""
+"""Image encoders: a base class each, and a file per family of models in `families/`."""

@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from qeff_zoo.multimodal.patch_grid import PatchGrid
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class ImageColumn(PatchGrid):
     """Images of any size, whose merged squares the forward takes as one column, as Pixtral's vision encoder allows."""
 
-    planes: bool = True
+    planes: ClassVar[bool] = True
 
     def traced_module(self, model: Any, tower: "Tower", names: list[str]) -> Any:
         """As of `PatchGrid`."""

@@ -20,19 +20,19 @@ class PatchGrid(Images):
     """Patches of images of any size and aspect ratio.
 
     Args:
-        lines: Whether the processor orders patches line by line, and not by merged square.
-        planes: Whether patches are (channels, rows, columns), and not one list of values.
         taps: Interpolation of learned positions: "bilinear" or "bicubic" around the middles of patches, "nearest",
             or "antialiased", in which a patch may take a share of every position; else bilinear with aligned corners.
         merge: Patches on a side of the square that becomes a row, if the forward takes that for each image; 0 for the
             config's value.
     """
 
-    lines: bool = False
-    planes: bool = False
     taps: str = ""
     merge: int = 0
 
+    #: Whether the processor orders patches line by line, and not by merged square.
+    lines: ClassVar[bool] = False
+    #: Whether patches are (channels, rows, columns), and not one list of values.
+    planes: ClassVar[bool] = False
     #: Whether positions of patches have the frame as well.
     frames: ClassVar[bool] = False
     #: Name of columns and rows of patches in the result of the processor, -1 for padding.

@@ -50,7 +50,8 @@ def of_processor(given: Mapping[str, Any], images: ImageEncoder) -> Prepared:
         )
     pixels = np.asarray(given[FRAMES if FRAMES in given else "pixel_values"])
     known = {name: np.asarray(given[name]) for name in (TIMES, DURATION) if name in given}
-    return images.video_arrays(pixels, given, known)
+    prepared: Prepared = images.video_arrays(pixels, given, known)
+    return prepared
 
 
 def rows_of(prepared: Prepared, images: ImageEncoder, config: Mapping[str, Any]) -> int:

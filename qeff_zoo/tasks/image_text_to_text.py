@@ -64,7 +64,8 @@ def _read_tile(model: Any, *, images: Mapping[str, Any], sides: Sequence[int]) -
 
 
 def _read_frame(model: Any, *, images: Mapping[str, Any]) -> Tracing:
-    return images_of(images).trace_frame(model)
+    made: Tracing = images_of(images).trace_frame(model)
+    return made
 
 
 def _video_tower(model: Any) -> Any:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image encoders, one module each: a module has one class, and a package's manifest records the module's name."""
+"""Families of image and audio encoders, one class a module; a manifest records the module's name."""

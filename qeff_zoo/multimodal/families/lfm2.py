@@ -23,7 +23,7 @@ _PADDED = 7
 class Lfm2Vl(PatchGrid):
     """Tiles of any size, one by one, each a sequence of patches that the processor pads."""
 
-    lines: bool = True
+    lines: ClassVar[bool] = True
     taps: str = "antialiased"
     layout: str = "placed_tiles"
     mask: str = "pixel_attention_mask"

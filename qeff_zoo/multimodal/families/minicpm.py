@@ -23,8 +23,8 @@ _SIZES = "target_sizes"
 class MiniCpm(PatchGrid):
     """Tiles of any size, one by one; squares of patches are merged within the vision encoder, too."""
 
-    lines: bool = True
-    planes: bool = True
+    lines: ClassVar[bool] = True
+    planes: ClassVar[bool] = True
     taps: str = "nearest"
 
     placed: ClassVar[bool] = False

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Qwen 2.5 VL and Qwen Omni: rotary positions of a video's steps count seconds."""
+"""Qwen 2.5 VL: rotary positions of a video's steps count seconds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from qeff_zoo.errors import MediaError
 from qeff_zoo.multimodal.patch_grid import PatchGrid
 
 if TYPE_CHECKING:
@@ -19,15 +18,14 @@ class QwenVideo(PatchGrid):
     Args:
         pace: Rotary positions of a second, unless the config has `position_id_per_seconds`, or the vision config
             `tokens_per_second`.
-        lasting: Whether the text after a video comes after its last step, and not after its rows and columns alone.
-        fractions: Whether the model puts steps at fractions of positions, which programs do not: refused.
     """
 
     axes: int = 3
     video: str = "video_token_id"
     pace: int = 25
-    lasting: bool = False
-    fractions: bool = False
+
+    #: Whether the text after a video comes after its last step, and not after its rows and columns alone.
+    lasting: ClassVar[bool] = False
 
     def times(
         self, steps: int, prepared: "Mapping[str, Array]", config: Mapping[str, Any]
@@ -48,13 +46,18 @@ class QwenVideo(PatchGrid):
             each_second = config["vision_config"].get("tokens_per_second", self.pace)
             times = order * (np.float32(each_second) * seconds)
         whole: Array = times.astype(np.int64)
-        if self.fractions and (whole != times).any():
-            raise MediaError(
-                f"Cannot read a video whose steps take {seconds:g} s: with {each_second} rotary positions of each "
-                f"second they lie at {times[:4].tolist()}. Expected whole ones. Process it with another `fps`."
-            )
+        self.check_times(times, float(seconds), float(each_second))
         same = not self.lasting and (whole == np.arange(steps)).all()
         return None if same else whole
+
+    def check_times(self, times: "Array", seconds: float, each_second: float) -> None:
+        """Raise `MediaError` if programs do not have such positions.
+
+        Args:
+            times: Positions of the steps.
+            seconds: Duration of a step.
+            each_second: Positions of a second.
+        """
 
     def span(self, grid: tuple[int, int, int], times: "Array") -> int:
         """As of `PatchGrid`."""
