@@ -48,7 +48,7 @@ def show_command(arguments: argparse.Namespace) -> None:
     """Print what a recipe says."""
     from qeff_zoo.checkpoint.formats import methods_of
     from qeff_zoo.export.transforms import in_words
-    from qeff_zoo.plan.request import CHOICES
+    from qeff_zoo.plan.request import OPTIONS
     from qeff_zoo.registry import file_name, find_recipe
     from qeff_zoo.tasks import tasks_of
     from qeff_zoo.validation.known_models import list_models
@@ -73,7 +73,7 @@ def show_command(arguments: argparse.Namespace) -> None:
         ["quantized with", ", ".join(methods_of())],
         *([f"transform {t.name}", in_words(t)] for t in recipe.transforms),
         *(
-            [f"--target {target}", ", ".join(f"{CHOICES[k].flag} {v}" for k, v in flags.items())]
+            [f"--target {target}", ", ".join(f"{OPTIONS[k].flag} {v}" for k, v in flags.items())]
             for target, flags in recipe.compile_flags.items()
         ),
         *(
