@@ -32,7 +32,7 @@ from qeff_zoo.export.transforms.recurrence import kernels_of
 from qeff_zoo.graph.numerics import WEIGHTS
 from qeff_zoo.graph.passes import experts as experts_pass
 from qeff_zoo.graph.states import StateKind, states_of
-from qeff_zoo.plan.request import CHOICES
+from qeff_zoo.plan.request import OPTIONS
 from qeff_zoo.recipe import Recipe, Shape, SoundShape, Transform
 from qeff_zoo.registry import find_recipe, list_model_types
 from qeff_zoo.targets.base import Lowered
@@ -93,7 +93,7 @@ def test_recipe_is_well_formed(name: str) -> None:
     assert hasattr(transformers, recipe.architectures[0]) or hasattr(ours, recipe.architectures[0])
     assert recipe.special.endswith(".")
     for target, flags in recipe.compile_flags.items():
-        assert all(target in CHOICES[flag].targets for flag in flags)
+        assert all(target in OPTIONS[flag].targets for flag in flags)
     assert len({tiny.name for tiny in recipe.tiny}) == len(recipe.tiny) >= 1
     assert recipe.rev >= 1
 

@@ -44,6 +44,10 @@ def _facts(recipe: Any) -> dict[str, Any]:
     }
 
 
+def _in_words(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
 def show_command(arguments: argparse.Namespace) -> None:
     """Print what a recipe says."""
     from qeff_zoo.checkpoint.formats import methods_of
@@ -73,8 +77,9 @@ def show_command(arguments: argparse.Namespace) -> None:
         ["quantized with", ", ".join(methods_of())],
         *([f"transform {t.name}", in_words(t)] for t in recipe.transforms),
         *(
-            [f"--target {target}", ", ".join(f"{OPTIONS[k].flag} {v}" for k, v in flags.items())]
+            [f"--target {target} {OPTIONS[name].flag}", _in_words(value)]
             for target, flags in recipe.compile_flags.items()
+            for name, value in flags.items()
         ),
         *(
             [f"--profile {name}", ", ".join(f"{k} {v}" for k, v in shape.items())]

@@ -39,8 +39,8 @@ _GROUPS = 500
 def _read_window(
     model: Any, *, sounds: Mapping[str, Any], images: Mapping[str, Any] | None = None
 ) -> Tracing:
-    made: Tracing = audio_of(sounds).trace(model, images_of(images) if images else None)
-    return made
+    traced: Tracing = audio_of(sounds).trace(model, images_of(images) if images else None)
+    return traced
 
 
 def _sounds(
