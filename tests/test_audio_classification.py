@@ -126,7 +126,10 @@ def test_the_command_prints_scores(
     [
         (["run", "PACKAGE", "--prompt", "a"], "--prompt does not apply to audio-classification"),
         (["run", "PACKAGE", "a.wav", "--timestamps"], "--timestamps does not apply"),
-        (["serve", "PACKAGE", "--port", "0"], "'audio-classification' is none that OpenAI's API"),
+        (
+            ["serve", "PACKAGE", "--port", "0"],
+            "'audio-classification', which OpenAI's API does not",
+        ),
         (["bench", "PACKAGE"], "is for task 'audio-classification'; expected 'text-generation'"),
     ],
     ids=" ".join,

@@ -35,7 +35,7 @@ import qeff_zoo
 from qeff_zoo import cli, serving
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine, TextClassificationSession
-from qeff_zoo.serving import app
+from qeff_zoo.serving import generation
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.server import url_of
 
@@ -165,6 +165,9 @@ def test_pictures_are_fetched_from_the_hosts_of_the_flag(
         serving, "serve", lambda _session, _listener, choices, _: asked.append(choices)
     )
     argv = ["serve", str(trained.path), "--port", "0", "--allow-image-url"]
+    assert cli.main([*argv, "A.example, [::1]:80"]) == 1
+    assert "--allow-image-url does not apply to text-generation" in capsys.readouterr().err
+    monkeypatch.setattr("qeff_zoo.cli.running.refuse_inapplicable", lambda *_: ())
     assert cli.main([*argv, "A.example, [::1]:80"]) == 0
     for wrong in ("https://a.example", "a.example/photos", "*", ""):
         with pytest.raises(SystemExit, match="2"):
@@ -174,7 +177,7 @@ def test_pictures_are_fetched_from_the_hosts_of_the_flag(
     def told(*given: Any) -> Any:
         raise ApiError(400, f"hosts {given[-1]}")
 
-    monkeypatch.setattr(app, "prepare_chat", told)
+    monkeypatch.setattr(generation, "prepare_chat", told)
     with (
         running(engine, image_hosts=asked[0].image_hosts) as url,
         connect(url) as client,

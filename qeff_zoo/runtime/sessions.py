@@ -22,6 +22,7 @@ from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, NAMES, TEXT_GENERATION, find
 if TYPE_CHECKING:  # a package needs one of them
     from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
     from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+    from qeff_zoo.tasks.audio_classification.session import AudioClassificationSession
     from qeff_zoo.tasks.encoder_decoder.image_to_text_session import ImageToTextSession
     from qeff_zoo.tasks.encoder_decoder.text2text_session import Text2TextSession
     from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession
@@ -36,7 +37,7 @@ Session: TypeAlias = (
     "TextGenerationSession | ImageTextToTextSession | AudioTextToTextSession"
     " | Text2TextSession | ImageToTextSession | EmbeddingSession | TextClassificationSession"
     " | TokenClassificationSession | ImageClassificationSession | ImageEmbeddingSession"
-    " | ZeroShotSession | CtcSession | SpeechSeq2SeqSession"
+    " | ZeroShotSession | CtcSession | SpeechSeq2SeqSession | AudioClassificationSession"
 )
 #: Opens a program by its role, with `threads` and `choices` as for `qeff_zoo.targets.base.Target.open`.
 Opening: TypeAlias = Callable[..., Program]

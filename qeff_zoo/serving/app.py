@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
 from qeff_zoo.errors import ServingError
-from qeff_zoo.runtime import Engine
+from qeff_zoo.runtime import Engine, Session
 from qeff_zoo.serving.browsers import AllowedHosts, AllowedOrigins, Hosts
 from qeff_zoo.serving.embeddings import EmbeddingQueue
 from qeff_zoo.serving.matching import PictureQueue
@@ -36,17 +36,17 @@ MAX_MEDIA_BYTES = 25 << 20
 MAX_BODIES = 16
 
 
-def service_of(task: str) -> Service:
-    """Return what a server offers for a task.
+def service_of(session: Session) -> Service:
+    """Return what a server offers for the task of a session.
 
     Raises:
         ServingError: OpenAI's API does not cover it.
     """
-    serve = find(task).commands.serve
+    serve = find(session.task).commands.serve
     if serve is None:
         raise ServingError(
-            f"Task {task!r} is none that OpenAI's API covers; expected a package that generates text, embeds texts or "
-            "images, or transcribes. Use `qeff-zoo run`."
+            f"Package {str(session.folder)!r} is for task {session.task!r}, which OpenAI's API does not cover; "
+            "expected one that generates text, embeds texts or images, or transcribes. Use `qeff-zoo run`."
         )
     service: Service = serve()()
     return service
@@ -81,7 +81,7 @@ def create_app(
     metrics = Metrics(backend.stats)
     errors.install(app)
     session = backend.session
-    service = service_of(session.task)
+    service = service_of(session)
     offer = Offer(
         name=name,
         fingerprint=fingerprint,

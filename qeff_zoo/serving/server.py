@@ -126,7 +126,7 @@ def serve(
         ServingError: There is no API for the session's task.
     """
     sys.setswitchinterval(_SWITCH)
-    with service_of(session.task).open(session, choices) as backend:
+    with service_of(session).open(session, choices) as backend:
         app = create_app(
             backend,
             name=choices.name,
