@@ -10,6 +10,7 @@ known. Times are those to the first token. Prints JSON.
 import argparse
 import asyncio
 import base64
+import io
 import json
 import random
 import statistics
@@ -25,6 +26,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
+import soundfile
 from measuring import machine
 
 import qeff_zoo
@@ -36,6 +39,8 @@ _TOKENS = 8
 _PEACE = 0.25  # of the time, before the attack
 _PATIENCE = 3.0  # seconds until a hostile client hangs up
 _REST = 2.0  # seconds after the attack until memory is read again
+_RATE = 8000  # samples of a second
+_JSON, _FORM = "application/json", "multipart/form-data; boundary=b"
 _SIDE = 4096  # of the images that are small files and large in memory
 
 
@@ -172,24 +177,31 @@ class Client:
         self._place = urlsplit(url)
 
     @asynccontextmanager
-    async def sending(
-        self, path: str, body: bytes, *, announced: int | None = None
-    ) -> AsyncIterator[asyncio.StreamReader]:
-        """Send a request, and close its connection at the end of the block."""
+    async def connected(
+        self, path: str
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """Begin a request, and close its connection at the end of the block."""
         reader, writer = await asyncio.open_connection(self._place.hostname, self._place.port)
         try:
             head = f"POST {self._place.path}/{path} HTTP/1.1\r\nHost: {self._place.netloc}\r\n"
-            head += (
-                f"Content-Type: application/json\r\nContent-Length: {announced or len(body)}\r\n"
-            )
-            writer.write(f"{head}Connection: close\r\n\r\n".encode() + body)
-            yield reader
+            writer.write(head.encode())
+            yield reader, writer
         finally:
             writer.close()
 
-    async def status(self, path: str, body: bytes) -> int:
+    @asynccontextmanager
+    async def sending(
+        self, path: str, body: bytes, *, announced: int | None = None, kind: str = _JSON
+    ) -> AsyncIterator[asyncio.StreamReader]:
+        """Send a request, and close its connection at the end of the block."""
+        async with self.connected(path) as (reader, writer):
+            head = f"Content-Type: {kind}\r\nContent-Length: {announced or len(body)}\r\n"
+            writer.write(f"{head}Connection: close\r\n\r\n".encode() + body)
+            yield reader
+
+    async def status(self, path: str, body: bytes, kind: str = _JSON) -> int:
         """Send a request, read the whole answer, and return its status."""
-        async with self.sending(path, body) as reader:
+        async with self.sending(path, body, kind=kind) as reader:
             _, status, *_ = [*(await reader.readline()).split(), b"0", b"0"]
             await reader.read()
             return int(status)
@@ -235,6 +247,29 @@ def _blank(width: int, height: int, told: tuple[int, int] | None = None) -> byte
     )
 
 
+def _silence(seconds: float, claimed: float | None = None) -> bytes:
+    """Write silence in eight channels, whose header may promise more of it."""
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros((int(seconds * _RATE), 8), np.int16), _RATE, format="FLAC")
+    data = bytearray(file.getvalue())
+    (fields,) = struct.unpack_from(">Q", data, 18)  # of STREAMINFO; its last 36 bits count samples
+    struct.pack_into(">Q", data, 18, fields >> 36 << 36 | int((claimed or seconds) * _RATE))
+    return bytes(data)
+
+
+def _heard(sound: bytes) -> bytes:
+    played = {"data": base64.b64encode(sound).decode(), "format": "flac"}
+    content = [{"type": "input_audio", "input_audio": played}]
+    return _body(messages=[{"role": "user", "content": content}])
+
+
+def _form(sound: bytes) -> bytes:
+    field = 'Content-Disposition: form-data; name="{}"'
+    head = f"--b\r\n{field.format('model')}\r\n\r\n{_MODEL}\r\n--b\r\n"
+    head += f'{field.format("file")}; filename="a.flac"\r\n\r\n'
+    return head.encode() + sound + b"\r\n--b--\r\n"
+
+
 # --- attacks -------------------------------------------------------------------------------------
 
 _LARGE = _blank(_SIDE, _SIDE)
@@ -246,6 +281,9 @@ _CHOICES = _body(prompt=["a"] * 2000, n=128)
 _LISTS = b'{"prompt": [' + b"[]," * 300_000 + b"[]]}"
 _REGEX = _body(prompt="a", structured_outputs={"regex": "(([a-z0-9_.]{1,99}){1,99}){1,99}X"})
 _ANSWER = _question("What is this?", max_tokens=100)
+_CLAIM = _heard(_silence(1.0, 8e6))  # 64 days
+_SILENCE = _heard(_silence(300.0))
+_UPLOAD = _form(_silence(300.0))
 
 
 async def _left(client: Client, body: bytes, seconds: float) -> str:
@@ -260,8 +298,15 @@ async def _half(client: Client) -> str:
     return "left"
 
 
-async def _sent(client: Client, path: str, body: bytes) -> str:
-    return str(await client.status(path, body))
+async def _slow(client: Client) -> str:
+    async with client.connected("completions") as (_, writer):
+        while True:
+            writer.write(b"X-A: a\r\n")
+            await asyncio.sleep(0.05)
+
+
+async def _sent(client: Client, path: str, body: bytes, kind: str = _JSON) -> str:
+    return str(await client.status(path, body, kind))
 
 
 #: What half of the clients do, by name; each returns what became of it.
@@ -275,7 +320,11 @@ ATTACKS: dict[str, Callable[[Client], Any]] = {
     "choices": lambda client: _sent(client, "completions", _CHOICES),
     "lists": lambda client: _sent(client, "completions", _LISTS),
     "expression": lambda client: _sent(client, "completions", _REGEX),
+    "claimed sound": lambda client: _sent(client, "chat/completions", _CLAIM),
+    "silence": lambda client: _sent(client, "chat/completions", _SILENCE),
+    "upload of silence": lambda client: _sent(client, "audio/transcriptions", _UPLOAD, _FORM),
     "half a request": _half,
+    "slow headers": _slow,
     "answer, left": lambda client: _left(client, _ANSWER, 0.1),
 }
 

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from qeff_zoo.recipe_media import Asked as Asked
-from qeff_zoo.recipe_media import Images as Images
+from qeff_zoo.recipe_media import AudioEncoder as AudioEncoder
+from qeff_zoo.recipe_media import ImageEncoder as ImageEncoder
 from qeff_zoo.recipe_media import Media as Media
-from qeff_zoo.recipe_media import Sounds as Sounds
 from qeff_zoo.recipe_media import Speech as Speech
 from qeff_zoo.recipe_media import SubModels as SubModels
 
@@ -147,7 +147,6 @@ class Recipe:
         task: Hub pipeline tag; names a module of `qeff_zoo.tasks`. The default where a checkpoint does not tell.
         special: In words, what sets the architecture apart; `qeff-zoo show` prints it.
         transforms: Applied in order.
-        components: Models that become programs; nothing for those of the task.
         images: How pictures come in, of a model that reads them.
         towers: The same by `model_type` of a vision config, of checkpoints whose tower takes them otherwise.
         sounds: The same of a model that hears.
@@ -164,8 +163,7 @@ class Recipe:
         told_by: Fields of config.json by which its checkpoints are known that have no `model_type`.
         requires: Packages beside those of extra `build` that transformers' class needs; extras have their names.
         image_processor: transformers' class that makes arrays of pictures, where a checkpoint's own files name none.
-        compile_flags: By target, choices that are for it alone, in place of their defaults.
-        quant_exceptions: `quant_method` values of quantized checkpoints that do not work with it, although others do.
+        compile_flags: Options of one target by its name, which the architecture needs instead of their defaults.
         tiny: Configurations of the tiny parity ladder.
         rev: Raised when a change here must rebuild packages although no other field shows it.
     """
@@ -175,10 +173,9 @@ class Recipe:
     task: str
     special: str
     transforms: tuple[Transform, ...] = ()
-    components: tuple[Component, ...] = ()
-    images: Images | None = None
-    towers: Mapping[str, Images] = field(default_factory=dict)
-    sounds: Sounds | None = None
+    images: ImageEncoder | None = None
+    towers: Mapping[str, ImageEncoder] = field(default_factory=dict)
+    sounds: "AudioEncoder | None" = None
     speech: Speech | None = None
     halves: SubModels | None = None
     asked: Asked | None = None
@@ -191,7 +188,6 @@ class Recipe:
     requires: tuple[str, ...] = ()
     image_processor: str = ""
     compile_flags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    quant_exceptions: tuple[str, ...] = ()
     tiny: tuple[Tiny, ...]
     rev: int = 1
 

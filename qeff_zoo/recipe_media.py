@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Declarations: what a recipe can say about pictures, sounds and speech. Values only, as in `qeff_zoo.recipe`."""
+"""Declarations: how audio, speech and other multimodal inputs reach a model. Values only, as in `qeff_zoo.recipe`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,24 +21,14 @@ class Media:
         whole: What must be in one call of prefill, since its tokens see one another: "image", "images" for all those of
             a prompt with what lies between them, "prompt", or nothing.
         deepstack: Field of the vision config that lists the layers whose features are added in the language model.
-        added: Fields of the config that list layers of the language model before which features are added, in the order
-            in which its forward lists those; none of them take a token's place then. Of pairs the second is that layer.
-        around: Field of the config that lists the tokens around a picture's rows for which its tower makes rows, too.
         marker: Field of the config with the token that stands for a picture or sound in a prompt, or a text that does,
             which need not be one token; nothing for `token`.
         before: Tokens before those of the rows, of those that the marker becomes: ids, fields of the config, or texts.
         after: Tokens after them.
-        begun: Field of the config with the token that a chat template writes before each marker, where a forward finds
-            pictures by that.
         spaced: How its marker, `{}`, is written into a prompt's text, which is read with what stands beside it; a space
             at the end only before a word.
         text: How what follows the last picture of a prompt is written, as `<bos>{}`; nothing for as it is.
-        ends: Field of the config with the token that ends an answer, whatever generation_config.json says, where
-            `generate` is that of a part; nothing for what that file says.
         mask: What a processor calls the part of its result that is no padding, where it fills up.
-        among: Fields of the config with the tokens that are written among and around a picture's rows, where they see
-            others and are seen as if they had rows, too.
-        opening: Names of special tokens, of which the first that a tokenizer has begins every prompt.
         embedded: Whether rows are put among the embeddings of tokens, since a forward cannot be told them as it can be
             those of another kind.
         adapter: Folder of a checkpoint, "." for its own, that has an adapter which is to be on only where a prompt has
@@ -46,166 +40,289 @@ class Media:
     types: str = ""
     whole: str = ""
     deepstack: str = ""
-    added: tuple[str, ...] = ()
-    around: str = ""
     marker: str = ""
     before: tuple[int | str, ...] = ()
     after: tuple[int | str, ...] = ()
-    begun: str = ""
     spaced: str = ""
     text: str = ""
-    ends: str = ""
     mask: str = ""
-    among: tuple[str, ...] = ()
-    opening: tuple[str, ...] = ()
     embedded: bool = False
     adapter: str = ""
 
+    #: Field of the config with the token that a chat template writes before each marker, by which a forward finds
+    #: images.
+    begun: ClassVar[str] = ""
+    #: Fields of the config that list layers of the language model before which features are added, in the order in
+    #: which its forward lists those; none of them take a token's place then. Of pairs the second is that layer.
+    added: ClassVar[tuple[str, ...]] = ()
+    #: Field of the config that lists the tokens around an image's rows that have rows of features as well.
+    around: ClassVar[str] = ""
+    #: Field of the config with the token that ends an answer, whatever generation_config.json has; empty for that file.
+    ends: ClassVar[str] = ""
+    #: Fields of the config with the tokens that are written among and around an image's rows, and attend to them and
+    #: are attended to as if they had rows.
+    among: ClassVar[tuple[str, ...]] = ()
+    #: Names of special tokens, of which the first that a tokenizer has begins every prompt.
+    opening: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Self":
+        """Return the declaration of a manifest's values, in which tuples are lists."""
+        plain: dict[str, Any] = {
+            name: tuple(one) if isinstance(one, list) else one for name, one in values.items()
+        }
+        return cls(**plain)
+
 
 @dataclass(frozen=True, kw_only=True)
-class Images(Media):
-    """How pictures come into a language model.
+class ImageEncoder(Media):
+    """Image input of a language model: values, and hooks that `qeff_zoo.multimodal` implements.
 
     Args:
-        patches: Whether the vision tower takes patches of pictures of any size, and is told where they lie; else
-            pictures of one size.
-        layout: How the tiles of a picture lie in its rows and in the prompt: one of `runtime.layouts`.
-        tiled_alone: Whether a picture is cut into tiles only where a prompt has no other, as its processor does.
-        nested: Whether the forward takes the tiles of a picture on an axis of their own.
-        pixels: What a processor and a forward call the pixels of a picture, where that is not `pixel_values`.
-        fine: What begins the names of a second tower's config, and of a picture as that one takes it, where two towers
-            read each picture in two sizes.
-        sized: Whether the tower takes a picture of any height and width, in whole patches.
-        filled: Whether a processor pads images to the square of the tower's config, of which alone the number of rows
-            depends, and a patch counts that padding covers in part.
-        column: Of a tower of patches, whether its forward takes a picture and no patches: one of the squares that are
-            merged, one below another.
-        lines: Whether a processor gives patches line by line, and not square by square of those that are merged.
-        planes: Whether patches are (channels, rows, columns), and not one list of values.
-        taps: How learned positions are interpolated: "bilinear" or "bicubic" around the middles of patches, "nearest",
-            where each takes one, or "antialiased", where a patch may take a share of every position; else bilinear with
-            corners aligned.
-        frames: Whether the tower is told the frame of a patch beside its row and column.
-        merged: Whether a processor merges patches itself, so that each that it gives becomes a row.
-        merge: Patches on a side of the square that becomes a row, where a forward is told that of each picture; 0 where
-            the config says it.
-        positions: What a processor calls the column and row of each patch, -1 for padding, where it says those itself.
-        shapes: What a processor calls rows and columns of each tile's patches, where it fills up their sequence.
-        packed: What a processor calls rows and columns of each tile's patches, where those of all tiles lie side by
-            side in one line; squares of them may be merged within the tower, too.
-        numbered: Names of the tokenizer's special tokens around the number of each picture of a prompt.
-        pooled: What a processor calls the patches of which each row is made, counted over all crops of a picture, -1
-            for none, where a row may be of several crops; these are then read together.
-        crossing: Field of the text config that lists the layers which read pictures by cross-attention, where those do,
-            and features take no token's place; then `mask` is of tiles.
-        finer: What a processor says of a picture of which each tile becomes more rows than usual; the field of the
-            vision config that says whether a model can make those; and the argument of the part of the tower that does.
-        tiles: What a processor and a forward call tiles of a picture, where those have another size than the whole: the
-            tower is then two programs, one for each size.
-        towerless: Whether a matrix makes a row of each patch, and there is no tower; pictures have any size then.
-        video: Field of the config with the token that stands for a row of a video, where the tower reads frames, too;
-            or that token itself, where no config has it.
-        video_processor: transformers' class for videos, where a checkpoint's own files name none.
-        video_program: Whether frames go through other operators than pictures: a program of their own.
-        video_merge: Of that program, patches on a side of the square that becomes a row, where it takes patches.
-        alone: Whether a video is all that a prompt may have beside text.
-        stamp: Texts before and after the rows of each step of a video, which is read as a picture by itself, and
+        layout: Order of the tiles in the features and in the prompt: one of `image_prompt_templates.LAYOUTS`.
+        nested: Whether the forward takes the tiles of an image on an axis of their own.
+        video: Field of the config with the placeholder token of a video, or the token itself where no config has it;
+            empty if the vision encoder reads no frames.
+        video_processor: transformers' class for videos, if a checkpoint's own files name none.
+        stamp: Texts before and after the rows of each step of a video, which is read as an image by itself, and
             between steps; those around it are formatted with the step's time in seconds, the same without its fraction
-            as `second`, as minutes and seconds as `clock`, and its `number`. Nothing where a video is read as one, or
-            where its processor says them. Then texts before and after all of a video, perhaps empty, where what is
-            written is read with what stands beside it, so that no token stands for a video; the first is formatted with
-            the number of its `frames`, in words, and its `duration`.
-        video_template: Chat template of prompts with videos, where its processor has one for those, whatever a
-            checkpoint says.
-        pace: Rotary positions that a second of a video takes, unless the config says `position_id_per_seconds`, or the
-            vision config `tokens_per_second`; 0 where each of its steps takes one.
-        lasting: Whether what follows a video comes after its last step, too, and not after its rows and columns alone.
-        fractions: Whether steps may lie at fractions of positions, which programs do not have: such a video is refused.
+            as `second`, as minutes and seconds as `clock`, and its `number`. Empty if a video is read as one, or if its
+            processor has them. Then texts before and after the whole video, perhaps empty, if the tokenizer reads the
+            text together with its surroundings, so that no token stands for a video; the first is formatted with the
+            number of its `frames`, in words, and its `duration`.
     """
 
     token: str = "image_token_id"
-    patches: bool = False
     layout: str = ""
-    tiled_alone: bool = False
     nested: bool = False
-    pixels: str = ""
-    fine: str = ""
-    sized: bool = False
-    filled: bool = False
-    column: bool = False
-    lines: bool = False
-    planes: bool = False
-    taps: str = ""
-    frames: bool = False
-    merged: bool = False
-    merge: int = 0
-    positions: str = ""
-    shapes: str = ""
-    packed: str = ""
-    numbered: tuple[str, ...] = ()
-    pooled: str = ""
-    crossing: str = ""
-    finer: tuple[str, ...] = ()
-    tiles: str = ""
-    towerless: bool = False
     video: str = ""
     video_processor: str = ""
-    video_program: bool = False
-    video_merge: int = 0
-    alone: bool = False
     stamp: tuple[str, ...] = ()
-    video_template: str = ""
-    pace: int = 0
-    lasting: bool = False
-    fractions: bool = False
+
+    #: Name of the pixels in the result of a processor, and of the forward's argument.
+    pixels: ClassVar[str] = "pixel_values"
+    #: Name of tiles in the result of a processor, if those have another size than the whole and a program of their own.
+    tiles: ClassVar[str] = ""
+    #: Whether images have any size, which no padding fills up.
+    any_size: ClassVar[bool] = False
+    #: Whether layers of the language model read images by cross-attention, so that no token has a row of features.
+    by_cross_attention: ClassVar[bool] = False
+    #: Whether frames of videos go through other operators than images: a program of their own.
+    has_frame_program: ClassVar[bool] = False
+    #: Special tokens around the number of each image of a prompt.
+    numbered: ClassVar[tuple[str, ...]] = ()
+    #: Chat template of prompts with videos, if the processor has one for those.
+    video_template: ClassVar[str] = ""
+
+    @property
+    def one_piece(self) -> bool:
+        """Whether an image is one array of one size, so that one program may read it with the text."""
+        raise NotImplementedError
+
+    def geometry(self, config: Mapping[str, Any]) -> Any:
+        """Return the geometry of patches; None if the vision encoder takes images.
+
+        Args:
+            config: Of the model.
+        """
+        raise NotImplementedError
+
+    def frame_geometry(self, config: Mapping[str, Any]) -> Any:
+        """Return the geometry of patches of the frame program; None if that takes frames."""
+        raise NotImplementedError
+
+    @property
+    def prompt_layout(self) -> Any:
+        """How an image is written into a prompt."""
+        raise NotImplementedError
+
+    def trace(self, model: Any, *, side: int | None = None) -> Any:
+        """Describe how to trace the vision encoder.
+
+        Args:
+            model: From `loader.load_meta`.
+            side: Pixels on a side of an image; None for the config's value.
+        """
+        raise NotImplementedError
+
+    def trace_language(self, model: Any, audio: Any = None, **variant: Any) -> Any:
+        """Describe how to trace the language model.
+
+        Args:
+            model: From `loader.load_meta`, possibly with fewer layers than its config.
+            audio: Audio input of the same prompts, if the model has one.
+            **variant: As of `qeff_zoo.tasks.multimodal_tracing.tracing`.
+        """
+        raise NotImplementedError
+
+    def trace_frame(self, model: Any) -> Any:
+        """Describe how to trace the frame program."""
+        raise NotImplementedError
+
+    def forward_arguments(self, pixels: Any, more: Sequence[Any]) -> dict[str, Any]:
+        """Return the arguments of transformers' forward for one tile.
+
+        Args:
+            pixels: (1, channels, height, width).
+            more: The program's other inputs.
+        """
+        raise NotImplementedError
+
+    def traced_with(self, model: Any) -> Any:
+        """Return a context in which the forward is traced."""
+        raise NotImplementedError
+
+    def encode(self, vision: Any, digest: bytes, prepared: Any) -> Any:
+        """Return the features of an image: here tile by tile.
+
+        Args:
+            vision: Runs the program.
+            digest: Of the image.
+            prepared: Arrays of the processor.
+        """
+        raise NotImplementedError
+
+    def tiles_of(self, vision: Any, prepared: Any) -> Any:
+        """Return the tiles of an image without padding, and the masks of the program's inputs."""
+        raise NotImplementedError
+
+    def cropped(self, tile: Any, height: int, width: int, config: Mapping[str, Any]) -> Any:
+        """Return a tile (channels, rows, columns) without padding.
+
+        Args:
+            tile: As the processor makes it.
+            height: Rows that are no padding.
+            width: Columns that are no padding.
+            config: Of the model.
+        """
+        raise NotImplementedError
+
+    def chosen(self, features: Any, prepared: Any) -> Any:
+        """Return those of a tile's features that the processor asks for."""
+        raise NotImplementedError
+
+    def rows_of(self, vision: Any, inputs: Any) -> int | None:
+        """Return the rows of features of a program's inputs; None if its outputs have a fixed number."""
+        raise NotImplementedError
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """Further arrays that the processor returns for each image."""
+        raise NotImplementedError
+
+    def is_uncut(self, images: int) -> bool:
+        """Tell whether images of a prompt are not cut into tiles.
+
+        Args:
+            images: Their number.
+        """
+        raise NotImplementedError
+
+    def check_prompt(self, images: int, videos: int) -> None:
+        """Raise `GenerationError` if a prompt may not have so many images and videos."""
+
+    def video_arrays(self, pixels: Any, given: Mapping[str, Any], known: Any) -> Any:
+        """Name the arrays of a video as those of images are named.
+
+        Args:
+            pixels: Of all frames.
+            given: Result of the processor.
+            known: Times of the steps, and the duration, if the processor returns them.
+        """
+        raise NotImplementedError
+
+    def video_rows(self, prepared: Any, config: Mapping[str, Any]) -> int:
+        """Return how many rows of features a video takes at least.
+
+        Args:
+            prepared: Of `video_arrays`.
+            config: Of the model.
+        """
+        raise NotImplementedError
+
+    @property
+    def drawn_as_pixels(self) -> bool:
+        """Whether validation draws images for the processor, and not its results."""
+        raise NotImplementedError
+
+    def sample(self, vision: Any, size: tuple[int, int], random: Any) -> Any:
+        """Draw a result of the processor.
+
+        Args:
+            vision: With the program.
+            size: Height and width in rows of features, if the vision encoder takes any.
+            random: A generator of numpy.
+        """
+        raise NotImplementedError
+
+    def sample_frame(self, vision: Any, size: tuple[int, int], random: Any) -> Any:
+        """Draw a result of the video processor, for the frame program."""
+        raise NotImplementedError
+
+    def joined(self, arrays: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        """Return torch tensors of several images as transformers' processor returns them in one call.
+
+        Args:
+            arrays: By name, a tensor for each image.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sounds(Media):
-    """How sounds come into a language model, of which an encoder reads windows of one length.
+class AudioEncoder(Media):
+    """Audio input of a language model: values, and hooks that a family implements.
 
-    Args:
-        windows: How many a sound may have at most; 0 for as many as fit into a prompt.
-        together: Whether features of a sound are computed of all its windows together, and not of each by itself.
-        window: Name of the encoder's frames of a window, where a forward takes a sound of any length at once, whose
-            windows do not hear one another; nothing where each is given by itself, with a frame for every position.
-        halves: Whether that name has half of them.
-        filled: Whether a processor fills up every sound with silence, to as much as it takes at most, and the last of
-            its frames hear that.
-        times: Name of a method of the model that says when each row of a sound's windows is, (windows, rows) in
-            seconds, which it is to find in the prompt; nothing where rows have no times.
-        features: What a processor and a forward call features of a sound, where that is not `input_features`.
-        span: Rows that its encoder reads at once, where it merges frames of a sound of any length to rows first.
-        blocks: Name of the encoder's frames of a block, where it reads a sound of any length at once, and cuts it into
-            blocks only for attention.
-        chunks: Name of the encoder's rows of a chunk, where it reads a sound of any length at once, and attends within
-            chunks of it and what is before.
-        samples: Name in the audio config of the samples of a frame, where a matrix makes a row of each frame, and there
-            is no encoder.
-        rows: Field of the config with the number of rows of every sound, where a forward fills those up with others.
-        apart: Whether a sound is read by itself only, since an encoder hears what a processor fills up the shorter of
-            several with.
-        taken_as: Kind of features as which a forward takes the rows of a sound that was read already, where it takes
-            none of sounds.
-        written: Whether a message is a text in which the token stands for each sound, and no list of parts.
+    Attributes:
+        features: Name of the features of a recording in the processor's output and in the forward's arguments.
+        separate: Whether the reference computes one recording at a time, since the padding of the shorter of several
+            recordings would change their features.
+        taken_as: Modality whose arguments the forward takes encoded recordings by, if it takes none of audio.
+        text_messages: Whether the chat template takes messages as texts, not as lists of parts.
+        any_length: Name of recordings that no padding fills up, if a program reads them at any length; nothing if
+            program shapes are fixed.
     """
 
+    features: ClassVar[str] = "input_features"
+    separate: ClassVar[bool] = False
+    taken_as: ClassVar[str] = ""
+    text_messages: ClassVar[bool] = False
+    any_length: ClassVar[str] = ""
+
     token: str = "audio_token_id"
-    windows: int = 0
-    together: bool = False
-    window: str = ""
-    halves: bool = False
-    filled: bool = False
-    times: str = ""
-    features: str = ""
-    span: int = 0
-    blocks: str = ""
-    chunks: str = ""
-    samples: str = ""
-    rows: str = ""
-    apart: bool = False
-    taken_as: str = ""
-    written: bool = False
+
+    def trace(self, model: Any, images: Any) -> Any:
+        """Describe how to trace the encoder.
+
+        Args:
+            model: From `loader.load_meta`.
+            images: Image input of the same prompts, if the model has one.
+        """
+        raise NotImplementedError
+
+    def encoder(self) -> Any:
+        """Return the class that runs the program of the encoder."""
+        raise NotImplementedError
+
+    def prepare(self, features: Any, shape: Sequence[int], samples: Any) -> dict[str, Any]:
+        """Return the arrays of a recording, as transformers' processor returns them.
+
+        Args:
+            features: The feature extractor.
+            shape: Shape of one window or block of the program's input.
+            samples: Of one channel.
+
+        Raises:
+            MediaError: The recording is too long.
+        """
+        raise NotImplementedError
+
+    def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """Yield random recordings without end, as `prepare` returns them, for validation.
+
+        Args:
+            shape: As of `prepare`.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.families.aria import Aria
+from qeff_zoo.recipe import Tiny
 
 from .aria_text import RECIPE as ARIA_TEXT
 from .idefics3 import SIZES
@@ -14,7 +15,7 @@ RECIPE = replace(
     model_type="aria",
     architectures=("AriaForConditionalGeneration",),
     special="Features of one size of picture, summed up by learned queries, and read by experts.",
-    images=Images(sized=True, filled=True, mask="pixel_mask"),
+    images=Aria(),
     tiny=(
         Tiny(
             config={

@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Sounds
+from qeff_zoo.multimodal.families.audio_windows import AudioWindows
 
 from .qwen2_audio import RECIPE as QWEN2_AUDIO
 
@@ -12,5 +12,5 @@ RECIPE = replace(
     model_type="audioflamingo3",
     architectures=("AudioFlamingo3ForConditionalGeneration",),
     special="Ten minutes of sound at most, in windows of 30 seconds that do not hear one another; 25 rows a second.",
-    sounds=Sounds(mask="input_features_mask", windows=20),
+    sounds=AudioWindows(mask="input_features_mask", windows=20),
 )

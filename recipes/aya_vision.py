@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.recipe import Tiny
 
 from .cohere2 import RECIPE as COHERE2
 from .gemma3 import SIGLIP

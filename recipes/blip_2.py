@@ -5,7 +5,8 @@ Unusual: its forward asks for a picture in every call, so that tokens behind a p
 the picture stands before the token that begins the text. Checkpoints with Flan-T5 inside are no decoders, and refused.
 """
 
-from qeff_zoo.recipe import Images, Recipe, Tiny
+from qeff_zoo.multimodal.families.blip_2 import Blip2
+from qeff_zoo.recipe import Recipe, Tiny
 
 from .opt import RECIPE as OPT
 
@@ -20,7 +21,7 @@ _QUERIES = {
 RECIPE = Recipe(
     model_type="blip-2", architectures=("Blip2ForConditionalGeneration",), task="image-text-to-text",
     special="Learned queries sum up a picture, and OPT reads their rows before the token that begins a text.",
-    images=Images(marker="<image>", text="</s>{}", ends="text_config.eos_token_id"),
+    images=Blip2(),
     shapes=OPT.shapes,
     tiny=(
         Tiny(

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.patch_grid import PatchGrid
+from qeff_zoo.recipe import Tiny
 
 from .gemma3 import SIGLIP
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
@@ -19,7 +20,7 @@ RECIPE = replace(
     model_type="cosmos3_edge",
     architectures=("Cosmos3EdgeForConditionalGeneration",),
     special="Patches of pictures of any size; learned positions, interpolated with antialiasing; three axes of RoPE.",
-    images=Images(patches=True, axes=3, types="mm_token_type_ids", taps="antialiased"),
+    images=PatchGrid(axes=3, types="mm_token_type_ids", taps="antialiased"),
     tiny=(
         Tiny(
             config={

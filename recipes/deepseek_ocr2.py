@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny, experts, rms_norm
+from qeff_zoo.multimodal.two_sizes import TwoSizes
+from qeff_zoo.recipe import Tiny, experts, rms_norm
 
 from .got_ocr2 import SAM
 from .llama import RECIPE as LLAMA
@@ -24,7 +25,7 @@ RECIPE = replace(
     architectures=("DeepseekOcr2ForConditionalGeneration",),
     special="Queries read a picture causally, and tiles of it in another size; dense layers, then experts.",
     transforms=(rms_norm(lambda config: 2 * config.num_hidden_layers + 1), experts()),
-    images=Images(layout="tiles_first", tiles="pixel_values_local"),
+    images=TwoSizes(layout="tiles_first"),
     tiny=(
         Tiny(
             config={

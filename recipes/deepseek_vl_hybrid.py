@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.families.deepseek_vl_hybrid import DeepSeekVlHybrid
+from qeff_zoo.recipe import Tiny
 
 from .deepseek_vl import RECIPE as DEEPSEEK_VL
 from .got_ocr2 import SAM
@@ -13,6 +14,6 @@ RECIPE = replace(
     model_type="deepseek_vl_hybrid",
     architectures=("DeepseekVLHybridForConditionalGeneration",),
     special="Two towers read a picture in two sizes; a row has features of both, the finer ones of two layers.",
-    images=Images(fine="high_res"),
+    images=DeepSeekVlHybrid(),
     tiny=(Tiny(config={**DEEPSEEK_VL.tiny[0].config, "high_res_vision_config": SAM}),),
 )

@@ -6,7 +6,8 @@ A token that begins or ends a picture is the pictures' wherever it stands; in an
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny, Transform, experts, rms_norm, sparse_layers
+from qeff_zoo.multimodal.patch_grid import PatchGrid
+from qeff_zoo.recipe import Tiny, Transform, experts, rms_norm, sparse_layers
 
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
 from .qwen2_5_vl import TEXT, VISION
@@ -26,7 +27,7 @@ RECIPE = replace(
         experts(lambda config: 2 * sparse_layers(config)),
         Transform(name="ernie_experts", count=sparse_layers),
     ),
-    images=Images(patches=True, axes=3, types="mm_token_type_ids"),
+    images=PatchGrid(axes=3, types="mm_token_type_ids"),
     tiny=(
         Tiny(
             config={

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """EXAONE 4.5, `transformers.models.exaone4_5`: Qwen2.5-VL's tower with grouped queries, and EXAONE 4."""
 
-from qeff_zoo.recipe import DECODER_SHAPES, Images, Recipe, Tiny
+from qeff_zoo.multimodal.patch_grid import PatchGrid
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
 
 from .exaone4 import RECIPE as EXAONE4
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
@@ -15,7 +16,7 @@ RECIPE = Recipe(
     task="image-text-to-text",
     special="Patches of pictures of any size; windows in most vision layers, whose heads share keys.",
     transforms=EXAONE4.transforms,
-    images=Images(patches=True),
+    images=PatchGrid(),
     shapes=DECODER_SHAPES,
     tiny=(
         Tiny(

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.families.fuyu import Fuyu
+from qeff_zoo.recipe import Tiny
 
 from .persimmon import RECIPE as PERSIMMON
 
@@ -13,7 +14,7 @@ RECIPE = replace(
     architectures=("FuyuForCausalLM",),
     special="Patches of a picture of any size become rows by a matrix; each line of them ends with a token.",
     task="image-text-to-text",
-    images=Images(towerless=True, layout="ended_lines", after=("<s>",), text="{}<0x04>"),
+    images=Fuyu(),
     tiny=(
         Tiny(
             config={

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.recipe import Tiny
 
 from .gemma3_text import RECIPE as GEMMA3_TEXT
 from .llava import RECIPE as LLAVA
@@ -25,6 +26,7 @@ RECIPE = replace(
         before=("boi_token_index",),
         after=("eoi_token_index",),
     ),
+    compile_flags=GEMMA3_TEXT.compile_flags,
     tiny=(
         Tiny(
             config={

@@ -3,7 +3,9 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Sounds, Tiny
+from qeff_zoo.multimodal.families.gemma3n_audio import Gemma3nAudio
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.recipe import Tiny
 
 from .gemma3n_text import RECIPE as GEMMA3N_TEXT
 from .llava import RECIPE as LLAVA
@@ -32,9 +34,8 @@ RECIPE = replace(
     model_type="gemma3n", architectures=("Gemma3nForConditionalGeneration",), requires=("timm",),
     special="Convolutions, and attention among them, of the package timm, or sound in chunks; tables for their tokens.",
     images=Images(spaced="\n\n{}\n\n", before=("boi_token_id",), after=("eoi_token_id",)),
-    sounds=Sounds(
-        mask="input_features_mask", chunks="conf_attention_chunk_size", rows="audio_soft_tokens_per_image", apart=True,
-        taken_as="image", spaced="\n\n{}\n\n", before=("boa_token_id",), after=("eoa_token_id",),
+    sounds=Gemma3nAudio(
+        mask="input_features_mask", spaced="\n\n{}\n\n", before=("boa_token_id",), after=("eoa_token_id",),
     ),
     tiny=(Tiny(config=_TINY, image_processor=_SIGLIP),),
 )  # fmt: skip

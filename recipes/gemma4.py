@@ -3,7 +3,9 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Sounds, Tiny
+from qeff_zoo.multimodal.families.audio_chunks import AudioChunks
+from qeff_zoo.multimodal.families.gemma4 import Gemma4
+from qeff_zoo.recipe import Tiny
 
 from .gemma4_text import RECIPE as GEMMA4_TEXT
 from .llava import RECIPE as LLAVA
@@ -22,12 +24,9 @@ _SEES = VISION | {"num_key_value_heads": 4, "head_dim": 16, "position_embedding_
 _HEARS = TOKENS | {"boa_token_id": 205, "eoa_token_index": 206, "audio_config": _AUDIO}
 _TINY = {"text_config": _BASE | BOTH_WAYS, "vision_config": {**_SEES, "standardize": True}}
 _E2B = {"text_config": _SHARED, "vision_config": {**_SEES, "use_clipped_linears": True}}
-IMAGES = Images(
-    patches=True, positions="image_position_ids", types="mm_token_type_ids", whole="image",
-    before=("boi_token_id",), after=("eoi_token_id",),
-)  # fmt: skip
-SOUNDS = Sounds(
-    mask="input_features_mask", chunks="attention_chunk_size", embedded=True,
+IMAGES = Gemma4()
+AUDIO = AudioChunks(
+    mask="input_features_mask", chunk="attention_chunk_size", embedded=True,
     before=("boa_token_id",), after=("eoa_token_index",),
 )  # fmt: skip
 
@@ -35,6 +34,6 @@ RECIPE = replace(
     LLAVA,
     model_type="gemma4", architectures=("Gemma4ForConditionalGeneration",),
     special="Patches of pictures of any size, whose tokens may see one another in sliding layers; or sound in chunks.",
-    images=IMAGES, sounds=SOUNDS,
+    images=IMAGES, sounds=AUDIO, compile_flags=GEMMA4_TEXT.compile_flags,
     tiny=(Tiny(config=_HEARS | _TINY), Tiny(config=_HEARS | _E2B, name="shared")),
 )  # fmt: skip

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny, rms_norm
+from qeff_zoo.multimodal.patch_grid import PatchGrid
+from qeff_zoo.recipe import Tiny, rms_norm
 
 from .glm_ocr import ROPE
 from .glm_ocr import VISION as PLAIN
@@ -14,7 +15,7 @@ _IDS = [f"{kind}{part}_token_id" for kind in ("image", "video") for part in ("",
 TOKENS = {name: 200 + place for place, name in enumerate(_IDS)}
 _TEXT = {**TEXT, "rope_parameters": ROPE}
 VISION = {**PLAIN, "image_size": 20, "initializer_range": 0.1}  # 0.2 magnifies rounding
-_PATCHES = Images(patches=True, axes=3, types="mm_token_type_ids", taps="bicubic")
+_PATCHES = PatchGrid(axes=3, types="mm_token_type_ids", taps="bicubic")
 IMAGES = replace(_PATCHES, video="video_token_id", video_processor="Glm4vVideoProcessor")
 
 RECIPE = replace(

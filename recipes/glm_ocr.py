@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny, rms_norm
+from qeff_zoo.multimodal.patch_grid import PatchGrid
+from qeff_zoo.recipe import Tiny, rms_norm
 
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
 from .qwen2_5_vl import TEXT
@@ -20,7 +21,7 @@ RECIPE = replace(
     model_type="glm_ocr",
     architectures=("GlmOcrForConditionalGeneration",),
     special="Patches of pictures of any size; vision layers norm queries and keys; RoPE over time, row and column.",
-    images=Images(patches=True, axes=3, types="mm_token_type_ids"),
+    images=PatchGrid(axes=3, types="mm_token_type_ids"),
     transforms=(rms_norm(lambda config: 4 * config.num_hidden_layers + 1),),
     tiny=(
         Tiny(

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Sounds, Tiny
+from qeff_zoo.multimodal.families.audio_windows import AudioWindows
+from qeff_zoo.recipe import Tiny
 
 from .voxtral import AUDIO, TEXT
 from .voxtral import RECIPE as VOXTRAL
@@ -20,6 +21,6 @@ RECIPE = replace(
     model_type="glmasr",
     architectures=("GlmAsrForConditionalGeneration",),
     special="Windows of 30 seconds that do not hear one another, 21 at most; an encoder with RoPE in half of a head.",
-    sounds=Sounds(mask="input_features_mask", windows=21),
+    sounds=AudioWindows(mask="input_features_mask", windows=21),
     tiny=(Tiny(config=_CONFIG),),
 )

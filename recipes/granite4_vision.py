@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.families.granite4_vision import Granite4Vision
+from qeff_zoo.recipe import Tiny
 
 from .gemma3 import SIGLIP
 from .granite import RECIPE as GRANITE
@@ -17,7 +18,7 @@ RECIPE = replace(
     architectures=("Granite4VisionForConditionalGeneration",),
     special="Features of several layers of the tower are added before several of the text, in no token's place.",
     transforms=GRANITE.transforms,
-    images=Images(layout="lines", added=("deepstack_layer_map", "spatial_target_layers")),
+    images=Granite4Vision(),
     tiny=(
         Tiny(
             config={

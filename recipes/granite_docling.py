@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.families.granite_docling import GraniteDocling
+from qeff_zoo.recipe import Tiny
 
 from .granite import RECIPE as GRANITE
 from .idefics3 import RECIPE as IDEFICS3
@@ -26,10 +27,7 @@ RECIPE = replace(
     architectures=("GraniteDoclingForConditionalGeneration",),
     special="Tiles that the prompt names; features of several layers of the tower; perhaps four times as many rows.",
     transforms=GRANITE.transforms,
-    images=Images(
-        layout="named_tiles_or_one", nested=True, mask="pixel_attention_mask",
-        deepstack="deepstack_visual_indexes", finer=("tile_fine_mask", "use_fine_route", "fine"),
-    ),
+    images=GraniteDocling(),
     tiny=(
         Tiny(config=_CONFIG, image_processor=_PAGES),
         Tiny(config=_ROUTED, image_processor={**_PAGES, "fine_route": True}, name="fine"),

@@ -5,7 +5,8 @@ Unusual: a sound of any length is read at once. Some checkpoints have an adapter
 prompt has sounds: a package has it merged, and answers prompts with sounds alone.
 """
 
-from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Sounds, Tiny
+from qeff_zoo.multimodal.families.granite_speech import GraniteSpeechAudio
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
 
 from .granite import RECIPE as GRANITE
 
@@ -29,7 +30,7 @@ RECIPE = Recipe(
     task="audio-text-to-text",
     special="Sound of any length, attended to in blocks of 4 seconds; an adapter for prompts with sounds is merged.",
     transforms=GRANITE.transforms,
-    sounds=Sounds(blocks="context_size", written=True, adapter="."),
+    sounds=GraniteSpeechAudio(adapter="."),
     shapes=DECODER_SHAPES,
     tiny=(Tiny(config=CONFIG),),
 )

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.patch_grid import PatchGrid
+from qeff_zoo.recipe import Tiny
 
 from .hyperclovax import RECIPE as HYPERCLOVAX
 from .llava import RECIPE as LLAVA
@@ -14,7 +15,7 @@ RECIPE = replace(
     model_type="hyperclovax_vision_v2",
     architectures=("HyperCLOVAXVisionV2ForConditionalGeneration",),
     special="Qwen2.5-VL's tower and one matrix; RoPE with one axis.",
-    images=Images(patches=True),
+    images=PatchGrid(),
     tiny=(
         Tiny(
             config={

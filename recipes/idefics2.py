@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.sized_images import SizedImages
+from qeff_zoo.recipe import Tiny
 
 from .idefics3 import SIZES
 from .llava import RECIPE as LLAVA
@@ -17,9 +18,7 @@ RECIPE = replace(
     model_type="idefics2",
     architectures=("Idefics2ForConditionalGeneration",),
     special="Pictures of any size, or a whole and its parts, each of which learned queries sum up.",
-    images=Images(
-        layout="between", spaced="{} ", sized=True, nested=True, mask="pixel_attention_mask"
-    ),
+    images=SizedImages(layout="between", spaced="{} ", nested=True, mask="pixel_attention_mask"),
     tiny=(
         Tiny(
             config={

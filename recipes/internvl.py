@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.recipe import Tiny
 
 from .llava import RECIPE as LLAVA
 from .qwen2 import RECIPE as QWEN2

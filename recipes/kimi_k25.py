@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.patch_lines import PatchLines
+from qeff_zoo.recipe import Tiny
 
 from .deepseek_v3 import RECIPE as DEEPSEEK_V3
 from .llava import RECIPE as LLAVA
@@ -25,7 +26,7 @@ RECIPE = replace(
     rev=2,
     architectures=("Kimi_K25ForConditionalGeneration",),
     special="Patches of pictures of any size, line by line; learned positions, interpolated by cubes; DeepSeek-V3.",
-    images=Images(patches=True, planes=True, lines=True, taps="bicubic"),
+    images=PatchLines(taps="bicubic"),
     tiny=(
         Tiny(
             config={

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.families.lfm2 import Lfm2Vl
+from qeff_zoo.recipe import Tiny
 
 from .gemma3 import SIGLIP
 from .lfm2 import RECIPE as LFM2
@@ -11,7 +12,6 @@ from .llava import RECIPE as LLAVA
 
 _TOWER = {name: value for name, value in SIGLIP.items() if name != "image_size"}
 _SIGLIP2 = {"model_type": "siglip2_vision_model", "num_patches": 16, "patch_size": 4}
-_TILES = Images(patches=True, lines=True, taps="antialiased", layout="placed_tiles")
 
 RECIPE = replace(
     LLAVA,
@@ -19,7 +19,7 @@ RECIPE = replace(
     architectures=("Lfm2VlForConditionalGeneration",),
     special="Tiles of any size, and the whole; learned positions, interpolated with antialiasing.",
     transforms=LFM2.transforms,
-    images=replace(_TILES, shapes="spatial_shapes", mask="pixel_attention_mask"),
+    images=Lfm2Vl(),
     tiny=(
         Tiny(
             config={

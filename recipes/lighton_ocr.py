@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.image_column import ImageColumn
+from qeff_zoo.recipe import Tiny
 
 from .mistral3 import PIXTRAL
 from .mistral3 import RECIPE as MISTRAL3
@@ -14,7 +15,7 @@ RECIPE = replace(
     model_type="lighton_ocr",
     architectures=("LightOnOcrForConditionalGeneration",),
     special="Mistral 3's pictures in one piece, and Qwen 3.",
-    images=Images(patches=True, planes=True, column=True),
+    images=ImageColumn(),
     tiny=(
         Tiny(
             config={

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.recipe import Tiny
 
 from .idefics3 import SIZES
 from .llama4_text import RECIPE as LLAMA4_TEXT

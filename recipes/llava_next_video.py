@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.frame_program import FrameProgram
+from qeff_zoo.recipe import Tiny
 
 from .llava_next import RECIPE as LLAVA_NEXT
 
@@ -12,8 +13,8 @@ RECIPE = replace(
     model_type="llava_next_video",
     architectures=("LlavaNextVideoForConditionalGeneration",),
     special="LLaVA-NeXT's pictures; features of frames of videos are pooled, by a program of their own.",
-    images=Images(
-        layout="lines", video="video_token_id", video_processor="LlavaNextVideoVideoProcessor", video_program=True,
+    images=FrameProgram(
+        layout="lines", video="video_token_id", video_processor="LlavaNextVideoVideoProcessor",
     ),
     tiny=(
         Tiny(

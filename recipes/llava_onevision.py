@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.families.llava_onevision import LlavaOneVision
+from qeff_zoo.recipe import Tiny
 
 from .gemma3 import SIGLIP
 from .llava_next import PINPOINTS
@@ -15,8 +16,7 @@ RECIPE = replace(
     model_type="llava_onevision",
     architectures=("LlavaOnevisionForConditionalGeneration",),
     special="LLaVA-NeXT, whose rows are interpolated where a picture has more tiles than `vision_aspect_ratio` says.",
-    images=Images(
-        layout="lines", tiled_alone=True,
+    images=LlavaOneVision(
         video="video_token_id", video_processor="LlavaOnevisionVideoProcessor",
     ),
     tiny=(

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.families.minicpm import MiniCpm
+from qeff_zoo.recipe import Tiny
 
 from .qwen3_5_text import RECIPE as QWEN3_5_TEXT
 
@@ -30,9 +31,7 @@ RECIPE = replace(
     architectures=("MiniCPMV4_6ForConditionalGeneration",),
     special="A picture and slices of it; squares of patches are merged behind a layer, and those again at the end.",
     task="image-text-to-text",
-    images=Images(
-        patches=True, planes=True, lines=True, taps="nearest", packed="target_sizes",
-        layout="whole_and_slices", numbered=("image_id_start_token", "image_id_end_token"),
+    images=MiniCpm(
         video="video_token_id", video_processor="MiniCPMV4_6VideoProcessor", stamp=("", ""),
     ),
     tiny=(Tiny(config=_TINY, image_processor={**_SLICES, "max_slice_nums": 4}),),

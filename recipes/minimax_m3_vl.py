@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.families.minimax_m3 import MiniMaxM3
+from qeff_zoo.recipe import Tiny
 
 from .llava import RECIPE as LLAVA
 from .minimax_m3_vl_text import RECIPE as MINIMAX_M3_VL_TEXT
@@ -14,9 +15,7 @@ RECIPE = replace(
     model_type="minimax_m3_vl",
     architectures=("MiniMaxM3SparseForConditionalGeneration",),
     special="Patches of pictures of any size; vision layers rotate by frame, row and column; block-sparse attention.",
-    images=Images(
-        patches=True,
-        frames=True,
+    images=MiniMaxM3(
         before=("]<]start of image[>[",),
         after=("]<]end of image[>[",),
     ),

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.image_column import ImageColumn
+from qeff_zoo.recipe import Tiny
 
 from .idefics3 import SIZES
 from .llava import RECIPE as LLAVA
@@ -16,7 +17,7 @@ RECIPE = replace(
     model_type="mistral3",
     architectures=("Mistral3ForConditionalGeneration",),
     special="Pictures of any size, each line of which ends with a token; four rows become one.",
-    images=Images(layout="broken_lines", patches=True, planes=True, column=True),
+    images=ImageColumn(layout="broken_lines"),
     towers={},
     tiny=(
         Tiny(

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import DECODER_SHAPES, Images, Recipe, Tiny, rms_norm
+from qeff_zoo.multimodal.cross_attention import CrossAttentionImage
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny, rms_norm
 
 from .llama import RECIPE as LLAMA
 
@@ -22,7 +23,7 @@ RECIPE = Recipe(
     transforms=(
         rms_norm(lambda text: 2 * (text.num_hidden_layers + len(text.cross_attention_layers)) + 1),
     ),
-    images=Images(crossing="cross_attention_layers", mask="aspect_ratio_mask"),
+    images=CrossAttentionImage(),
     # A picture takes as much memory as thousands of tokens.
     shapes={name: replace(shape, max_num_images=1) for name, shape in DECODER_SHAPES.items()},
     tiny=(

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny, rms_norm
+from qeff_zoo.multimodal.families.molmo2 import Molmo2
+from qeff_zoo.recipe import Tiny, rms_norm
 
 from .llama import RECIPE as LLAMA
 from .llava import RECIPE as LLAVA
@@ -28,10 +29,8 @@ RECIPE = replace(
     architectures=("Molmo2ForConditionalGeneration",),
     special="Rows of patches of overlapping crops are added to embeddings; tokens of all pictures see one another.",
     transforms=(rms_norm(lambda config: 4 * config.num_hidden_layers + 1),),
-    images=Images(
-        token="image_patch_id", layout="whole_and_canvas", pooled="image_token_pooling", types="mm_token_type_ids",
-        whole="images", among=(*_AROUND, *_FRAME), marker="<|image|>", opening=("bos_token", "eos_token"), alone=True,
-        video="<|video|>", video_processor="Molmo2VideoProcessor", stamp=("{:.1f} ", "", " "),
+    images=Molmo2(
+        video="<|video|>", video_processor="Molmo2VideoProcessor", stamp=("{:.1f} ", "", " ")
     ),
     tiny=tuple(
         Tiny(name=name, config={"text_config": text, **_PARTS}, image_processor=_CROPS)

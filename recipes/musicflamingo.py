@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Sounds, Tiny
+from qeff_zoo.multimodal.families.musicflamingo import MusicFlamingoAudio
+from qeff_zoo.recipe import Tiny
 
 from .audioflamingo3 import RECIPE as AUDIO_FLAMINGO
 from .qwen2_audio import AUDIO, TEXT
@@ -19,10 +20,9 @@ RECIPE = replace(
     model_type="musicflamingo",
     architectures=("MusicFlamingoForConditionalGeneration",),
     special="Twenty minutes of sound at most, in windows of 30 seconds; a rotary embedding of window, row and time.",
-    sounds=Sounds(
+    sounds=MusicFlamingoAudio(
         mask="input_features_mask",
         windows=40,
-        times="_build_audio_timestamps",
         before=("audio_bos_token_id",),
         after=("audio_eos_token_id",),
     ),

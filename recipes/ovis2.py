@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.families.ovis2 import Ovis2
+from qeff_zoo.recipe import Tiny
 
 from .internvl import SIZES
 from .llava import RECIPE as LLAVA
@@ -17,7 +18,7 @@ RECIPE = replace(
     model_type="ovis2",
     architectures=("Ovis2ForConditionalGeneration",),
     special="The whole picture and its tiles as shares of a vocabulary, which has the tokens around them, too.",
-    images=Images(layout="surrounded_tiles", around=_TOKENS, marker="<image>"),
+    images=Ovis2(),
     tiny=(
         Tiny(
             config={

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny, rms_norm
+from qeff_zoo.multimodal.patch_lines import PatchLines
+from qeff_zoo.recipe import Tiny, rms_norm
 
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
 from .qwen2_5_vl import TEXT, TOKENS
@@ -17,7 +18,7 @@ VISION = {
     "patch_size": 4,
     "initializer_range": 0.2,
 }
-_LINES = Images(patches=True, planes=True, lines=True)
+_LINES = PatchLines()
 
 RECIPE = replace(
     QWEN2_5_VL,

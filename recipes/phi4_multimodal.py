@@ -7,7 +7,9 @@ one for sounds, which transformers leaves to its users: a package has that of it
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Sounds, Tiny
+from qeff_zoo.multimodal.families.phi4 import Phi4
+from qeff_zoo.multimodal.families.phi4_audio import Phi4Audio
+from qeff_zoo.recipe import Tiny
 
 from .phi3 import RECIPE as PHI3
 
@@ -31,10 +33,7 @@ RECIPE = replace(
     architectures=("Phi4MultimodalForCausalLM",),
     task="image-text-to-text",
     special="Tiles of a picture without padding, in lines with a learned row, then the whole; or sound of any length.",
-    images=Images(
-        token=_TOKENS[0], layout="cut_lines", pixels="image_pixel_values", mask="image_attention_mask",
-        adapter="vision-lora",
-    ),
-    sounds=Sounds(token=_TOKENS[1], features="audio_input_features", span=500, adapter="speech-lora"),
+    images=Phi4(token=_TOKENS[0]),
+    sounds=Phi4Audio(token=_TOKENS[1], adapter="speech-lora"),
     tiny=(Tiny(config=_CONFIG, image_processor={**_KIND, "size": {"height": 28, "width": 28}}),),
 )  # fmt: skip

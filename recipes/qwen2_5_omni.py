@@ -6,7 +6,9 @@ Unusual: a checkpoint of several models, of which the thinker alone is built; wh
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Sounds, Tiny
+from qeff_zoo.multimodal.families.qwen2_5_omni_audio import Qwen25OmniAudio
+from qeff_zoo.multimodal.families.qwen_omni import QwenOmni
+from qeff_zoo.recipe import Tiny
 
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
 from .qwen2_5_vl import TEXT, VISION
@@ -29,12 +31,9 @@ RECIPE = replace(
     model_type="qwen2_5_omni",
     architectures=("Qwen2_5OmniForConditionalGeneration", "Qwen2_5OmniModel"),
     special="Qwen2.5-VL's pictures; or sound, in windows of 2 seconds; the thinker alone, which writes.",
-    images=Images(
-        patches=True, axes=3, begun="vision_start_token_id",
-        video="video_token_id", video_processor="Qwen2_5OmniProcessor", pace=25, lasting=True,
+    images=QwenOmni(
+        video="video_token_id", video_processor="Qwen2_5OmniProcessor",
     ),
-    sounds=Sounds(
-        mask="feature_attention_mask", window="n_window", halves=True, filled=True, embedded=True
-    ),
+    sounds=Qwen25OmniAudio(mask="feature_attention_mask", embedded=True),
     tiny=(Tiny(config={"thinker_config": {**_TOKENS, **_PARTS}}),),
 )  # fmt: skip

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Qwen2.5-VL, `transformers.models.qwen2_5_vl`: patches of any picture, most vision layers in windows, 3-axis RoPE."""
 
-from qeff_zoo.recipe import DECODER_SHAPES, Images, Recipe, Tiny, rms_norm
+from qeff_zoo.multimodal.families.qwen_video import QwenVideo
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny, rms_norm
 
 from .qwen2 import RECIPE as QWEN2
 
@@ -16,7 +17,7 @@ RECIPE = Recipe(
     task="image-text-to-text",
     special="Patches of pictures of any size; windows in most vision layers; RoPE over time, row and column.",
     transforms=(rms_norm(lambda config: 2 * config.num_hidden_layers + 1),),
-    images=Images(patches=True, axes=3, types="mm_token_type_ids", video="video_token_id", pace=4),
+    images=QwenVideo(axes=3, types="mm_token_type_ids", video="video_token_id", pace=4),
     shapes=DECODER_SHAPES,
     tiny=(
         Tiny(

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Qwen2-Audio, `transformers.models.qwen2_audio`: Whisper's encoder, pooled by two, one matrix, and Qwen2."""
 
-from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Sounds, Tiny
+from qeff_zoo.multimodal.families.audio_windows import AudioWindows
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
 
 from .qwen2 import RECIPE as QWEN2
 
@@ -21,7 +22,7 @@ RECIPE = Recipe(
     architectures=("Qwen2AudioForConditionalGeneration",),
     task="audio-text-to-text",
     special="A window of 30 seconds of sound at most, 25 rows a second, in place of placeholder tokens.",
-    sounds=Sounds(mask="feature_attention_mask", windows=1),
+    sounds=AudioWindows(mask="feature_attention_mask", windows=1),
     shapes=DECODER_SHAPES,
     tiny=(Tiny(config={"text_config": TEXT, "audio_config": AUDIO, "audio_token_id": 200}),),
 )

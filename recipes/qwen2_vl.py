@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.patch_grid import PatchGrid
+from qeff_zoo.recipe import Tiny
 
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
 from .qwen2_5_vl import TEXT, TOKENS
@@ -13,7 +14,7 @@ RECIPE = replace(
     model_type="qwen2_vl",
     architectures=("Qwen2VLForConditionalGeneration",),
     special="Patches of pictures of any size, packed into one sequence; RoPE over time, row and column.",
-    images=Images(patches=True, axes=3, types="mm_token_type_ids", video="video_token_id"),
+    images=PatchGrid(axes=3, types="mm_token_type_ids", video="video_token_id"),
     tiny=(
         Tiny(
             config={

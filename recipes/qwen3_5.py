@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.patch_grid import PatchGrid
+from qeff_zoo.recipe import Tiny
 
 from .qwen2_5_vl import TOKENS
 from .qwen3_5_text import RECIPE as QWEN3_5_TEXT
@@ -17,8 +18,7 @@ RECIPE = replace(
     model_type="qwen3_5",
     architectures=("Qwen3_5ForConditionalGeneration",),
     special="Qwen3-VL's pictures without deepstack, read by layers of gated delta rules and of attention.",
-    images=Images(
-        patches=True,
+    images=PatchGrid(
         axes=3,
         types="mm_token_type_ids",
         video="video_token_id",

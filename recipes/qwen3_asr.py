@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Qwen3-ASR, `transformers.models.qwen3_asr`: convolutions over seconds, an encoder of windows of eight, and Qwen3."""
 
-from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Sounds, Tiny
+from qeff_zoo.multimodal.families.audio_stream import AudioStream
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
 
 from .qwen3 import RECIPE as QWEN3
 
@@ -18,7 +19,7 @@ RECIPE = Recipe(
     task="audio-text-to-text",
     special="Sound of any length, 13 rows a second, in windows of 8 seconds that do not hear one another.",
     transforms=QWEN3.transforms,
-    sounds=Sounds(mask="input_features_mask", window="n_window_infer"),
+    sounds=AudioStream(mask="input_features_mask", window="n_window_infer"),
     shapes=DECODER_SHAPES,
     tiny=(Tiny(config={"text_config": _TEXT, "audio_config": _AUDIO, "audio_token_id": 200}),),
 )

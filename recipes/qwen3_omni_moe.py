@@ -6,7 +6,9 @@ Unusual: as of Qwen2.5-Omni, whose checkpoints have other models beside the thin
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Sounds, Tiny
+from qeff_zoo.multimodal.families.audio_stream import AudioStream
+from qeff_zoo.multimodal.families.qwen_omni import QwenOmni
+from qeff_zoo.recipe import Tiny
 
 from .qwen2_5_omni import AUDIO
 from .qwen3_vl_moe import RECIPE as QWEN3_VL_MOE
@@ -20,10 +22,10 @@ RECIPE = replace(
     model_type="qwen3_omni_moe",
     architectures=("Qwen3OmniMoeForConditionalGeneration",),
     special="Qwen3-VL's pictures and experts; or sound, in windows of 8 seconds; the thinker alone, which writes.",
-    images=Images(
-        patches=True, axes=3, deepstack="deepstack_visual_indexes", begun="vision_start_token_id",
-        video="video_token_id", video_processor="Qwen3OmniMoeProcessor", pace=25, lasting=True, fractions=True,
+    images=QwenOmni(
+         deepstack="deepstack_visual_indexes",
+        video="video_token_id", video_processor="Qwen3OmniMoeProcessor", fractions=True,
     ),
-    sounds=Sounds(mask="feature_attention_mask", window="n_window_infer", embedded=True),
+    sounds=AudioStream(mask="feature_attention_mask", window="n_window_infer", embedded=True),
     tiny=(Tiny(config={"thinker_config": _CONFIG}),),
 )  # fmt: skip

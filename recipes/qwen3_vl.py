@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny, rms_norm
+from qeff_zoo.multimodal.patch_grid import PatchGrid
+from qeff_zoo.recipe import Tiny, rms_norm
 
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
 from .qwen2_5_vl import TEXT, TOKENS
@@ -19,8 +20,7 @@ RECIPE = replace(
     architectures=("Qwen3VLForConditionalGeneration",),
     special="Features of several vision layers are added in the first text layers; learned positions, interpolated.",
     transforms=(rms_norm(lambda config: 4 * config.num_hidden_layers + 1),),
-    images=Images(
-        patches=True,
+    images=PatchGrid(
         axes=3,
         types="mm_token_type_ids",
         deepstack="deepstack_visual_indexes",

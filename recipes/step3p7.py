@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny, Transform, rms_norm, sparse_layers, window_cache
+from qeff_zoo.multimodal.two_sizes import TwoSizes
+from qeff_zoo.recipe import Tiny, Transform, rms_norm, sparse_layers, window_cache
 
 from .internvl import SIZES
 from .llava import RECIPE as LLAVA
@@ -26,7 +27,7 @@ RECIPE = replace(
         Transform(name="plain_experts", count=sparse_layers, parameters={"name": "Step3p7Experts"}),
         window_cache(),
     ),
-    images=Images(layout="parts_first", tiles="pixel_values_local"),
+    images=TwoSizes(layout="parts_first"),
     tiny=(
         Tiny(
             config={

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.families.video_llama_3 import VideoLlama3
+from qeff_zoo.recipe import Tiny
 
 from .paddleocr_vl import VISION
 from .qwen2 import RECIPE as QWEN2
@@ -18,9 +19,6 @@ RECIPE = replace(
     architectures=("VideoLlama3ForConditionalGeneration",),
     special="Patches of pictures of any size, each a row of its own; RoPE over row and column in the tower alone.",
     transforms=QWEN2.transforms,
-    images=Images(
-        patches=True, merge=1, video="video_token_id", video_processor="VideoLlama3VideoProcessor",
-        video_program=True, video_merge=2, stamp=("Time {:.1f}s:", "", ",", "", ""),
-    ),
+    images=VideoLlama3(),
     tiny=(Tiny(config={**_TOKENS, "text_config": QWEN2.tiny[1].config, "vision_config": _VISION}),),
 )  # fmt: skip

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from qeff_zoo.recipe import Images, Tiny
+from qeff_zoo.multimodal.frame_program import FrameProgram
+from qeff_zoo.recipe import Tiny
 
 from .llava import RECIPE as LLAVA
 
@@ -12,8 +13,6 @@ RECIPE = replace(
     model_type="video_llava",
     architectures=("VideoLlavaForConditionalGeneration",),
     special="LLaVA's pictures; another tower reads frames of videos, by a program of its own.",
-    images=Images(
-        video="video_token_id", video_processor="VideoLlavaVideoProcessor", video_program=True
-    ),
+    images=FrameProgram(video="video_token_id", video_processor="VideoLlavaVideoProcessor"),
     tiny=(Tiny(config={**LLAVA.tiny[0].config, "video_token_index": 201}),),
 )

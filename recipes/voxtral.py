@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Voxtral, `transformers.models.voxtral`: Whisper's encoder, four of its states to a row, two matrices, and Llama."""
 
-from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Sounds, Tiny
+from qeff_zoo.multimodal.families.voxtral import VoxtralAudio
+from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
 
 from .llama import RECIPE as LLAMA
 
@@ -22,7 +23,7 @@ RECIPE = Recipe(
     architectures=("VoxtralForConditionalGeneration",),
     task="audio-text-to-text",
     special="Sound in whole windows of 30 seconds, 375 rows each, silence included; one scale for all of a sound.",
-    sounds=Sounds(together=True, before=(_BEGIN,)),
+    sounds=VoxtralAudio(before=(_BEGIN,)),
     shapes=DECODER_SHAPES,
     tiny=(Tiny(config={"text_config": TEXT, "audio_config": AUDIO, "audio_token_id": 24}),),
 )

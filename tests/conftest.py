@@ -58,9 +58,9 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put all tests of one tiny model together, and leave out the recipes that a change does not touch."""
     items.sort(key=_group)
-    _deselect(config, items)
+    in_full = _deselect(config, items)
     _leave_out(config, items)
-    _sample(config, items)
+    _sample(config, items, in_full)
 
 
 def _group(item: pytest.Item) -> str:
@@ -74,17 +74,18 @@ def _group(item: pytest.Item) -> str:
     return next((one for one in call.params.values() if isinstance(one, str) and one in cases), "")
 
 
-def _deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
+def _deselect(config: pytest.Config, items: list[pytest.Item]) -> set[str]:
+    """Leave out the recipes that a change does not touch; name the modules whose tests are left for those it does."""
     ref = config.getoption("--changed")
     if ref is None:
-        return
+        return set()
     sources = {file.stem: file.read_text() for file in (ROOT / "recipes").glob("[!_]*.py")}
     try:
         touched = selection.affected(selection.changed_since(ref, ROOT), sources)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
     if touched is None:
-        return
+        return set()
     kept, left = [], []
     for item in items:
         call = getattr(item, "callspec", None)
@@ -93,6 +94,7 @@ def _deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
         (kept if needed else left).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left)
+    return selection.PER_RECIPE
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -115,23 +117,22 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     config.hook.pytest_deselected(items=left)
 
 
-def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the sample of each test that is marked so; everything in full, and of a recipe that has changed."""
+def _sample(config: pytest.Config, items: list[pytest.Item], in_full: set[str]) -> None:
+    """Keep a sample of each test that is marked so, and all of some modules."""
     if selection.EVERY:
         return
     tests: dict[Any, list[pytest.Item]] = {}
     left = [item for item in items if item.get_closest_marker("full")]
     for item in items:
-        changed = config.getoption("--changed") and item.path.stem in selection.PER_RECIPE
-        if item.get_closest_marker("sampled") and not changed:
+        if item.get_closest_marker("sampled") and item.path.stem not in in_full:
             tests.setdefault((item.path, getattr(item, "originalname", "")), []).append(item)
     for cases in tests.values():
         mark = cases[0].get_closest_marker("sampled")
         assert mark is not None
         kept = {*mark.kwargs.get("kept", ())}
-        kept = {item.name for item in cases if kept & {*_strings(item)}}
+        kept = {_id(item) for item in cases if kept & {*_strings(item)}}
         drawn = selection.sample(_crossed(cases), *mark.args, kept)
-        left += [item for item in cases if item.name not in drawn]
+        left += [item for item in cases if _id(item) not in drawn]
     dropped = {*map(id, left)}
     items[:] = [item for item in items if id(item) not in dropped]
     config.hook.pytest_deselected(items=left)
@@ -148,7 +149,13 @@ def _crossed(cases: list[pytest.Item]) -> dict[str, tuple[int, ...]]:
     names = calls[0].indices if calls[0] else ()
     axes = {tuple(call.indices[name] for call in calls if call) for name in names}
     rows = zip(*axes, strict=True) if axes else ((),) * len(cases)
-    return dict(zip((item.name for item in cases), rows, strict=True))
+    return dict(zip(map(_id, cases), rows, strict=True))
+
+
+def _id(item: pytest.Item) -> str:
+    """Return the names of a case's values: tests of one model are drawn together, and share what is made of it."""
+    call = getattr(item, "callspec", None)
+    return str(call.id) if call else item.name
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -160,6 +167,16 @@ def _collect_seldom() -> None:
     gc.set_threshold(_OBJECTS, 20, 20)
     # Accelerate looks through all objects whenever a training ends, though no device's memory is to be freed here.
     memory.clear_device_cache = lambda **_: None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _write_no_records_of_traces() -> None:
+    """Spare a sixth of each trace: torch writes records of it for any handler, and pytest adds its own."""
+    import torch
+
+    log = torch._logging._internal.trace_log
+    log.addHandler = lambda _: None  # type: ignore[method-assign]
+    log.handlers.clear()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from sharing import made_once
 
 from qeff_zoo.package import Package
@@ -63,9 +64,9 @@ class Probed:
 
 
 def command(*arguments: object, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """Run `python -m qeff_zoo` in a process of its own, with pipes."""
+    """Run `python -m qeff_zoo` in a process of its own, with pipes; it need not import torch."""
     return subprocess.run(
-        [sys.executable, "-m", "qeff_zoo", *map(str, arguments)],
+        [warm.PYTHON.executable, "-m", "qeff_zoo", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=TIMEOUT,

@@ -1,27 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published processors with one field changed: arrays as transformers makes them, or a refusal by name.
+"""Published processors with one field changed: arrays and prompts as transformers makes them, or a refusal by name.
 
-As a script it draws so many, or some of them, and prints what differs: `python tests/mutated_processors.py 24 1000`.
+As a script it draws so many of each, or some of them, and prints differences:
+`python tests/mutated_processors.py 24 1000`.
 """
 
+import inspect
 import json
+import os
 import random
 import resource
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import published_processors as published
+import torch
 from PIL import Image
 
 from qeff_zoo.checkpoint import processors
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import ZooError
 from qeff_zoo.media.image_processor import HELD, load_image_processor
+from qeff_zoo.tasks import image_text_to_text
 from qeff_zoo.validation.image_arrays import difference
 
 SIZES = (37, 61), (64, 20), (30, 30), (5, 90)
@@ -58,11 +66,12 @@ def outcome(seed: int) -> tuple[str, str]:
         (folder / "config.json").write_text(json.dumps(published.scaled(facts)))
         known = settings_of(name)
         field = draw.choice(sorted(known.keys() - _NAMES))
-        value = changed(facts["preprocessor_config"].get(field, known[field]), draw)
-        settings = {**facts["preprocessor_config"], field: value}
+        saved = _settings_in(facts)
+        value = changed(saved.get(field, known[field]), draw)
+        settings = {**saved, field: value}
         size, mode = draw.choice(SIZES), draw.choice(MODES)
         what = f"{name}: {field} = {value!r}, {size} {mode}, seed {seed}"
-        theirs = _loaded({**facts, "preprocessor_config": settings}, folder)
+        theirs = _loaded({**facts, **_placed(facts, settings, draw)}, folder)
         images = getattr(theirs, "image_processor", theirs)
         if images is None:
             return "theirs", what
@@ -86,6 +95,114 @@ def outcome(seed: int) -> tuple[str, str]:
         return ("differs", f"{what}: {found}") if found else ("same", what)
 
 
+def _settings_in(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the published settings of an image processor, in a file of their own or in the processor's."""
+    found: Mapping[str, Any] = (
+        facts["preprocessor_config"] or facts["processor_config"]["image_processor"]
+    )
+    return found
+
+
+def _placed(
+    facts: Mapping[str, Any], settings: Mapping[str, Any], draw: random.Random
+) -> dict[str, Any]:
+    """Return the files with settings of an image processor, as either generation of transformers saves them."""
+    if facts["preprocessor_config"] is not None and draw.random() < 0.5:
+        return {"preprocessor_config": settings}
+    whole = {**(facts.get("processor_config") or {}), "image_processor": settings}
+    return {"preprocessor_config": None, "processor_config": whole}
+
+
+def prompt_outcome(seed: int) -> tuple[str, str]:
+    """Return the outcome of one draw among fields of processor_config.json, by the tokens of a prompt with images."""
+    draw = random.Random(seed)
+    name = draw.choice(published.names())
+    while not fields_of(name):
+        name = draw.choice(published.names())
+    facts = published.read(name)
+    field = draw.choice(sorted(fields_of(name)))
+    saved = facts.get("processor_config") or {}
+    value = _changed_field(saved.get(field, fields_of(name)[field]), facts, draw)
+    prompt = draw.choice(facts["prompts"])
+    kind, what = prompt_with(name, field, value, prompt)
+    return kind, f"seed {seed}, {what}"
+
+
+def prompt_with(name: str, field: str, value: Any, prompt: str) -> tuple[str, str]:
+    """Return the outcome of a prompt with a field of a published processor_config.json set to a value."""
+    import parity
+    import test_published
+    from test_media_recipes import session_of
+
+    facts = published.read(name)
+    saved = facts.get("processor_config") or {}
+    what = f"{name}: {field} = {value!r}, {prompt!r}"
+    right = test_published.opened(name)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "checkpoint"
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(published.scaled(facts)))
+        try:
+            theirs = _loaded({**facts, "processor_config": {**saved, field: value}}, folder)
+            if name in test_published.RETURNED:
+                theirs.image_processor = right.theirs.image_processor
+            one = replace(right, theirs=theirs)
+            shown = one.shown(prompt)
+            expected = one.process(prompt, shown)
+        except Exception as error:
+            return "theirs", f"{what}: {error}"
+        try:
+            processors.write(folder, folder)
+            case = parity.Case(recipe=right.subject.recipe, tiny=test_published.tiny_of(name))
+            subject: Any = SimpleNamespace(
+                folder=Path(place), transformed=right.subject.transformed
+            )
+            session: Any = session_of(case, subject)
+            session._processor, session.prepare = right.session._processor, right.session.prepare
+            made = session.request(prompt, images=shown, generation_len=1)
+        except ZooError as error:
+            return "refused", f"{what}: {error}"
+        ids = expected["input_ids"][0].tolist()
+        checkpoint = open_checkpoint(str(folder), need_weights=False)
+        if wrong := [*image_text_to_text._of_processor(checkpoint)]:
+            return "refused", f"{what}: {wrong}"
+        if list(made.prompt) == ids:
+            return "same", what
+        if shown and session.placeholder not in ids:  # as of a BLIP-2 without num_query_tokens
+            return "theirs", f"{what}: the image is left out"
+        try:
+            with torch.no_grad():
+                right.subject.hf(**expected, use_cache=False)
+        except Exception as error:
+            return "theirs", f"{what}: {error}"
+        return "differs", f"{what}: {list(made.prompt)[:12]}, and transformers' {ids[:12]}"
+
+
+def _changed_field(value: Any, facts: Mapping[str, Any], draw: random.Random) -> Any:
+    """Return another value of a field of a processor: of a token, another token."""
+    if isinstance(value, str) and value in facts["tokens"]:
+        return draw.choice([*sorted(facts["tokens"]), "", None])
+    if isinstance(value, str):
+        return draw.choice(["default", "full", value.upper(), None])
+    return changed(value, draw)
+
+
+@cache
+def fields_of(name: str) -> dict[str, Any]:
+    """Return the fields that the class of a published processor takes, its parts aside, with their defaults."""
+    with tempfile.TemporaryDirectory() as place:
+        facts, folder = published.read(name), Path(place)
+        (folder / "config.json").write_text(json.dumps(published.scaled(facts)))
+        theirs = _loaded(facts, folder)
+    if not hasattr(theirs, "get_attributes"):
+        return {}
+    taken = inspect.signature(type(theirs).__init__).parameters.values()
+    named = [one for one in taken if one.kind is one.POSITIONAL_OR_KEYWORD][1:]
+    parts = {*theirs.get_attributes(), "chat_template"}
+    found = {one.name: one.default for one in named if one.name not in parts}
+    return {one: None if of is inspect.Parameter.empty else of for one, of in found.items()}
+
+
 @cache
 def settings_of(name: str) -> dict[str, Any]:
     """Return the settings that a published processor holds."""
@@ -106,13 +223,16 @@ if __name__ == "__main__":
         resource.RLIMIT_AS, (6 << 30, 6 << 30)
     )  # some sizes make transformers ask for more
     *before, last = map(int, sys.argv[1:])
-    counts = Counter[str]()
-    for seed in range(*before, last):
-        try:
-            kind, what = outcome(seed)
-        except Exception as error:
-            kind, what = "crash", f"seed {seed}: {type(error).__name__} {error}"
-        counts[kind] += 1
-        if kind in ("differs", "crash", "refused"):
-            print(kind, what[:300], flush=True)  # noqa: T201
-    print(dict(counts))  # noqa: T201
+    with tempfile.TemporaryDirectory() as cached:
+        os.environ.setdefault("QEFF_ZOO_TEST_CACHE", cached)
+        for drawn in (prompt_outcome, outcome):
+            counts = Counter[str]()
+            for seed in range(*before, last):
+                try:
+                    kind, what = drawn(seed)
+                except Exception as error:
+                    kind, what = "crash", f"seed {seed}: {type(error).__name__} {error}"
+                counts[kind] += 1
+                if kind in ("differs", "crash", "refused"):
+                    print(kind, what[:300], flush=True)  # noqa: T201
+            print(drawn.__name__, dict(counts))  # noqa: T201

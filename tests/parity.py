@@ -131,17 +131,17 @@ STATES = {
 }
 CROSSED = [
     *STATES.values(),
-    *("gemma2-base", "gpt_oss-base", "falcon-alibi", "gpt2-base", "gemma4_text-experts"),
+    *("gpt_oss-base", "falcon-alibi", "gpt2-base"),
     *("aria_text-base", "dbrx-base", "deepseek_v2-base", "doge-base", "gemma3n_text-base"),
     *("gpt_neo-base", "inkling_text-base", "jetmoe-base", "llama4_text-base", "longcat_flash-base"),
     *("minimax-base", "minimax_m3_vl_text-base", "phimoe-base", "recurrent_gemma-base"),
     *("mamba-base", "mamba2-base", "kimi_linear-base", "zaya-base"),
+    *(("gemma2-base", "gemma4_text-experts") if EVERY else ()),
 ]
-#: Encoders that have every mechanism: shared layers, convolutions, relative positions of all kinds, windows, experts.
+#: Encoders with each transform, and with relative positions, windows and experts.
 CROSSED_ENCODERS = [
-    *("albert-base", "bert-base", "clip_text_model-base", "convbert-base", "deberta-v2-conv"),
-    *("embedding_gemma2_text-base", "esm-base", "mobilebert-base", "modernbert-base", "mpnet-base"),
-    *("openai_privacy_filter-base", "roberta-base", "roformer-base", "squeezebert-base", "t5-base"),
+    *("bert-base", "deberta-v2-conv", "mobilebert-base", "modernbert-base"),
+    *("openai_privacy_filter-base", "t5-base"),
 ]
 #: What sees, and has a transform that nothing above has.
 CROSSED_MEDIA = ["ernie4_5_vl_moe-base", "step3p7-base"]

@@ -18,14 +18,17 @@ PUBLISHED = Path(__file__).parent / "published"
 FILES = "preprocessor_config", "processor_config", "tokenizer_config", "generation_config"
 _HEADS, _HEAD_DIM = 4, 16
 _OF_HEADS = "attention_heads", "num_heads", "_n_heads"
-_LAYERS = ("num_hidden_layers", "depth", "num_layers", "encoder_layers", "decoder_layers")
+_LAYERS = (
+    *("num_hidden_layers", "num_global_layers", "depth", "num_layers", "encoder_layers"),
+    "decoder_layers",
+)
 #: Numbers of features that a sound has, which are no widths.
 _FEATURES = {"input_dim", "feature_projection_input_dim"}
 _PER_LAYER = {"layer_types", "mlp_layer_types"}
 #: Which of two layers those are that a config names.
 _CHOSEN: dict[str, Any] = {
     "deepstack_visual_indexes": [0, 1], "fullatt_block_indexes": [1], "global_attn_indexes": [1],
-    "sliding_window_pattern": 2,
+    "sliding_window_pattern": 2, "cross_attention_layers": [1], "intermediate_layers_indices": [0, 1],
 }  # fmt: skip
 _LISTS = {"downsample_channels", "conv_dim"}
 _EXPERTS = {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"}
@@ -146,6 +149,8 @@ def _scaled(
         made |= dict.fromkeys(
             ("initializer_range", "init_std"), 0.2
         )  # so that media show in logits
+    if states := made.get("intermediate_layers_indices"):  # beside the last one
+        made["vision_output_dim"] = made["hidden_size"] * (1 + len(states))
     for name in ("rope_scaling", "rope_parameters"):
         if sections := (made.get(name) or {}).get("mrope_section"):
             turned = made.get("partial_rotary_factor", 1)

@@ -582,6 +582,7 @@ def test_qefficients_classes(
 #: and make more than numbers, which adapters leave alone.
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out is set")  # peft sets it
 @pytest.mark.parametrize("model_type", ["gpt2", "dbrx", "phimoe"])
+@pytest.mark.sampled(3)
 def test_other_architectures_take_adapters(
     models: Models, build: Building, tmp_path: Path, model_type: str
 ) -> None:

@@ -33,7 +33,7 @@ from qeff_zoo.media.features import find
 from qeff_zoo.media.sound_processor import SoundProcessor
 from qeff_zoo.plan import resolve
 from qeff_zoo.plan.request import Request
-from qeff_zoo.registry import recipe_for
+from qeff_zoo.registry import find_recipe, recipe_for
 from qeff_zoo.runtime import Engine, open_session
 from qeff_zoo.runtime.any_to_any import AnyToAnySession
 from qeff_zoo.runtime.tokenizer import Tokenizer
@@ -255,7 +255,7 @@ def test_frames_of_gemma_4_without_a_tower_are_those_of_transformers(samples: in
     given = sound(samples, samples / RATE)
     theirs = extractor([given], return_tensors="np")
     settings = json.loads(extractor.to_json_string())
-    ours = SoundProcessor(find(settings), (1, 640), {"samples": "x", "mask": "input_features_mask"})
+    ours = SoundProcessor(find(settings), (1, 640), find_recipe("gemma4_unified").sounds)
     for name, array in ours(given).items():
         np.testing.assert_array_equal(array, theirs[name], err_msg=name)
 

@@ -143,6 +143,7 @@ def answer(checkpoint: Path, processor: GraniteSpeechProcessor, given: Array) ->
     return found[0, prepared["input_ids"].shape[1] :].tolist()  # type: ignore[no-any-return]
 
 
+@pytest.mark.full
 def test_a_package_with_the_adapter_answers_as_generate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,6 +69,7 @@ def drawn(seed: int, *lengths: int) -> list[list[int]]:
 
 # Pairs in halves; interleaved; some numbers of a head only.
 @pytest.mark.parametrize("name", [parity.STATES["growing"], "cohere-base", "gpt_neox-base"])
+@pytest.mark.sampled(2)
 def test_answers_are_those_of_the_papers_mask(name: str, tmp_path: Path) -> None:
     session = of_tiny(name, tmp_path / "package")
     session.allow_blocks()
@@ -158,6 +159,7 @@ def test_turning_is_learnt_from_keys(interleaved: bool, size: int, whole: int) -
         ("deepseek_v2-base", "depends on more than a token and those before it|does not turn"),
     ],
 )
+@pytest.mark.sampled(3)
 def test_models_whose_keys_do_not_turn_are_refused(name: str, problem: str, tmp_path: Path) -> None:
     session = of_tiny(name, tmp_path / "package")
     with pytest.raises(GenerationError, match=f"cannot put passages together: .*({problem})"):

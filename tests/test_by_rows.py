@@ -12,6 +12,7 @@ import onnx_ir as ir
 import onnxruntime
 import parity
 import pytest
+from fuzzing import asked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx_ir.tape import Tape
@@ -82,7 +83,7 @@ def normal(*shape: int, seed: int = 0) -> Array:
 # --- what is stored ------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=asked(60), deadline=None)
 @given(
     st.integers(1, 5),
     st.integers(1, 150),
@@ -117,7 +118,7 @@ def test_its_format_says_what_it_is() -> None:
 # --- products ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=asked(40), deadline=None)
 @given(
     lead=st.lists(st.integers(1, 4), min_size=1, max_size=2),
     rows=st.integers(1, 70),
@@ -317,6 +318,7 @@ def test_sums_beyond_32_bits_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.xdist_group("llama-base")
 @pytest.mark.parametrize("name", ["llama-base", "gpt2-base", "qwen2-base"])
+@pytest.mark.sampled(2)
 def test_attention_is_the_kernel_that_it_is_with_int8(name: str) -> None:
     """Whatever a product is made of, its heads are found."""
     subject = parity.subject(name)

@@ -112,6 +112,7 @@ def _answers(kind: str, folder: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.sampled(2)
 def test_every_matrix_of_four_kinds_is_rounded_better_than_to_the_nearest(
     kind: str, checkpoints: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -126,6 +127,7 @@ def test_every_matrix_of_four_kinds_is_rounded_better_than_to_the_nearest(
 
 
 @pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.sampled(2)
 def test_answers_are_nearer_to_the_float_models_than_with_the_nearest_integers(
     kind: str, checkpoints: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -140,6 +142,7 @@ def test_answers_are_nearer_to_the_float_models_than_with_the_nearest_integers(
 
 
 @pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.sampled(2)
 def test_folded_scales_leave_the_float_model_what_it_was(
     kind: str, checkpoints: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +194,7 @@ def test_folding_is_refused_where_a_norm_feeds_more_than_matrices(
     ],
     ids=str,
 )
+@pytest.mark.sampled(2)
 def test_what_is_read_back_is_what_was_computed_bit_for_bit(
     kind: str,
     wishes: dict[str, Any],
@@ -240,6 +244,7 @@ def test_zero_points_are_nearer_where_values_lie_on_one_side() -> None:
     assert errors[True].sum() < 0.5 * errors[False].sum()
 
 
+@pytest.mark.full
 def test_experts_are_quantized_each_with_its_own_tokens(
     models: Models, home: Path, tmp_path: Path
 ) -> None:
@@ -280,6 +285,7 @@ def test_experts_are_quantized_each_with_its_own_tokens(
         ("qwen3_moe", {"moe_intermediate_size": 64}),
     ],
 )
+@pytest.mark.sampled(99, kept=["qwen3_moe"])
 def test_experts_of_one_tensor_are_quantized_one_by_one(
     model_type: str,
     config: dict[str, Any],

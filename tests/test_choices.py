@@ -234,6 +234,7 @@ def test_a_tie_refuses_no_right_package(
 
 
 @pytest.mark.parametrize("name", ["swapped", "another number"])
+@pytest.mark.sampled(2)
 def test_a_wrong_router_fails(
     held: Callable[[str], tuple[Record, Answers, Package]], name: str
 ) -> None:

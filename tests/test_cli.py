@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from fixtures_builds import TIMEOUT, Models, Probed, command, files_below, kept
 from package_builder import overwrite
 from transformers import CONFIG_MAPPING
@@ -547,6 +548,7 @@ def test_every_problem_is_printed(
         "build {llama} --no-validate",
     ],
 )  # fmt: skip
+@pytest.mark.sampled(3)
 def test_who_only_asks_imports_nothing_heavy(
     template: str, places: Places, probe: Callable[..., Probed]
 ) -> None:
@@ -606,7 +608,7 @@ def on_terminal(argv: list[str]) -> tuple[str, str]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
     process = subprocess.Popen(
-        [sys.executable, "-m", "qeff_zoo", *argv],
+        [warm.PYTHON.executable, "-m", "qeff_zoo", *argv],
         stdout=subprocess.PIPE, stderr=theirs, text=True,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
     )  # fmt: skip

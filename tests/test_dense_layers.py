@@ -77,6 +77,7 @@ def by_hand(folder: Path, tokens: list[int]) -> Any:
 
 @pytest.mark.filterwarnings("ignore:.*Rounding weights costs")  # of random ones
 @pytest.mark.parametrize("weights", ["fp32", "int4"])
+@pytest.mark.sampled(2)
 def test_embeddings_are_those_of_all_modules(
     embedder: Path, weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

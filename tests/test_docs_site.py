@@ -1,19 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation as a site: every page is in the navigation, every task has a page, every command its options."""
+"""The documentation: every page is in the navigation, every task has a page, every flag exists."""
 
 import argparse
+import importlib
 import json
+import re
 import runpy
 import sys
 from pathlib import Path
 
 import pytest
 
-from qeff_zoo import tasks
-from qeff_zoo.cli import parser as command_line
+from qeff_zoo import cli, tasks
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+PAGES = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+#: Flags of other programs: vllm-qaic, torchrun, model_signing, the QNN SDK, and scripts of this repository.
+FOREIGN = {
+    *(
+        "--additional-config",
+        "--kv-cache-dtype",
+        "--long-prefill-token-threshold",
+        "--max-model-len",
+    ),
+    *("--max-num-seqs", "--quantization", "--served-model-name", "--speculative-config"),
+    *("--nproc-per-node", "--public_key", "--signature", "--ignore_unsigned_files"),
+    *("--target_backend", "--data_format_config", "--dataset_name", "--model_type", "--name"),
+    *("--fix", "--changed", "--recipe", "--draws", "--requiring"),
+}
+CLOUD = ("infer", "export", "compile", "execute", "finetune")
 NAVIGATION = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[2]
 
 
@@ -34,11 +50,37 @@ def test_every_task_has_a_page_and_a_guide() -> None:
     assert all((DOCS / guide).is_file() for _, guide in TASKS.values())
 
 
+def flags_of(line: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][\w-]*", line))
+
+
+def test_every_flag_of_a_page_exists() -> None:
+    from documentation.reference import commands
+
+    known = {
+        name: {flag for action in parser._actions for flag in action.option_strings}
+        for name, parser in commands(cli.parser())
+    }
+    modules = [importlib.import_module(f"qeff_zoo.qefficient.cloud.{name}") for name in CLOUD]
+    parsers = [module._parser() for module in modules if hasattr(module, "_parser")]
+    actions = [action for parser in parsers for action in parser._actions]
+    every = FOREIGN.union(*known.values(), *(action.option_strings for action in actions))
+    wrong = []
+    for page in PAGES:
+        for line in page.read_text(encoding="utf-8").replace("\\\n", " ").splitlines():
+            wrong += [f"{page.name}: {flag}" for flag in flags_of(line) - every]
+            command = line.removeprefix("$ ").partition(" # ")[0]
+            names = [name for name in known if f"{command} ".startswith(f"{name} ")]
+            for name in names:
+                wrong += [f"{page.name}: {name} {flag}" for flag in flags_of(command) - known[name]]
+    assert sorted(wrong) == []
+
+
 def test_the_page_of_options_has_every_option() -> None:
     from documentation.reference import options
 
     page = options()
-    for action in command_line()._actions:
+    for action in cli.parser()._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, parser in action.choices.items():
                 section = page.partition(f"## qeff-zoo {name}")[2]

@@ -78,6 +78,7 @@ def rows_of(session: TextGenerationSession, tokens: list[int], cuts: list[int]) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(2)
 def test_logits_are_those_of_the_papers(kind: str, made: Any) -> None:
     """Whatever was guessed before, and was not so; from the beginning of a text, and from a place within it."""
     package = made(kind).package
@@ -104,6 +105,7 @@ def test_logits_are_those_of_the_papers(kind: str, made: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", published_mtp.KINDS)
+@pytest.mark.sampled(3)
 def test_validation_says_of_mtp_what_its_authors_code_says(kind: str, tmp_path: Path) -> None:
     torch.manual_seed(3)
     folder = published_mtp.write(kind, tmp_path / kind)
@@ -119,6 +121,7 @@ def test_validation_says_of_mtp_what_its_authors_code_says(kind: str, tmp_path: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(2)
 def test_validation_compares_drafts_too(kind: str, made: Any) -> None:
     """What the reference's process answers, here: of each position the model's logits and two of the layer."""
     package = made(kind).package
@@ -164,6 +167,7 @@ def test_a_lost_row_begins_anew(made: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(2)
 def test_answers_are_those_of_hugging_face(kind: str, made: Any, expected: list[list[int]]) -> None:
     package = made(kind).package
     prompts: list[Any] = PROMPTS
@@ -375,6 +379,7 @@ def test_an_mtp_layer_within_a_model_that_sees_is_found() -> None:
     }
 
 
+@pytest.mark.full
 def test_what_sees_pictures_drafts_behind_them(made: Any) -> None:
     """Answers about pictures are those without drafts; what drafts is told of the text behind the last one."""
     package, answers = made("qwen3_5").package, []

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import parity
 import pytest
+from fuzzing import asked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rejecting import MOST, NARROWED, Oracle, program, trace_of_rejected
@@ -35,7 +36,7 @@ DECODERS = (
 
 
 # --- scheduling -----------------------------------------------------------------------------------
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=asked(60))
 @given(
     asked=st.lists(clients(), max_size=8),
     rows=st.integers(1, 3),
@@ -134,6 +135,7 @@ def test_stop_strings_penalties_and_log_probabilities_are_those_of_single_tokens
 
 # --- states of every kind -------------------------------------------------------------------------
 @pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.sampled(9, kept=["llama-base"])
 def test_a_rejected_token_leaves_no_trace(name: str) -> None:
     """Rejected at every place, in drafts of all lengths: as without them, beyond what a window keeps."""
     away, noise = trace_of_rejected(name)
@@ -369,7 +371,7 @@ def test_lookup_learns_what_pays() -> None:
 
 
 # --- a draft model --------------------------------------------------------------------------------
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=asked(100))
 @given(
     rows=st.integers(1, 2),
     asked=st.lists(

@@ -46,12 +46,14 @@ def blocks(name: str) -> list[dict[str, float]]:
         ]
     ),
 )
+@pytest.mark.sampled(2)
 def test_a_gate_is_found_by_trying_it(name: str, gate: dict[str, float]) -> None:
     found = blocks(name)
     assert found
     assert all(one == gate for one in found)
 
 
+@pytest.mark.full
 def test_a_gate_of_another_kind_is_computed_as_it_is() -> None:
     """Gemma 4's is a GELU."""
     assert blocks("gemma4_text-experts") == []
@@ -98,7 +100,7 @@ def test_how_blocks_are_computed_is_said(name: str, storage: str, way: str) -> N
         ]
     ),
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_each_expert_multiplies_its_own_tokens_by_a_matrix_of_its_own(
     name: str, storage: str
 ) -> None:

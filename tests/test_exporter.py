@@ -95,6 +95,7 @@ def test_inputs_and_outputs_of_an_encoder() -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
+@pytest.mark.sampled(3)
 def test_initializers_are_the_models_state_dict(name: str) -> None:
     subject, graph = graph_of(name)
     stored = subject.hf.state_dict()
@@ -347,6 +348,7 @@ print(json.dumps({"calls": len(calls), "functions": len(set(calls)), "weights": 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.full
 def test_a_model_of_405_billion_parameters_is_traced_in_little_memory() -> None:
     result = subprocess.run(
         [sys.executable, "-c", _LARGE], capture_output=True, text=True, check=True, timeout=300

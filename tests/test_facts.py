@@ -68,6 +68,7 @@ def test_dropped_fact_shows(fact: str) -> None:
     "fact",
     [pytest.param(fact, marks=pytest.mark.xdist_group(MUTATIONS[fact][0])) for fact in MUTATIONS],
 )
+@pytest.mark.sampled(3)
 def test_fact_dropped_from_the_model_shows(fact: str) -> None:
     name, change = MUTATIONS[fact]
     subject = parity.subject(name)
@@ -157,7 +158,7 @@ ROPE: Mapping[str, Mapping[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", ROPE)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 def test_rope_scaling_is_exact(name: str) -> None:
     llama = parity.all_cases()["llama-base"]
     parameters = {"rope_type": name.partition(",")[0], **ROPE[name]}
@@ -173,6 +174,7 @@ def test_rope_scaling_is_exact(name: str) -> None:
 
 
 @pytest.mark.xdist_group("llama-base")
+@pytest.mark.full
 def test_config_of_older_checkpoints_gives_the_same_graph() -> None:
     """Llama 3 checkpoints say `rope_theta` and `rope_scaling` side by side."""
     subject = parity.subject("llama-base")
@@ -223,6 +225,7 @@ def formed(**changes: Any) -> Subject:
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4], ids=["multi-query", "grouped-query", "multi-head"])
+@pytest.mark.sampled(2)
 def test_heads_read_the_keys_of_their_group(groups: int) -> None:
     subject = parity.subject("llama-base") if groups == 2 else formed(num_key_value_heads=groups)
     changed = copy.deepcopy(subject.hf)
@@ -258,7 +261,7 @@ def test_an_untied_head() -> None:
 
 @pytest.mark.parametrize("window", [5, parity.PROMPT, parity.PROMPT + 9])
 @pytest.mark.parametrize("name", ["mistral-base", "gemma3_text-base"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_windows_of_any_length(name: str, window: int) -> None:
     """Shorter than the prompt, as long, and longer; in a cache of the context, and of the window alone."""
     case = parity.all_cases()[name]

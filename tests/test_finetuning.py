@@ -399,6 +399,7 @@ def in_a_fork(work: Callable[[], object]) -> int:
         ("qeff_zoo.finetuning.run_folder", "write_durably"),
     ],
 )
+@pytest.mark.sampled(3)
 def test_a_run_killed_while_it_writes_a_checkpoint_goes_on_from_the_one_before(
     module: str, function: str, run: Finetuned, chats: str, tmp_path: Path
 ) -> None:
@@ -515,6 +516,7 @@ def plain(alike: Callable[..., list[tuple[float, float]]]) -> list[tuple[float, 
     ],
     ids=lambda others: next(iter(others)),
 )
+@pytest.mark.sampled(2)
 def test_how_a_step_is_computed_does_not_change_it(
     others: dict[str, Any],
     alike: Callable[..., list[tuple[float, float]]],

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import warm
 from fixtures_builds import TIMEOUT
 from safetensors.torch import load_file
 from test_finetuning import CHATS, choices, trained, write
@@ -37,7 +38,7 @@ def test_two_processes_train_as_one_does_on_batches_of_both(tmp_path: Path) -> N
     )
     (tmp_path / "config.yaml").write_text(as_yaml(config))
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone",
+        [warm.PYTHON.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone",
          "-m", "qeff_zoo", "finetune", str(tmp_path / "config.yaml"), "--device", "cpu"],
         capture_output=True, text=True, timeout=TIMEOUT, check=False,
     )  # fmt: skip

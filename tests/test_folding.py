@@ -4,7 +4,6 @@
 import copy
 import hashlib
 import re
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from qeff_zoo.export import exporter, folding
 from qeff_zoo.export.layers import RepeatedLayers
 from qeff_zoo.graph import external_data
 from qeff_zoo.graph.semantic.domains import SEMANTIC
+from qeff_zoo.multimodal.manifest import entry_of
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.tasks import find
 
@@ -70,7 +70,7 @@ def attribute_text(attribute: ir.Attr) -> str:
 
 
 @pytest.mark.parametrize("name", DEEP)
-@pytest.mark.sampled(2, kept=["alike"])
+@pytest.mark.sampled(99, kept=["alike"])
 def test_extended_graph_is_the_graph_of_all_layers(name: str) -> None:
     subject, extended, whole = both(name)
     assert len(calls_of(extended)) == len(calls_of(whole)) == subject.config["num_hidden_layers"]
@@ -97,7 +97,7 @@ def test_extended_graph_is_the_graph_of_all_layers(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DEEP)
-@pytest.mark.sampled(2, kept=["alike"])
+@pytest.mark.sampled(99, kept=["alike"])
 def test_extended_graph_computes_what_all_layers_do(name: str, tmp_path: Path) -> None:
     subject, *graphs = both(name)
     ids = parity.tokens()
@@ -136,6 +136,7 @@ def graph_text(model: ir.Model) -> tuple[list[str], ...]:
 
 
 @pytest.mark.parametrize("name", SEEING if parity.EVERY else ["deepstack"])
+@pytest.mark.full
 def test_layers_that_are_picked_by_number_are_extended_too(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +145,7 @@ def test_layers_that_are_picked_by_number_are_extended_too(
     assert recipe.images
     config = {"model_type": model_type, **copy.deepcopy(recipe.tiny[0].config)}
     config["vision_config"].update(changes)
-    variant = {"images": {key: one for key, one in asdict(recipe.images).items() if one}}
+    variant = {"images": entry_of(recipe.images)}
     traced = []
     fold = folding.fold
 

@@ -19,8 +19,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import selection
 import speculators
 import torch
+import warm
 from fixtures_builds import HEAVY, TIMEOUT, Models
 from runnable_package import checkpoint
 from safetensors.numpy import save_file
@@ -138,6 +140,7 @@ def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, 
 
 
 @pytest.mark.parametrize(("snippet", "more"), SNIPPETS)
+@pytest.mark.sampled(3)
 def test_a_snippet_runs_with_one_changed_line(
     snippet: str,
     more: list[str],
@@ -217,8 +220,9 @@ def test_the_examples_run(
     """Without the comparisons with Hugging Face: of these packages others tell."""
     for name in ("build", "prepare"):
         monkeypatch.setattr(pipeline, name, partial(getattr(pipeline, name), validate=False))
-    for name, said in EXAMPLES.items():
-        path = ROOT / "examples" / f"{name}.py"
+    drawn = EXAMPLES if selection.EVERY else selection.sample(dict.fromkeys(EXAMPLES, ()), 3)
+    for name in sorted(drawn):
+        said, path = EXAMPLES[name], ROOT / "examples" / f"{name}.py"
         assert len(path.read_text().splitlines()) <= 60
         words = [ENCODER] if name == "embeddings" else []
         monkeypatch.setattr(sys, "argv", [str(path), *words])
@@ -898,7 +902,7 @@ sys.exit(code or bool({{"torch", "transformers", "onnx", "onnx_ir"}} & {{*sys.mo
 
 def test_as_a_module(workplace: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "qeff_zoo.qefficient.cloud.finetune"],
+        [warm.PYTHON.executable, "-m", "qeff_zoo.qefficient.cloud.finetune"],
         capture_output=True, text=True, timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")

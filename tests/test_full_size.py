@@ -33,6 +33,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     if parity.is_traced(registry.find_recipe(entry["model_type"]))
 }
 FP16 = 2  # bytes
+pytestmark = pytest.mark.sampled(3)  # of models
 # Whose cache is larger than it need be.
 REPEATED = {
     "tiiuae/falcon-40b": "transformers repeats its 8 KV heads to 128 before they are cached"

@@ -87,7 +87,7 @@ def test_any_blocks_are_decoded_as_ggml_and_gguf_py_do(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 def test_what_ggml_quantizes_is_near(name: str) -> None:
     matrix = np.random.default_rng(6).standard_normal((2, 512)).astype(np.float32)
     one, source = encoded(quantize(matrix, name), name)

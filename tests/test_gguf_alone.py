@@ -571,6 +571,7 @@ def test_an_answer_ends_where_llama_cpp_ends_it(home: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", sorted({*MODELS, *EMBEDDERS}))
+@pytest.mark.sampled(3)
 def test_the_reference_reads_every_architecture(tmp_path: Path, kind: str) -> None:
     folder = make(tmp_path / "model", kind)
     path = write(tmp_path / "model.gguf", folder)

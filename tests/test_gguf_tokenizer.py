@@ -148,6 +148,7 @@ def first_of_each() -> set[str]:
 
 
 @pytest.mark.parametrize("pre", sorted(known()["names"]))
+@pytest.mark.sampled(3)
 def test_a_pre_tokenizer_cuts_as_llama_cpp_does(
     tmp_path: Path, bpe: tuple[list[str], list[str]], pre: str
 ) -> None:

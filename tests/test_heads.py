@@ -41,6 +41,7 @@ def hugging_face(models: Models) -> Any:
 
 
 @pytest.mark.parametrize("kind", speculators.KINDS)
+@pytest.mark.sampled(2)
 def test_logits_are_those_of_the_papers(kind: str, made: Any, hugging_face: Any) -> None:
     program = open_heads(made(kind).package, 1)
     assert program is not None

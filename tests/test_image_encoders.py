@@ -109,6 +109,7 @@ def test_classes_are_for_images() -> None:
 
 
 @pytest.mark.parametrize(("model_type", "task"), TRACED)
+@pytest.mark.sampled(2)
 def test_packages_answer_as_hugging_face(
     model_type: str, task: str, make: Make, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import openai
 import parity
 import pytest
+import selection
 import tokenizers
 import torch
 import transformers
@@ -142,6 +143,7 @@ def steps_of(of: Subject, tokens: torch.Tensor) -> Iterator[tuple[int, int, Arra
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(4, kept=selection.first_tinies())
 def test_what_is_traced_agrees_with_hugging_face(name: str) -> None:
     of, tokens = subject(name), texts(2, 7, 5, 2)
     wanted = expected_of(of, of.hf, tokens)
@@ -297,6 +299,7 @@ PROMPTS: tuple[list[int] | None, ...] = (None, [9], [EOS, 9], [250, 251, 7, 252,
 
 
 @pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.sampled(3)
 def test_tokens_are_those_of_generate(
     asked: str,
     session: ImageToTextSession,
@@ -448,6 +451,7 @@ def captions(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[An
 
 
 @pytest.mark.parametrize("begun", [[], [7, 8, 9]], ids=str)
+@pytest.mark.sampled(2)
 def test_captions_are_those_of_generate(
     begun: list[int], captions: tuple[Any, Any], files: list[Path]
 ) -> None:
@@ -519,6 +523,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
 
 
 @pytest.mark.parametrize("prompt", QUESTIONS, ids=str)
+@pytest.mark.sampled(2)
 def test_what_is_asked_is_answered_as_by_generate(
     prompt: str | None, asked: tuple[Any, Any, Any], files: list[Path]
 ) -> None:

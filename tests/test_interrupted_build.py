@@ -128,6 +128,7 @@ def test_killed_while_weights_are_written(models: Models, home: Path, delay: flo
 
 
 @pytest.mark.parametrize("moment", ["while-it-traces", "once-it-has-traced"])
+@pytest.mark.sampled(2)
 def test_killed_without_a_graph(models: Models, home: Path, moment: str) -> None:
     process = start(models.llama)
     if moment == "while-it-traces":
@@ -155,7 +156,7 @@ def test_killed_before_every_single_change_of_the_store(
 
 
 # --- SIGINT ---------------------------------------------------------------------------------------
-@pytest.mark.parametrize("stage", ["graph", "weights"])
+@pytest.mark.parametrize("stage", [pytest.param("graph", marks=pytest.mark.full), "weights"])
 def test_interrupted_it_cleans_up_and_says_so(models: Models, home: Path, stage: str) -> None:
     if stage == "weights":
         models.trace(models.large, home)

@@ -127,7 +127,7 @@ TRACED = [
     ("name", "how"),
     [pytest.param(name, how, marks=pytest.mark.xdist_group(name)) for name, how in TRACED],
 )
-@pytest.mark.sampled(3, kept=["llama-base"])
+@pytest.mark.sampled(99, kept=["llama-base"])
 def test_a_graph_answers_the_same(name: str, how: str) -> None:
     """Prefill and decode, of rows of several lengths."""
     plain, wide = parity.subject(name), repeated(name)
@@ -221,6 +221,7 @@ def test_a_build_refuses_before_it_traces(models: Models, home: Path) -> None:
 # --- devices -------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_more_devices_than_heads_share_them_repeated(
     models: Models, home: Path, tmp_path: Path
 ) -> None:

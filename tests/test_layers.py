@@ -366,7 +366,7 @@ DIFFERING: dict[str, Callable[[], Toy]] = {
 
 
 @pytest.mark.parametrize("name", DIFFERING)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_layers_that_differ_inside_are_not_taken_for_alike(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
@@ -519,6 +519,7 @@ class Lender(Layer):
     [lambda: Toy(Pair, run=pairs), lambda: Toy(Lender), lambda: Toy(count=1), lambda: Toy(count=2)],
     ids=["two results", "lent by the first", "one layer", "two layers"],
 )
+@pytest.mark.sampled(2)
 def test_chains_of_other_forms_are_right(
     make: Callable[[], Toy], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:

@@ -173,6 +173,7 @@ def measured(request: Mapping[str, Any], folder: Path, **environment: str) -> tu
         return dict(answer), int((folder / "peak").read_text())
 
 
+@pytest.mark.full
 def test_a_model_larger_than_memory_is_computed_in_a_part_of_it(
     large: Path, tmp_path: Path
 ) -> None:
@@ -243,6 +244,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(3)
 def test_answers_are_those_of_the_whole_model(tmp_path: Path, kind: str) -> None:
     located = KINDS[kind](tmp_path)
     request = ask(Path(located["checkpoint"]), int8_of(**located)) | located

@@ -48,13 +48,21 @@ def module_name(path: Path) -> str:
     return ".".join(part for part in parts if part != "__init__")
 
 
+MODULES = {*map(module_name, CORE_SOURCES)}
+
+
+def only_checked(test: ast.expr) -> bool:
+    """Tell whether a condition is `TYPE_CHECKING`, or that of `typing`."""
+    return "TYPE_CHECKING" in (getattr(test, "id", ""), getattr(test, "attr", ""))
+
+
 def running(tree: ast.Module) -> Iterator[ast.AST]:
     """Walk all of a module but what only type checkers read."""
     todo: list[ast.AST] = [tree]
     while todo:
         node = todo.pop()
         yield node
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+        if isinstance(node, ast.If) and only_checked(node.test):
             todo.extend(node.orelse)
         else:
             todo.extend(ast.iter_child_nodes(node))
@@ -81,13 +89,13 @@ def imports(path: Path, *, types: bool = False) -> Iterator[tuple[str, int]]:
             yield from ((f"{base}.{alias.name}", node.lineno) for alias in node.names)
 
 
+@cache
 def core_imports(path: Path, *, types: bool = False) -> set[str]:
     """Name the modules of qeff_zoo that a file imports."""
-    known = {module_name(source) for source in CORE_SOURCES}
     found = set()
     for name, _ in imports(path, types=types):
-        module = name if name in known else name.rpartition(".")[0]
-        if module in known and module != module_name(path):
+        module = name if name in MODULES else name.rpartition(".")[0]
+        if module in MODULES and module != module_name(path):
             found.add(module)
     return found
 
@@ -121,10 +129,12 @@ def nodes_of(paths: list[Path], wrong: Callable[[Any], bool]) -> list[str]:
 
 
 def test_recipes_import_only_declarations_and_siblings() -> None:
-    allowed = ("qeff_zoo.recipe.", "recipes.", "collections.", "dataclasses.", "typing.")
+    allowed = (
+        "qeff_zoo.multimodal.", "qeff_zoo.recipe.", "recipes.", "collections.", "dataclasses.", "typing.",
+    )  # fmt: skip
     wrong = imported_from(RECIPE_SOURCES, lambda name: not f"{name}.".startswith(allowed))
     assert not wrong, (
-        "A recipe is data: it imports qeff_zoo.recipe and siblings (`from .llama import …`)."
+        "A recipe is data: it imports qeff_zoo.recipe, qeff_zoo.multimodal and siblings (`from .llama import …`)."
     )
 
 
@@ -186,7 +196,7 @@ def test_no_module_imports_itself_through_others() -> None:
 FLOORS = (
     *("__main__", "cloud", "qefficient", "cli", "serving", "scaffold", "api", "pipeline"),
     *("finetuning", "quantizer", "bench", "prediction", "hub", "validation"),
-    *("plan", "targets", "export", "tasks", "runtime", "media"),
+    *("plan", "targets", "export", "multimodal", "tasks", "runtime", "media"),
     *("store", "package", "graph", "weights", "checkpoint"),
     *("registry", "recipe", "recipe_media", "terminal", "versions", "settings", "disk", "errors"),
 )
@@ -200,11 +210,13 @@ UPWARD: Mapping[tuple[str, str], str] = {
     ("package", "store"): "a prepared folder that was compiled is taken into the store",
     ("package", "targets"): "a target describes its lowering report",
     ("package", "tasks"): "a task gives the example command of a package",
+    ("runtime", "multimodal"): "a session makes the encoder of its package's manifest",
     ("runtime", "targets"): "a session opens programs by their target's name",
     ("runtime", "tasks"): "a session checks its package's task",
     ("targets", "plan"): "a target lowers and compiles a program as it is planned",
     ("targets", "prediction"): "qaic predicts in its device's numerics what it compiles",
     ("tasks", "export"): "a task traces by transforms",
+    ("tasks", "multimodal"): "a task traces the encoder of a plan",
     ("tasks", "plan"): "a task checks a request",
     ("tasks", "validation"): "a task names the calls that are compared",
     ("validation", "api"): "a checkpoint is built again to check a package of others",
@@ -422,7 +434,7 @@ def test_architecture_maps_every_folder() -> None:
 
 def test_architecture_names_folders_that_exist() -> None:
     rules = ARCHITECTURE.partition("## Where new code goes")[2]
-    named = re.findall(r"`([a-z_]+/(?:[\w.]+)?)`", rules)
+    named = re.findall(r"`((?:[a-z_]+/)+(?:[\w.]+)?)`", rules)
     assert len(named) >= 8
     assert [
         name for name in named if not any((folder / name).exists() for folder in (ROOT, CORE))

@@ -79,6 +79,7 @@ def processor(words: Tokenizer) -> Blip2Processor:
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.sampled(2)
 def test_prompts_and_tokens_are_those_of_transformers(
     prompt: str, session: Any, theirs: Blip2Processor, checkpoint: Path
 ) -> None:

@@ -8,7 +8,7 @@ import importlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -29,6 +29,12 @@ from qeff_zoo.errors import CheckpointError, GenerationError, MediaError
 from qeff_zoo.media.image_bounds import bounded
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.media.images import blank
+from qeff_zoo.multimodal.families.granite_speech import GraniteSpeechAudio
+from qeff_zoo.multimodal.families.molmo2 import Molmo2
+from qeff_zoo.multimodal.families.ovis2 import Ovis2
+from qeff_zoo.multimodal.families.phi4_audio import Phi4Audio
+from qeff_zoo.multimodal.manifest import entry_of
+from qeff_zoo.multimodal.patch_grid import PatchGrid
 from qeff_zoo.plan.request import Request
 from qeff_zoo.qefficient.vision import _pictures
 from qeff_zoo.recipe import PatchShape, Shape
@@ -38,7 +44,7 @@ from qeff_zoo.runtime.any_to_any import AnyToAnySession
 from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.runtime.fixed_shapes import shapes_of
-from qeff_zoo.runtime.image_prompt_templates import LAYOUTS
+from qeff_zoo.runtime.image_prompt_templates import LAYOUTS, Layout
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.media_text import MediaTextSession
 from qeff_zoo.runtime.multimodal_spans import Encoded
@@ -59,7 +65,7 @@ from qeff_zoo.tasks import (
 from qeff_zoo.tasks.image_text_to_text import sides_of
 from qeff_zoo.validation.parity import relative_errors
 from qeff_zoo.validation.reference.media import Media
-from qeff_zoo.validation.sample_media import noise, sounds
+from qeff_zoo.validation.sample_media import noise
 
 CHUNK, CTX_LEN, PICTURES = 8, 128, 2
 #: Every tiny model, for each task of those that read pictures and sounds.
@@ -156,23 +162,19 @@ class Eager:
 def session_of(case: parity.Case, subject: parity.Subject) -> MediaTextSession:
     """Open what a package of the case would have, with PyTorch in place of a runtime."""
     assert case.recipe.media is not None
-    told = {name: value for name, value in asdict(case.recipe.media).items() if value}
     task, model = find(case.recipe.task), subject.transformed
     most = pictures_of(case)
     ctx_len = 2 * case.tiny.ctx_len or CTX_LEN
     chunk = ctx_len // 16
     shape = Shape(prefill_seq_len=chunk, ctx_len=ctx_len, batch_size=2, max_num_images=most or 0)
     readers = [part for part in task.before if part.needed(case.recipe)]
-    chosen: dict[str, Any] = {"images" if case.recipe.images else "sounds": told}
-    if case.recipe.images and case.recipe.sounds:
-        chosen["sounds"] = {
-            name: value for name, value in asdict(case.recipe.sounds).items() if value
-        }
+    images, sounds = case.recipe.images, case.recipe.sounds
+    chosen: dict[str, Any] = {"images": entry_of(images)} if images else {}
+    if sounds:
+        chosen["sounds"] = entry_of(sounds)
     of_pictures = {name: one for name, one in chosen.items() if name == "images"}
-    if told.get("tiles") or case.recipe.requires:
-        of_pictures["sides"] = sides_of(
-            image_processor(case.tiny.image_processor), told.get("tiles", "")
-        )
+    if images and (images.tiles or case.recipe.requires):
+        of_pictures["sides"] = sides_of(image_processor(case.tiny.image_processor), images.tiles)
     # An export folds the layers of these.
     assert all(part.half(model).config for part in (task, *readers) if part.half)
     session: MediaTextSession = task.session()(
@@ -226,9 +228,9 @@ def shown_to(session: MediaTextSession) -> list[Any]:
     """
     random = np.random.default_rng(0)
     if isinstance(session, AudioTextToTextSession):
-        return list(islice(sounds(session.reader, session.told), 3))
+        return list(islice(session.media.samples(session.reader.shape), 3))
     if isinstance(session, AnyToAnySession):
-        heard = sounds(session.hearing, session.of_sounds)
+        heard = session.audio.samples(session.hearing.shape)
         picture, other = (noise(session, size, random) for size in ((2, 3), (3, 1)))
         return [picture, next(heard), next(heard), other]
     assert isinstance(session, ImageTextToTextSession)
@@ -254,7 +256,7 @@ def check_filled_up(session: MediaTextSession) -> None:
     """Compare what becomes of patches with what becomes of them where a program takes more, as those of devices do."""
     vision = session.reader.program
     tower = getattr(session.reader, "tower", None)
-    if tower is None and not session.told.get("blocks") and not session.told.get("span"):
+    if tower is None and not isinstance(session.media, GraniteSpeechAudio | Phi4Audio):
         return
     task = find(IMAGE_TEXT_TO_TEXT if tower else AUDIO_TEXT_TO_TEXT)
     rows = Shape(prefill_seq_len=CHUNK, ctx_len=CTX_LEN)
@@ -321,7 +323,7 @@ def test_lfm2_vl_names_its_tiles(grid: tuple[int, int, int], rows: int) -> None:
         tokens, tall, wide, each, whole, whole > 0, True
     )
     picture = Encoded(digest=b"", features={"image_embeds": np.zeros((rows, 1))}, grid=grid)
-    assert mentioned("placed_tiles", picture) == expected
+    assert mentioned(LAYOUTS["placed_tiles"], picture) == expected
 
 
 def test_a_text_that_is_no_token_stands_for_a_picture(tmp_path: Path) -> None:
@@ -396,6 +398,7 @@ def test_tiles_of_another_size_are_given_to_their_pictures() -> None:
 
 
 @pytest.mark.parametrize("name", CASES if parity.EVERY else parity.CROSSED_MEDIA)
+@pytest.mark.sampled(2)
 def test_packages_agree_with_hugging_face(name: str, tmp_path: Path) -> None:
     case = parity.all_cases()[name]
     subject = parity.Subject(case.config, recipe_for(case.config))
@@ -427,7 +430,9 @@ def check(session: MediaTextSession, subject: parity.Subject) -> None:
     names = ("image_start_token_id", "image_end_token_id")
     begun, ended = ([session.config[name]] if name in session.config else [] for name in names)
     encoded = session.look(shown)
-    if isinstance(session.reader, Vision) and not session.told.get("pooled"):  # which alone knows
+    if isinstance(session.reader, Vision) and not isinstance(
+        session.media, Molmo2
+    ):  # which alone knows
         for one, read in zip(shown, encoded, strict=True):
             counted = session.reader.measure(one) if read.kind == "pictures" else read
             assert counted is not None
@@ -677,8 +682,8 @@ def test_pictures_are_made_as_small_as_a_program_takes_them(name: str) -> None:
 
 def test_patches_that_a_processor_merges_otherwise_are_refused() -> None:
     program: Any = SimpleNamespace(inputs={"position_ids": None, "pixel_values": None})
-    told = {"patches": True, "merge": 1}
-    reader = Vision(program, {"vision_config": {"patch_size": 4}}, 0, told)
+    images = PatchGrid(merge=1)
+    reader = Vision(program, {"vision_config": {"patch_size": 4}}, 0, images)
     pixels = np.zeros((40, 40, 3), np.uint8)
     settings = {**SETTINGS["VideoLlama3ImageProcessor"], "merge_size": 2}
     processor = image_processor({"image_processor_type": "VideoLlama3ImageProcessor", **settings})
@@ -686,9 +691,9 @@ def test_patches_that_a_processor_merges_otherwise_are_refused() -> None:
         reader.look(processor([pixels]))
 
 
-def mentioned(layout: str, picture: Encoded) -> str:
+def mentioned(layout: Layout, picture: Encoded) -> str:
     """Write a picture as text, with `P` for each placeholder."""
-    parts = LAYOUTS[layout].write(picture.grid, picture.rows)
+    parts = layout.write(picture.grid, picture.rows)
     around = {f"visual_indicator_token_ids.{at}": name for at, name in enumerate(AROUND)}
     return "".join("P" * one if isinstance(one, int) else around.get(one, one) for one in parts)
 
@@ -696,9 +701,11 @@ def mentioned(layout: str, picture: Encoded) -> str:
 #: What begins and ends tiles of Ovis 2, and stands between them.
 AROUND = "<IMG_START>", "<IMG_GRID>", "<IMG_COL>", "<IMG_ROW>", "<IMG_END>"
 #: Layout, what writes it in transformers, its attributes, what its processor said, and the picture.
-WRITTEN: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, int, int], int]] = {
+WRITTEN: dict[
+    str, tuple[Layout, str, dict[str, Any], dict[str, Any], tuple[int, int, int], int]
+] = {
     "lines of Pixtral": (
-        "broken_lines",
+        LAYOUTS["broken_lines"],
         "pixtral.processing_pixtral.PixtralProcessor",
         {
             "patch_size": 7,
@@ -713,7 +720,7 @@ WRITTEN: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, in
     ),
     **{
         f"{rows} x {columns} tiles of Idefics 3": (
-            "named_tiles",
+            LAYOUTS["named_tiles"],
             "idefics3.processing_idefics3.Idefics3Processor",
             {
                 "image_seq_len": 2,
@@ -729,7 +736,7 @@ WRITTEN: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, in
     },
     **{
         f"{rows} x {columns} tiles of Granite Docling": (
-            "named_tiles_or_one",
+            LAYOUTS["named_tiles_or_one"],
             "granite_docling.processing_granite_docling.GraniteDoclingProcessor",
             {
                 "image_seq_len": 2,
@@ -745,7 +752,7 @@ WRITTEN: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, in
     },
     **{
         f"{rows} x {columns} tiles of Ovis 2": (
-            "surrounded_tiles",
+            Ovis2().prompt_layout,
             "ovis2.processing_ovis2.Ovis2Processor",
             {"image_seq_length": 2},
             {"grids": np.array([[rows, columns]])},
@@ -755,7 +762,7 @@ WRITTEN: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, in
         for rows, columns, around in ((1, 1, 3), (1, 3, 5), (3, 1, 5), (2, 2, 6))
     },
     "tiles of Aya Vision": (
-        "numbered_tiles",
+        LAYOUTS["numbered_tiles"],
         "aya_vision.processing_aya_vision.AyaVisionProcessor",
         {
             "img_size": 14,
@@ -771,7 +778,7 @@ WRITTEN: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, in
         12,
     ),
     "tiles of Command A Vision": (
-        "ended_tiles",
+        LAYOUTS["ended_tiles"],
         "cohere2_vision.processing_cohere2_vision.Cohere2VisionProcessor",
         {
             "patch_size": 2,
@@ -809,4 +816,4 @@ def test_llama_4_separates_its_tiles(grid: tuple[int, int, int]) -> None:
         "<|patch|>", "P"
     )
     picture = Encoded(digest=b"", features={"image_embeds": np.zeros((2 * grid[0], 1))}, grid=grid)
-    assert mentioned("separated_tiles", picture) == expected
+    assert mentioned(LAYOUTS["separated_tiles"], picture) == expected

@@ -208,6 +208,7 @@ def test_a_build_proves_that_the_adapter_is_inside(
 
 
 @pytest.mark.parametrize("target", ["openvino", "qnn-htp"])
+@pytest.mark.sampled(2)
 def test_other_targets_have_the_adapter_inside(
     models: Models, home: Path, adapter: Path, target: str
 ) -> None:

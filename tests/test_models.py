@@ -16,9 +16,11 @@ from transformers import CONFIG_MAPPING
 
 from qeff_zoo import pipeline, registry
 from qeff_zoo.export import architectures
+from qeff_zoo.multimodal.families.audio_windows import AudioWindows
+from qeff_zoo.multimodal.images import Images
 from qeff_zoo.package.identity import canonical
 from qeff_zoo.plan.request import Request
-from qeff_zoo.recipe import Images, Recipe, Sounds, Tiny, experts
+from qeff_zoo.recipe import Recipe, Tiny, experts
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import tasks_of
 from qeff_zoo.validation import checks, known_models
@@ -129,7 +131,7 @@ def test_tiny_models_count_by_what_was_run(
         {"tiny": (Tiny(config={}),)},
         {"transforms": (experts(),)},
         {"images": Images(mask="tiles")},
-        {"sounds": Sounds(token="a_token")},
+        {"sounds": AudioWindows(token="a_token")},
     ],
     ids=["rev", "tiny", "transforms", "images", "sounds"],
 )

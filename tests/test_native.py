@@ -66,6 +66,7 @@ def generated(package: Package, prompts: Sequence[Sequence[int]], count: int) ->
 
 
 @pytest.mark.parametrize("name", ["fp32", "int8", "w8a8", "alibi"])
+@pytest.mark.sampled(2)
 def test_it_generates_our_tokens(name: str, packages: dict[str, Package]) -> None:
     package = packages[name]
     session: Any = qeff_zoo.load(package)

@@ -77,6 +77,7 @@ def test_integers_are_the_default(models: Models, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.sampled(2)
 def test_integers_of_a_checkpoint_stay(ordered: bool, models: Models, tmp_path: Path) -> None:
     kinds = {"v_proj": (4, 16), "down_proj": (8, 32), "_proj": (4, 32)}
     source = gptq_checkpoints.write(models.llama, tmp_path / "gptq", kinds, ordered=ordered)
@@ -155,6 +156,7 @@ def test_an_encoder_embeds_as_in_onnx_runtime(models: Models, tmp_path: Path) ->
         ("mamba", "is not a cache of an attention"),
     ],
 )
+@pytest.mark.sampled(3)
 def test_what_openvino_lacks_is_named(
     model_type: str, reason: str, models: Models, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
+from fuzzing import asked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._pytree import tree_leaves
@@ -33,7 +34,7 @@ from qeff_zoo.graph.semantic.rotary import name_of
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 OURS = torch.ops.qeff_zoo
 FLOAT, INT64 = ir.DataType.FLOAT, ir.DataType.INT64
-some = settings(max_examples=60, deadline=None)
+some = settings(max_examples=asked(60), deadline=None)
 
 
 @cache

@@ -63,6 +63,7 @@ def test_tables_are_those_of_transformers_and_there_once() -> None:
         ("gemma3_text-base", {ROTARY: 4}),
     ],
 )
+@pytest.mark.sampled(3)
 def test_attentions_become_what_they_can(name: str, ways: dict[str, int]) -> None:
     assert parity.subject(name).lower("fp32").ways["attention"] == ways
 
@@ -74,6 +75,7 @@ def test_attentions_become_what_they_can(name: str, ways: dict[str, int]) -> Non
         ("cohere2-base", {"portable:head_size": 4}),
     ],
 )
+@pytest.mark.sampled(2)
 def test_attentions_of_awkward_sizes_do_not(name: str, ways: dict[str, int]) -> None:
     assert parity.awkward(name).lower("fp32").ways["attention"] == ways
 

@@ -15,6 +15,7 @@ import onnx_ir as ir
 import onnxruntime
 import parity
 import pytest
+from fuzzing import asked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx_ir.passes import common as onnx_passes
@@ -24,7 +25,7 @@ from qeff_zoo.targets.ort import convolution as convolution_pass
 from qeff_zoo.targets.ort import recurrence as recurrence_pass
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-some = settings(max_examples=40, deadline=None)
+some = settings(max_examples=asked(40), deadline=None)
 
 RECURRENCE = """
     g (float[b, h, k, v] past, int64[b, s] position_ids, float[b, s, h, d] log_decay,
@@ -280,6 +281,7 @@ def test_a_convolution_is_what_its_body_says(
         for name in ("mamba-base", "mamba2-base", "qwen3_5_text-base", "recurrent_gemma-base")
     ],
 )
+@pytest.mark.sampled(4)
 def test_no_layer_keeps_its_body(name: str) -> None:
     graph = parity.subject(name).lower("fp32").model.graph
     kinds = Counter(node.op_type for node in graph)

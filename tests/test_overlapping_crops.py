@@ -36,10 +36,10 @@ from qeff_zoo.errors import CheckpointError, GenerationError, PlanError
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.media.video_processor import KINDS
 from qeff_zoo.media.videos import Frames
+from qeff_zoo.multimodal.families.molmo2 import Molmo2
 from qeff_zoo.plan.request import Request
 from qeff_zoo.qefficient.vision import _pictures
 from qeff_zoo.registry import find_recipe, recipe_for
-from qeff_zoo.runtime.image_prompt_templates import LAYOUTS
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.validation.sample_media import noise
 
@@ -148,7 +148,7 @@ def test_pictures_are_written_as_by_transformers(said: dict[str, Any]) -> None:
     told = SimpleNamespace(**{**usual, "use_single_crop_start_token": True, **said})
     grids = np.array([[2, 2, 3, 1]])
     expected = Molmo2Processor.replace_image_token(told, {"image_grids": grids}, 0)
-    layout = LAYOUTS["whole_and_canvas"]
+    layout = Molmo2().prompt_layout
     parts = layout.write(layout.grid(3, {"image_grids": grids}, {}), 7, **said)
     names = {
         f"image_{name}_id": f"<im_{name.split('_')[0]}>"
@@ -330,7 +330,7 @@ def test_frames_are_written_as_by_transformers(said: dict[str, Any]) -> None:
     told = {"video_use_col_tokens": False, "use_frame_special_tokens": True, **said}
     grid = torch.tensor([1, 2, 2])
     expected = Molmo2Processor.get_video_string(SimpleNamespace(**told), grid, [0.5])
-    parts = LAYOUTS["whole_and_canvas"].write((4, 0, 0), 4, **told)
+    parts = Molmo2().prompt_layout.write((4, 0, 0), 4, **told)
     names = {
         "image_col_id": "<im_col>", "image_start_token_id": "<im_start>", "image_end_token_id": "<im_end>",
         "frame_start_token_id": "<frame_start>", "frame_end_token_id": "<frame_end>",

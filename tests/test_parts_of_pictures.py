@@ -66,4 +66,4 @@ def test_parts_are_those_of_transformers(size: tuple[int, int]) -> None:
     config = {"vision_config": {"patch_size": 7}}
     grid = LAYOUTS["parts_first"].grid(1 + count, made, config)
     picture = Encoded(digest=b"", features={"image_embeds": np.zeros((4 + count, 1))}, grid=grid)
-    assert mentioned("parts_first", picture) == written
+    assert mentioned(LAYOUTS["parts_first"], picture) == written

@@ -206,6 +206,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     return Saved(folder, model, Store(top / "store"))
 
 
+@pytest.mark.full
 def test_a_package_that_sees_answers_as_generate(
     tiny: Saved, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +231,7 @@ def test_a_package_that_sees_answers_as_generate(
     assert "has no images; expected one at least" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_a_package_that_hears_answers_as_generate(
     tiny: Saved, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -123,6 +123,7 @@ def forbid_tracing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("sharded", [False, True], ids=["single", "sharded"])
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.sampled(3)
 def test_a_decoder_generates_what_hugging_face_does(
     models: Models,
     home: Path,
@@ -340,6 +341,7 @@ def test_a_damaged_package_is_built_again(models: Models, home: Path) -> None:
 
 @pytest.mark.parametrize("storage", ["fp32", "int4"])
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not count")
+@pytest.mark.sampled(2)
 def test_every_byte_is_written_once(
     models: Models, home: Path, probe: Callable[..., Probed], storage: str
 ) -> None:

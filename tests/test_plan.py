@@ -22,7 +22,7 @@ from qeff_zoo.plan import spec
 from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.plan.request import Request
 from qeff_zoo.plan.resolve import DECISIONS, GIVEN, check, resolve
-from qeff_zoo.recipe import Component, Shape
+from qeff_zoo.recipe import Shape
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.targets.base import Resolved
 
@@ -770,22 +770,18 @@ def test_a_plain_recipe_is_one_program(opened: Open) -> None:
     assert (encoder.weights.bits, encoder.weights.block) == (4, 64)
 
 
-def test_each_component_is_a_program(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    components = (
-        Component(role="encoder", task="feature-extraction"),
-        Component(role="heads", task="token-classification"),
+def test_a_recipe_declares_options_of_a_target(opened: Open) -> None:
+    """Gemma 3 overflows float16 on Cloud AI 100: its norms and residual additions are float32, unless overridden."""
+    config = {**find_recipe("gemma3_text").tiny[0].config, "model_type": "gemma3_text"}
+    checkpoint = opened({**config, "architectures": ["Gemma3ForCausalLM"]})
+    plan = resolve(checkpoint, Request(target="qaic"), WEIGHTS)
+    assert plan.programs[0].flags["node_precision_info"] == ("Add", "CustomRMSNorm")
+    assert "recipe" in [by for path, by in plan.why.items() if path.endswith("node_precision_info")]
+    request = Request(target="qaic", node_precision_info=("Softmax",))
+    assert resolve(checkpoint, request, WEIGHTS).programs[0].flags["node_precision_info"] == (
+        "Softmax",
     )
-    both = replace(find_recipe("bert"), components=components)
-    plain = resolve(opened(BERT), Request(), WEIGHTS)
-    monkeypatch.setattr(plans, "recipe_of", lambda checkpoint: both)
-    plan = resolve(opened(BERT), Request(pooling="cls"), WEIGHTS)
-    assert [(one.role, one.task, one.variant) for one in plan.programs] == [
-        ("encoder", "feature-extraction", {"pooling": "cls", "normalize": False}),
-        ("heads", "token-classification", {}),
-    ]
-    structure = "sha256:" + "1" * 64
-    assert len({plan.graph_key(program, structure) for program in plan.programs}) == 2
-    assert plan.build_key != plain.build_key
+    assert "node_precision_info" not in resolve(checkpoint, Request(), WEIGHTS).programs[0].flags
 
 
 # --- the key -------------------------------------------------------------------------------------

@@ -82,6 +82,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.full
 def test_figures_are_those_that_were_measured(printed: tuple[dict[str, Any], Path]) -> None:
     rows = {row["numerics"]: row for row in printed[0]["rows"]}
 
@@ -96,6 +97,7 @@ def test_figures_are_those_that_were_measured(printed: tuple[dict[str, Any], Pat
     assert rows["fp16"]["verdict"] == "good"
 
 
+@pytest.mark.full
 def test_errors_of_htp_are_those_of_its_simulator(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +183,7 @@ def test_all_weights_may_be_kept(subject: Subject) -> None:
     assert subject.matrices(replace(DEVICES[BOTH], keep=("*",))) == ()
 
 
+@pytest.mark.full
 def test_a_search_ranks_layers_and_spares_the_fewest(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:

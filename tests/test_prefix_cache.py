@@ -65,6 +65,7 @@ def opened(package: Package, prefix_cache_bytes: int) -> TextGenerationSession:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.sampled(3)
 def test_answers_are_the_same_to_the_last_bit(packages: dict[str, Package], name: str) -> None:
     """One after the other, with room for all, for a few blocks, and for none."""
     asked, sampling = prompts(1, 14), Sampling(temperature=0.7, seed=5, logprobs=2)

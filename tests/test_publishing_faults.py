@@ -84,6 +84,7 @@ def test_the_endpoints_are_all_that_there_are(
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
+@pytest.mark.sampled(4)
 def test_an_endpoint_that_fails_for_a_while(
     make_package: Make,
     alice: LocalHub,

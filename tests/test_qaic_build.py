@@ -20,6 +20,7 @@ import onnx_ir as ir
 import pytest
 from fixtures_builds import Models
 from fixtures_prepared import Prepare, Script
+from fuzzing import asked
 from hypothesis import given, settings
 from hypothesis import strategies as draw
 from stub_qaic import lowered
@@ -305,8 +306,12 @@ def test_names_are_those_that_the_compiler_sees() -> None:
     ]  # fmt: skip
     assert [layer for layer, _ in found] == [0] * 100 + [1, 2, None]
     assert len(configs.matching_outputs(model, ("Relu", "*layers.1"))) == 2
+    other = ir.Model(ir.Graph([], [], nodes=[ir.Node("", "Softmax", [x])], name="h"), ir_version=8)
+    configs.check_patterns([model, other], ("Relu", "Softmax"))
+    assert configs.matching_outputs(model, ("Softmax",)) == []
+    assert configs.node_precision([]) == "FP32NodeInstanceNames: []\n"
     with pytest.raises(CompileError, match=r"'Softmax' fits no node .*CustomRMSNorm"):
-        configs.matching_outputs(model, ("Softmax",))
+        configs.check_patterns([model], ("Softmax",))
 
 
 # --- conflicts ---------------------------------------------------------------------------------
@@ -547,6 +552,7 @@ def pipe(name: str) -> Callable[[Path], None]:
         (pipe("qpc/more.bin"), "'qpc/more.bin' is no regular file"),
     ],
 )
+@pytest.mark.sampled(3)
 def test_what_is_not_adopted(
     compiled: Path, home: Path, damage: Callable[[Path], None], message: str
 ) -> None:
@@ -632,7 +638,7 @@ def test_hostile_notes_of_what_was_prepared(compiled: Path) -> None:
     every = [path for path in places(content) if path]
     values: tuple[Any, ...] = (None, -1, "", "../x", "/etc/passwd", [], {}, [[]], "qpc", "a" * 999)
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=asked(150), deadline=None)
     @given(draw.sampled_from(every), draw.sampled_from(values))
     def try_one(path: tuple[Any, ...], value: Any) -> None:
         changed = json.loads(json.dumps(content))
@@ -809,6 +815,7 @@ def node(model: onnx.ModelProto, kind: str) -> Any:
         ),
     ],
 )  # fmt: skip
+@pytest.mark.sampled(3)
 def test_the_stub_sees_what_is_wrong(
     prepare: Prepare, script: Script, damage: Callable[[Path], None], message: str
 ) -> None:

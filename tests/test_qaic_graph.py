@@ -166,6 +166,7 @@ def test_compute_contexts_agree_with_hugging_face(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LATENT[:1])
+@pytest.mark.full
 def test_expanded_latents_agree_with_hugging_face(name: str) -> None:
     assert_close(name, "slots", (*CONTINUOUS, *EXPANDED))
 
@@ -497,6 +498,7 @@ def in_blocks(name: str, variant: Variant, **blocks: int) -> Lowered:
     return lowering.lower(graph, program(FLOAT32), Blocking(**blocks))
 
 
+@pytest.mark.full
 def test_blocks_of_queries_agree_too_and_each_block_of_the_cache_is_gathered_by_itself() -> None:
     subject = parity.subject("llama-base")
     ids = parity.tokens(rows=1)

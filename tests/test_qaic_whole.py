@@ -109,6 +109,7 @@ def bound(expected: Any, other: Any) -> float:
 
 
 @pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.sampled(99, kept=["llama slots"])
 def test_a_decoder_answers_as_hugging_face_does(
     name: str, prepare: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:
@@ -135,6 +136,7 @@ def test_a_decoder_answers_as_hugging_face_does(
     assert [one.token_ids for one in together] == alone
 
 
+@pytest.mark.full
 def test_heads_of_the_decoders_own_program_draft(
     prepare: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:
@@ -172,6 +174,7 @@ def test_heads_of_the_decoders_own_program_draft(
 
 
 @pytest.mark.parametrize("mxfp6", [False, True])
+@pytest.mark.sampled(2)
 def test_integers_of_a_checkpoint_stay(
     mxfp6: bool, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +283,7 @@ SEEING: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", SEEING)
+@pytest.mark.sampled(3)
 def test_a_model_that_sees_answers_as_hugging_face_does(
     case: str, prepare_media: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:
@@ -313,7 +317,7 @@ def test_a_model_that_sees_answers_as_hugging_face_does(
             for name in pictures[0]
             if images
         }
-        if images and (types := session.told.get("types")):
+        if images and (types := session.media.types):
             told[types] = (tokens == session.placeholder).long()
         with torch.no_grad():
             logits = model(input_ids=tokens, **told, use_cache=False).logits[0].float()
@@ -441,6 +445,7 @@ def test_what_is_rounded_more_is_predicted_so(
     assert not adopt(folder, compiled(folder, tmp_path), Store()).verify()
 
 
+@pytest.mark.full
 def test_keys_and_values_in_mxint8_are_judged_by_their_own_noise(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -478,6 +483,7 @@ def test_only_of_a_compiler_that_is_known_is_a_package_what_was_predicted(
 
 
 @pytest.mark.parametrize("version", ["1.20.0.90", "unknown"])
+@pytest.mark.sampled(2)
 def test_a_build_without_a_card_is_predicted(
     version: str, home: Path, rt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

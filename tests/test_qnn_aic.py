@@ -359,6 +359,7 @@ def test_what_is_prepared(prepare: Prepare, tmp_path: Path) -> None:
         {"qnn_config": json_text(str(SAMPLE))},
     ],
 )
+@pytest.mark.sampled(2)
 def test_from_a_checkpoint_to_a_package(
     prepare: Prepare, script: Script, monkeypatch: pytest.MonkeyPatch, choices: dict[str, Any]
 ) -> None:
@@ -402,6 +403,7 @@ def test_the_script_refuses_what_it_finds_changed(prepare: Prepare, script: Scri
 
 @pytest.mark.parametrize("tool", [sdk.CONVERTER, sdk.GENERATOR])
 @pytest.mark.parametrize("misfortune", ["killed", "writes nothing"])
+@pytest.mark.sampled(2)
 def test_a_compile_that_fails_leaves_no_qpc(
     prepare: Prepare, script: Script, tool: str, misfortune: str
 ) -> None:
@@ -485,6 +487,7 @@ def in_file(name: str, old: str, new: str) -> Callable[[Path], None]:
         (in_file("tensor_slicing.json", '"deviceId": 1', '"deviceId": 2'), "devices are"),
     ],
 )  # fmt: skip
+@pytest.mark.sampled(3)
 def test_the_stub_sees_what_is_wrong(
     prepare: Prepare,
     script: Script,

@@ -196,6 +196,7 @@ WAYS: Mapping[str, dict[str, dict[str, int]]] = {
 
 
 @pytest.mark.parametrize("name", WAYS)
+@pytest.mark.sampled(2)
 def test_integers_stay_as_they_are_stored(home: Path, name: str) -> None:
     package = qeff_zoo.build(QUANTIZERS / name, prefill_seq_len=8, ctx_len=32)
     found = package.manifest["programs"][0]["ways"]

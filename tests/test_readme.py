@@ -48,7 +48,7 @@ def test_commands_run(tmp_path: Path) -> None:
     assert len(examples) >= 14
     for example in examples:
         command, *lines = example.splitlines()
-        printed = run([sys.executable, "-m", "qeff_zoo", *shlex.split(command)], workplace)
+        printed = run([warm.PYTHON.executable, "-m", "qeff_zoo", *shlex.split(command)], workplace)
         assert printed.strip()
         there = iter(map(words, printed.splitlines()))
         for said in filter(None, map(words, lines)):  # in that order, others between them
@@ -66,7 +66,7 @@ def test_python_runs(workplace: Path) -> None:
     shown = [text for kind, text in SESSIONS if kind == "python"]
     assert len(shown) == 2
     first, *_ = outputs = [
-        run([sys.executable, "-W", "error", "-c", text], workplace) for text in shown
+        run([warm.PYTHON.executable, "-W", "error", "-c", text], workplace) for text in shown
     ]
     assert all(output.strip() for output in outputs)
     assert len(first.splitlines()) >= 2

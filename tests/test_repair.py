@@ -267,6 +267,7 @@ def can_exchange(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("source", ["remote", "bundle"])
+@pytest.mark.sampled(2)
 def test_a_repair_that_is_killed(
     pulled: Package,
     published: Package,

@@ -106,7 +106,6 @@ def test_drafts_are_recipes(
 ) -> None:
     recipe = registry.find_recipe(model_type)
     assert recipe.model_type == model_type
-    assert recipe.quant_exceptions == ()
     assert drafted[model_type].text.count("\n") <= 40
     config = CONFIG_MAPPING[model_type](**recipe.tiny[0].config)
     assert config.num_hidden_layers >= 4
@@ -226,6 +225,7 @@ def agree(recipe: Recipe) -> None:
 
 
 @pytest.mark.parametrize("model_type", ["olmo2", "starcoder2", "gemma"])
+@pytest.mark.sampled(3)
 def test_drafts_export_and_agree(model_type: str, recipes: Path) -> None:
     agree(registry.find_recipe(model_type))
 

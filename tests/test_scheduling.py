@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from fuzzing import asked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_decoder import VOCAB, ToyDecoder, greedy_answer
@@ -90,7 +91,7 @@ def serve(scheduler: Scheduler, asked: Sequence[Client]) -> list[Answer]:
     return answers
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=asked(150))
 @given(
     asked=st.lists(clients(), max_size=12),
     rows=st.integers(1, 5),
@@ -143,7 +144,7 @@ def test_a_long_prompt_holds_up_the_others_by_one_chunk_a_step() -> None:
     assert decoder.calls[-1] == ([0, 1, 2], 1)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=asked(100))
 @given(
     groups=st.lists(st.lists(clients(), min_size=1, max_size=6), min_size=1, max_size=6),
     rows=st.integers(1, 5),

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`scripts/test --changed [REF]` tests the recipes that a change touches, never too few; samples are of all kinds."""
+"""`scripts/test --changed [REF]` tests the recipes that a change touches, and never too few; samples have all kinds."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -94,7 +95,14 @@ def test_git_tells_what_changed(tmp_path: Path) -> None:
 
 
 def test_an_unknown_revision_is_wrong_usage() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "--changed=no-such-revision"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--collect-only",
+        "--changed=no-such-revision",
+    ]
     done = subprocess.run(
         [*command, "tests/test_selection.py"], cwd=ROOT, capture_output=True, text=True
     )
@@ -131,8 +139,7 @@ def test_a_sample_is_never_empty() -> None:
     assert selection.sample(CROSSED, 1) == {*CROSSED}
 
 
-@pytest.mark.parametrize(("every", "runs"), [("0", 2), ("1", 10)])
-def test_what_is_marked_runs_in_part(tmp_path: Path, every: str, runs: int) -> None:
+def test_what_is_marked_runs_in_part(tmp_path: Path) -> None:
     (tmp_path / "test_marked.py").write_text(
         "import pytest\n"
         "@pytest.mark.sampled(10**9)\n"
@@ -143,11 +150,20 @@ def test_what_is_marked_runs_in_part(tmp_path: Path, every: str, runs: int) -> N
         "def test_always(): pass\n"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "conftest", str(tmp_path)],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "--collect-only",
+            "-p",
+            "conftest",
+            str(tmp_path),
+        ],
         cwd=ROOT / "tests",
-        env={**os.environ, "QEFF_ZOO_TEST_EVERY": every},
+        env={**os.environ, "QEFF_ZOO_TEST_EVERY": "0"},
         capture_output=True,
         text=True,
     )
-    assert f"\n{runs}" in done.stdout, done.stdout + done.stderr
-    assert done.stdout.count("::test_") == runs
+    found = re.findall(r"::(\w+)", done.stdout)
+    assert sorted(found) == ["test_always", "test_sampled"], done.stdout + done.stderr

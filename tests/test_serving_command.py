@@ -141,7 +141,7 @@ def test_what_cannot_be_served_is_said_at_the_start(
         assert "Cannot listen at '127.0.0.1'" in capsys.readouterr().err
     classifier = object.__new__(TextClassificationSession)
     classifier.folder = trained.path
-    choices = serving.Choices(name=MODEL, fingerprint="qz1-ab")
+    choices = serving.ServerOptions(name=MODEL, fingerprint="qz1-ab")
     with (
         serving.bind("127.0.0.1", 0) as listener,
         pytest.raises(
@@ -160,7 +160,7 @@ def test_pictures_are_fetched_from_the_hosts_of_the_flag(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    asked = list[serving.Choices]()
+    asked = list[serving.ServerOptions]()
     monkeypatch.setattr(
         serving, "serve", lambda _session, _listener, choices, _: asked.append(choices)
     )

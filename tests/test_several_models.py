@@ -8,7 +8,6 @@ About pictures and videos; `test_any_to_any` compares what it answers about soun
 import copy
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,12 +30,12 @@ from qeff_zoo.checkpoint.config import model_config
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError
 from qeff_zoo.media.video_processor import KINDS
+from qeff_zoo.multimodal.families.qwen_video import QwenVideo
 from qeff_zoo.package import Package
 from qeff_zoo.plan.request import Request
 from qeff_zoo.qefficient.vision import _of_processor
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
-from qeff_zoo.runtime.vision_encoder import Vision
 from qeff_zoo.store import Store
 
 #: What a published tokenizer calls special tokens, how it writes them, and their ids in the tiny model.
@@ -245,13 +244,13 @@ def test_the_sound_of_a_video_is_refused(built: tuple[Package, Any, Any]) -> Non
 def test_steps_are_when_the_model_says(name: str) -> None:
     """At whole positions, to which one of the two models cuts others off; those of the other are refused."""
     images = find_recipe({"Qwen2_5Omni": "qwen2_5_omni"}.get(name, "qwen3_omni_moe")).images
+    assert isinstance(images, QwenVideo)
     config: Any = {"position_id_per_seconds": 25, "vision_config": {}}
     config |= {"image_token_id": 200, "video_token_id": 201, "audio_token_id": 203}
     config |= {"vision_start_token_id": 202, "audio_start_token_id": 205, "seconds_per_chunk": 2}
     model: Any = SimpleNamespace(config=SimpleNamespace(**config), spatial_merge_size=2)
     base = getattr(transformers, f"{name}ThinkerForConditionalGeneration")
     model.get_llm_pos_ids_for_vision = partial(base.get_llm_pos_ids_for_vision, model)
-    reader: Any = SimpleNamespace(_config=config, _told=asdict(images))
     for seconds in (0.04, 1.0, 2.0, 0.7, 1 / 12):
         told = {"second_per_grid_ts": np.array([seconds], np.float32)}
         given = torch.tensor([[202, *[201] * 11, 204, 5]])
@@ -266,9 +265,9 @@ def test_steps_are_when_the_model_says(name: str) -> None:
         if (times != times.long()).any():
             assert name == "Qwen3OmniMoe"
             with pytest.raises(MediaError, match=r"of each second they lie at.*another `fps`"):
-                Vision._times(reader, 11, told)
+                images.times(11, told, config)
             continue
-        np.testing.assert_array_equal(Vision._times(reader, 11, told), times)
+        np.testing.assert_array_equal(images.times(11, told, config), times)
 
 
 def test_the_model_is_the_one_with_a_language_model_and_a_tower() -> None:

@@ -163,6 +163,7 @@ def of_video(prepared: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("use_image_id", [True, False])
+@pytest.mark.sampled(2)
 def test_answers_about_videos_are_those_of_generate(use_image_id: bool, tmp_path: Any) -> None:
     """Ids, too: videos have numbers of their own, and their frames none; one is cut into slices, and one is long."""
     subject = opened()[1]

@@ -229,6 +229,7 @@ def test_what_cannot_draft_is_refused(built: dict[str, Package], tmp_path: Path)
         opened(built["drafts"], Package(other, built["one row"].manifest))
 
 
+@pytest.mark.full
 def test_a_device_that_keeps_its_states_cannot_take_back_a_recurrence(
     built: dict[str, Package],
 ) -> None:

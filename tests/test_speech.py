@@ -299,6 +299,7 @@ def of_pipeline(answer: Mapping[str, Any]) -> list[tuple[str, float, float]]:
 
 
 @pytest.mark.parametrize("samples", [900, 4000, 4001, 15_999])
+@pytest.mark.sampled(2)
 def test_text_and_times_of_words_are_the_pipelines(
     samples: int, session: CtcSession, theirs: Any
 ) -> None:

@@ -21,6 +21,7 @@ import openai
 import parity
 import pytest
 import requests
+import selection
 import soundfile
 import tokenizers
 import torch
@@ -196,6 +197,7 @@ ASKED: Mapping[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.sampled(3)
 def test_text_and_times_are_those_of_generate(
     asked: str, session: SpeechSeq2SeqSession, theirs: Any, checkpoint: Path
 ) -> None:
@@ -228,6 +230,7 @@ def carded(session: SpeechSeq2SeqSession, checkpoint: Path, tmp_path_factory: An
     return folder
 
 
+@pytest.mark.full
 def test_programs_for_cards_have_the_names_of_qefficient(carded: Path) -> None:
     decoder, encoder, alignment = predicted(carded)["programs"]
     names = [f"past_{what}_{whose}.0" for whose in ("self", "cross") for what in ("key", "value")]
@@ -242,6 +245,7 @@ def test_programs_for_cards_have_the_names_of_qefficient(carded: Path) -> None:
     assert halves.count("Precision: float16") == len(encoder["outputs"])
 
 
+@pytest.mark.full
 def test_cards_write_what_generate_does(
     carded: Path,
     checkpoint: Path,
@@ -530,6 +534,7 @@ ENDS = [2, 4, 5, 6]
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(4, kept=selection.first_tinies())
 def test_what_is_traced_agrees_with_hugging_face(name: str) -> None:
     of = subject(name)
     sounds = sounds_for(of)
@@ -842,6 +847,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return hears(folder, "moonshine-base", extract, store, 16_000, 32_000)
 
 
+@pytest.mark.full
 def test_text_of_kaldis_features_is_that_of_generate(tmp_path: Path) -> None:
     """Two of different lengths run together; each has the text that it has alone."""
     extract = transformers.Speech2TextFeatureExtractor(feature_size=16, num_mel_bins=16)

@@ -14,6 +14,7 @@ import onnxruntime
 import peft_adapters
 import pytest
 from fixtures_builds import Models, kept
+from fuzzing import asked
 from gguf_files import write as write_gguf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -130,7 +131,7 @@ def written(value: ex.Expression, source: Source, format: Format) -> dict[str, A
         return load_file(Path(folder, "w"))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=asked(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_kept_integers_are_those_of_the_checkpoint(data: st.DataObject) -> None:
     random = np.random.default_rng(data.draw(st.integers(0, 1 << 32)))
@@ -338,6 +339,7 @@ def numerics(package: Package) -> Numerics:
 
 
 @pytest.mark.parametrize("how", FORMATS)
+@pytest.mark.sampled(3)
 def test_layers_are_kept_or_rounded_to_the_nearest(
     models: Models, home: Path, tmp_path: Path, exact: None, how: str
 ) -> None:
@@ -368,6 +370,7 @@ EXPERTS = {
 
 
 @pytest.mark.parametrize("how", EXPERTS)
+@pytest.mark.sampled(2)
 def test_experts_are_one_kernel_where_it_takes_them(
     models: Models, home: Path, tmp_path: Path, exact: None, how: str
 ) -> None:
@@ -380,6 +383,7 @@ def test_experts_are_one_kernel_where_it_takes_them(
         assert_alike(package, build(source, weights="fp32"))
 
 
+@pytest.mark.full
 def test_experts_of_mxfp4_are_kept_in_8_bits(models: Models, home: Path, tmp_path: Path) -> None:
     floats = models.checkpoint("gpt_oss", "gpt_oss")
     models.trace(floats, home)
@@ -416,6 +420,7 @@ def assert_validated(package: Package) -> None:
 @pytest.mark.parametrize(
     "how", ["awq", "gptq-ordered", "compressed-tensors", "fp8", "bitsandbytes"]
 )
+@pytest.mark.sampled(3)
 def test_a_package_agrees_with_hugging_face(
     models: Models, home: Path, tmp_path: Path, how: str
 ) -> None:
@@ -461,6 +466,7 @@ GGUF_BITS = {
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "Q2_K"])
+@pytest.mark.sampled(3)
 def test_rows_of_integers_are_looked_up(
     models: Models, home: Path, tmp_path: Path, exact: None, kind: str, tied: bool
 ) -> None:
@@ -683,6 +689,7 @@ def test_a_choice_of_activations_is_refused(
 
 
 @pytest.mark.parametrize(("name", "bits"), GGUF_BITS.items())
+@pytest.mark.sampled(4)
 def test_blocks_of_gguf_are_kept(models: Models, tmp_path: Path, name: str, bits: int) -> None:
     file, floats = gguf_of_blocks(models, tmp_path, {"0.ffn_up.weight": name})
     checkpoint = open_checkpoint(str(file), config_from=str(floats))
@@ -717,6 +724,7 @@ OF_EACH = (
 )
 
 
+@pytest.mark.full
 def test_the_guides_list_the_formats_of_packages(
     models: Models, home: Path, tmp_path: Path
 ) -> None:

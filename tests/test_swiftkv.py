@@ -48,6 +48,7 @@ def test_our_class_computes_what_snowflakes_does(group: int) -> None:
 
 @pytest.mark.parametrize("how", ["torch", "portable", "fp32"])
 @pytest.mark.parametrize("name", [BASE, GROUPS])
+@pytest.mark.sampled(3)
 def test_every_call_agrees_with_hugging_face(name: str, how: str) -> None:
     for scenario in parity.PLAIN_SCENARIOS:
         parity.assert_close(parity.subject(name), how, scenario, parity.PLAIN)

@@ -15,6 +15,7 @@ import numpy as np
 import openai
 import parity
 import pytest
+import selection
 import tokenizers
 import torch
 import transformers
@@ -106,6 +107,7 @@ def steps_of(model: Any, tokens: torch.Tensor) -> list[tuple[int, int, Array]]:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(4, kept=selection.first_tinies())
 def test_what_is_traced_agrees_with_hugging_face(name: str) -> None:
     of, tokens = subject(name), texts(2, 7, 5, 2)
     wanted = expected_of(of.hf, tokens)
@@ -225,6 +227,7 @@ ASKED: Mapping[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.sampled(3)
 def test_tokens_are_those_of_generate(
     asked: str, session: Text2TextSession, theirs: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -408,6 +411,7 @@ def test_choices_that_mean_nothing_here_are_refused(checkpoint: Path) -> None:
         assert said in str(caught.value)
 
 
+@pytest.mark.full
 def test_integers_agree_with_rounded_hugging_face(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

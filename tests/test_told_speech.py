@@ -96,6 +96,7 @@ def answers(model: Any, processor: Any, sound: Array, **asked: Any) -> tuple[lis
     return tokens, texts[0]
 
 
+@pytest.mark.full
 def test_text_of_cohere_transcribe_is_that_of_generate(tmp_path: Path) -> None:
     """Of short recordings, and of one that is cut at quiet places; both share the decoder's rows."""
     limits = {

@@ -12,6 +12,7 @@ from types import ModuleType
 
 import pytest
 import torch
+import warm
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 ROOT = Path(__file__).parent.parent
@@ -39,7 +40,7 @@ def card_value(name: str) -> float:
 def test_a_few_steps_lower_the_loss_and_leave_a_checkpoint(tmp_path: Path) -> None:
     size = "--layers 2 --hidden 96 --vocab-size 384 --threads 1"
     training = "--documents 60 --steps 8 --tokens 1024 --seed 1"
-    command = [sys.executable, ROOT / "scripts" / "train_tiny.py", "--output", tmp_path]
+    command = [warm.PYTHON.executable, ROOT / "scripts" / "train_tiny.py", "--output", tmp_path]
     done = subprocess.run(
         [*command, *size.split(), *training.split()], capture_output=True, text=True, check=False
     )

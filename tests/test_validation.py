@@ -136,6 +136,7 @@ def validated(built: dict[str, Package], models: Models, once: None) -> Callable
 
 # --- packages that are right ----------------------------------------------------------------------
 @pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.sampled(3)
 def test_a_package_that_is_right_passes(
     built: dict[str, Package], validated: Callable[[str], Record], name: str
 ) -> None:

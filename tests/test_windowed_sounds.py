@@ -23,7 +23,7 @@ from test_media_recipes import session_of
 from qeff_zoo.errors import MediaError
 from qeff_zoo.media.features import find
 from qeff_zoo.media.sound_processor import SoundProcessor
-from qeff_zoo.registry import recipe_for
+from qeff_zoo.registry import find_recipe, recipe_for
 from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.tasks import AUDIO_TEXT_TO_TEXT, for_task
@@ -91,6 +91,7 @@ def opened(name: str, folder: Path) -> tuple[AudioTextToTextSession, Any, Any]:
 
 
 @pytest.mark.parametrize("name", EXTRACTORS)
+@pytest.mark.sampled(3)
 def test_answers_are_those_of_transformers_processor_and_generate(
     name: str, tmp_path: Path
 ) -> None:
@@ -131,8 +132,8 @@ def test_features_of_qwen3_asr_are_those_of_transformers(samples: int) -> None:
 def test_features_of_a_sound_that_is_filled_up_are_those_of_transformers(samples: int) -> None:
     """Silence is computed as far as it is heard alone; a sound that a processor would cut is refused."""
     extractor = EXTRACTORS["qwen2_5_omni"]
-    told = {"window": "n_window", "filled": True, "mask": "feature_attention_mask"}
-    processor = SoundProcessor(find(extractor.to_dict()), (8, 20), told)
+    audio = find_recipe("qwen2_5_omni").sounds
+    processor = SoundProcessor(find(extractor.to_dict()), (8, 20), audio)
     given = sound(samples, samples / RATE)
     theirs = extractor(given, sampling_rate=RATE, return_attention_mask=True, return_tensors="np")
     ours, count = processor(given), int(theirs["attention_mask"].sum())

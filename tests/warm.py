@@ -148,6 +148,7 @@ def _become(argv: list[str], environment: dict[str, str], folder: str, executabl
     import runpy
     import threading
     import traceback
+    import warnings
 
     import torch
 
@@ -156,8 +157,10 @@ def _become(argv: list[str], environment: dict[str, str], folder: str, executabl
     os.chdir(folder)
     sys.executable = executable
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
-    if argv[:2] == ["-W", "ignore"]:  # as the server does
-        argv = argv[2:]
+    while argv[0] in ("-u", "-W"):  # what is written is flushed when the program ends
+        if argv[0] == "-W":
+            warnings.simplefilter(argv[1])  # type: ignore[arg-type]
+        argv = argv[1 if argv[0] == "-u" else 2 :]
     kind, *rest = argv
     code: Any = 0
     try:

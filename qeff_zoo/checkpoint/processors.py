@@ -7,6 +7,7 @@ with.
 """
 
 import importlib
+import inspect
 import json
 import sys
 from collections import UserDict
@@ -33,6 +34,7 @@ _TEMPLATE = "chat_template.jinja"
 _MARKERS = "image_placeholder_token", "image_token"
 #: A prompt to a processor that is asked what it puts before one.
 _PROBE = "A prompt."
+_SHOWN = 32, 32  # pixels of an image with it
 #: Attributes of a processor with its feature extractor.
 _EXTRACTORS = "feature_extractor", "audio_processor"
 #: Arguments of a call that are no settings of an image processor.
@@ -154,9 +156,12 @@ def held(processor: Any) -> dict[str, Any]:
 
     Returns:
         `image_processor`, settings of a call by name; of a processor of text, too, `image_token`, the text that stands
-        for an image in a prompt, `opening`, the text that it puts before every prompt, and `add_special_tokens`,
-        whether a prompt gets the tokenizer's special tokens.
+        for an image in a prompt, `opening`, the text that it puts before every prompt, `opening_follows_images`,
+        whether that text stands behind the images that a prompt begins with, `renamed_tokens`, texts by those that its
+        class writes, and `add_special_tokens`, whether a prompt gets the tokenizer's special tokens.
     """
+    from PIL import Image
+
     found: dict[str, Any] = {}
     images = getattr(processor, "image_processor", processor)
     if hasattr(images, "valid_kwargs"):
@@ -171,23 +176,45 @@ def held(processor: Any) -> dict[str, Any]:
     token = next(filter(None, tokens), None)
     if token is not None:
         found["image_token"] = str(token)
+    if renamed := _renamed_tokens(processor):
+        found["renamed_tokens"] = renamed
     if getattr(processor, "tokenizer", None) is not None:
         texts = _merged(processor).get("text_kwargs", {})
         found["add_special_tokens"] = bool(texts.get("add_special_tokens", True))
         if opening := _opening_of(processor):
             found["opening"] = opening
+            shown = Image.new("RGB", _SHOWN)
+            expanded = _expanded(processor, f"{token}{_PROBE}", images=[shown]) if token else ""
+            if expanded == f"{token}{opening}{_PROBE}":
+                found["opening_follows_images"] = True
     return found
+
+
+def _renamed_tokens(processor: Any) -> dict[str, str]:
+    """Return the tokens that a processor's file names in place of its class's own, by those."""
+    parameters = inspect.signature(type(processor).__init__).parameters
+    defaults = {
+        name: one.default
+        for name, one in parameters.items()
+        if name.endswith("_token") and name not in _MARKERS and isinstance(one.default, str)
+    }
+    named = {old: getattr(processor, name, None) for name, old in defaults.items()}
+    return {old: str(new) for old, new in named.items() if new is not None and str(new) != old}
 
 
 def _opening_of(processor: Any) -> str:
     """Return the text that a processor puts before every prompt; nothing of one that changes a prompt otherwise."""
+    text = _expanded(processor, _PROBE)
+    return text.removesuffix(_PROBE) if text.endswith(_PROBE) else ""
+
+
+def _expanded(processor: Any, prompt: str, **media: Any) -> str:
+    """Return the text that a processor tokenizes for a prompt; "" if it refuses the prompt."""
     recorder = _Recorder(processor.tokenizer)
-    # Some take no text without an image.
     refused = suppress(_CalledError, *_UNLOADABLE)
     with mock.patch.object(processor, "tokenizer", recorder), _quietly(), refused:
-        processor(text=[_PROBE])
-    text = "".join(map(str, recorder.texts))
-    return text.removesuffix(_PROBE) if text.endswith(_PROBE) else ""
+        processor(text=[prompt], **media)
+    return "".join(map(str, recorder.texts))
 
 
 def _merged(processor: Any) -> dict[str, Any]:
@@ -304,12 +331,16 @@ class _Optional(UserDict[str, Any]):
         return kind in self._kinds
 
     def __getitem__(self, kind: str) -> Any:
+        from transformers import processing_utils
+
         def load(*args: Any, **options: Any) -> Any:
             try:
-                return self._kinds[kind].from_pretrained(*args, **options)
+                found = self._kinds[kind].from_pretrained(*args, **options)
             except _UNLOADABLE:
                 if kind == "tokenizer":
                     raise
                 return None
+            # A video processor's class may be derived from an image processor's, as LlavaNextVideoProcessor is.
+            return None if isinstance(found, processing_utils.ProcessorMixin) else found
 
         return SimpleNamespace(from_pretrained=load, __name__=kind)

@@ -9,7 +9,7 @@ from typing import Any
 from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.options import add_package, add_private, add_sign_with, command
 from qeff_zoo.cli.signing import signer
-from qeff_zoo.terminal.printing import print_json, table
+from qeff_zoo.terminal.printing import print_json, print_warnings, table
 
 
 def publish_command(arguments: argparse.Namespace) -> None:
@@ -76,6 +76,7 @@ def copy_command(arguments: argparse.Namespace) -> None:
         dry_run=arguments.dry_run,
     ):
         copied.append(each)
+        print_warnings(each.model, each.warnings)
         done = "to copy" if arguments.dry_run else each.url
         print(f"{each.model}: {each.path}, {human_size(each.size)}: {done}", file=sys.stderr)
     if arguments.json:

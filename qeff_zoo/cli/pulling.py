@@ -12,7 +12,7 @@ from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.inputs import choices_of, source_of
 from qeff_zoo.cli.options import add_axes, add_gguf, add_key, add_offline, add_remote, command
 from qeff_zoo.errors import ResolutionError, ZooError
-from qeff_zoo.terminal.printing import print_json
+from qeff_zoo.terminal.printing import print_json, print_warnings
 
 if TYPE_CHECKING:
     from qeff_zoo.hub.pull import Pulled, Puller
@@ -125,8 +125,7 @@ def _print(pulled: "Sequence[Pulled]", arguments: argparse.Namespace, *, single:
 
 
 def _print_warnings(pulled: "Pulled") -> None:
-    for warning in pulled.warnings:
-        print(f"{pulled.package.name}: {warning}", file=sys.stderr)
+    print_warnings(pulled.package.name, pulled.warnings)
 
 
 def lock_command(arguments: argparse.Namespace) -> None:
@@ -142,10 +141,14 @@ def lock_command(arguments: argparse.Namespace) -> None:
     )
     lock.write_lock(arguments.output, locked)
     if arguments.json:
-        packages = [{"model": each.model, **asdict(each.origin)} for each in locked]
+        packages = [
+            {"model": each.model, **asdict(each.origin), "warnings": list(each.warnings)}
+            for each in locked
+        ]
         print_json({"path": str(arguments.output), "packages": packages})
         return
     for each in locked:
+        print_warnings(each.model, each.warnings)
         name = short_name(each.origin.path)
         print(f"{each.model}: {name} of {each.origin.url}", file=sys.stderr)
     print(arguments.output)

@@ -40,14 +40,19 @@ def _facts(recipe: Any) -> dict[str, Any]:
         "architectures": list(recipe.architectures),
         "task": recipe.task,
         "tasks": list(tasks_of(recipe)),
-        "quant_methods": methods_of(recipe.quant_exceptions),
+        "quant_methods": methods_of(),
     }
+
+
+def _in_words(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def show_command(arguments: argparse.Namespace) -> None:
     """Print what a recipe says."""
     from qeff_zoo.checkpoint.formats import methods_of
     from qeff_zoo.export.transforms import in_words
+    from qeff_zoo.plan.request import OPTIONS
     from qeff_zoo.registry import file_name, find_recipe
     from qeff_zoo.tasks import tasks_of
     from qeff_zoo.validation.known_models import list_models
@@ -69,8 +74,13 @@ def show_command(arguments: argparse.Namespace) -> None:
     rows = [
         ["architectures", ", ".join(recipe.architectures)],
         ["tasks", ", ".join(tasks_of(recipe))],
-        ["quantized with", ", ".join(methods_of(recipe.quant_exceptions))],
+        ["quantized with", ", ".join(methods_of())],
         *([f"transform {t.name}", in_words(t)] for t in recipe.transforms),
+        *(
+            [f"--target {target} {OPTIONS[name].flag}", _in_words(value)]
+            for target, flags in recipe.compile_flags.items()
+            for name, value in flags.items()
+        ),
         *(
             [f"--profile {name}", ", ".join(f"{k} {v}" for k, v in shape.items())]
             for name, shape in shapes.items()

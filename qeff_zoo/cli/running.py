@@ -93,7 +93,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
     package = usable_package(arguments.package)
     options = refuse_inapplicable("serve", task_of(package), arguments)
     key = arguments.api_key
-    choices = serving.Choices(
+    choices = serving.ServerOptions(
         name=arguments.model_name or package.name,
         fingerprint=package.build_key,
         api_key=os.environ.get("QEFF_ZOO_API_KEY") or None if key is None else key,

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold on a disk: digests, folders that appear whole or not at all, and which owners are alive."""
+"""Disk primitives: digests, atomic folders, and locks of living processes."""

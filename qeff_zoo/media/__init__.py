@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request brings besides text, made into arrays without torch: pictures and sound."""
+"""Image, video and audio preprocessing, without torch."""

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from qeff_zoo.errors import PackageError
+from qeff_zoo.errors import MediaError, PackageError
 from qeff_zoo.media.image_processor import HELD
 from qeff_zoo.media.spectra import (
     HOP,
@@ -78,6 +78,22 @@ class Features:
     def count(self, samples: int) -> int:
         """Return how many inputs become of so many samples."""
         return max(0, (samples - self.least) // self.step + 1)
+
+    def check_length(self, samples: Array, most: int) -> None:
+        """Refuse a recording that is too long.
+
+        Args:
+            samples: Of one channel.
+            most: Maximum number of samples; 0 for any.
+
+        Raises:
+            MediaError: There are more.
+        """
+        if 0 < most < len(samples):
+            raise MediaError(
+                f"The sound has {len(samples) / self.rate:,.1f} seconds; expected at most "
+                f"{most / self.rate:,.0f}, which is what the model hears. Cut it."
+            )
 
     def samples(self, inputs: int) -> int:
         """Return how many samples become so many inputs, at most."""

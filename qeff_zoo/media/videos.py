@@ -21,8 +21,9 @@ from qeff_zoo.media.images import (
     read_image,
     size_of,
 )
+from qeff_zoo.media.steps import Steps, finished
 
-Video: TypeAlias = Union[str, "os.PathLike[str]", bytes, Sequence[Picture], NDArray[Any]]
+Video: TypeAlias = Union[str, "os.PathLike[str]", bytes, Sequence[Picture], NDArray[Any], "Frames"]
 
 _CONTAINERS = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv")
 _DIGITS = re.compile(r"([0-9]+)")
@@ -44,17 +45,25 @@ class Frames:
 
 
 def read_video(source: Video, limits: ImageLimits = LIMITS) -> Frames:
-    """Read all frames of a video.
+    """Read all frames of a video at once; see `reading`."""
+    return finished(reading(source, limits))
+
+
+def reading(source: Video, limits: ImageLimits = LIMITS) -> Steps[Frames]:
+    """Read all frames of a video, and pause after each.
 
     Args:
         source: The path of an animation (GIF, WebP, APNG), or its bytes; the path of a folder of pictures, in the order
-            of the numbers in their names; a list of pictures; or an array (frames, height, width, channels) of uint8.
+            of the numbers in their names; a list of pictures; an array (frames, height, width, channels) of uint8; or
+            what has been read.
         limits: `pixels` are those of all frames together, `file_bytes` those of a file.
 
     Raises:
         MediaError: It cannot be read, has no frames, frames of several sizes, too many of them, or too many pixels.
     """
-    name, found, fps = _frames(source, limits)
+    if isinstance(source, Frames):
+        return source
+    name, found, fps = yield from _frames(source, limits)
     if not found:
         raise MediaError(
             f"Cannot read {name}: it has no frames. Expected one at least. Give an animation, or pictures in a list."
@@ -67,6 +76,7 @@ def read_video(source: Video, limits: ImageLimits = LIMITS) -> Frames:
         left -= pictures[-1].shape[0] * pictures[-1].shape[1]
         if left < 0:
             raise MediaError(_too_large(name, len(found), limits))
+        yield
     sizes = sorted({(one.shape[1], one.shape[0]) for one in pictures})
     if len(sizes) > 1:
         raise MediaError(
@@ -106,11 +116,11 @@ def _title(source: Any) -> str:
     return f"a video of {len(source):,} bytes" if isinstance(source, bytes) else "a video"
 
 
-def _frames(source: Video, limits: ImageLimits) -> tuple[str, Sequence[Any], float | None]:
+def _frames(source: Video, limits: ImageLimits) -> Steps[tuple[str, Sequence[Any], float | None]]:
     """Return what a video is called, its frames, and how many a second takes, where it says."""
     if isinstance(source, bytes):
         name = _title(source)
-        return name, *_animation(source, name, limits)
+        return name, *(yield from _animation(source, name, limits))
     if isinstance(source, str | os.PathLike):
         path, name = Path(source), f"the video {os.fspath(source)!r}"
         if path.suffix.lower() in _CONTAINERS:
@@ -119,7 +129,7 @@ def _frames(source: Video, limits: ImageLimits) -> tuple[str, Sequence[Any], flo
                 f"or a folder of frames. Make one: `ffmpeg -i {path.name} -vf fps=2 -f apng {path.stem}.png`."
             )
         if not path.is_dir():
-            return name, *_animation(path, name, limits)
+            return name, *(yield from _animation(path, name, limits))
         files = (one for one in path.iterdir() if one.is_file() and not one.name.startswith("."))
         return name, sorted(files, key=_by_number), None
     if isinstance(source, np.ndarray) and source.ndim != 4:
@@ -142,7 +152,7 @@ def _by_number(path: Path) -> list[tuple[int, str]]:
 
 def _animation(
     source: Path | bytes, name: str, limits: ImageLimits
-) -> tuple[list[Any], float | None]:
+) -> Steps[tuple[list[Any], float | None]]:
     """Return the frames of a file, and how many a second takes, where it says."""
     from PIL import ImageSequence
 
@@ -157,6 +167,7 @@ def _animation(
             for frame in ImageSequence.Iterator(image):
                 frames.append(frame.copy())
                 milliseconds += float(frame.info.get("duration", 0))
+                yield
         except (OSError, ValueError, SyntaxError, EOFError) as error:
             raise MediaError(
                 f"Cannot read {name}: frame {len(frames) + 1} of {count} is damaged or cut short. Expected a whole "

@@ -4,7 +4,6 @@
 import math
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import asdict
 from typing import Any
 
 from qeff_zoo.checkpoint.opening import Checkpoint
@@ -35,18 +34,15 @@ def choose_image_sizes(
         What `qeff_zoo.recipe.PatchShape` has besides; nothing where pictures need no size, and nobody may choose one.
     """
     flag, images = OPTIONS[_NAME].flag, recipe.images
-    if not (images and images.patches and target.static_shapes):
+    tower = images.geometry(checkpoint.model_config) if images and target.static_shapes else None
+    if tower is None:
         if decisions.value[_NAME]:
             decisions.refuse(
                 f"{flag} is for models that read pictures of any size, and for targets whose programs have fixed ones: "
                 f"not for recipe {recipe.model_type!r} and --target {target.name}. Leave it out."
             )
         return {}
-    from qeff_zoo.runtime.patch_positions import Tower, merge_of
-
-    tower = Tower.read(checkpoint.model_config, asdict(images))
-    vision = checkpoint.model_config["vision_config"]
-    unit = int(vision.get("patch_size", 14)) * (merge_of(vision) if images.merged else tower.merge)
+    unit = tower.unit
     if not decisions.value[_NAME]:
         rows = _ROWS if tower.positions else _PATCHES // tower.merge**2
         decisions.set(_NAME, (_as_square(rows, unit),), "default")
@@ -62,9 +58,9 @@ def read_in_any_size(recipe: Recipe, roles: Collection[str]) -> str:
         roles: Of the programs.
     """
     images, sounds = recipe.images, recipe.sounds
-    if images and "vision" in roles and (images.sized or images.pooled or images.towerless):
+    if images and "vision" in roles and images.any_size:
         return "pictures of any size"
-    return "sounds of any length" if sounds and (sounds.chunks or sounds.samples) else ""
+    return sounds.any_length if sounds else ""
 
 
 def _as_square(rows: int, unit: int) -> str:

@@ -184,7 +184,7 @@ def _check_apart(recipe: Recipe, decisions: Decisions) -> None:
             part for one in tasks.components_of(recipe) for part in tasks.find(one.task).before
         ]
         if any(part.role not in ("vision", "tiles") for part in before) or (
-            recipe.images and recipe.images.crossing
+            recipe.images and recipe.images.by_cross_attention
         ):
             decisions.refuse(
                 f"{OPTIONS[name].flag} is for models that read text, and pictures among it: what came of sounds and "

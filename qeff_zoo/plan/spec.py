@@ -2,17 +2,18 @@
 """The spec of a build: all that identifies a package, in JSON values."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.checkpoint.text import identity_of
 from qeff_zoo.export import transforms
+from qeff_zoo.multimodal.manifest import entry_of
 from qeff_zoo.package import identity
 from qeff_zoo.plan.decisions import Decisions
 from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.plan.request import OPTIONS
-from qeff_zoo.recipe import Media, Recipe
+from qeff_zoo.recipe import Recipe
 from qeff_zoo.targets.base import Resolved
 from qeff_zoo.versions import installed
 
@@ -94,15 +95,8 @@ def spec_of(recipe: Recipe) -> dict[str, Any]:
         "model_type": recipe.model_type,
         "rev": recipe.rev,
         "transforms": [*always, *own],
-        "components": [asdict(component) for component in recipe.components],
+        "components": [],  # in every build key so far
         **({"image_processor": recipe.image_processor} if recipe.image_processor else {}),
-        **({"media": _set_fields(recipe.media)} if recipe.media else {}),
-        **({"sounds": _set_fields(recipe.sounds)} if recipe.images and recipe.sounds else {}),
+        **({"media": entry_of(recipe.media)} if recipe.media else {}),
+        **({"sounds": entry_of(recipe.sounds)} if recipe.images and recipe.sounds else {}),
     }
-
-
-def _set_fields(media: Media) -> dict[str, Any]:
-    """Return the fields that a recipe sets: new fields of other recipes change nothing."""
-    usual = {one.name: one.default for one in fields(media)}
-    own = {name: value for name, value in asdict(media).items() if value != usual[name]}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in own.items()}

@@ -109,7 +109,7 @@ def check_programs(
             f"Recipe {recipe.model_type!r} reads {read} and has nothing that fills one up, but programs for --target "
             f"{target.name} have fixed sizes. Choose --target {targets.NAMES[0]}, or another model."
         )
-    elif target.static_shapes and recipe.images and recipe.images.crossing:
+    elif target.static_shapes and recipe.images and recipe.images.by_cross_attention:
         decisions.refuse(
             f"Recipe {recipe.model_type!r} reads pictures by cross-attention, whose keys and values --target "
             f"{target.name} does not keep. Choose --target {targets.NAMES[0]}."
@@ -144,7 +144,7 @@ def check_single_program(recipe: Recipe, shape: Shape, options: Mapping[str, Any
     if images is None or not options.get("single_program"):
         return decisions
     flag = OPTIONS["single_program"].flag
-    if images.patches or images.layout or images.nested or images.sized or images.crossing:
+    if not images.one_piece:
         decisions.refuse(
             f"{flag} is for models that read a picture of one size, in one piece; recipe {recipe.model_type!r} reads "
             "tiles or patches, whose number differs. Leave it out: the package then has a program for pictures."

@@ -74,7 +74,7 @@ def check_quantization(checkpoint: Checkpoint, recipe: Recipe) -> Decisions:
         error := undescribed(checkpoint.name, checkpoint.files, checkpoint.names_at_hand)
     ):
         decisions.refuse(str(error))
-    if quantized and (problem := formats.problem_of(quantized, recipe.quant_exceptions)):
+    if quantized and (problem := formats.problem_of(quantized)):
         decisions.refuse(f"{checkpoint.name!r} is {problem}")
     return decisions
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a device's numerics would make of a model, computed on the CPU: see docs/prediction.md."""
+"""Predicted numerics of a device, computed on the CPU: see docs/prediction.md."""

@@ -187,9 +187,8 @@ def _of_processor(
     ids = np.atleast_2d(np.asarray(inputs["input_ids"]))
     mask = np.atleast_2d(np.asarray(inputs.get("attention_mask", np.ones_like(ids)))).astype(bool)
     arrays = {name: np.asarray(inputs[name]) for name in inputs}
-    told = session.told
-    more = [told.get("mask", ""), told.get("tiles", ""), *told.get("finer", ())[:1]]
-    pictures = iter(_pictures(arrays, told.get("pixels", "pixel_values"), more))
+    images = session.media
+    pictures = iter(_pictures(arrays, images.pixels, images.arrays))
     for row, seen in zip(ids, mask, strict=True):
         tokens = row[seen].tolist()
         left, shown = sum(one in session.placeholders for one in tokens), list["Prepared"]()

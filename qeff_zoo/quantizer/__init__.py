@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizing a checkpoint so that its answers on a text change least: `qeff-zoo quantize`."""
+"""Quantization with calibration data: `qeff-zoo quantize`."""

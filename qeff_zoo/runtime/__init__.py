@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running a package: numpy, onnxruntime, tokenizers and jinja2, neither torch nor transformers.
+"""Runtime: sessions and the engine that run packages, without torch and transformers.
 
 Every name is imported at its first use, so that text generation does not import the code of images or speech.
 """

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.media.steps import Steps
+from qeff_zoo.multimodal.manifest import audio_of, entry_of
 from qeff_zoo.runtime.answers import Request
-from qeff_zoo.runtime.audio_encoder import BESIDE, Hearing, SoundPreparer, hearing_of
+from qeff_zoo.runtime.audio_encoder import BESIDE, Hearing, SoundPreparer
 from qeff_zoo.runtime.feature_cache import Reader
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, Prepared, listed
@@ -58,17 +59,17 @@ class AnyToAnySession(ImageTextToTextSession):
         super().__init__(
             folder, program, chosen=chosen, feature_cache_bytes=feature_cache_bytes, **more
         )
-        #: What the recipe says of sounds.
-        self.of_sounds: Mapping[str, Any] = chosen["sounds"]
-        self.hearing: Hearing = hearing_of(audio, self.config, feature_cache_bytes, self.of_sounds)
-        self._prepare_sound = SoundPreparer(self.hearing, self.of_sounds)
+        #: Declaration of the audio input.
+        self.audio = audio_of(chosen["sounds"])
+        encoder = self.audio.encoder()
+        self.hearing: Hearing = encoder(audio, self.config, feature_cache_bytes, self.audio)
+        self._prepare_sound = SoundPreparer(self.hearing)
         #: The token that stands for a row of a sound.
-        self._heard = self._id(self.of_sounds["token"])
+        self._heard = self._id(self.audio.token)
         self.placeholders |= {self._heard}
-        heard = self._id(self.of_sounds.get("marker") or self.of_sounds["token"])
-        self.markers["sounds"] = heard
-        if form := self.of_sounds.get("spaced"):
-            self.spaced[heard] = form
+        self.markers["sounds"] = self._heard
+        if self.audio.spaced:
+            self.spaced[self._heard] = self.audio.spaced
 
     @property
     def takes(self) -> tuple[str, ...]:
@@ -78,7 +79,7 @@ class AnyToAnySession(ImageTextToTextSession):
     @property
     def of_media(self) -> dict[str, Any]:
         """What the recipe says of pictures, and of sounds."""
-        return {**super().of_media, "sounds": self.of_sounds}
+        return {**super().of_media, "sounds": entry_of(self.audio)}
 
     @property
     def readers(self) -> tuple[Reader, ...]:
@@ -165,9 +166,7 @@ class AnyToAnySession(ImageTextToTextSession):
         """Return the tokens that a picture or sound takes in a prompt."""
         if encoded.kind == "pictures":
             return super().run_of(encoded)
-        before, after = (
-            self._all_named(self.of_sounds.get(name, ())) for name in ("before", "after")
-        )
+        before, after = map(self._all_named, (self.audio.before, self.audio.after))
         return [*before, *[self._heard] * encoded.rows, *after]
 
     def run_begun(self, encoded: Encoded) -> list[int]:

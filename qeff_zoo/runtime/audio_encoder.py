@@ -12,6 +12,7 @@ from qeff_zoo.media.features import load_features
 from qeff_zoo.media.sound import decoding, open_sound
 from qeff_zoo.media.sound_processor import SoundProcessor
 from qeff_zoo.media.steps import Steps, finished
+from qeff_zoo.recipe_media import AudioEncoder
 from qeff_zoo.runtime.feature_cache import Reader
 from qeff_zoo.runtime.multimodal_spans import Encoded
 from qeff_zoo.runtime.program import Array, Program
@@ -36,6 +37,12 @@ class Hearing(Reader):
 
     kind = "sounds"
 
+    def __init__(
+        self, program: Program, config: Mapping[str, Any], budget: int, audio: AudioEncoder
+    ) -> None:
+        super().__init__(program, config, budget)
+        self.audio = audio
+
     @property
     def needed(self) -> tuple[str, ...]:
         """As of `Reader`."""
@@ -44,7 +51,7 @@ class Hearing(Reader):
     @property
     def name(self) -> str:
         """What a processor calls the features of a sound."""
-        return str(self._told.get("features") or FEATURES)
+        return self.audio.features
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -52,8 +59,7 @@ class Hearing(Reader):
         return tuple(map(int, self.program.inputs[FEATURES].shape[1:]))
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
-        prepared = self._cut(prepared) if self._told.get("window") else prepared
-        features, name = prepared[FEATURES], self._told.get("mask", "")
+        features, name = prepared[FEATURES], self.audio.mask
         if features.shape[1:] != self.shape or (name and name not in prepared):
             raise GenerationError(
                 f"A sound has {FEATURES} of {features.shape} and {sorted(prepared)}; expected windows of "
@@ -65,20 +71,6 @@ class Hearing(Reader):
             raise _too_short()
         return Encoded(digest=digest, features=rows, kind=self.kind)
 
-    def _cut(self, prepared: Mapping[str, Array]) -> dict[str, Array]:
-        """Cut a sound, (1, bins, frames) and their mask, into the windows that have any of it, and fill up the last."""
-        (bins, frames), count = self.shape, prepared[FEATURES].shape[-1]
-        mask = prepared.get(self._told["mask"])
-        if prepared[FEATURES].shape != (1, bins, count) or mask is None or mask.shape != (1, count):
-            return dict(prepared)
-        found, windows = {}, -(-int(mask.sum()) // frames)
-        for name in (FEATURES, self._told["mask"]):
-            array = prepared[name][..., : windows * frames]
-            lacking = windows * frames - array.shape[-1]
-            whole = np.pad(array[0], [(0, 0)] * (array.ndim - 2) + [(0, lacking)])
-            found[name] = np.moveaxis(whole.reshape(*whole.shape[:-1], -1, frames), -2, 0)
-        return found
-
     def _hear(self, prepared: Mapping[str, Array], number: int) -> dict[str, Array]:
         """Read a window by itself: windows do not hear one another."""
         window = {name: array[number : number + 1] for name, array in prepared.items()}
@@ -89,6 +81,27 @@ class Hearing(Reader):
         lengths = found.pop("lengths", None)
         stop = None if lengths is None else int(lengths[0])
         return {key: rows[:stop] for key, rows in found.items()}
+
+
+class StreamHearing(Hearing):
+    """Reads recordings of any length, (1, bins, frames), one window at a time."""
+
+    def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
+        return super()._encode(digest, self._cut(prepared))
+
+    def _cut(self, prepared: Mapping[str, Array]) -> dict[str, Array]:
+        """Cut a sound, (1, bins, frames) and their mask, into the windows that have any of it, and fill up the last."""
+        (bins, frames), count = self.shape, prepared[FEATURES].shape[-1]
+        mask = prepared.get(self.audio.mask)
+        if prepared[FEATURES].shape != (1, bins, count) or mask is None or mask.shape != (1, count):
+            return dict(prepared)
+        found, windows = {}, -(-int(mask.sum()) // frames)
+        for name in (FEATURES, self.audio.mask):
+            array = prepared[name][..., : windows * frames]
+            lacking = windows * frames - array.shape[-1]
+            whole = np.pad(array[0], [(0, 0)] * (array.ndim - 2) + [(0, lacking)])
+            found[name] = np.moveaxis(whole.reshape(*whole.shape[:-1], -1, frames), -2, 0)
+        return found
 
 
 class BlockHearing(Hearing):
@@ -127,9 +140,11 @@ class BlockHearing(Hearing):
 class SpanHearing(BlockHearing):
     """Reads sounds of any length at once, of which so many frames become a row: (1, frames, bins)."""
 
+    audio: Any
+
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
         _, told = self._in_blocks(prepared)
-        rows, most = len(told[_REAL]), int(self._told["span"])
+        rows, most = len(told[_REAL]), self.audio.span
         width = min(rows, most)
         index = np.arange(-(-rows // width) * width)
         # As transformers does, whose encoder hears what fills up the last of several spans.
@@ -146,7 +161,7 @@ class ChunkHearing(BlockHearing):
     """
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
-        count = int(prepared[self._told["mask"]].sum())  # what is behind was never heard
+        count = int(prepared[self.audio.mask].sum())  # what is behind was never heard
         heard = {self.name: prepared[self.name][:, :count]}
         count, told = self._in_blocks(heard)
         found, filled = dict(self._run(told)), told[_REAL].size
@@ -166,30 +181,15 @@ class ChunkHearing(BlockHearing):
             )
 
 
-def hearing_of(
-    program: Program, config: Mapping[str, Any], budget: int, told: Mapping[str, Any]
-) -> Hearing:
-    """Return what reads the sounds of a package; see `Reader` for its arguments."""
-    kinds = {
-        "blocks": BlockHearing,
-        "span": SpanHearing,
-        "chunks": ChunkHearing,
-        "samples": ChunkHearing,
-    }
-    kind = next((one for name, one in kinds.items() if told.get(name)), Hearing)
-    return kind(program, config, budget, told)
-
-
 class SoundPreparer:
     """Makes arrays of sounds, which the encoder of a package takes.
 
     Args:
         reader: Of its sounds.
-        told: What the recipe says of those.
     """
 
-    def __init__(self, reader: Hearing, told: Mapping[str, Any]) -> None:
-        self._reader, self._told = reader, told
+    def __init__(self, reader: Hearing) -> None:
+        self._reader = reader
         self._processor: SoundProcessor | None = None
 
     def __call__(self, given: Any, folder: Path) -> Any:
@@ -218,6 +218,6 @@ class SoundPreparer:
             return given
         if self._processor is None:
             features = load_features(folder)
-            self._processor = SoundProcessor(features, self._reader.shape, self._told)
+            self._processor = SoundProcessor(features, self._reader.shape, self._reader.audio)
         rate = self._processor.rate
         return self._processor((yield from decoding(open_sound(given, rate), rate)))

@@ -7,7 +7,9 @@ from typing import Any
 
 from qeff_zoo.checkpoint.config import model_config
 from qeff_zoo.media.steps import Steps
-from qeff_zoo.runtime.audio_encoder import Hearing, SoundPreparer, hearing_of
+from qeff_zoo.multimodal.manifest import audio_of, entry_of
+from qeff_zoo.recipe_media import AudioEncoder
+from qeff_zoo.runtime.audio_encoder import Hearing, SoundPreparer
 from qeff_zoo.runtime.chat_template import Message
 from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSession
 from qeff_zoo.runtime.multimodal_spans import Encoded
@@ -39,6 +41,7 @@ class AudioTextToTextSession(MediaTextSession):
     task = AUDIO_TEXT_TO_TEXT
     part, argument = "audio", "sounds"
     reader: Hearing
+    media: AudioEncoder
 
     def __init__(
         self,
@@ -50,15 +53,18 @@ class AudioTextToTextSession(MediaTextSession):
         prefixes: PrefixCacheOptions = USUAL,
         feature_cache_bytes: int = FEATURE_CACHE_BYTES,
     ) -> None:
-        told = chosen["sounds"]
+        media = audio_of(chosen["sounds"])
         config = model_config(read_json(folder / "config.json"))
-        reader = hearing_of(audio, config, feature_cache_bytes, told)
-        super().__init__(folder, program, reader=reader, told=told, prefixes=prefixes)
-        self._prepare = SoundPreparer(reader, told)
+        reader = media.encoder()(audio, config, feature_cache_bytes, media)
+        super().__init__(folder, program, reader=reader, media=media, prefixes=prefixes)
+        self._prepare = SoundPreparer(reader)
+
+    def _entry(self) -> Mapping[str, Any]:
+        return entry_of(self.media)
 
     def _rendered(self, messages: Sequence[Message]) -> str:
         """Write messages out; of a model whose template knows texts alone, their parts one after another."""
-        if self.told.get("written") and self.tokenizer is not None:
+        if self.media.text_messages and self.tokenizer is not None:
             marker = self.tokenizer.piece(self.marker).strip()
             messages = [
                 {**one, "content": "".join(part.get("text", marker) for part in one["content"])}

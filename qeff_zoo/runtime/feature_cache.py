@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from qeff_zoo.errors import HandoffError, MediaError
-from qeff_zoo.runtime.image_prompt_templates import LAYOUTS
+from qeff_zoo.runtime.image_prompt_templates import LAYOUTS, Layout
 from qeff_zoo.runtime.multimodal_spans import Encoded, Kind
 from qeff_zoo.runtime.program import Array, Program, Tensor
 
@@ -29,7 +29,7 @@ class Reader:
         program: Opened; None where another process has it.
         config: config.json of the model.
         budget: Bytes of features that are kept.
-        told: What the recipe says of pictures or sounds.
+        layout: How what it reads is written into a prompt.
     """
 
     kind: ClassVar[Kind]
@@ -40,13 +40,11 @@ class Reader:
         program: Program | None,
         config: Mapping[str, Any],
         budget: int,
-        told: Mapping[str, Any],
+        layout: Layout = LAYOUTS[""],
     ) -> None:
         if program is not None:
             self.program = program
-        self._config, self._budget, self._told = config, budget, told
-        #: How what it reads is written into a prompt.
-        self.layout = LAYOUTS[told.get("layout", "")]
+        self._config, self._budget, self.layout = config, budget, layout
         #: Bytes in use.
         self.used = 0
         #: How many it was asked for, and of those, how many the program has read.

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from qeff_zoo.errors import MediaError
-from qeff_zoo.runtime.patch_positions import Tower
 from qeff_zoo.runtime.program import Array
 
 #: Is there beside the arrays of a video, or of a frame that is read by itself.
@@ -146,11 +145,6 @@ def _broken_lines(grid: Grid, rows: int) -> Written:
     return [*(line * grid[1])[:-1], "[IMG_END]"]
 
 
-def _ended_lines(grid: Grid, rows: int) -> Written:
-    line: Written = [rows // grid[1], "|NEWLINE|"]
-    return line * grid[1]
-
-
 # --- Gemma 3: crops of a picture, which a sentence would lead to ----------------------------------------------------
 
 
@@ -257,115 +251,13 @@ def _placed_tiles(grid: Grid, rows: int) -> Written:
     return ["<|image_start|>", *(found if tall * wide > 1 else [rows]), "<|image_end|>"]
 
 
-# --- Ovis 2: the whole picture, then tiles of it, with rows for the tokens around them, too ---------------------------
+# --- rows and columns of tiles that a processor returns -------------------------------------------------------------
 
 
-_AROUND = "visual_indicator_token_ids"
-
-
-def _told_grid(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+def told_grid(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
+    """Return rows and columns of tiles as the processor returns them."""
     tall, wide = (int(one) for one in np.reshape(prepared.get("grids", (1, 1)), -1))
     return tiles, tall, wide
-
-
-def _between_tiles(grid: Grid) -> list[int]:
-    """Return which of the listed tokens stand before each tile, and at the end."""
-    begin, whole, column, row, end = range(5)
-    _, tall, wide = grid
-    line = [*[column] * (wide - 1), row]
-    return [begin, whole, *((line * tall)[:-1] if tall * wide > 1 else ()), end]
-
-
-def _surrounded(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
-    """Put the rows of tokens around tiles where those stand; each tile ends with all of them."""
-    count = len(config[_AROUND])
-    around, each = tiles[0][-count:], [tile[:-count] for tile in tiles]
-    found = list[Array]()
-    between = _between_tiles(_told_grid(len(tiles), prepared, config))
-    for at, number in enumerate(between):
-        found += [around[number : number + 1], *each[at : at + 1]]
-    return np.concatenate(found)
-
-
-def _surrounded_tiles(grid: Grid, rows: int) -> Written:
-    between = _between_tiles(grid)
-    each, found = (rows - len(between)) // grid[0], Written()
-    for at, number in enumerate(between):
-        found += [f"{_AROUND}.{number}", *[each][: at < grid[0]]]
-    return found
-
-
-# --- Molmo 2: the whole picture, then a canvas of it, lines of which end with a token ---------------------------------
-
-
-#: What a processor says of rows and columns of both.
-GRIDS = "image_grids"
-
-
-def _two_grids(_: int, prepared: Mapping[str, Array], config: Any) -> Grid:
-    down, right, tall, wide = (int(one) for one in prepared[GRIDS].reshape(4))
-    return down * right, tall, wide
-
-
-def _whole_and_canvas(
-    grid: Grid,
-    rows: int,
-    image_use_col_tokens: bool | None = True,
-    use_single_crop_col_tokens: bool | None = None,
-    use_single_crop_start_token: bool | None = True,
-    video_use_col_tokens: bool | None = False,
-    use_frame_special_tokens: bool | None = True,
-) -> Written:
-    """Write a picture; without a canvas, a frame of a video."""
-    first, tall, wide = grid
-    side, end = math.isqrt(first), "image_end_token_id"
-    if not tall:
-        kind = "frame" if use_frame_special_tokens else "image"
-        every: Written = [side, *["image_col_id"] * bool(video_use_col_tokens)]
-        return [f"{kind}_start_token_id", *every * side, f"{kind}_end_token_id"]
-    ended, own = image_use_col_tokens, use_single_crop_col_tokens
-    line: Written = [wide, *["image_col_id"] * bool(ended)]
-    of_whole: Written = [side, *["image_col_id"] * bool(ended if own is None else own)]
-    begin = f"{'low_res_' if use_single_crop_start_token else ''}image_start_token_id"
-    return [begin, *of_whole * side, end, "image_start_token_id", *line * tall, end]
-
-
-# --- MiniCPM-V: the whole picture, then slices of it, line by line ----------------------------------------------------
-
-
-def _sliced(_: int, prepared: Mapping[str, Array], config: Any) -> Grid:
-    whole = prepared["target_sizes"].reshape(-1, 2)[0].prod()
-    tall, wide = (int(one) for one in np.reshape(prepared.get("grids", (0, 0)), -1))
-    return int(whole) // Tower.read(config, {"packed": "target_sizes"}).merge ** 2, tall, wide
-
-
-def _whole_and_slices(grid: Grid, rows: int) -> Written:
-    first, tall, wide = grid
-    found: Written = ["image_start_token", first, "image_end_token"]
-    for row in range(tall):
-        found += ["\n"] * (row > 0)
-        each = (rows - first) // (tall * wide)
-        found += ["slice_start_token", each, "slice_end_token"] * wide
-    return found
-
-
-# --- Phi-4 multimodal: tiles without their padding, whose lines each end with a learned row, then the whole ----------
-
-
-def _cut_lines(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
-    """Order features of the whole picture and its tiles; lines of each end with a row, and each with another one."""
-    side, size = math.isqrt(len(tiles[0])), int(config["vision_config"]["crop_size"])
-    tall, wide = (int(one) // size for one in prepared["image_sizes"].reshape(2))
-    mask = prepared["image_attention_mask"]
-    mask = mask.reshape(-1, *mask.shape[-2:])[1 : 1 + tall * wide, ::2, ::2]
-    real = mask.reshape(tall, wide, side, side).transpose(0, 2, 1, 3).reshape(tall * side, -1)
-    rows, columns = int(real[:, 0].sum()), int(real[0].sum())
-    parts = np.stack([tile[:-1] for tile in tiles[1 : 1 + tall * wide]])
-    parts = parts.reshape(tall, wide, side, side + 1, -1)[:, :, :, :-1].transpose(0, 2, 1, 3, 4)
-    parts = parts.reshape(tall * side, wide * side, -1)[:rows, :columns]
-    ends = np.broadcast_to(tiles[0][side], (rows, 1, parts.shape[2]))
-    lines = np.concatenate([parts, ends], axis=1).reshape(-1, parts.shape[2])
-    return np.concatenate([lines, tiles[0][-1:], tiles[0][:-1]])
 
 
 # --- DeepSeek-OCR 2: tiles, then the whole; each ends with the learned row, which is kept of the whole alone ----------
@@ -405,8 +297,6 @@ LAYOUTS: Mapping[str, Layout] = {
     "": Layout(),
     "between": Layout(write=_between, joined=True),
     "broken_lines": Layout(grid=_sized, write=_broken_lines),
-    "cut_lines": Layout(arrange=_cut_lines),
-    "ended_lines": Layout(grid=_told_grid, write=_ended_lines),
     "ended_tiles": Layout(write=_ended_tiles),
     "lines": Layout(arrange=_lines),
     "named_tiles": Layout(grid=_split, write=_named_tiles),
@@ -415,19 +305,6 @@ LAYOUTS: Mapping[str, Layout] = {
     "parts_first": Layout(arrange=_parts_first, grid=_parts_and_whole, write=_write_parts_first),
     "placed_tiles": Layout(grid=_shaped, write=_placed_tiles),
     "separated_tiles": Layout(grid=_ratio, write=_separated_tiles),
-    "surrounded_tiles": Layout(arrange=_surrounded, grid=_told_grid, write=_surrounded_tiles),
     "tiles_first": Layout(arrange=_tiles_first),
     "uncut": Layout(grid=_uncut),
-    "whole_and_slices": Layout(grid=_sliced, write=_whole_and_slices),
-    "whole_and_canvas": Layout(
-        grid=_two_grids,
-        write=_whole_and_canvas,
-        settings=(
-            "image_use_col_tokens",
-            "use_single_crop_col_tokens",
-            "use_single_crop_start_token",
-            "video_use_col_tokens",
-            "use_frame_special_tokens",
-        ),
-    ),
 }

@@ -14,6 +14,8 @@ from qeff_zoo.graph.states import VISION_SIZE
 from qeff_zoo.media.image_processor import ImageProcessor
 from qeff_zoo.media.images import blank
 from qeff_zoo.media.steps import Steps
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.manifest import entry_of, images_of
 from qeff_zoo.runtime.answers import Request
 from qeff_zoo.runtime.chat_template import ChatTemplate, Message
 from qeff_zoo.runtime.feature_cache import RemoteEncoder
@@ -66,6 +68,7 @@ class ImageTextToTextSession(MediaTextSession):
     task = IMAGE_TEXT_TO_TEXT
     part, argument, more = "image", "images", ("videos",)
     reader: Vision | PassThroughEncoder | RemoteEncoder
+    media: Images
 
     def __init__(
         self,
@@ -79,22 +82,24 @@ class ImageTextToTextSession(MediaTextSession):
         prefixes: PrefixCacheOptions = USUAL,
         feature_cache_bytes: int = FEATURE_CACHE_BYTES,
     ) -> None:
-        told = chosen["images"]
+        images = images_of(chosen["images"])
         config = model_config(read_json(folder / "config.json"))
         if feature_cache_bytes:  # those of a prompt at least, where they are a state
             memory: Mapping[str, Array] = program.memory or {}
             read = {one.name for one in program.states if not one.written} & memory.keys()
             of_row = sum(memory[name][0].nbytes for name in read)
             feature_cache_bytes = max(feature_cache_bytes, of_row)
-        reads = (config, feature_cache_bytes, told)
-        reader: Vision | PassThroughEncoder | RemoteEncoder = RemoteEncoder(None, *reads)
+        layout = images.prompt_layout
+        reader: Vision | PassThroughEncoder | RemoteEncoder = RemoteEncoder(
+            None, config, feature_cache_bytes, layout
+        )
         if vision is not None:
-            reader = Vision(vision, *reads, tiles=tiles, frames=frames)
+            reader = Vision(vision, config, feature_cache_bytes, images, tiles=tiles, frames=frames)
         elif size := chosen.get(VISION_SIZE):
-            reader = PassThroughEncoder(program, *reads)
+            reader = PassThroughEncoder(program, config, feature_cache_bytes, layout)
             reader.size = size
-        super().__init__(folder, program, reader=reader, told=told, prefixes=prefixes)
-        if told.get("video_program"):
+        super().__init__(folder, program, reader=reader, media=images, prefixes=prefixes)
+        if images.has_frame_program:
             self.placeholders |= {self._film()}
         self._processor: Any = None
         self._video_processor: Any = None
@@ -104,6 +109,9 @@ class ImageTextToTextSession(MediaTextSession):
         """Pictures of a prompt at most; 0 for as many as its context has room for."""
         one = isinstance(self.reader, PassThroughEncoder)
         return 1 if one else self.decoder.sizes.max_num_images
+
+    def _entry(self) -> dict[str, Any]:
+        return entry_of(self.media)
 
     def prepare(self, given: Any, *, uncut: bool = False) -> Any:
         """Make the arrays of a picture that the vision program takes.
@@ -151,7 +159,7 @@ class ImageTextToTextSession(MediaTextSession):
         return [known[one] for one in sizes]
 
     def _is_uncut(self, count: int) -> bool:
-        return count > 1 and self.told.get("tiled_alone", False)
+        return self.media.is_uncut(count)
 
     def _process(self, *, uncut: bool) -> ImageProcessor:
         from qeff_zoo.media.image_bounds import bounded
@@ -181,15 +189,15 @@ class ImageTextToTextSession(MediaTextSession):
 
         self.check_reads_videos()
         if isinstance(given, Mapping):
-            made: Prepared = of_processor(given, self.told)
+            made: Prepared = of_processor(given, self.media)
         else:
             if self._video_processor is None:
-                usual = self.told.get("video_processor", "")
+                usual = self.media.video_processor
                 self._video_processor = load_video_processor(self.folder, usual)
             made = self._video_processor(given)
         if self._stamp():
             made = {**made, TIMES: check_times(made)}
-        if (rows := rows_of(made, self.told, self.config)) >= (room := self.decoder.sizes.ctx_len):
+        if (rows := rows_of(made, self.media, self.config)) >= (room := self.decoder.sizes.ctx_len):
             raise GenerationError(
                 f"A video takes {rows:,} tokens of a prompt; expected fewer than {room:,}, the package's context. Give "
                 "fewer or smaller frames, or build it with a larger --ctx-len."
@@ -206,11 +214,7 @@ class ImageTextToTextSession(MediaTextSession):
         videos, pictures = listed(videos), listed(choices.pop(self.argument, ()))
         if not videos:
             return super().request(prompt, chat=chat, **{**choices, self.argument: pictures})
-        if self.told.get("alone") and len(pictures) + len(videos) > 1:
-            raise GenerationError(
-                f"The prompt has {len(videos)} videos and {len(pictures)} pictures; expected one video alone, as this "
-                "model reads them. Leave the others out."
-            )
+        self.media.check_prompt(len(pictures), len(videos))
         films = [self.prepare_video(one) for one in videos]
         text = prompt if isinstance(prompt, str) else None
         if chat and text is not None:
@@ -265,7 +269,7 @@ class ImageTextToTextSession(MediaTextSession):
     ) -> tuple[list[int], list[Prepared]]:
         """As `_read_in_tokens`, of a prompt whose videos stand in its text, as texts that its tokens go across."""
         tokenizer = required(self.tokenizer)
-        picture, film = tokenizer.name(self.marker), self.told["video"]
+        picture, film = tokenizer.name(self.marker), self.media.video
         if film.endswith("_id"):
             film = tokenizer.name(self._film())
         whole = tokenizer.spelled(tokens) if text is None else text
@@ -290,7 +294,7 @@ class ImageTextToTextSession(MediaTextSession):
     @cached_property
     def _of_videos(self) -> ChatTemplate | None:
         """The chat template of messages with videos, where it is another."""
-        source = self.told.get("video_template")
+        source = self.media.video_template
         return ChatTemplate(source, self._special) if source else None
 
     def run_of(self, encoded: Encoded) -> list[int]:
@@ -315,22 +319,22 @@ class ImageTextToTextSession(MediaTextSession):
         """
         from qeff_zoo.media.video_processor import stamp_of
 
-        said: Sequence[str] = self.told.get("stamp", ())
-        return stamp_of(self.folder, self.told.get("video_processor", "")) or said
+        said: Sequence[str] = self.media.stamp
+        return stamp_of(self.folder, self.media.video_processor) or said
 
     def _film(self) -> int:
         """Return the token of a video."""
-        named = self._named(self.told["video"])
+        named = self._named(self.media.video)
         if len(named) != 1:
             raise GenerationError(
-                f"The tokenizer of the package makes {len(named)} tokens of {self.told['video']!r}; expected one, "
+                f"The tokenizer of the package makes {len(named)} tokens of {self.media.video!r}; expected one, "
                 "which stands for a video. Build it of a checkpoint whose tokenizer has that token."
             )
         return named[0]
 
     def check_reads_videos(self) -> None:
         """Raise `GenerationError` where nothing reads videos."""
-        if not self.told.get("video"):
+        if not self.media.video:
             raise GenerationError(
                 f"The prompt has videos, and this package of {self.config.get('model_type')!r} reads pictures alone; "
                 "expected one of a model whose videos are read, which docs/vision-language.md lists. Give it single "
@@ -339,7 +343,7 @@ class ImageTextToTextSession(MediaTextSession):
         if (
             not isinstance(self.reader, Vision)
             or isinstance(self.reader.program, HasMaxPatches)
-            or (self.told.get("video_program") and not self.reader.has_frames)
+            or (self.media.has_frame_program and not self.reader.has_frames)
         ):
             raise GenerationError(
                 "The prompt has videos, and this package has no vision program, or one of fixed sizes, those of a "

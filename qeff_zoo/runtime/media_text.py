@@ -15,6 +15,7 @@ from qeff_zoo.checkpoint.config import model_config, token_of
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media.image_processor import HELD
 from qeff_zoo.media.steps import Steps
+from qeff_zoo.recipe_media import Media
 from qeff_zoo.runtime.answers import Request, require_no_choices
 from qeff_zoo.runtime.chat_template import Message, special_tokens
 from qeff_zoo.runtime.feature_cache import Reader
@@ -53,7 +54,7 @@ class MediaTextSession(TextGenerationSession):
         folder: The package.
         program: Its language model, opened.
         reader: What reads the pictures or sounds.
-        told: What the package's recipe says of those.
+        media: As the package's manifest declares it.
         prefixes: As of `TextGenerationSession`.
 
     Raises:
@@ -74,51 +75,53 @@ class MediaTextSession(TextGenerationSession):
         program: Program,
         *,
         reader: Reader,
-        told: Mapping[str, Any],
+        media: Media,
         prefixes: PrefixCacheOptions = USUAL,
     ) -> None:
         super().__init__(folder, program, prefixes=prefixes)
         whole = read_json(folder / "config.json")
         self.config = model_config(whole)
-        self.told, self.reader = told, reader
+        self.media, self.reader = media, reader
         #: The token that stands for a row of features.
-        self.placeholder = self._id(told["token"])
+        self.placeholder = self._id(media.token)
         #: All tokens that have rows of features.
-        self.placeholders = {self.placeholder, *self.config.get(told.get("around", ""), ())}
+        self.placeholders = {self.placeholder, *self.config.get(media.around, ())}
         #: Further tokens that are written for a picture, and see its rows both ways.
-        self.among = {self._id(name) for name in told.get("among", ())}
+        self.among = {self._id(name) for name in media.among}
         #: The token before each marker, where the model finds it by that.
-        self._begun = [self._id(told["begun"])] if told.get("begun") else []
+        self._begun = [self._id(media.begun)] if media.begun else []
         self._learn_writing(folder)
         # Of several models the whole knows how an answer ends, and no file needs to say it but the tokenizer's.
         if self.config is not whole and not self.eos_token_ids and "eos_token" in self._special:
             self._end_at(self._named("eos_token"))
-        if ends := told.get("ends"):
+        if ends := media.ends:
             self._end_at([self._id(ends)])
         #: The token that stands for a whole image or sound in a prompt that is not written out, and the text of one
         #: where that is no token.
-        self.marker, self._mark = self._marker(told.get("marker") or told["token"])
+        self.marker, self._mark = self._marker(media.marker or media.token)
         #: The same by argument of a request.
         self.markers = {self.argument: self.marker}
         #: How those are written into a text that are not written as they are.
-        self.spaced = {self.marker: told["spaced"]} if told.get("spaced") else {}
+        self.spaced = {self.marker: media.spaced} if media.spaced else {}
 
     def _learn_writing(self, folder: Path) -> None:
         """Read what of a checkpoint's files says how prompts and pictures are written."""
-        told, processor = self.told, read_json(folder / "processor_config.json")
+        processor = read_json(folder / "processor_config.json")
         #: What transformers' own processor holds.
         self._held = read_json(folder / HELD)
+        #: Tokens that the checkpoint's processor writes in place of those of its class.
+        self._renamed: Mapping[str, str] = self._held.get("renamed_tokens", {})
         settings = self.reader.layout.settings
         #: What of a processor's settings a layout depends on.
         self._writing = {name: processor[name] for name in settings if name in processor}
         of_images = processor.get("image_processor")
         of_images = of_images or read_json(folder / "preprocessor_config.json")
         #: What is written around the number of each picture.
-        self._numbered: Sequence[str] = told.get("numbered", ())
+        self._numbered: Sequence[str] = getattr(self.media, "numbered", ())
         if not of_images.get("use_image_id", True):
             self._numbered = ()
         self._special = special_tokens(folder)
-        names = (self._special.get(name) for name in told.get("opening", ()))
+        names = (self._special.get(name) for name in self.media.opening)
         #: What every prompt begins with.
         self._opening = self._held.get("opening") or next(filter(None, names), "")
 
@@ -187,7 +190,14 @@ class MediaTextSession(TextGenerationSession):
         return self._opened(super()._rendered(messages))
 
     def _opened(self, text: str) -> str:
-        return text if text.startswith(self._opening) else self._opening + text
+        """Return a prompt with the text that transformers' processor puts before every prompt."""
+        if not self._held.get("opening_follows_images"):
+            return text if text.startswith(self._opening) else self._opening + text
+        rest, marker = text, self._held["image_token"]
+        while rest.startswith(marker):
+            rest = rest.removeprefix(marker)
+        leading = text[: len(text) - len(rest)]
+        return text if self._opening in text else leading + self._opening + rest
 
     def _encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
         """Turn text into token ids, of which one stands for each picture or sound."""
@@ -204,7 +214,7 @@ class MediaTextSession(TextGenerationSession):
 
     def _read(self, prompt: Prompt) -> Sequence[int]:
         """Encode a prompt, whose text may have to be written otherwise than its user does."""
-        form = self.told.get("text")
+        form = self.media.text
         if not form or not isinstance(prompt, str) or self.tokenizer is None:
             return self.encode(prompt)
         mark = self._mark or self.tokenizer.piece(self.placeholder).strip()
@@ -243,8 +253,8 @@ class MediaTextSession(TextGenerationSession):
         """Return a request of token ids with one token for each picture or sound, and of those, prepared."""
         parts = self.look(prepared)
         lacking = all(part.kind != self.reader.kind for part in parts)
-        if lacking and (self.told.get("whole") == "prompt" or self.told.get("adapter")):
-            adapted = self.told.get("adapter")
+        if lacking and (self.media.whole == "prompt" or self.media.adapter):
+            adapted = self.media.adapter
             why = "an adapter for those is in its weights" if adapted else "it is made for those"
             raise GenerationError(
                 f"The prompt has no {self.argument}; expected one at least, since this model answers about those "
@@ -333,8 +343,12 @@ class MediaTextSession(TextGenerationSession):
 
     @property
     def of_media(self) -> dict[str, Any]:
-        """What the recipe says of them, and the placeholder's token."""
-        return {**self.told, "placeholder": self.placeholder}
+        """The manifest's entry of the declaration, by argument, and the placeholder's token."""
+        return {self.argument: self._entry(), "placeholder": self.placeholder}
+
+    def _entry(self) -> Mapping[str, Any]:
+        """Return the manifest's entry of the declaration."""
+        raise NotImplementedError
 
     @property
     def takes(self) -> tuple[str, ...]:
@@ -415,10 +429,10 @@ class MediaTextSession(TextGenerationSession):
 
     def run_of(self, encoded: Encoded) -> list[int]:
         """Return the tokens that a picture or sound takes in a prompt; without a tokenizer, those of its rows alone."""
-        whole = self._all_named(self.told.get("before", ()))
+        whole = self._all_named(self.media.before)
         for part in self.reader.layout.write(encoded.grid, encoded.rows, **self._writing):
             whole += [self.placeholder] * part if isinstance(part, int) else self._named(part)
-        return whole + self._all_named(self.told.get("after", ()))
+        return whole + self._all_named(self.media.after)
 
     def _all_named(self, names: Sequence[int | str]) -> list[int]:
         return [token for one in names for token in self._named(one)]
@@ -429,6 +443,7 @@ class MediaTextSession(TextGenerationSession):
             return [one]
         if one.endswith(_FIELDS):
             return [self._id(one)]
+        one = self._renamed.get(one, one)
         if one.endswith(_SPECIAL) and self.tokenizer is not None:
             one = self._special_token(one)
         name, _, at = one.rpartition(".")
@@ -467,9 +482,15 @@ class MediaTextSession(TextGenerationSession):
                 "which the package has room. Leave some out, or build it with a larger --max-num-images, or without "
                 "--single-program."
             )
-        axes, whole = int(self.told.get("axes", 1)), self.told.get("whole", "")
-        told = {"axes": axes, "whole": whole, "prompt": prompt, "among": self.among}
-        return arrange(tokens, self.placeholders, parts, **told)
+        return arrange(
+            tokens,
+            self.placeholders,
+            parts,
+            axes=self.media.axes,
+            whole=self.media.whole,
+            prompt=prompt,
+            among=self.among,
+        )
 
     def _id(self, name: str) -> int:
         """Return a token that the config names; older ones call it an index."""

@@ -18,11 +18,11 @@ class Tower:
         merge: Patches on a side of the square that becomes a row of features.
         window: Rows of features on a side of a window of attention; 0 without windows.
         side: Positions on a side of a table of learned positions; 0 without one.
-        taps: How those are interpolated, as `recipe.Images` says.
+        taps: How those are interpolated, as `PatchGrid` declares.
         lines: Whether a processor gives patches line by line.
         frames: Whether a patch's frame is told, too.
         positions: What a processor calls the columns and rows of patches, where it says those.
-        column: Whether a processor gives a picture, and no patches.
+        unit: Pixels on a side of what becomes a row of features.
         inner: Patches on a side of the squares within such a one that are merged first, within the tower.
     """
 
@@ -34,24 +34,28 @@ class Tower:
     lines: bool = False
     frames: bool = False
     positions: str = ""
-    column: bool = False
+    unit: int = 0
 
     @classmethod
-    def read(cls, config: Mapping[str, Any], images: Mapping[str, Any]) -> "Tower":
+    def read(
+        cls,
+        config: Mapping[str, Any],
+        images: Any,
+        merge: int,
+        inner: int = 1,
+        row: int = 0,
+    ) -> "Tower":
         """Read a model's config.json.
 
         Args:
             config: Its content.
-            images: As a recipe says of them.
+            images: As a recipe declares them.
+            merge: Patches on a side of the square that becomes a row of features.
+            inner: Patches on a side of the squares that the encoder merges first.
+            row: Patches on a side of what becomes a row, if a processor merges them; else `merge`.
         """
         vision = config["vision_config"]
-        told = images.get("merge") or merge_of({**config, **vision})
-        merge, inner = 1 if images.get("merged") else told, 1
-        if images.get("packed"):
-            inner = _merged_within(config, vision)
-            merge = inner * told ** int(config.get("merger_times", 1))
-        patch = int(vision.get("patch_size", 14))
-        taps = images.get("taps", "")
+        patch, taps = int(vision.get("patch_size", 14)), images.taps
         side = int(vision.get("num_position_embeddings", 0) ** 0.5)
         if "num_patches" in vision:
             side = int(vision["num_patches"] ** 0.5)
@@ -60,13 +64,13 @@ class Tower:
         return cls(
             merge=merge,
             inner=inner,
+            unit=patch * (row or merge),
             window=int(vision.get("window_size", 0)) // merge // patch,
             side=side,
             taps=taps,
-            lines=images.get("lines", False),
-            frames=images.get("frames", False),
-            positions=images.get("positions", ""),
-            column=images.get("column", False),
+            lines=images.lines,
+            frames=images.frames,
+            positions=images.positions,
         )
 
     def unpadded(self, prepared: Mapping[str, Array]) -> dict[str, Array]:
@@ -211,12 +215,6 @@ def merge_of(vision: Mapping[str, Any]) -> int:
 def _extended(rows: Array, count: int) -> Array:
     """Return rows with so many of zeros behind them."""
     return np.pad(rows, [(0, count), *[(0, 0)] * (rows.ndim - 1)])
-
-
-def _merged_within(config: Mapping[str, Any], vision: Mapping[str, Any]) -> int:
-    """Return how many patches are on a side of the squares that a tower merges behind one of its layers."""
-    never = config.get("downsample_mode") == "4x"
-    return 1 if never else int(vision.get("window_kernel_size", (2, 2))[0])
 
 
 def _nearest(size: int, side: int) -> Array:

@@ -67,10 +67,11 @@ class Tokenizer:
     def __init__(self, folder: Path) -> None:
         path = str(folder / "tokenizer.json")
         try:
-            content = read_regular(path).decode()
+            raw = read_regular(path)
+            content = raw.decode()
         except (OSError, UnicodeDecodeError) as error:
             raise _damaged(path, error) from error
-        if wrong := excess(content):
+        if wrong := excess(raw):
             raise _damaged(path, wrong)
         self._understood = Translating(partial(_explanation, path))
         with self._understood:

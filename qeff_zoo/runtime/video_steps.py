@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Videos that are read step by step: each step is a picture in the prompt, behind a text that says when it is."""
 
-import math
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -9,19 +8,15 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.image_prompt_templates import GRIDS, OF_VIDEO
+from qeff_zoo.recipe_media import ImageEncoder
 from qeff_zoo.runtime.media_text import Prepared
-from qeff_zoo.runtime.patch_positions import Tower
-from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.runtime.vision_encoder import FILM_GRID, FILM_MERGE, FRAMES, GRID, KEPT, STEP_SECONDS
+from qeff_zoo.runtime.vision_encoder import FILM_GRID, FILM_MERGE, FRAMES, GRID, KEPT
 
 #: Of each step, in seconds, as the processor says it.
 TIMES = "timestamps"
 #: Of the whole video, in seconds, where somebody knows it.
 DURATION = "duration"
-#: Recipes have this in a text before a step where times are to be known.
-_CLOCK = "{clock}"
 _ONES = (
     *("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
     *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
@@ -29,15 +24,11 @@ _ONES = (
 _TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 
 
-#: What a processor says of patches of frames that are merged otherwise than those of pictures.
-_OF_PATCHES = FILM_GRID, FILM_MERGE, KEPT
-#: How processors of Qwen Omni call what others call `STEP_SECONDS`.
-_OMNI_SECONDS = "video_second_per_grid"
 #: What processors make of the sound of a video.
 _SOUNDS = {"input_features", "feature_attention_mask"}
 
 
-def of_processor(given: Mapping[str, Any], told: Mapping[str, Any]) -> Prepared:
+def of_processor(given: Mapping[str, Any], images: ImageEncoder) -> Prepared:
     """Call what a processor has prepared of a video as the arrays of pictures are called.
 
     Args:
@@ -47,7 +38,7 @@ def of_processor(given: Mapping[str, Any], told: Mapping[str, Any]) -> Prepared:
             `video_token_pooling` and `video_grids`; of slices `target_sizes_videos` and `grids_videos`; and where each
             step's time is written in the prompt, `timestamps`, and perhaps how long the video is, `duration`, in
             seconds.
-        told: What a recipe says of pictures.
+        images: As the package's manifest declares it.
 
     Raises:
         GenerationError: It has sound, too, or lacks what is said of patches.
@@ -59,61 +50,16 @@ def of_processor(given: Mapping[str, Any], told: Mapping[str, Any]) -> Prepared:
         )
     pixels = np.asarray(given[FRAMES if FRAMES in given else "pixel_values"])
     known = {name: np.asarray(given[name]) for name in (TIMES, DURATION) if name in given}
-    if told.get("video_merge"):
-        return {FRAMES: pixels, **_said(given), **known}
-    if FILM_GRID in given:
-        seconds = given.get(STEP_SECONDS, given.get(_OMNI_SECONDS, [1.0]))
-        grid = {GRID: given[FILM_GRID], STEP_SECONDS: np.asarray(seconds, np.float32)}
-        return {"pixel_values": pixels, **grid, **known}
-    if packed := told.get("packed"):
-        return _packed(pixels, packed, given) | known
-    if pooled := told.get("pooled"):
-        _, rows, columns = (int(one) for one in np.reshape(given["video_grids"], 3))
-        each = np.asarray(given["video_token_pooling"])[: rows * columns]  # alike of every frame
-        return {
-            "pixel_values": pixels, pooled: each, GRIDS: np.array([[rows, columns, 0, 0]]), **known
-        }  # fmt: skip
-    frames = pixels.reshape(-1, *pixels.shape[-3:])
-    if told.get("video_program"):
-        return {FRAMES: frames[None]}
-    if not (stamp := told.get("stamp")):
-        return {"pixel_values": frames, OF_VIDEO: np.array(1)}
-    untimed = {} if _CLOCK in stamp[0] else {TIMES: np.zeros(len(frames))}
-    return {"pixel_values": frames, **untimed, **known}
+    prepared: Prepared = images.video_arrays(pixels, given, known)
+    return prepared
 
 
-def _said(given: Mapping[str, Any]) -> dict[str, Array]:
-    """Return what is said of patches of frames, without which nothing is known of them."""
-    if lacking := [name for name in _OF_PATCHES if name not in given]:
-        raise GenerationError(
-            f"What was prepared of the video has no {', '.join(lacking)}; expected that, too. Give all that the "
-            "checkpoint's processor returns."
-        )
-    return {name: np.asarray(given[name]) for name in _OF_PATCHES}
-
-
-def _packed(pixels: Array, sizes: str, given: Mapping[str, Any]) -> dict[str, Array]:
-    """Take apart patches of all frames that lie side by side; frames of a video are cut alike."""
-    if "grids_videos" not in given:
-        raise GenerationError(
-            f"What was prepared of the video has {', '.join(sorted(given))}; expected `grids_videos`, too, which say "
-            "where a frame ends. Give all that the checkpoint's video processor returns, as its whole one does not."
-        )
-    every = np.reshape(given[f"{sizes}_videos"], (-1, 2))
-    grids = np.reshape(given["grids_videos"], (-1, 2))
-    parted = np.split(pixels, len(grids), axis=-1)
-    return {
-        "pixel_values": np.concatenate(parted), sizes: every[: len(every) // len(grids)], "grids": grids[:1],
-        OF_VIDEO: np.array(1), TIMES: np.zeros(len(grids)),
-    }  # fmt: skip
-
-
-def rows_of(prepared: Prepared, told: Mapping[str, Any], config: Mapping[str, Any]) -> int:
+def rows_of(prepared: Prepared, images: ImageEncoder, config: Mapping[str, Any]) -> int:
     """Return how many rows of features a video takes at least.
 
     Args:
         prepared: Of a video.
-        told: What a recipe says of pictures.
+        images: As the package's manifest declares it.
         config: Of the model.
     """
     if KEPT in prepared:
@@ -122,23 +68,7 @@ def rows_of(prepared: Prepared, told: Mapping[str, Any], config: Mapping[str, An
         vision, stride = config["vision_config"], int(config.get("spatial_pool_stride", 1))
         side = int(vision["image_size"]) // int(vision["patch_size"]) // stride
         return int(prepared[FRAMES].shape[1]) * side**2
-    count = len(prepared["pixel_values"])
-    if pooled := told.get("pooled"):
-        return count * len(prepared[pooled])
-    if told.get("layout") == "lines":
-        vision = config["vision_config"]
-        side = math.ceil(int(vision["image_size"]) // int(vision["patch_size"]) / 2)
-        return count * side**2 + 1
-    if not told.get("patches"):
-        if scale := config.get("scale_factor"):
-            vision = config["vision_config"]
-            return (
-                count * (int(vision["image_size"]) // int(vision["patch_size"]) // int(scale)) ** 2
-            )
-        return count * int(config.get("image_seq_length", 1))
-    if packed := told.get("packed"):
-        count *= int(prepared[packed].prod(1).sum())
-    return int(count / Tower.read(config, told).merge ** 2)
+    return images.video_rows(prepared, config)
 
 
 def check_times(given: Mapping[str, Any]) -> np.ndarray[Any, Any]:

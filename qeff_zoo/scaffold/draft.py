@@ -280,8 +280,6 @@ def _derived(draft: _Draft, nearest: Recipe, head: Mapping[str, Any]) -> str:
     fields |= _transforms(counted)
     if nearest.shapes != standard:
         fields["shapes"] = Code(shapes)
-    if nearest.quant_exceptions:
-        fields["quant_exceptions"] = ()
     fields["tiny"] = (Call("Tiny", {"config": Spread(tiny, own) if own else tiny}),)
     constructors = ["Tiny", *_constructors(counted)]
     names = ", ".join([shapes, *constructors] if "shapes" in fields else constructors)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An OpenAI-compatible server of one package (extra `serve`): HTTP in, a session's answers out, many at a time."""
+"""OpenAI-compatible server of one package (extra `serve`)."""
 
 from qeff_zoo.serving.app import create_app
-from qeff_zoo.serving.choices import Choices
+from qeff_zoo.serving.options import ServerOptions
 from qeff_zoo.serving.server import bind, is_local, serve, serve_prefills
 
-__all__ = ["Choices", "bind", "create_app", "is_local", "serve", "serve_prefills"]
+__all__ = ["ServerOptions", "bind", "create_app", "is_local", "serve", "serve_prefills"]

@@ -17,6 +17,7 @@ from qeff_zoo.serving.middleware import ApiKey, BodyLimit, Framing, ResponseCoun
 from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.services import API, Offer, Service
 from qeff_zoo.serving.transcriptions import SpeechQueue
+from qeff_zoo.serving.waiting import Bodies
 from qeff_zoo.tasks import find
 
 from . import adapters, errors
@@ -31,6 +32,8 @@ PATHS = (
 MAX_BODY_BYTES = 8 << 20
 #: As OpenAI's: 13 minutes of a WAV file, hours of an MP3 file; photographs in base64.
 MAX_MEDIA_BYTES = 25 << 20
+#: Bodies of the largest size that a server holds at a time.
+MAX_BODIES = 16
 
 
 def service_of(session: Session) -> Service:
@@ -92,7 +95,8 @@ def create_app(
     app.include_router(_models(model))
     app.include_router(_operations(metrics))
     usual = MAX_MEDIA_BYTES if service.takes_files(session) else MAX_BODY_BYTES
-    limited = BodyLimit(app, usual if max_body_bytes is None else max_body_bytes)
+    most = usual if max_body_bytes is None else max_body_bytes
+    limited = BodyLimit(app, most, Bodies(MAX_BODIES * most))
     guarded: ASGIApp = limited if api_key is None else ApiKey(limited, api_key, API)
     guarded = AllowedOrigins(guarded, origins)
     guarded = guarded if hosts is None else AllowedHosts(guarded, hosts)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from qeff_zoo.errors import AdapterError, BusyError, GenerationError
 from qeff_zoo.runtime import Delta, Engine, Generation, Handle, Request
-from qeff_zoo.serving.errors import ApiError, internal_error, shutting_down
+from qeff_zoo.serving.errors import ApiError, internal_error, queue_full, shutting_down
 from qeff_zoo.serving.metrics import Metrics
 
 _log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ def submit(engine: Engine, requests: Sequence[Request]) -> list[Handle]:
     try:
         return engine.submit_together(requests)
     except BusyError as error:
-        raise ApiError(429, str(error), code="queue_full") from error
+        raise queue_full(error) from error
     except AdapterError as error:  # unloaded since it was asked for
         raise ApiError(404, str(error), param="model", code="model_not_found") from error
     except GenerationError as error:  # requests are checked, so the engine must be closed

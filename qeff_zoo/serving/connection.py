@@ -6,8 +6,9 @@ import asyncio
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-#: Of a request's line and headers; one that is longer is refused, at the latest when it is twice as long.
+#: Of a request's line and headers; one that is longer is refused, at the latest when it is five times as long.
 MAX_HEAD_BYTES = 16 << 10
+_BODY_PIECE = 4 * MAX_HEAD_BYTES  # of a body, which may end in it and be followed by another head
 #: For a request to be there as a whole, its body included.
 REQUEST_SECONDS = 60.0
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -30,10 +31,11 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take data, in pieces: h11 looks at the length of a head only where its end is missing."""
-        for start in range(0, len(data), MAX_HEAD_BYTES):
-            if self.transport.is_closing():
-                break
-            super().data_received(data[start : start + MAX_HEAD_BYTES])
+        start = 0
+        while start < len(data) and not self.transport.is_closing():
+            size = _BODY_PIECE if self.conn.their_state is h11.SEND_BODY else MAX_HEAD_BYTES
+            super().data_received(data[start : start + size])
+            start += size
         self._watch()
 
     def _watch(self) -> None:

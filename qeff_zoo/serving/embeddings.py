@@ -19,7 +19,7 @@ from qeff_zoo.runtime import EmbeddingSession, Stats
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.texts import Text
 from qeff_zoo.runtime.tokenizer import Encoded
-from qeff_zoo.serving.errors import ApiError, shutting_down
+from qeff_zoo.serving.errors import ApiError, queue_full, shutting_down
 from qeff_zoo.serving.prompts import blaming
 from qeff_zoo.serving.schemas import EmbeddingRequest, PictureEmbeddingRequest, listed
 from qeff_zoo.serving.streaming import unless_gone
@@ -227,7 +227,7 @@ def routes(api: str, queue: EmbeddingQueue, check: Callable[[str], object]) -> A
             with blaming("input"):
                 found = await unless_gone(request, queue.embed(texts, cut=body.truncate != "NONE"))
         except BusyError as error:
-            raise ApiError(429, str(error), code="queue_full") from error
+            raise queue_full(error) from error
         content = await asyncio.to_thread(embedding_list, body, *found)
         return Response(content, media_type="application/json")
 

@@ -10,6 +10,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from qeff_zoo.errors import BusyError
+
 _RETRY_AFTER = "1"  # seconds; a row is free again within an answer's time, which nobody knows
 _TYPES = {
     401: "authentication_error",
@@ -64,6 +66,11 @@ def internal_error() -> ApiError:
     return ApiError(
         500, "The server failed to answer this request. Its log says why.", code="internal_error"
     )
+
+
+def queue_full(error: BusyError) -> ApiError:
+    """Return what a client is told for whose request there is no room now."""
+    return ApiError(429, str(error), code="queue_full")
 
 
 def shutting_down() -> ApiError:

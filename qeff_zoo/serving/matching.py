@@ -18,7 +18,7 @@ from qeff_zoo.runtime import ImageEmbeddingSession, Stats, ZeroShotSession
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Encoded
 from qeff_zoo.serving.embeddings import embedding_list
-from qeff_zoo.serving.errors import ApiError, shutting_down
+from qeff_zoo.serving.errors import ApiError, queue_full, shutting_down
 from qeff_zoo.serving.media import MediaPool, Preparation, Step
 from qeff_zoo.serving.price import BOUNDS, BYTES_OF_PIXEL
 from qeff_zoo.serving.prompts import blaming, read_media
@@ -109,7 +109,7 @@ def routes(
                 preparation = _read(queue.session, body, hosts)
                 texts, found = await unless_gone(request, queue.embed(preparation))
         except BusyError as error:
-            raise ApiError(429, str(error), code="queue_full") from error
+            raise queue_full(error) from error
         counted = texts or [Encoded.of_ids([])] * len(found)
         content = await asyncio.to_thread(embedding_list, body, counted, found)
         return Response(content, media_type="application/json")

@@ -8,6 +8,8 @@ request whose client disconnects is never begun.
 import asyncio
 import ctypes
 import os
+import sys
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -21,6 +23,7 @@ from qeff_zoo.media.steps import Steps, finished
 from qeff_zoo.serving.errors import ApiError
 
 _T = TypeVar("_T")
+_NICENESS = 10  # of threads whose work is large: a tenth of a CPU's time where others want it
 _FETCHES = 16  # at a time; they wait for other servers
 _SMALL = 1 << 25  # bytes; what takes no more does not wait for what takes more
 _SHARE = 8  # the memory of small work is this part of all
@@ -83,13 +86,16 @@ class MediaPool:
 
     def __init__(self, most: int) -> None:
         self._fetching = ThreadPoolExecutor(_FETCHES, "qeff-zoo fetches")
-        self._small, self._large = _Lane(most // _SHARE), _Lane(most - most // _SHARE)
+        # As many threads as asyncio has by default would keep the event loop and the model from Python.
+        preparing = max(2, (os.cpu_count() or 1) // 2)
+        self._preparing = ThreadPoolExecutor(preparing, "qeff-zoo prepares")
+        self._small, self._large = _Lane(most // _SHARE), _Lane(most - most // _SHARE, _stand_back)
 
     async def prepare(self, preparation: Preparation[_T]) -> _T:
         """Prepare a request. To cancel this ends it before its next step."""
         given: Any = None
         while True:
-            step, made = await asyncio.to_thread(_advance, preparation, given)
+            step, made = await _turn(self._preparing, partial(_advance, preparation, given))
             if step is None:
                 prepared: _T = made
                 return prepared
@@ -153,9 +159,10 @@ class MediaPool:
 class _Lane:
     """Threads, and a number of bytes that is given in the order of requests; for the thread of the event loop."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, begin: Callable[[], None] = lambda: None) -> None:
         # Most CPUs are left to the model.
-        self.threads = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 4), "qeff-zoo media")
+        count = max(1, (os.cpu_count() or 1) // 4)
+        self.threads = ThreadPoolExecutor(count, "qeff-zoo media", begin)
         self._most = self._free = most
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
@@ -201,6 +208,14 @@ def _next(work: Steps[Any]) -> tuple[bool, Any]:
     except StopIteration as end:
         return True, end.value
     return False, None
+
+
+def _stand_back() -> None:
+    """Let other threads have CPUs first, where the system has priorities of threads."""
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        niceness = os.getpriority(os.PRIO_PROCESS, thread) + _NICENESS
+        os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
 
 def _return_memory() -> None:

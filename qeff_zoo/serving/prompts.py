@@ -5,7 +5,7 @@ Work that takes long is a `Step` of its own, which a server does in its client's
 """
 
 import base64
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -20,6 +20,8 @@ from qeff_zoo.errors import (
 )
 from qeff_zoo.media.fetching import DATA, fetch_media, is_url
 from qeff_zoo.media.images import ImageLimits
+from qeff_zoo.media.steps import Steps
+from qeff_zoo.media.videos import reading
 from qeff_zoo.runtime import Grammar, Request, Sampling, TextGenerationSession
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.media_text import MediaTextSession
@@ -103,11 +105,11 @@ def prepare_chat(
     if brought:
         reads = cast("MediaTextSession", session)
         brought = yield from _encoded(reads, brought, asked, length, limit)
-    work = partial(
-        _choices, session, body, tokens, limit, logprobs, "messages", adapter, brought, blocks
-    )
-    requests = (yield Step(work, sum(asked.nbytes["videos"]))) if "videos" in brought else work()
-    return [*requests]
+    work = partial(_choices, session, body, tokens, limit, logprobs, "messages", adapter)
+    if "videos" not in brought:
+        return work(brought, blocks)
+    found = yield Step(_of_videos(work, brought, blocks), sum(asked.nbytes["videos"]))
+    return found
 
 
 def _encoded(
@@ -137,6 +139,25 @@ def _encoded(
             left += len(session.run_of(found[-1])) - asked.tokens[argument][place]
             check_context(session, length + left, limit, "messages")
     return {argument: files for argument, files in encoded.items() if files}
+
+
+def _of_videos(
+    work: Callable[..., list[Request]],
+    brought: Mapping[str, Sequence[Any]],
+    blocks: Sequence[Sequence[int]],
+) -> Steps[list[Request]]:
+    """Decode videos, and make requests of them.
+
+    Args:
+        work: A function that makes requests of what messages have beside text, and of blocks.
+        brought: The files, by argument.
+        blocks: Tokens of each.
+    """
+    videos = []
+    with blaming("messages"):
+        for one in brought["videos"]:
+            videos.append((yield from reading(one)))
+    return work({**brought, "videos": videos}, blocks)
 
 
 def _shown(

@@ -5,6 +5,7 @@ import asyncio
 import ipaddress
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -22,12 +23,13 @@ from qeff_zoo.runtime import (
 from qeff_zoo.serving.adapters import Sources
 from qeff_zoo.serving.app import create_app, service_of
 from qeff_zoo.serving.browsers import Hosts
-from qeff_zoo.serving.choices import Choices
 from qeff_zoo.serving.connection import MAX_HEAD_BYTES, Connection
+from qeff_zoo.serving.options import ServerOptions
 from qeff_zoo.tasks import find
 from qeff_zoo.tasks.commands import DISAGGREGATED
 
 _KEEPALIVE = 60  # seconds without a word until a client is asked whether it is there, and until it is given up
+_SWITCH = 0.0005  # seconds that a thread keeps Python from the event loop and the model, if it is not done before
 _LAST_WORDS = 1  # second for clients to read why their request was cancelled
 
 
@@ -109,7 +111,7 @@ def is_local(listener: socket.socket) -> bool:
 def serve(
     session: Session,
     listener: socket.socket,
-    choices: Choices,
+    choices: ServerOptions,
     announce: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; then let requests finish, until a second signal or a time.
@@ -123,6 +125,7 @@ def serve(
     Raises:
         ServingError: There is no API for the session's task.
     """
+    sys.setswitchinterval(_SWITCH)
     with service_of(session).open(session, choices) as backend:
         app = create_app(
             backend,

@@ -11,11 +11,11 @@ from fastapi import APIRouter
 from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime import Engine, Prefills, TextGenerationSession
 from qeff_zoo.serving import adapters, embeddings, generation, matching, transcriptions
-from qeff_zoo.serving.choices import Choices
 from qeff_zoo.serving.embeddings import EmbeddingQueue
 from qeff_zoo.serving.matching import PictureQueue
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.model import Model
+from qeff_zoo.serving.options import ServerOptions
 from qeff_zoo.serving.transcriptions import SpeechQueue
 
 API = "/v1/"
@@ -50,7 +50,7 @@ class Service(Protocol):
     def takes_files(self, session: Any) -> bool:
         """Whether requests have images or recordings."""
 
-    def open(self, session: Any, choices: Choices) -> Any:
+    def open(self, session: Any, choices: ServerOptions) -> Any:
         """Return a context manager that opens the backend."""
 
     def mount(self, backend: Any, offer: Offer) -> tuple[Model, list[APIRouter]]:
@@ -65,7 +65,7 @@ class Generation:
         return session.takes_files
 
     @contextmanager
-    def open(self, session: TextGenerationSession, choices: Choices) -> Iterator[Engine]:
+    def open(self, session: TextGenerationSession, choices: ServerOptions) -> Iterator[Engine]:
         """Open an engine.
 
         Raises:
@@ -109,7 +109,7 @@ class TextEmbeddings:
         """Whether requests have images or recordings."""
         return False
 
-    def open(self, session: Any, choices: Choices) -> Any:
+    def open(self, session: Any, choices: ServerOptions) -> Any:
         """Return a context manager that opens a queue."""
         return closing(EmbeddingQueue(session, max_waiting=choices.max_queue))
 
@@ -126,7 +126,7 @@ class ImageEmbeddings:
         """Whether requests have images or recordings."""
         return True
 
-    def open(self, session: Any, choices: Choices) -> Any:
+    def open(self, session: Any, choices: ServerOptions) -> Any:
         """Return a context manager that opens a queue."""
         return closing(PictureQueue(session, max_waiting=choices.max_queue))
 
@@ -143,7 +143,7 @@ class Transcriptions:
         """Whether requests have images or recordings."""
         return True
 
-    def open(self, session: Any, choices: Choices) -> Any:
+    def open(self, session: Any, choices: ServerOptions) -> Any:
         """Return a context manager that opens a queue."""
         return closing(SpeechQueue(session, max_waiting=choices.max_queue))
 

@@ -28,7 +28,7 @@ from qeff_zoo.runtime import (
     Transcription,
 )
 from qeff_zoo.runtime.languages import code_of, name_of
-from qeff_zoo.serving.errors import ApiError, brief, shutting_down, unknown_parameter
+from qeff_zoo.serving.errors import ApiError, brief, queue_full, shutting_down, unknown_parameter
 from qeff_zoo.serving.media import MediaPool
 from qeff_zoo.serving.price import BOUNDS, Bounds, bytes_of_sound
 from qeff_zoo.serving.prompts import blaming
@@ -401,7 +401,7 @@ def _invalid(name: str, problem: str, then: str = "Change it") -> ApiError:
 
 def _refusal(error: Exception) -> ApiError:
     if isinstance(error, BusyError):
-        return ApiError(429, str(error), code="queue_full")
+        return queue_full(error)
     param = "file" if isinstance(error, MediaError) else None
     return ApiError(400, str(error), param=param, code="invalid_value")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets: what a package is compiled for and runs on. One folder per target, found by its name.
+"""Targets: compilers and devices of packages. One folder per target, found by its name.
 
 A target resolves what a plan leaves to it, lowers the portable graph of a program to the form that its compiler takes
 best, compiles that, and opens the program to run it. Whoever builds or runs knows `Target` alone (`targets/base.py`).

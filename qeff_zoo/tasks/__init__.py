@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks: all that the core knows about what a package is for. One row of `_MODULES` per task, one folder per group."""
+"""Tasks: classes, tracing, programs, sessions, validation and commands of each kind of package.
+
+One row of `_MODULES` per task, one folder per group.
+"""
 
 import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -51,8 +54,8 @@ _MODULES: Mapping[str, str] = {
 NAMES = tuple(_MODULES)
 
 AnswerKind: TypeAlias = Literal["logits", "embeddings", "scores"]
-#: A chosen value and who chose it.
-Chosen: TypeAlias = tuple[Any, str]
+#: Default of an option, and its origin.
+Default: TypeAlias = tuple[Any, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +161,7 @@ class Task(Part):
     has_head: bool = True
     companion: str | None = None
     shapes: Mapping[str, Shape]
-    defaults: Callable[["Checkpoint"], Mapping[str, Chosen]] = lambda checkpoint: {}
+    defaults: Callable[["Checkpoint"], Mapping[str, Default]] = lambda checkpoint: {}
     problems: Callable[["Checkpoint", Recipe, Request], list[str]] = (
         lambda checkpoint, recipe, request: []
     )
@@ -225,12 +228,11 @@ def for_task(recipe: Recipe, task: str) -> Recipe:
     """Return a recipe as it is for one of its tasks."""
     wanted = find(task)
     same = wanted.role == find(recipe.task).role
-    components = recipe.components if task == recipe.task else ()
     shapes = recipe.shapes if same else wanted.shapes
     read: dict[str, Any] = {}
     if recipe.images and recipe.sounds and task != ANY_TO_ANY:
         read = {"images" if task == AUDIO_TEXT_TO_TEXT else "sounds": None}
-    return replace(recipe, task=task, components=components, shapes=shapes, **read)
+    return replace(recipe, task=task, shapes=shapes, **read)
 
 
 def components_of(recipe: Recipe, *beside: str) -> tuple[Component, ...]:
@@ -243,8 +245,9 @@ def components_of(recipe: Recipe, *beside: str) -> tuple[Component, ...]:
     task = find(recipe.task)
     left_out = {part.role for part in task.beside} - {*beside}
     left_out |= {part.role for part in task.before if not part.needed(recipe)}
-    of_task = (Component(role=role, task=task.name) for role in task.parts if role not in left_out)
-    return recipe.components or tuple(of_task)
+    return tuple(
+        Component(role=role, task=task.name) for role in task.parts if role not in left_out
+    )
 
 
 def wanted_beside(recipe: Recipe, checkpoint: "Checkpoint", runs: Collection[str]) -> list[str]:

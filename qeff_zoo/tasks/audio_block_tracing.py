@@ -20,7 +20,6 @@ from torch.export import Dim
 from torch.nn import functional
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.recipe import Sounds
 from qeff_zoo.tasks.forward_patches import FeatureRecorder, swapped, unread
 from qeff_zoo.tasks.patch_tracing import rename, rows_of
 
@@ -59,14 +58,14 @@ class Sound(nn.Module):
 
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
-        sounds: As a recipe says of them.
+        audio: Declaration of the recipe.
     """
 
-    def __init__(self, model: Any, sounds: Sounds) -> None:
+    def __init__(self, model: Any, audio: Any) -> None:
         super().__init__()
-        self.model, self.token = model, getattr(model.config, sounds.token)
+        self.model, self.token = model, getattr(model.config, audio.token)
         parts = [*model.base_model.encoder.modules()]
-        self.attentions = [one for one in parts if hasattr(one, sounds.blocks)]
+        self.attentions = [one for one in parts if hasattr(one, audio.block)]
         self.convolutions = [one for one in parts if any(map(_looks_around, one.children()))]
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -117,15 +116,15 @@ def _looks_around(module: nn.Module) -> bool:
     return isinstance(module, nn.Conv1d) and module.kernel_size != (1,)
 
 
-def tracing(model: Any, sounds: Sounds) -> Tracing:
+def tracing(model: Any, audio: Any) -> Tracing:
     """Describe how to trace the encoder of `model`.
 
     Args:
         model: From `loader.load_meta`.
-        sounds: As a recipe says of them.
+        audio: Declaration of the recipe.
     """
     encoder = model.base_model.encoder.config
-    frames = int(getattr(encoder, sounds.blocks))
+    frames = int(getattr(encoder, audio.block))
     given = [
         torch.zeros(_BLOCKS, frames, encoder.input_dim),
         torch.ones(_BLOCKS, frames, dtype=torch.long),
@@ -133,7 +132,7 @@ def tracing(model: Any, sounds: Sounds) -> Tracing:
     ]
     sizes = [Dim(name, min=2, max=MOST) for name in ("blocks", "blocks", "windows")]
     return Tracing(
-        module=Sound(model, sounds).eval(),
+        module=Sound(model, audio).eval(),
         inputs={"given": given},
         dynamic_shapes={"given": [{0: size} for size in sizes]},
         input_names=[FEATURES, REAL, WINDOWS],

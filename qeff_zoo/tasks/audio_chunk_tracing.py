@@ -24,7 +24,6 @@ from torch.export import Dim
 from torch.nn import functional
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.recipe import Sounds
 from qeff_zoo.tasks.audio_block_tracing import FEATURES, REAL, name_rows
 from qeff_zoo.tasks.forward_patches import FeatureRecorder, swapped, unread
 from qeff_zoo.tasks.patch_tracing import rows_of
@@ -69,14 +68,14 @@ class Sound(nn.Module):
 
     Args:
         model: Hugging Face model.
-        sounds: As a recipe says of them.
+        audio: Declaration of the recipe.
     """
 
-    def __init__(self, model: Any, sounds: Sounds) -> None:
+    def __init__(self, model: Any, audio: Any) -> None:
         super().__init__()
-        self.model, self.sounds = model, sounds
+        self.model, self.audio = model, audio
         self.tower = model.base_model.audio_tower
-        self.chunk = getattr(self.tower.config, sounds.chunks)
+        self.chunk = getattr(self.tower.config, audio.chunk)
         self.attentions = [one for one in self.tower.modules() if hasattr(one, _CUT)]
         first, *_ = self.attentions
         self.before, self.behind = first.max_past_horizon, first.max_future_horizon
@@ -86,10 +85,10 @@ class Sound(nn.Module):
         features, mask = given
         chunks, real, counts = features.shape[0], mask > 0, list[Tensor]()
         changes = [*self._in_chunks(chunks, real), *self._filled_up(counts), unread(self.model)]
-        token = getattr(self.model.config, self.sounds.token)
+        token = getattr(self.model.config, self.audio.token)
         told = {
             FEATURES: features.flatten(0, 1)[None],
-            self.sounds.mask: real.flatten()[None],
+            self.audio.mask: real.flatten()[None],
         }
         module = vars(sys.modules[type(self.model).__module__])
         masks, noted = {_MASKS: lambda **_: real}, _All()
@@ -151,9 +150,9 @@ class Sound(nn.Module):
         Returns:
             Changes, see `swapped`.
         """
-        if not self.sounds.rows:
+        if not self.audio.rows:
             return []
-        base, most = self.model.base_model, getattr(self.model.config, self.sounds.rows)
+        base, most = self.model.base_model, getattr(self.model.config, self.audio.rows)
         plain = getattr(base, _ROWS)
 
         def filled(*args: Any, **told: Any) -> Any:
@@ -182,14 +181,14 @@ def _within(part: nn.Module, real: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda states: plain(states * there.to(states.dtype))
 
 
-def tracing(model: Any, sounds: Sounds) -> Tracing:
+def tracing(model: Any, audio: Any) -> Tracing:
     """Describe how to trace the encoder of `model`.
 
     Args:
         model: From `loader.load_meta`.
-        sounds: As a recipe says of them.
+        audio: Declaration of the recipe.
     """
-    module = Sound(model, sounds).eval()
+    module = Sound(model, audio).eval()
     merged = module.tower.subsample_conv_projection
     *_, last = (one for one in merged.modules() if isinstance(one, nn.Conv2d))
     bins = _MERGED * merged.input_proj_linear.in_features // last.out_channels
@@ -204,7 +203,7 @@ def tracing(model: Any, sounds: Sounds) -> Tracing:
         inputs={"given": given},
         dynamic_shapes={"given": [{0: blocks}, {0: blocks}]},
         input_names=[FEATURES, REAL],
-        output_names=["audio_embeds", *(["lengths"] if sounds.rows else [])],
+        output_names=["audio_embeds", *(["lengths"] if audio.rows else [])],
         then=name_rows,
         checked_later=True,
     )

@@ -18,7 +18,7 @@ read a sound of any length at once are in `qeff_zoo.tasks.audio_block_tracing`, 
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -29,11 +29,10 @@ from torch.export import Dim
 from torch.utils._python_dispatch import _disable_current_modes
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.recipe import Images, Sounds
 from qeff_zoo.tasks.forward_patches import FeatureRecorder, swapped, unread
 from qeff_zoo.tasks.patch_tracing import Rows, rows_of
 
-from . import Tracing, audio_block_tracing, audio_chunk_tracing, audio_span_tracing
+from . import Tracing, audio_block_tracing
 
 FEATURES, NUMBER = "input_features", "window_ids"
 _FRAMES = 3  # of the example
@@ -71,21 +70,21 @@ class Window(nn.Module):
 
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
-        sounds: As a recipe says of them.
+        audio: Declaration of the recipe.
     """
 
-    def __init__(self, model: Any, sounds: Sounds) -> None:
+    def __init__(self, model: Any, audio: Any) -> None:
         super().__init__()
-        self.model, self.sounds = model, sounds
-        self.names = [FEATURES, *filter(None, [sounds.mask, NUMBER if sounds.times else ""])]
-        self.token = getattr(model.config, sounds.token)
+        self.model, self.audio = model, audio
+        self.names = [FEATURES, *filter(None, [audio.mask, NUMBER if audio.times else ""])]
+        self.token = getattr(model.config, audio.token)
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the rows of features, and perhaps how many of them count."""
         heard, told = _Heard(), dict(zip(self.names, given, strict=True))
         changes = [unread(self.model), *self._when(told)]
         tokens, module = torch.full((1, 2), self.token), sys.modules[type(self.model).__module__]
-        packed = {_ENDS: _ends_of(module), _MOST: lambda *_, **__: 1} if self.sounds.window else {}
+        packed = {_ENDS: _ends_of(module), _MOST: lambda *_, **__: 1} if self.audio.packed else {}
         with swapped(*changes), mock.patch.dict(vars(module), packed), Concrete(), heard:
             self.model(input_ids=tokens, **told)
         rows = rows_of(heard.features)
@@ -98,8 +97,8 @@ class Window(nn.Module):
         """Let the model say when rows are: those of the window that it is told, out of the longest sound's."""
         if (number := told.pop(NUMBER, None)) is None:
             return []
-        base, windows = self.model.base_model, self.sounds.windows
-        times = getattr(base, self.sounds.times)
+        base, windows = self.model.base_model, self.audio.windows
+        times = getattr(base, self.audio.times)
 
         def when(_: Tensor, __: Tensor, rows: int) -> Tensor:
             with _disable_current_modes(), torch._C.DisableTorchFunction():
@@ -107,7 +106,7 @@ class Window(nn.Module):
                 found: Tensor = times(tokens, torch.full((windows,), rows), rows)
             return found.index_select(0, number)
 
-        return [(base, self.sounds.times, when)]
+        return [(base, self.audio.times, when)]
 
 
 def _made_of_samples(model: Any, frames: Tensor) -> Any:
@@ -119,12 +118,12 @@ class Packed(Window):
 
     Args:
         model: As of `Window`.
-        sounds: As of `Window`.
+        audio: As of `Window`.
     """
 
-    def __init__(self, model: Any, sounds: Sounds) -> None:
-        super().__init__(model, sounds)
-        self.names = [FEATURES, sounds.mask, NUMBER]
+    def __init__(self, model: Any, audio: Any) -> None:
+        super().__init__(model, audio)
+        self.names = [FEATURES, audio.mask, NUMBER]
         self.each = 2 * model.config.audio_config.n_window
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -152,7 +151,7 @@ class Packed(Window):
             "cu_seqlens": torch.cat([torch.zeros_like(states), states, torch.tensor([count])]),
             "max_seqlen": 1,
         }
-        whole = {FEATURES: features, self.sounds.mask: torch.ones(mask.shape, dtype=torch.long)}
+        whole = {FEATURES: features, self.audio.mask: torch.ones(mask.shape, dtype=torch.long)}
         return {**whole, **{f"audio_{name}": one for name, one in known.items()}}, rows
 
     def _counts(self, frames: Tensor) -> tuple[Tensor, Tensor]:
@@ -205,56 +204,54 @@ def _ends_of(module: Any) -> Any:
     return ends
 
 
-def tracing(
-    model: Any, *, sounds: Mapping[str, Any], images: Mapping[str, Any] | None = None
-) -> Tracing:
+def tracing_of_samples(model: Any, audio: Any) -> Tracing:
+    """Describe how to trace the matrix of a model that makes a row of each frame of samples.
+
+    Args:
+        model: From `loader.load_meta`.
+        audio: Declaration of the recipe.
+    """
+    samples = getattr(model.config.audio_config, audio.chunk)
+    return Tracing(
+        module=Rows(model, _made_of_samples).eval(),
+        inputs={"given": [torch.zeros(_FRAMES, 1, samples)]},
+        dynamic_shapes={"given": [{0: Dim("blocks", min=2, max=audio_block_tracing.MOST)}]},
+        input_names=[FEATURES],
+        output_names=["audio_embeds"],
+        then=audio_block_tracing.name_rows,
+    )
+
+
+def tracing(model: Any, audio: Any) -> Tracing:
     """Describe how to trace the encoder of `model`.
 
     Args:
         model: From `loader.load_meta`.
-        sounds: As a recipe says of them.
-        images: The same of pictures that prompts may have, too.
+        audio: Declaration of the recipe.
     """
-    told = Sounds(**sounds)
-    if told.blocks:
-        return audio_block_tracing.tracing(model, told)
-    if told.chunks:
-        return audio_chunk_tracing.tracing(model, told)
-    if told.span:
-        return audio_span_tracing.tracing(model, told, Images(**images) if images else None)
-    if told.samples:
-        samples = getattr(model.config.audio_config, told.samples)
-        return Tracing(
-            module=Rows(model, _made_of_samples).eval(),
-            inputs={"given": [torch.zeros(_FRAMES, 1, samples)]},
-            dynamic_shapes={"given": [{0: Dim("blocks", min=2, max=audio_block_tracing.MOST)}]},
-            input_names=[FEATURES],
-            output_names=["audio_embeds"],
-            then=audio_block_tracing.name_rows,
-        )
-    bins, frames = window_of(model, told)
+    bins, frames = window_of(model, audio)
     given = [torch.zeros(1, bins, frames)]
-    if told.mask:
+    if audio.mask:
         given.append(torch.ones(1, frames, dtype=torch.long))
     packs = hasattr(sys.modules[type(model).__module__], _CUTS)
-    if told.times or packs:
+    if audio.times or packs:
         given.append(torch.zeros(1, dtype=torch.long))
-    module = (Packed if packs else Window)(model, told).eval()
+    module = (Packed if packs else Window)(model, audio).eval()
     return Tracing(
         module=module,
         inputs={"given": given},
         dynamic_shapes={"given": [{} for _ in given]},
         input_names=module.names,
-        output_names=["audio_embeds", *(["lengths"] if told.mask else [])],
+        output_names=["audio_embeds", *(["lengths"] if audio.mask else [])],
     )
 
 
-def window_of(model: Any, sounds: Sounds) -> tuple[int, int]:
+def window_of(model: Any, audio: Any) -> tuple[int, int]:
     """Return bins and frames of a window: as many as the config says, or become the positions of the encoder."""
-    audio = model.config.audio_config
-    if sounds.window:
-        return audio.num_mel_bins, getattr(audio, sounds.window) * (2 if sounds.halves else 1)
-    frames = next(getattr(audio, name) for name in _POSITIONS if hasattr(audio, name))
+    config = model.config.audio_config
+    if frames := audio.frames(config):
+        return config.num_mel_bins, frames
+    frames = next(getattr(config, name) for name in _POSITIONS if hasattr(config, name))
     first, *others = (
         one for one in model.base_model.audio_tower.modules() if isinstance(one, nn.Conv1d)
     )

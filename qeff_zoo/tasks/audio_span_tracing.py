@@ -24,7 +24,7 @@ from torch.export import Dim
 
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.export.transforms.modules import with_config
-from qeff_zoo.recipe import Images, Sounds
+from qeff_zoo.recipe_media import ImageEncoder
 from qeff_zoo.runtime.audio_encoder import BESIDE
 from qeff_zoo.tasks.audio_block_tracing import FEATURES, REAL, WINDOWS, name_rows
 from qeff_zoo.tasks.forward_patches import swapped
@@ -109,25 +109,25 @@ def _within(merge: nn.Module, mask: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda states: plain(states * real.to(states.dtype))
 
 
-def tracing(model: Any, sounds: Sounds, images: Images | None) -> Tracing:
+def tracing(model: Any, audio: Any, images: ImageEncoder | None) -> Tracing:
     """Describe how to trace the encoder of `model`.
 
     Args:
         model: From `loader.load_meta`.
-        sounds: As a recipe says of them.
+        audio: Declaration of the recipe.
         images: The same of pictures that prompts may have, too.
     """
-    audio, name = model.config.audio_config, "audio_embeds"
+    config, name = model.config.audio_config, "audio_embeds"
     projections: dict[str, Mapping[str, str]] = {name: {}}
     if images:
         projections[f"{BESIDE}{name}"] = _PROJECTION
     given = [
-        torch.zeros(_GROUPS, audio.time_reduction, audio.input_size),
-        torch.ones(_GROUPS, audio.time_reduction, dtype=torch.long),
+        torch.zeros(_GROUPS, config.time_reduction, config.input_size),
+        torch.ones(_GROUPS, config.time_reduction, dtype=torch.long),
         torch.zeros(_SPANS, _WIDTH, dtype=torch.long),
     ]
     groups, spans = (Dim(name, min=2, max=_MOST) for name in ("groups", "spans"))
-    width = Dim("width", min=2, max=sounds.span)
+    width = Dim("width", min=2, max=audio.span)
     return Tracing(
         module=Sound(model, [*projections.values()]).eval(),
         inputs={"given": given},

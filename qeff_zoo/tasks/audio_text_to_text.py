@@ -6,10 +6,11 @@ Two programs: `audio` reads a window of a sound once, `language` reads what came
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.multimodal.manifest import audio_of, entry_of, images_of
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Shape
 from qeff_zoo.tasks.commands import (
@@ -35,21 +36,19 @@ _BLOCKS, _WINDOWS = 8, 107
 _GROUPS = 500
 
 
-def _read_window(model: Any, **variant: Any) -> Tracing:
-    from . import audio_encoder_tracing
-
-    return audio_encoder_tracing.tracing(model, **variant)
+def _read_window(
+    model: Any, *, sounds: Mapping[str, Any], images: Mapping[str, Any] | None = None
+) -> Tracing:
+    traced: Tracing = audio_of(sounds).trace(model, images_of(images) if images else None)
+    return traced
 
 
 def _sounds(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     assert recipe.sounds is not None
-    told = {
-        **asdict(recipe.sounds),
-        "adapter": image_text_to_text.adapter_beside(checkpoint, recipe.sounds),
-    }
-    return {"sounds": {name: value for name, value in told.items() if value}}
+    adapter = image_text_to_text.adapter_beside(checkpoint, recipe.sounds)
+    return {"sounds": entry_of(recipe.sounds, adapter=adapter)}
 
 
 def _variant(

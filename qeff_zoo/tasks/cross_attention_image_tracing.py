@@ -22,7 +22,7 @@ change nothing, as the values that they read are zeros, which is how transformer
 
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +36,6 @@ from qeff_zoo.export.layers import plain
 from qeff_zoo.export.transforms.modules import language_model
 from qeff_zoo.export.transforms.retained_state import RetainedState
 from qeff_zoo.graph.states import State
-from qeff_zoo.recipe import Images
 from qeff_zoo.tasks.encoder_decoder.tracing import CrossCache
 from qeff_zoo.tasks.forward_patches import Unread, swapped
 from qeff_zoo.tasks.patch_tracing import rename
@@ -56,10 +55,10 @@ class Read(nn.Module):
 
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
-        images: As a recipe says of them.
+        images: As a recipe declares them.
     """
 
-    def __init__(self, model: Any, images: Images) -> None:
+    def __init__(self, model: Any, images: Any) -> None:
         super().__init__()
         self.model, self.names = model, ["pixel_values", _RATIO, images.mask]
         self.asking = [(layer, _asking(module)) for layer, module in _crossing(model, images)]
@@ -91,12 +90,12 @@ class Read(nn.Module):
         return [pixels, torch.ones(1, 1, dtype=torch.long), mask]
 
 
-def _crossing(model: Any, images: Images) -> list[tuple[int, Any]]:
+def _crossing(model: Any, images: Any) -> list[tuple[int, Any]]:
     """Return the layers of the language model that read pictures, and their numbers."""
     decoder, config = language_model(model), model.config.get_text_config()
     found = layers.find(decoder, config.num_hidden_layers)
     assert found is not None
-    return [(index, found[1][index]) for index in sorted(getattr(config, images.crossing))]
+    return [(index, found[1][index]) for index in sorted(getattr(config, images.layers))]
 
 
 def _asking(layer: Any) -> Any:
@@ -105,14 +104,14 @@ def _asking(layer: Any) -> Any:
     return told[-1]
 
 
-def read_picture(model: Any, *, images: Mapping[str, Any]) -> Tracing:
+def read_picture(model: Any, images: Any) -> Tracing:
     """Describe how to trace the vision tower of `model`.
 
     Args:
         model: From `loader.load_meta`, its tower possibly with fewer layers than its config says.
-        images: As a recipe says of them.
+        images: As a recipe declares them.
     """
-    module = Read(model, Images(**images)).eval()
+    module = Read(model, images).eval()
     names = [
         f"{name}.{layer}" for layer, _ in module.asking for name in ("cross_key", "cross_value")
     ]
@@ -201,12 +200,12 @@ def _masks(seen: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     return bias, sees.to(torch.float32)[:, None, :, None]
 
 
-def tracing(model: Any, *, images: Mapping[str, Any], **variant: Any) -> Tracing:
+def tracing(model: Any, images: Any, **variant: Any) -> Tracing:
     """Describe how to trace the language model of `model`.
 
     Args:
         model: From `loader.load_meta`, possibly with fewer layers than its config says.
-        images: As a recipe says of them.
+        images: As a recipe declares them.
         **variant: As of `qeff_zoo.tasks.text_generation.decoder_tracing.tracing`.
     """
     tiles = model.config.vision_config.max_num_tiles
@@ -239,7 +238,7 @@ def _probed(model: Any, input_ids: Tensor, position_ids: Tensor, state: Retained
     return _call(model, input_ids, position_ids, _Seeing(state))
 
 
-def _read_states(model: Any, images: Mapping[str, Any]) -> list[State]:
+def _read_states(model: Any, images: Any) -> list[State]:
     """Return what the language model retains of pictures."""
     tiles = model.config.vision_config.max_num_tiles
     return [
@@ -249,7 +248,7 @@ def _read_states(model: Any, images: Mapping[str, Any]) -> list[State]:
             layer=layer,
             axes=("batch_size", part.num_key_value_heads, PICTURES, tiles, _ROWS, part.head_dim),
         )
-        for layer, module in _crossing(model, Images(**images))
+        for layer, module in _crossing(model, images)
         for part in (_asking(module),)
         if [*part.parameters()]  # else the layer is not traced
         for name in ("cross_key", "cross_value")

@@ -8,14 +8,16 @@ what drafts is beside them. A third, `tiles`, is as `vision` for tiles of a pict
 `qeff_zoo.tasks.text_generation.draft_tracing` for inputs and outputs.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.checkpoint.config import token_of
+from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import CheckpointError
+from qeff_zoo.multimodal.manifest import audio_of, entry_of, images_of
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import DECODER_SHAPES, Media, PatchShape, Recipe, Shape
 from qeff_zoo.tasks.commands import (
@@ -45,33 +47,25 @@ _MERGED = 4  # patches of a row of features
 _CROPS = 5
 #: Pixels of a picture that is large enough to be cut.
 _LARGE = 4096
+#: Fields of a config and of its processor: rows of features of an image.
+_ROWS = ("num_query_tokens",)
 #: How processors call pictures.
 PIXELS = "pixel_values"
 #: Where two pictures begin and end, one of which is what fills up.
 _SEGMENTS = 3
 
 
-def _read_picture(model: Any, *, sides: Sequence[int] = (), **variant: Any) -> Tracing:
-    from . import cross_attention_image_tracing, tile_tracing, vision_tracing
-
-    told = variant["images"]
-    if told.get("crossing"):
-        return cross_attention_image_tracing.read_picture(model, **variant)
-    if told.get("pixels"):
-        return tile_tracing.tracing(model, **variant)
-    return vision_tracing.tracing(model, side=next(iter(sides), None), **variant)
+def _read_picture(model: Any, *, images: Mapping[str, Any], sides: Sequence[int] = ()) -> Tracing:
+    return images_of(images).trace(model, side=next(iter(sides), None))
 
 
-def _read_tile(model: Any, *, sides: Sequence[int], **variant: Any) -> Tracing:
-    from . import vision_tracing
-
-    return vision_tracing.tracing(model, side=sides[1], **variant)
+def _read_tile(model: Any, *, images: Mapping[str, Any], sides: Sequence[int]) -> Tracing:
+    return images_of(images).trace(model, side=sides[1])
 
 
-def _read_frame(model: Any, **variant: Any) -> Tracing:
-    from . import vision_tracing
-
-    return vision_tracing.tracing(model, frames=True, **variant)
+def _read_frame(model: Any, *, images: Mapping[str, Any]) -> Tracing:
+    made: Tracing = images_of(images).trace_frame(model)
+    return made
 
 
 def _video_tower(model: Any) -> Any:
@@ -92,22 +86,27 @@ def _language_model(model: Any) -> Any:
     return language_model(model)
 
 
-def _tracing(model: Any, **variant: Any) -> Tracing:
-    from . import cross_attention_image_tracing, multimodal_tracing
+def _tracing(
+    model: Any,
+    *,
+    images: Mapping[str, Any] | None = None,
+    sounds: Mapping[str, Any] | None = None,
+    **variant: Any,
+) -> Tracing:
+    audio = None if sounds is None else audio_of(sounds)
+    if images is not None:
+        return images_of(images).trace_language(model, audio, **variant)
+    from . import multimodal_tracing
 
-    by_crossing = variant.get("images", {}).get("crossing")
-    made: Tracing = (cross_attention_image_tracing if by_crossing else multimodal_tracing).tracing(
-        model, **variant
-    )
-    return made
+    return multimodal_tracing.tracing(model, sounds=audio, **variant)
 
 
 def _images(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     assert recipe.images is not None
-    told = {**asdict(recipe.images), "adapter": adapter_beside(checkpoint, recipe.images)}
-    return {"images": {name: value for name, value in told.items() if value}}
+    adapter = adapter_beside(checkpoint, recipe.images)
+    return {"images": entry_of(recipe.images, adapter=adapter)}
 
 
 def _sized(
@@ -169,6 +168,22 @@ def _of_config(checkpoint: "Checkpoint", media: Media) -> Iterator[str]:
             )
 
 
+def _of_processor(checkpoint: "Checkpoint") -> Iterator[str]:
+    """Refuse a processor that writes other numbers of rows for an image than its model computes.
+
+    transformers' model raises an error of most such prompts; BLIP-2 reads the first rows alone.
+    """
+    file = checkpoint.companions.get("processor_config.json")
+    written = json.loads(read_text(file)) if file else {}
+    for name in _ROWS:
+        rows, computed = written.get(name), checkpoint.model_config.get(name)
+        if rows is not None and computed is not None and rows != computed:
+            yield (
+                f"processor_config.json of {checkpoint.name!r} sets {name} to {rows!r}, and config.json to {computed!r}"
+                "; expected the number of rows that an image has, in both. Correct processor_config.json."
+            )
+
+
 def _config_of(place: str) -> str:
     return str(PurePosixPath(place, "adapter_config.json"))
 
@@ -185,7 +200,7 @@ def problems(nouns: str, checkpoint: "Checkpoint", recipe: Recipe, request: Requ
     found = task.TASK.problems(checkpoint, recipe, request)
     media = recipe.images if nouns == "pictures" else recipe.sounds
     assert media is not None
-    found += _of_config(checkpoint, media)
+    found += [*_of_config(checkpoint, media), *_of_processor(checkpoint)]
     if not (place := adapter_beside(checkpoint, media)):
         return found
     own = str(PurePosixPath(checkpoint.model_id or str(checkpoint.folder), place))
@@ -280,7 +295,7 @@ TASK = Task(
             probe=None,
             tracing=_read_frame,
             half=_video_tower,
-            needed=lambda recipe: bool(recipe.images and recipe.images.video_program),
+            needed=lambda recipe: bool(recipe.images and recipe.images.has_frame_program),
             optional=True,
             variant=_images,
             specializations=_pictures,

@@ -22,7 +22,7 @@ so has the language model within, where the whole asks for pixels in every call.
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -38,7 +38,7 @@ from torch.overrides import TorchFunctionMode
 from qeff_zoo.export.transforms.modules import reader_of_tokens
 from qeff_zoo.export.transforms.retained_state import RetainedState
 from qeff_zoo.graph.states import State, mark_tokens
-from qeff_zoo.recipe import Images, Media, Sounds
+from qeff_zoo.recipe_media import AudioEncoder, ImageEncoder, Media
 from qeff_zoo.tasks.forward_patches import MERGES, alike, swapped
 from qeff_zoo.tasks.vision_tracing import layers_of
 
@@ -185,7 +185,7 @@ class Step(decoder_tracing.Step):
     def _one_way(self) -> Any:
         """Let no tokens of sounds see one another both ways, as a forward may say of all that a call has."""
         module = vars(sys.modules[type(self.model).__module__])
-        masks = module.get(_MASKS) if isinstance(self.media, Sounds) else None
+        masks = module.get(_MASKS) if isinstance(self.media, AudioEncoder) else None
         changed = {_MASKS: lambda **told: masks(**{**told, _BLOCKS: None})} if masks else {}
         return mock.patch.dict(module, changed)
 
@@ -204,26 +204,26 @@ def _of_pictures(config: Any, input_ids: Tensor) -> Tensor:
 
 def _modality(media: Media) -> str:
     """Return what begins the names of features, and of their rows."""
-    return "audio" if isinstance(media, Sounds) else "image"
+    return "audio" if isinstance(media, AudioEncoder) else "image"
 
 
 def tracing(
     model: Any,
     *,
-    images: Mapping[str, Any] | None = None,
-    sounds: Mapping[str, Any] | None = None,
+    images: ImageEncoder | None = None,
+    sounds: AudioEncoder | None = None,
     **variant: Any,
 ) -> Tracing:
     """Describe how to trace the language model of `model`.
 
     Args:
         model: From `loader.load_meta`, possibly with fewer layers than its config says.
-        images: As a recipe says of them; None of a model that reads sounds alone.
+        images: As a recipe declares them; None of a model that reads sounds alone.
         sounds: The same of sounds; None of a model that reads pictures alone.
         **variant: As of `qeff_zoo.tasks.text_generation.decoder_tracing.tracing`.
     """
     config = model.config
-    every = [*([Images(**images)] if images else []), *([Sounds(**sounds)] if sounds else [])]
+    every = [*([images] if images else []), *([sounds] if sounds else [])]
     told: Media = every[0]
     modality = _modality(told)
     features = torch.zeros(_ROWS, config.get_text_config().hidden_size)

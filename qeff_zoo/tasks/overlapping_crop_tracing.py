@@ -17,7 +17,6 @@ from torch.export import Dim
 from torch.overrides import TorchFunctionMode
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.recipe import Images
 from qeff_zoo.tasks.patch_tracing import rows_of
 
 from . import Tracing
@@ -61,12 +60,12 @@ class Crops(nn.Module):
         return (rows_of(output.pooler_output),)
 
 
-def tracing(model: Any, images: Images) -> Tracing:
+def tracing(model: Any, pooled: str) -> Tracing:
     """Describe how to trace what makes features of crops.
 
     Args:
         model: From `loader.load_meta`.
-        images: As a recipe says of them.
+        pooled: The forward's argument for the patches of each row.
     """
     vision = model.config.vision_config
     patches = math.prod(side // vision.patch_size for side in vision.image_size)
@@ -74,10 +73,10 @@ def tracing(model: Any, images: Images) -> Tracing:
     rows, pool = Dim("image_rows", min=2), Dim("pool", min=2)
     given = {
         "pixel_values": (torch.zeros(_CROPS, patches, values), {0: Dim("crops", min=2)}),
-        images.pooled: (torch.zeros(_ROWS, _POOL, dtype=torch.long), {0: rows, 1: pool}),
+        pooled: (torch.zeros(_ROWS, _POOL, dtype=torch.long), {0: rows, 1: pool}),
     }
     return Tracing(
-        module=Crops(model, images.pooled).eval(),
+        module=Crops(model, pooled).eval(),
         inputs={"given": [example for example, _ in given.values()]},
         dynamic_shapes={"given": [axes for _, axes in given.values()]},
         input_names=[*given],

@@ -16,7 +16,6 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -27,8 +26,7 @@ from torch.export import Dim
 from torch.overrides import TorchFunctionMode
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.recipe import Images
-from qeff_zoo.runtime.patch_positions import Tower, merge_of
+from qeff_zoo.runtime.patch_positions import Tower
 
 from . import Tracing
 
@@ -206,28 +204,26 @@ class Rows(nn.Module):
         return (rows_of(self.make(self.model, values)),)
 
 
-def tracing(model: Any, images: Images, column: Callable[[int], nn.Module]) -> Tracing:
+def tracing(model: Any, images: Any) -> Tracing:
     """Describe how to trace what makes features of patches.
 
     Args:
         model: From `loader.load_meta`.
-        images: As a recipe says of them.
-        column: Returns the module of a forward that takes a picture, or sequences that are filled up, told the patches
-            on a side of what is merged.
+        images: As a recipe declares them.
     """
     vision = model.config.vision_config
-    tower = Tower.read(model.config.to_dict(), asdict(images))
+    tower = images.geometry(model.config.to_dict())
     merged = tower.merge**2
     count = _UNIT * merged
     channels: Any = getattr(vision, "in_channels", None) or getattr(vision, "num_channels", 3)
-    side = vision.patch_size * (merge_of(vision.to_dict()) if images.merged else 1)
+    side = tower.unit // tower.merge
     values = [channels, side, side]
     if not images.planes:
         values = [math.prod(values) * getattr(vision, "temporal_patch_size", 1)]
     rows = Dim("image_rows", min=2, max=_MOST)
     ends = torch.tensor([0, count // 2, count])
     whole = {"pixel_values": (torch.zeros(count, *values), {0: merged * rows})}
-    if not (images.shapes or images.packed):
+    if images.placed:
         places = torch.zeros(count, 3 if tower.frames else 2, dtype=torch.long)
         whole["position_ids"] = places, {0: merged * rows}
     if not tower.positions:
@@ -244,10 +240,8 @@ def tracing(model: Any, images: Images, column: Callable[[int], nn.Module]) -> T
             whole["interp_weights"] = torch.zeros(count, taps), {0: merged * rows}
     names = list(whole)
     deep = getattr(vision, images.deepstack) if images.deepstack else ()
-    own = images.column or images.shapes or images.packed
-    module = column(tower.merge) if own else Patches(model, names[1:], tower, images.merge)
     return Tracing(
-        module=module.eval(),
+        module=images.traced_module(model, tower, names).eval(),
         inputs={"given": [example for example, _ in whole.values()]},
         dynamic_shapes={"given": [axes for _, axes in whole.values()]},
         input_names=names,

@@ -21,7 +21,7 @@ _SUFFIX = re.compile(r"(For[A-Z]\w*|LMHeadModel)$")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen:
+class ChosenTask:
     """A chosen task.
 
     Args:
@@ -68,7 +68,7 @@ def choose(
     architectures: Sequence[str],
     companions: Collection[str],
     asked: str | None,
-) -> Chosen:
+) -> ChosenTask:
     """Choose a task: the user's, else what the checkpoint was trained for, else the recipe's.
 
     Args:
@@ -90,7 +90,7 @@ def choose(
             f"{name!r} is to be built for {task!r} ({by}), but recipe {recipe.model_type!r} serves "
             f"{', '.join(served)}. Choose one of those with --task."
         )
-        return Chosen(task=recipe.task, by=by, problems=(problem,))
+        return ChosenTask(task=recipe.task, by=by, problems=(problem,))
     both = recipe.images and recipe.sounds  # of one class
     if made_for and task not in made_for and find(task).has_head and not both:
         classes = [one for one in recipe.architectures if task_of(one, recipe) == task]
@@ -99,8 +99,8 @@ def choose(
             f"{' or '.join(classes)}. Choose {' or '.join(dict.fromkeys(made_for))} with --task, or use a "
             f"checkpoint that was trained for {task!r}."
         )
-        return Chosen(task=task, by=by, problems=(problem,))
-    return Chosen(task=task, by=by)
+        return ChosenTask(task=task, by=by, problems=(problem,))
+    return ChosenTask(task=task, by=by)
 
 
 def _first(

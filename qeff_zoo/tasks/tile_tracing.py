@@ -10,7 +10,7 @@ The forward that is traced is transformers' own, up to where it would put featur
 whole picture and its tiles, so that it is shown the tile as both: of what is the same then, one is kept.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.recipe import Images
+from qeff_zoo.recipe_media import ImageEncoder
 from qeff_zoo.tasks.forward_patches import swapped
 from qeff_zoo.tasks.patch_tracing import rows_of
 from qeff_zoo.tasks.vision_tracing import Picture
@@ -85,25 +85,24 @@ class Tile(Picture):
         return (rows[: (rows.shape[0] + 1) // 2],)
 
 
-def tracing(model: Any, *, images: Mapping[str, Any]) -> Tracing:
+def tracing(model: Any, images: ImageEncoder) -> Tracing:
     """Describe how to trace what reads a tile.
 
     Args:
         model: From `loader.load_meta`.
         images: As a recipe says of them.
     """
-    told = Images(**images)
     vision = model.config.vision_config
     size, side = vision.image_size, vision.image_size // vision.patch_size
     given = [
         torch.zeros(1, vision.num_channels, size, size),
         torch.ones(1, side, side, dtype=torch.long),
     ]
-    module: nn.Module = Tile(model, told).eval()
+    module: nn.Module = Tile(model, images).eval()
     return Tracing(
         module=module,
         inputs={"given": given},
         dynamic_shapes={"given": [{} for _ in given]},
-        input_names=[told.pixels, told.mask],
+        input_names=[images.pixels, images.mask],
         output_names=["image_embeds"],
     )

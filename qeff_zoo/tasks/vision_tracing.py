@@ -20,10 +20,9 @@ The forward that is traced is transformers' own, up to where it would merge the 
 import inspect
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
@@ -33,106 +32,72 @@ from torch.export import Dim
 
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.export.transforms import towers
-from qeff_zoo.recipe import Images, Media
+from qeff_zoo.recipe_media import ImageEncoder, Media
 from qeff_zoo.runtime.vision_encoder import FINER
 from qeff_zoo.tasks.forward_patches import FeatureRecorder, swapped, unread
-from qeff_zoo.tasks.packed_patch_tracing import Packed
 from qeff_zoo.tasks.patch_tracing import rename, rows_of
 
-from . import Tracing, overlapping_crop_tracing
+from . import Tracing
 from . import patch_tracing as patches
 
-#: Layouts of models that must be told how large a picture was, of which a tile is one alone here.
-_TILED = ("lines",)
+#: Functions of a module that count tiles: a tile is one alone here.
 _ALONE = {"image_size_to_num_patches": lambda **_: 1}
 
 
-#: Attribute of a module that has the number of rows for each number of patches.
-_ROWS_OF = "patch_to_query_dict"
-
-
-class _Any:
-    """Equal to every number of patches."""
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    def __hash__(self) -> int:
-        return 0
-
-
 class Picture(nn.Module):
-    """The forward up to the merge, of a picture or a tile of one.
+    """The forward up to the merge, of an image or a tile of one.
 
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
-        images: As a recipe says of them.
+        images: As a recipe declares them.
+        finer: Argument of the module that makes more rows of a tile than usual; empty if none does.
     """
 
-    def __init__(self, model: Any, images: Images) -> None:
+    def __init__(self, model: Any, images: ImageEncoder, finer: str = "") -> None:
         super().__init__()
-        self.model, self.images = model, images
+        self.model, self.images, self.finer = model, images, finer
         token = attrgetter(images.token)(model.config)
         around = getattr(model.config, images.around) if images.around else ()
         self.tokens = torch.tensor([[token, token, *around]])
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the rows of features, and after them those of the tokens around."""
-        (pixels, *finer), noted = given, FeatureRecorder()
-        told: dict[str, Any] = {"pixel_values": pixels[None] if self.images.nested else pixels}
-        for one in finer:
-            told[f"{self.images.fine}_pixel_values"] = one
-        if (self.images.sized and not self.images.mask) or self.images.column:
-            told["image_sizes"] = [tuple(pixels.shape[2:])]
-        elif self.images.layout in _TILED:
-            told["image_sizes"] = torch.tensor([pixels.shape[2:]])
-        if self.images.mask and not self.images.sized:
-            told[self.images.mask] = torch.ones(1, 1, dtype=torch.bool)
+        (pixels, *more), noted = given, FeatureRecorder()
+        arguments = self.images.forward_arguments(pixels, more)
         module = sys.modules[type(self.model).__module__]
         alone = {name: one for name, one in _ALONE.items() if hasattr(module, name)}
         with (
             swapped(unread(self.model)),
             mock.patch.dict(vars(module), alone),
-            self._of_square(),
+            self.images.traced_with(self.model),
             Concrete(),
             noted,
         ):
             if self.images.added:
-                every = self.model.get_image_features(**told).deepstack_features
+                every = self.model.get_image_features(**arguments).deepstack_features
                 return tuple(rows_of(rows) for _, rows in every)
             if self.images.deepstack:
-                return self._of_layers(told)
-            self.model(input_ids=self.tokens, **told)
+                return self._of_layers(arguments)
+            self.model(input_ids=self.tokens, **arguments)
         rows = rows_of(noted.features)
         return (torch.cat([rows, rows_of(noted.around)]) if noted.around else rows,)
 
-    def _of_square(self) -> Any:
-        """Let a forward make as many rows as of the square that a processor pads to, though it is given no padding."""
-        if not self.images.filled:
-            return nullcontext()
-        vision = self.model.config.vision_config
-        patches = (vision.image_size // vision.patch_size) ** 2
-        module = next(one for one in self.model.modules() if hasattr(one, _ROWS_OF))
-        rows = getattr(module, _ROWS_OF)[patches]
-        return mock.patch.object(module, _ROWS_OF, {_Any(): rows})
-
-    def _of_layers(self, told: Mapping[str, Any]) -> tuple[Tensor, ...]:
+    def _of_layers(self, arguments: Mapping[str, Any]) -> tuple[Tensor, ...]:
         """Return the rows of features, those that are added later, and all of them again, finer."""
         found: list[Any] = []
         changes = []
-        if can_be_finer(self.images, self.model.config.vision_config):
-            argument = self.images.finer[2]
-            part = [one for one in self.model.modules() if _takes(one, argument)][-1]
+        if self.finer:
+            part = [one for one in self.model.modules() if _takes(one, self.finer)][-1]
             plain = part.forward
 
             def both(*args: Any, **given: Any) -> Any:
-                rows, added = plain(*args, **{**given, argument: True})
+                rows, added = plain(*args, **{**given, self.finer: True})
                 found.extend([rows, *added])
                 return plain(*args, **given)
 
             changes.append((part, "forward", both))
         with swapped(*changes):
-            output = self.model.get_image_features(**told)
+            output = self.model.get_image_features(**arguments)
         return tuple(map(rows_of, [output.pooler_output, *output.deepstack_features, *found]))
 
 
@@ -151,26 +116,16 @@ def _takes(module: nn.Module, argument: str) -> bool:
     return argument in inspect.signature(module.forward).parameters
 
 
-def can_be_finer(images: Images, vision: Any) -> bool:
-    """Tell whether a tile may become more rows than usual.
-
-    Args:
-        images: As a recipe says of them.
-        vision: The model's config of its tower.
-    """
-    return bool(images.finer) and bool(getattr(vision, images.finer[1]))
-
-
 class Column(Picture):
     """The forward of a picture whose squares of merged patches lie one below another: where they really are is told.
 
     Args:
         model: As of `Picture`.
-        images: As a recipe says of them.
+        images: As a recipe declares them.
         merge: Patches on a side of a square.
     """
 
-    def __init__(self, model: Any, images: Images, merge: int) -> None:
+    def __init__(self, model: Any, images: ImageEncoder, merge: int) -> None:
         super().__init__(model, images)
         self.merge = merge
 
@@ -259,52 +214,62 @@ def layers_of(media: Media, config: Any) -> list[int]:
 
 
 def tracing(
-    model: Any, *, images: Mapping[str, Any], side: int | None = None, frames: bool = False
+    model: Any,
+    images: ImageEncoder,
+    *,
+    side: int | None = None,
+    module: type[Picture] = Picture,
+    more: Mapping[str, Tensor] = MappingProxyType({}),
+    finer: str = "",
 ) -> Tracing:
-    """Describe how to trace the vision tower of `model`.
+    """Describe how to trace a vision encoder of images of one size.
 
     Args:
         model: From `loader.load_meta`.
-        images: As a recipe says of them.
-        side: Pixels on a side of what it reads; None for what the config says.
-        frames: Whether that is a frame of a video, where those have a program.
+        images: As a recipe declares them.
+        side: Pixels on a side of an image; None for the config's value.
+        module: Is traced.
+        more: Examples of the program's other inputs, by name.
+        finer: As of `Picture`.
     """
-    told = Images(**images)
-    if frames and told.video_merge:
-        told = replace(told, merge=told.video_merge)
-    if told.patches:
-        if told.packed:
-            return patches.tracing(model, told, partial(Packed, model))
-        own = partial(Shaped, model) if told.shapes else partial(Column, model, told)
-        return patches.tracing(model, told, own)
-    if told.pooled:
-        return overlapping_crop_tracing.tracing(model, told)
-    if told.towerless:
-        return _of_patches(model)
     vision = model.config.vision_config
-    size = side or vision.image_size
-    axes: dict[int, Any] = {}
-    if told.sized:
-        unit = vision.patch_size * getattr(model.config, "spatial_merge_size", 1)
-        rows, columns = (Dim(name, min=2, max=size // unit) for name in ("rows", "columns"))
-        size, axes = (2 * unit, 3 * unit), {2: unit * rows, 3: unit * columns}
-    given = {"pixel_values": (_picture(vision, size), axes)}
-    if told.fine:
-        finer = getattr(model.config, f"{told.fine}_vision_config")
-        given[f"{told.fine}_pixel_values"] = _picture(finer, finer.image_size), {}
-    added = len(layers_of(told, model.config)[1:])
-    if told.deepstack:
-        added = len(getattr(vision, told.deepstack))
+    given = {images.pixels: image_of(vision, side or vision.image_size), **more}
+    return _traced(module(model, images, finer), given, [{} for _ in given])
+
+
+def of_any_size(model: Any, images: ImageEncoder, side: int | None = None) -> Tracing:
+    """Describe how to trace a vision encoder of images of any height and width in whole patches.
+
+    Args:
+        model: From `loader.load_meta`.
+        images: As a recipe declares them.
+        side: Pixels on a side of the largest; None for the config's value.
+    """
+    vision = model.config.vision_config
+    unit = vision.patch_size * getattr(model.config, "spatial_merge_size", 1)
+    most = (side or vision.image_size) // unit
+    rows, columns = (Dim(name, min=2, max=most) for name in ("rows", "columns"))
+    given = {images.pixels: image_of(vision, (2 * unit, 3 * unit))}
+    made = _traced(Picture(model, images), given, [{2: unit * rows, 3: unit * columns}])
+    return replace(made, then=_name_sides)
+
+
+def _traced(
+    module: Picture, given: Mapping[str, Tensor], axes: Sequence[Mapping[int, Any]]
+) -> Tracing:
+    images, config = module.images, module.model.config
+    added = len(layers_of(images, config)[1:])
+    if images.deepstack:
+        added = len(getattr(config.vision_config, images.deepstack))
     names = ["image_embeds", *(f"deepstack.{index}" for index in range(added))]
-    if can_be_finer(told, vision):
+    if module.finer:
         names += [f"{FINER}{name}" for name in names]
     return Tracing(
-        module=(Frame if frames else Picture)(model, told).eval(),
-        inputs={"given": [example for example, _ in given.values()]},
-        dynamic_shapes={"given": [axes for _, axes in given.values()]},
+        module=module.eval(),
+        inputs={"given": [*given.values()]},
+        dynamic_shapes={"given": [*axes]},
         input_names=[*given],
         output_names=names,
-        then=_name_sides if told.sized else None,
     )
 
 
@@ -312,7 +277,7 @@ def _made_of_patches(model: Any, values: Tensor) -> Any:
     return model.model.get_image_features(values).last_hidden_state
 
 
-def _of_patches(model: Any) -> Tracing:
+def of_patches(model: Any) -> Tracing:
     """Describe how to trace what makes a row of each patch."""
     config = model.config
     example = torch.zeros(3, config.patch_size**2 * config.num_channels)
@@ -325,7 +290,7 @@ def _of_patches(model: Any) -> Tracing:
     )
 
 
-def _picture(vision: Any, size: Any) -> Tensor:
+def image_of(vision: Any, size: Any) -> Tensor:
     """Return an example for a tower, of that height and width."""
     sides = size if isinstance(size, list | tuple) else (size, size)
     return torch.zeros(1, getattr(vision, "num_channels", 3), *sides)

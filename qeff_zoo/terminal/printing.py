@@ -3,6 +3,7 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from qeff_zoo.terminal.sanitize import as_is
@@ -11,6 +12,17 @@ from qeff_zoo.terminal.sanitize import as_is
 def print_json(answer: Any) -> None:
     """Print a JSON value."""
     print(json.dumps(answer, indent=2, ensure_ascii=False))
+
+
+def print_warnings(name: str, warnings: Iterable[str]) -> None:
+    """Print what is known against a package, each line once.
+
+    Args:
+        name: The package's, or its model's.
+        warnings: A sentence each.
+    """
+    for warning in dict.fromkeys(warnings):
+        print(f"{name}: {warning}", file=sys.stderr)
 
 
 def table(rows: list[list[Any]], headers: list[str]) -> str:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validation: a package is compared with Hugging Face, by a ladder that fails closed."""
+"""Validation: comparison of a package with Hugging Face, by a ladder that fails closed."""

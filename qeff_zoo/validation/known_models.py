@@ -201,5 +201,5 @@ def _covers(recipe: Recipe, entry: Mapping[str, Any]) -> bool:
     return (
         entry["architecture"] in recipe.architectures
         and entry["task"] in tasks_of(recipe)
-        and entry.get("quant_method", "none") in methods_of(recipe.quant_exceptions)
+        and entry.get("quant_method", "none") in methods_of()
     )

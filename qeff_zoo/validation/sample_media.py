@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures or sounds for the token sequences that packages are validated on: noise, several sizes, always the same."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import cycle
@@ -10,39 +9,18 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
-from qeff_zoo.media.crops import squares_of
-from qeff_zoo.media.sound_processor import ROWS
 from qeff_zoo.runtime.any_to_any import AnyToAnySession
-from qeff_zoo.runtime.audio_encoder import FEATURES, Hearing
 from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.runtime.feature_cache import RemoteEncoder
-from qeff_zoo.runtime.image_prompt_templates import GRIDS
 from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.media_text import MediaTextSession, Prepared
-from qeff_zoo.runtime.vision_encoder import FILM_GRID, FILM_MERGE, FRAMES, GRID, KEPT, MERGE, PIXELS
 
 #: Of each sequence, after how many of its tokens pictures or sounds begin: two, one, none, and again.
 _PLACES = ((1, 3), (2,), ())
 #: Height and width in rows of features, of towers that take any size.
 _SIZES = ((2, 3), (3, 1), (1, 4), (2, 2))
-#: Rows of features of a picture whose processor fills up the sequence of its patches.
-_FILLED = 7
 #: Height and width in pixels, of pictures whose own processor has to cut them into tiles or lines.
 _PIXELS = ((24, 40), (41, 23), (30, 30), (23, 57))
-
-#: Frames of a video.
-_FILM = 2
-#: Of sounds, in windows of an encoder.
-_WINDOWS = (0.7, 1.6, 1.0, 0.4)
-#: Of those that an encoder reads at once, in its blocks: those of a prompt are as long as one another, since
-#: transformers' processor would fill up the shorter one, and its model hear that.
-_BLOCKS = (0.7, 0.7, 1.6, 2.0, 2.0, 0.4)
-#: In chunks, of sounds whose shorter ones may be filled up.
-_CHUNKS = (0.7, 2.4, 1.0, 3.3)
-#: In frames, of sounds each of which becomes a row.
-_ROWS = (2, 5, 1, 4)
-#: The same, of sounds of which so many become a row.
-_FRAMES = (39, 39, 70, 17, 17, 33)
 
 
 def insert(
@@ -87,9 +65,9 @@ def insert(
 def _drawn(session: MediaTextSession) -> Iterator[Prepared]:
     """Draw pictures or sounds without end; both, so that each is before the other in some sequence."""
     if isinstance(session, AudioTextToTextSession):
-        yield from sounds(session.reader, session.told)
+        yield from session.media.samples(session.reader.shape)
     elif isinstance(session, AnyToAnySession):
-        seen, heard = _pictures(session), sounds(session.hearing, session.of_sounds)
+        seen, heard = _pictures(session), session.audio.samples(session.hearing.shape)
         for every in cycle([seen, heard, heard, heard, seen, seen]):
             yield next(every)
     elif getattr(session.reader, "has_frames", False):
@@ -102,7 +80,7 @@ def _drawn(session: MediaTextSession) -> Iterator[Prepared]:
 
 def _pictures(session: Any) -> Iterator[Prepared]:
     random = np.random.default_rng(0)
-    if any(session.told.get(name) for name in ("layout", "crossing", "column")):
+    if session.media.drawn_as_pixels:
         # Without settings of a processor there is one tile of each, as below.
         with suppress(CheckpointError, UnsupportedModelError):
             for size in cycle(_PIXELS):
@@ -113,58 +91,9 @@ def _pictures(session: Any) -> Iterator[Prepared]:
 
 def _films(session: Any) -> Iterator[Prepared]:
     """Draw videos, all as long: where prompts are rows of one call, transformers fills up the shorter ones."""
-    random, shape = np.random.default_rng(1), session.reader.program.inputs[PIXELS].shape[1:]
-    if merge := session.told.get("video_merge"):
-        for rows, columns in cycle(_SIZES):
-            count, kept = rows * columns, np.arange(rows * columns) > 0
-            yield {
-                FRAMES: random.standard_normal((count * merge**2, *shape), np.float32), KEPT: kept,
-                FILM_GRID: np.array([[1, rows * merge, columns * merge]]), FILM_MERGE: np.array([merge]),
-            }  # fmt: skip
-    while True:
-        yield {FRAMES: random.standard_normal((1, _FILM, *shape), np.float32)}
-
-
-def sounds(reader: Hearing, told: Mapping[str, Any]) -> Iterator[Prepared]:
-    """Draw what a processor could have prepared of sounds, without end.
-
-    Args:
-        reader: Of the package.
-        told: What the recipe says of sounds.
-    """
-    random = np.random.default_rng(0)
-    if told.get("blocks"):
-        frames, bins = reader.shape
-        for length in cycle(_BLOCKS):
-            yield {FEATURES: random.standard_normal((1, int(length * frames), bins), np.float32)}
-    if told.get("chunks"):
-        frames, bins = reader.shape
-        for length in cycle(_BLOCKS if told.get("apart") else _CHUNKS):
-            features = random.standard_normal((1, int(length * frames), bins), np.float32)
-            yield {FEATURES: features, told["mask"]: np.ones(features.shape[:2], bool)}
-    if told.get("samples"):
-        _, samples = reader.shape
-        for length in cycle(_ROWS):
-            features = random.standard_normal((1, length, samples), np.float32)
-            yield {FEATURES: features, told["mask"]: np.ones(features.shape[:2], bool)}
-    if told.get("span"):
-        merged, bins = reader.shape
-        for length in cycle(_FRAMES):
-            features = random.standard_normal((1, length, bins), np.float32)
-            rows = np.array([-(-length // merged)])
-            yield {reader.name: features, ROWS: rows}
-    bins, frames = reader.shape
-    name, most = told.get("mask"), told.get("windows", 0) or max(_WINDOWS)
-    for length in cycle(_WINDOWS):
-        count = math.ceil(min(length, most))
-        found = {FEATURES: random.standard_normal((count, bins, frames), np.float32)}
-        if name:
-            real = np.arange(count * frames) < int(min(length, most) * frames)
-            found[name] = real.reshape(count, frames).astype(np.int64)
-        if told.get("window"):  # all at once
-            joined = found[FEATURES].transpose(1, 0, 2).reshape(1, bins, -1)
-            found = {FEATURES: joined, str(name): found[str(name)].reshape(1, -1)}
-        yield found
+    random = np.random.default_rng(1)
+    for size in cycle(_SIZES):
+        yield session.media.sample_frame(session.reader, size, random)
 
 
 def noise(
@@ -178,69 +107,7 @@ def noise(
         random: Draws.
     """
     assert not isinstance(session.reader, RemoteEncoder)
-    if name := session.told.get("pixels"):  # the whole picture, and one tile of the same size
-        mask = session.told["mask"]
-        sides, patches = (session.reader.program.inputs[one].shape[1:] for one in (name, mask))
-        return {
-            name: random.standard_normal((1, 2, *sides), np.float32),
-            "image_sizes": np.array([sides[1:]]),
-            mask: np.ones((1, 2, *patches), np.int64),
-        }
-    tower, found = getattr(session.reader, "tower", None), dict[str, Any]()
-    tensor = session.reader.program.inputs["pixel_values"]
-    shape = [one for one in tensor.shape if isinstance(one, int)]
-    real: list[int] = []
-    if session.told.get("sized"):  # no whole patches
-        vision = session.config["vision_config"]
-        patch = int(vision["patch_size"])
-        real = [min((one + 1) * patch + 1, int(vision["image_size"])) for one in size]
-        shape += [int(vision["image_size"])] * 2 if session.told.get("filled") else real
-    if session.told.get("nested"):
-        shape = [1, *shape]
-    if session.told.get("towerless"):
-        found["grids"] = np.array([size])
-        shape = [math.prod(size), *shape]
-    if name := session.told.get("pooled"):
-        side = math.isqrt(shape[0])
-        squares, grid = squares_of(np.arange(side**2).reshape(side, side), (2, 2))
-        found[name] = np.concatenate([squares, np.where(squares < 0, -1, squares + side**2)])
-        found[GRIDS] = np.array([[*grid, *grid]])
-        shape = [2, *shape]
-    if (name := session.told.get("mask")) and tower is None:
-        sized = session.told.get("sized")
-        of = (*shape[:-3], *shape[-2:]) if sized else shape[:-3]
-        found[name] = np.ones(of, np.int64 if sized else bool)
-        if real:
-            found[name][..., real[0] :, :] = found[name][..., real[1] :] = 0
-    if tower is not None:
-        height, width = (one * tower.merge for one in size)
-        found[GRID] = np.array([[1, height, width]])
-        if merge := session.told.get("merge"):
-            found[MERGE] = np.array([merge])
-        shape = [height * width, *shape]
-        if tower.positions:
-            rows, columns = np.indices((height, width)).reshape(2, -1)
-            found[tower.positions] = np.stack([columns, rows], 1)[None]
-            shape = [1, *shape]
-        if name := session.told.get("packed"):
-            found[name] = found.pop(GRID)[:, 1:]
-            count, channels, side = shape[:3]
-            shape = [1, channels, side, count * side]
-        if name := session.told.get("shapes"):
-            shape = [1, _FILLED * tower.merge**2, *shape[1:]]
-            found[name] = found.pop(GRID)[:, 1:]
-            there = np.arange(shape[1]) < height * width
-            found[session.told["mask"]] = there[None].astype(np.int64)
-    found["pixel_values"] = random.standard_normal(shape, np.float32)
-    told = {name: one for name, one in session.reader.program.inputs.items() if name not in found}
-    if session.told.get("fine"):
-        finer = {name: one.shape for name, one in told.items() if name.endswith(PIXELS)}
-        found |= {name: random.standard_normal(shape, np.float32) for name, shape in finer.items()}
-    if session.told.get(
-        "crossing"
-    ):  # all of its tiles, in the first of the ways in which they may lie
-        found |= {name: np.ones(one.shape, np.int64) for name, one in told.items()}
-    return found
+    return session.media.sample(session.reader, size, random)
 
 
 def _tokens(config: Mapping[str, Any]) -> Iterator[int]:

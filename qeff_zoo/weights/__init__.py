@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights: what each initializer is made of, how it is stored, and its way from the checkpoint into one file."""
+"""Weights: bindings of initializers to checkpoint tensors, their storage formats, and the weight file."""

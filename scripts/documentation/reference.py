@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages that the site has and the repository has not: options of every command, and fields of the manifest."""
+"""Reference tables: options of every command, fields of the manifest, errors."""
 
 import argparse
 import json
@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from documentation.tables import table
-from qeff_zoo.cli import parser as command_line
+from qeff_zoo import cli
+from qeff_zoo.errors import ZooError
 
 SCHEMA = Path(__file__).parents[2] / "qeff_zoo" / "package" / "package.schema.json"
 
@@ -19,7 +20,7 @@ def options() -> str:
         "# Options of every command",
         "What `qeff-zoo COMMAND --help` prints. [Commands](commands.md) describes output, exit codes and variables.",
     ]
-    parts += [part for name, parser in commands(command_line()) for part in _command(name, parser)]
+    parts += [part for name, parser in commands(cli.parser()) for part in _command(name, parser)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -51,6 +52,19 @@ def _option(action: argparse.Action) -> tuple[str, str]:
         names[-1] = f"{names[-1][:-1]} {value}`"
     text = (action.help or "") % {**vars(action), "prog": ""}
     return ", ".join(names), text.replace("<", "&lt;").replace("*", "\\*")
+
+
+def errors() -> str:
+    """Return the table of errors, each below its base class."""
+    return table(["error", "cause"], _errors(ZooError, 0))
+
+
+def _errors(error: type[ZooError], depth: int) -> Iterator[tuple[str, str]]:
+    cause = " ".join((error.__doc__ or "").partition("\n\n")[0].split())
+    yield f"{'&emsp;' * depth}`{error.__name__}`", cause
+    for child in error.__subclasses__():
+        if child.__module__ == error.__module__:
+            yield from _errors(child, depth + 1)
 
 
 def manifest() -> str:

@@ -50,7 +50,7 @@ def plot() -> str:
         for name in ("prefill", "decode", "memory")
     ]
     height = _ROW * len(bars) + 50
-    words = {"prefill": "prompt speed", "decode": "decode speed", "memory": "memory saved"}
+    words = {"prefill": "prompt speed", "decode": "decode speed", "memory": "memory economy"}
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
         'font-family="sans-serif" font-size="13">',

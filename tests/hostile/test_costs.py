@@ -136,6 +136,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS)
+@pytest.mark.sampled(4)
 def test_no_template_runs_for_ever_or_takes_all_memory(
     source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,9 +167,9 @@ def mutated(content: bytes, chance: random.Random) -> bytes:
 def test_mutated_files_give_tensors_or_a_zoo_error(tmp_path: Path) -> None:
     content = whole(tmp_path / "whole.gguf")
     path, chance = tmp_path / "model.gguf", random.Random(7)
-    read, refusals = 0, []
+    read, refusals, cases = 0, [], asked(5000)
     begun = time.process_time()
-    for _ in range(asked(5000)):
+    for _ in range(cases):
         path.write_bytes(mutated(content, chance))
         try:
             header = read_shards([path])
@@ -182,6 +182,6 @@ def test_mutated_files_give_tensors_or_a_zoo_error(tmp_path: Path) -> None:
         except ZooError as error:
             refusals.append(len(str(error)))
     assert time.process_time() - begun < 60
-    assert read > 100
-    assert len(refusals) > 1000
+    assert read > cases / 50
+    assert len(refusals) > cases / 5
     assert max(refusals) < 8000

@@ -22,7 +22,7 @@ from qeff_zoo.hub.publish.notice import publish_notice
 from qeff_zoo.hub.pull import pull
 from qeff_zoo.hub.remotes import open_remote
 from qeff_zoo.hub.remotes.protocol import changed
-from qeff_zoo.hub.trust import index_signer
+from qeff_zoo.hub.trust import index_signer, sign
 from qeff_zoo.hub.urls import canonical, is_named
 from qeff_zoo.package import Package
 from qeff_zoo.store import Store
@@ -188,11 +188,17 @@ def bad(zoo: Path, pair: KeyPair) -> str:
     return publish_notice(zoo.as_uri(), entry.path, "known_bad", reason="wrong", sign=sign).path
 
 
-@pytest.mark.usefixtures("trusting", "bad")
+@pytest.mark.usefixtures("trusting")
 def test_an_index_of_another_channel_is_refused(
     zoo: Path, pair: KeyPair, package: Package, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same key signs both, and the other one does not say that the package is bad."""
+    """The same key signs the package and both indexes, and the other one does not say that the package is bad."""
+    sign(package, key=pair.private)
+    write_remote(zoo, package, serial=2, key=pair.private)
+    (entry,) = shown(zoo).entries
+    known = {"reason": "wrong", "sign": index_signer(pair.private)}
+    publish_notice(zoo.as_uri(), entry.path, "known_bad", **known)
+    assert cli.main(["pull", zoo.as_uri()]) == 20
     write_remote(zoo.with_name("nightly"), package, serial=9, key=pair.private)
     other = (zoo.with_name("nightly") / INDEX_NAME).read_bytes()
     (zoo / INDEX_NAME).write_bytes(other)
@@ -294,6 +300,7 @@ def bodies() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("what", bodies())
+@pytest.mark.sampled(9)
 def test_a_small_file_takes_no_gigabyte(what: str) -> None:
     content = gzip.compress(bodies()[what], compresslevel=9)
     assert len(content) < 4 << 20
@@ -344,3 +351,29 @@ def test_a_bundle_brings_no_index_that_breaks_later_pulls(
     assert cli.main(["bundle", "import", str(bundle)]) == 1
     monkeypatch.setenv("QEFF_ZOO_STORES", (tmp_path / "zoo").as_uri())
     assert pull("org/tiny", {"ctx_len": 4096}).package.build_key == package.build_key
+
+
+@pytest.mark.parametrize("command", ["pull", "lock", "copy", "copy --dry-run"])
+def test_what_an_index_lets_pass_is_printed(
+    zoo: Path,
+    package: Package,
+    pair: KeyPair,
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By every command that takes a package of it: an index that nobody pinned signed, and what it knows."""
+    index = shown(zoo)
+    (entry,) = index.entries
+    put(zoo, replace(index, notices={entry.path: Notice(state="superseded", reason="slow")}))
+    trusted = {"mode": "warn", "keys": [str(pair.public)]}
+    monkeypatch.setenv("QEFF_ZOO_TRUST", json.dumps(trusted))
+    url = zoo.as_uri()
+    verb, *flags = command.split()
+    there = [url, (tmp_path / "mirror").as_uri()]
+    more = {"pull": [url], "lock": [url, "-o", str(tmp_path / "lock")], "copy": there}
+    assert cli.main([verb, *more[verb], *flags]) == (11 if verb == "pull" else 0)
+    err = capsys.readouterr().err
+    assert err.count(f"The index of {url}: ") == 1
+    assert err.count("superseded: slow") == 1

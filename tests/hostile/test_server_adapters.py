@@ -12,7 +12,7 @@ from test_patterns import adapter
 
 from qeff_zoo.checkpoint.adapters.peft_files import open_adapter
 from qeff_zoo.errors import AdapterError, CheckpointError, ServingError
-from qeff_zoo.serving import Choices
+from qeff_zoo.serving import ServerOptions
 from qeff_zoo.serving.adapters import Sources, routes
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.schemas import LoadAdapter, UnloadAdapter
@@ -138,4 +138,4 @@ def test_no_client_uses_the_operators_token(places: Path, alice: LocalHub) -> No
 
 def test_what_may_be_loaded_is_checked_before_a_model_is(tmp_path: Path) -> None:
     with pytest.raises(ServingError, match="--allow-adapters has '/nowhere', which is no folder"):
-        Choices(name="tiny", fingerprint="qz1-ab", allow_adapters=(str(tmp_path), "/nowhere"))
+        ServerOptions(name="tiny", fingerprint="qz1-ab", allow_adapters=(str(tmp_path), "/nowhere"))

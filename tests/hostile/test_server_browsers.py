@@ -150,7 +150,7 @@ def test_the_command_guards_by_default(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    chosen = list[serving.Choices]()
+    chosen = list[serving.ServerOptions]()
     monkeypatch.setattr(serving, "serve", lambda _, __, choices, ___: chosen.append(choices))
     argv = ["serve", str(trained.path), "--port", "0"]
     assert cli.main(argv) == 0

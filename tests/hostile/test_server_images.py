@@ -4,6 +4,7 @@
 import asyncio
 import base64
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -31,7 +32,7 @@ from PIL import Image
 
 import qeff_zoo
 from qeff_zoo.errors import MediaError
-from qeff_zoo.media import image_processor, images, pixels
+from qeff_zoo.media import image_processor, images, pixels, videos
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine
 from qeff_zoo.serving.media import MediaPool, Step, at_once
@@ -57,6 +58,12 @@ def body(*files: bytes) -> bytes:
     content = [*parts, {"type": "text", "text": "What is this?"}]
     asked = {"model": MODEL, "messages": [{"role": "user", "content": content}], "max_tokens": 2}
     return json.dumps(asked).encode()
+
+
+def request_of(asked: bytes) -> bytes:
+    """Write a request with a body."""
+    lines = "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    return f"{lines}Content-Length: {len(asked)}\r\n\r\n".encode() + asked
 
 
 def chat(url: str, *files: bytes) -> tuple[int, Any]:
@@ -139,16 +146,36 @@ def test_clients_have_their_images_decoded_in_turn(
 
 def test_nothing_is_decoded_for_a_client_that_left(url: str, decoded: Steps) -> None:
     asked = body(*[png(64, side) for side in range(30, 36)])
-    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
     name = "http_responses_total:/v1/chat/completions:499"
     before = figures(url).get(name, 0)
     with closing(dial(url)) as client:
-        client.sendall(f"{head}Content-Length: {len(asked)}\r\n\r\n".encode() + asked)
+        client.sendall(request_of(asked))
         wait_until(lambda: decoded.begun == 1)
     wait_until(lambda: figures(url).get(name, 0) == before + 1)
     decoded.permit(1000)
     assert chat(url, png(64, 37))[0] == 200
     assert decoded.begun == 2
+
+
+def test_no_frame_of_a_video_is_decoded_for_a_client_that_left(
+    url: str, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Steps(videos.read_image)
+    monkeypatch.setattr(videos, "read_image", read)
+    monkeypatch.setattr(session, "check_reads_videos", lambda: None)
+    monkeypatch.setattr(session, "_video_processor", videos.read_video)
+    frames = ",".join(base64.b64encode(png(8, side)).decode() for side in [8] * 6)
+    part = {"type": "video_url", "video_url": {"url": f"data:video/jpeg;base64,{frames}"}}
+    asked = {"model": MODEL, "messages": [{"role": "user", "content": [part]}]}
+    name = "http_responses_total:/v1/chat/completions:499"
+    before = figures(url).get(name, 0)
+    with closing(dial(url)) as client:
+        client.sendall(request_of(json.dumps(asked).encode()))
+        wait_until(lambda: read.begun == 1)
+    wait_until(lambda: figures(url).get(name, 0) == before + 1)
+    read.permit(1000)
+    assert chat(url, png(64, 38))[0] == 200
+    assert read.begun == 1
 
 
 @pytest.mark.parametrize(
@@ -267,6 +294,32 @@ def test_memory_is_given_in_order_and_small_work_does_not_wait() -> None:
 
     asyncio.run(run())
     assert begun == ["a", "d", "b", "c"]
+
+
+def test_threads_leave_the_event_loop_and_the_model_their_time() -> None:
+    """Those that prepare requests are few, and those of large work stand back."""
+    most, running = 0, list[int]()
+
+    def prepare() -> Any:
+        nonlocal most
+        running.append(0)
+        most = max(most, len(running))
+        threading.Event().wait(0.01)
+        running.pop()
+        return (yield Step(lambda: None))
+
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    async def run() -> tuple[int, int]:
+        pool = MediaPool(1 << 30)
+        await asyncio.gather(*(pool.prepare(prepare()) for _ in range(20)))
+        return await pool.run(niceness), await pool.run(niceness, 1 << 29)
+
+    small, large = asyncio.run(run())
+    assert most <= max(2, (os.cpu_count() or 1) // 2)
+    if sys.platform == "linux":
+        assert small < large
 
 
 def test_a_step_that_fails_is_told_to_the_preparation() -> None:

@@ -98,6 +98,31 @@ def test_so_are_added_tokens_that_grow() -> None:
     assert excess(json.dumps(content)).startswith("its added tokens may have more than 100,000,000")
 
 
+@pytest.mark.parametrize("name", ["normalizer", r"norm\u0061lizer"])
+def test_rules_behind_the_vocabulary_count(name: str) -> None:
+    content = json.loads(made(normalizer=normalizers.Replace("a", "b" * 2000)).to_str())
+    rule = content.pop("normalizer")
+    text = f'{json.dumps(content)[:-1]}, "{name}" :\n{json.dumps(rule)}}}'
+    assert (
+        excess(text)
+        == excess(text.encode())
+        == "its normalizer may make more than 1,000 characters of one"
+    )
+
+
+def test_a_vocabulary_is_not_parsed_for_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large one takes half a second each time: also where its tokens are words that JSON has around it."""
+    words = ("model", "normalizer", "decoder", "added_tokens", "a", "\n", '"', "\\")
+    vocab = models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="a")
+    written = Tokenizer(vocab).to_str()
+    parsed, loads = list[Any](), json.loads
+    monkeypatch.setattr(
+        json, "loads", lambda *given, **more: parsed.append(loads(*given, **more)) or parsed[-1]
+    )
+    assert excess(written) == ""
+    assert [one["model"] for one in parsed] == [0]
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_published_tokenizers_are_far_from_the_bound(form: str) -> None:
     tokenizer = FORMS[form]().tokenizer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapters (LoRA): low-rank matrices that change linear layers of a model, given to a program while it runs.
+"""LoRA adapters: low-rank matrices that change linear layers of a model, merged or loaded at run time.
 
 A program that takes them has two inputs for each linear layer, which hold the matrices of several adapters, one in each
 slot, and one input that names the slot of every row. Slot 0 is all zeros: the model as it is.

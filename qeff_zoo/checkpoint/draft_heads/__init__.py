@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads that draft tokens for a model: a checkpoint beside the model's, read without trust.
+"""Draft heads and draft layers: checkpoints beside the model's, read without trust.
 
 In: a folder, or a repository of the Hub. Out: a `Speculator`: what it computes, as JSON values, and the tensors of its
 parameters. It reads the model's hidden states, so it must have been trained for that very model.

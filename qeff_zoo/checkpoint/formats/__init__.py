@@ -8,7 +8,7 @@ where it has small floats in place of integers, `floats(config)`. Nothing here i
 
 import importlib
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -38,25 +38,18 @@ REFUSED: Mapping[str, str] = MappingProxyType(
 )
 
 
-def methods_of(exceptions: Collection[str]) -> list[str]:
-    """Return the values of `quant_method` that work, "none" for checkpoints of floats among them.
-
-    Args:
-        exceptions: Exceptions of an architecture.
-    """
-    return ["none", *(method for method in METHODS if method not in exceptions)]
+def methods_of() -> list[str]:
+    """Return the values of `quant_method` that work, "none" for checkpoints of floats among them."""
+    return ["none", *METHODS]
 
 
-def problem_of(config: Mapping[str, Any], exceptions: Collection[str] = ()) -> str:
+def problem_of(config: Mapping[str, Any]) -> str:
     """Explain why a quantized checkpoint cannot be read; empty if it can.
 
     Args:
         config: `quantization_config`.
-        exceptions: Methods that do not work with its architecture.
     """
     method = str(config.get("quant_method"))
-    if method in exceptions:
-        return f"quantized with {method!r}, which does not work with its architecture. Use another checkpoint of it."
     if method not in METHODS:
         instead = REFUSED.get(method, "Use another checkpoint of the model")
         return f"quantized with {method!r}; {', '.join(METHODS)} can be read. {instead}."

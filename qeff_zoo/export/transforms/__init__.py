@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch -> torch: what changes in a Hugging Face module before it is traced, and the count that proves it did."""
+"""Transforms: changes of a Hugging Face module before it is traced, each with the number of changed modules."""
 
 import ast
 import importlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Semantic ops: what a target may lower as one piece; name, signature and ONNX body of each, without torch.
+"""Semantic ops: ops that a target may lower as a whole; name, signature and ONNX body of each, without torch.
 
 The body is an ONNX function that makes the portable graph run in any ONNX runtime. The same in torch stands in
 `export.ops`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishing: what was planned, done in one commit. Files, manifest, signature, index and model card come together.
+"""Publishing: one commit with files, manifest, signature, index and model card.
 
 In: a `Publication`. Out: the URL of the commit.
 """

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from qeff_zoo.errors import PublishError, ResolutionError
 from qeff_zoo.hub.index import Entry, Sign
-from qeff_zoo.hub.naming import is_named
+from qeff_zoo.hub.naming import is_named, said
 from qeff_zoo.hub.publish.plan import plan_publication
 from qeff_zoo.hub.pull import Puller
 from qeff_zoo.hub.pull.fetch import origin_of
@@ -32,12 +32,14 @@ class Copied:
         model: Model of the package.
         size: In bytes.
         url: URL of the commit; "" without one.
+        warnings: Notices against it, and issues that the trust policy lets pass.
     """
 
     path: str
     model: str
     size: int
     url: str
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,10 +85,17 @@ class Mirror:
         destination(where)  # refuses what cannot be written, before anything is read
         snapshot = snapshot_of(remote_at(source))
         for entry in _chosen(snapshot, models, key):
-            url = "" if dry_run else self._copy(snapshot, entry, where)
-            yield Copied(path=entry.path, model=entry.model, size=entry.size, url=url)
+            notice = snapshot.index.notices.get(entry.path)
+            known = (f"It is {said(notice)}.",) if notice else ()
+            url, more = "", snapshot.index.warnings
+            if not dry_run:
+                url, more = self._copy(snapshot, entry, where)
+            yield Copied(
+                path=entry.path, model=entry.model, size=entry.size, url=url, warnings=known + more
+            )
 
-    def _copy(self, snapshot: Snapshot, entry: Entry, where: str) -> str:
+    def _copy(self, snapshot: Snapshot, entry: Entry, where: str) -> tuple[str, tuple[str, ...]]:
+        """Copy a package; return the URL of the commit, and the warnings of the pull."""
         held = self.store.with_manifest(entry.manifest)
         for folder in (self.store.root / "packages").glob(f"qz1-{entry.key16}*"):
             if held is None and self.store.is_built_here(folder.name):
@@ -99,7 +108,8 @@ class Mirror:
             pulled.package, where, private=self.private, of_others=True, reporter=self.reporter
         )
         notice = snapshot.index.notices.get(entry.path)
-        return publish(plan, reporter=self.reporter, sign=self.sign, notice=notice)
+        url = publish(plan, reporter=self.reporter, sign=self.sign, notice=notice)
+        return url, pulled.warnings
 
 
 def _chosen(snapshot: Snapshot, models: Sequence[str], key: str | None) -> list[Entry]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package of a remote -> the same package in the store, every byte checked on the way.
+"""Pulling: a package of a remote becomes a package of the store, with every byte checked.
 
 In: what a user asks for, or where a package is. Out: the store's package, and what it took to have it there.
 """

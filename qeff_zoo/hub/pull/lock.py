@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,13 @@ class Locked:
         model: Model as the user requested it.
         asked: The choices that were asked for.
         origin: Origin of the package.
+        warnings: Notices against it and its index; not in the file.
     """
 
     model: str
     asked: Mapping[str, Any]
     origin: Origin
+    warnings: tuple[str, ...] = field(default=(), compare=False)
 
 
 def write_lock(path: Path, packages: Sequence[Locked]) -> None:
@@ -136,7 +138,9 @@ def lock(
 
     def pinned(model: str) -> Locked:
         found = resolve.resolve(model, wishes, revision=revision, remote=remote, store=store)
-        return Locked(model=model, asked=asked, origin=_origin(found, model, store))
+        index = found.snapshot.index.warnings if found.snapshot else ()
+        known = (*found.warnings, *index)
+        return Locked(model=model, asked=asked, origin=_origin(found, model, store), warnings=known)
 
     return [pinned(model) for model in models]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places where packages are shared, all used in the same way: a Hub repository, a static web server, a folder.
+"""Remotes, with one interface: Hub repositories, static web servers, folders.
 
 In: a URL, or a model id and the user's settings. Out: a `Remote`; its `snapshot()` gives the index as it is now, and
 reads files as they are there.

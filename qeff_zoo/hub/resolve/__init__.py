@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to do for a model: use an existing package, build one, or neither, and in each case why.
+"""Resolution of a model: use an existing package, build one, or neither, with the reasons.
 
 In: a model id and what is asked of its package. Out: a `Resolution`. It considers the packages of the store, and those
 of the first remote that has any of this model: the remotes of the settings in their order, then the Hub repository that

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speculation: tokens are drafted cheaply, and one call of the model checks all of them.
+"""Speculative decoding: tokens are drafted cheaply, and verified in one call of the model.
 
 A drafter guesses; the model decides. Each position is drawn by the request's own sampler from the model's own logits,
 and the next one counts as long as the draw equals the draft. So what an answer says, its seed, penalties, stop strings

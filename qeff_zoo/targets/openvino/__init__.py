@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU, with OpenVINO for prompts and encoders and ONNX Runtime for what is decoded: one graph, which both read."""
+"""Target `openvino`: OpenVINO for prompts and encoders, ONNX Runtime for decoding, on one graph."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded default: ONNX Runtime on the CPU."""
+"""Target `ort`, the default: ONNX Runtime on the CPU."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -202,35 +202,47 @@ def _layer_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def matching_outputs(model: Any, patterns: Sequence[str]) -> list[str]:
-    """Return the outputs of the graph's nodes whose operator or name fits one of some patterns.
+def check_patterns(models: Sequence[Any], patterns: Sequence[str]) -> None:
+    """Check that every pattern of `matching_outputs` fits a node of some program of a package.
 
     Args:
-        model: An `onnx_ir.Model` whose nodes have names.
-        patterns: `*` stands for any text.
+        models: `onnx_ir.Model` of each program.
+        patterns: As of `matching_outputs`.
 
     Raises:
         CompileError: A pattern fits no node.
     """
-    found: dict[str, None] = {}
+    nodes = [node for model in models for node in model.graph]
     for pattern in patterns:
-        fitting = [
-            node
-            for node in model.graph
-            if fnmatchcase(node.op_type, pattern) or fnmatchcase(node.name, pattern)
-        ]
-        if not fitting:
-            operators = ", ".join(sorted({node.op_type for node in model.graph}))
+        if not any(_fits(node, pattern) for node in nodes):
+            operators = ", ".join(sorted({node.op_type for node in nodes}))
             raise CompileError(
                 f"--node-precision-info {pattern!r} fits no node of the graph; expected an operator ({operators}) or "
                 "the name of a node. Correct it, or leave it out."
             )
-        found |= dict.fromkeys(
-            value.name for node in fitting for value in node.outputs if value.name
-        )
-    return [*found]
+
+
+def matching_outputs(model: Any, patterns: Sequence[str]) -> list[str]:
+    """Return the outputs of floats of the graph's nodes whose operator or name fits a pattern.
+
+    Args:
+        model: An `onnx_ir.Model` whose nodes have names.
+        patterns: `*` stands for any text.
+    """
+    return [
+        value.name
+        for node in model.graph
+        if any(_fits(node, pattern) for pattern in patterns)
+        for value in node.outputs
+        if value.name and (value.dtype is None or value.dtype.is_floating_point())
+    ]
+
+
+def _fits(node: Any, pattern: str) -> bool:
+    return fnmatchcase(node.op_type, pattern) or fnmatchcase(node.name, pattern)
 
 
 def node_precision(outputs: Sequence[str]) -> str:
     """Write the node precision info: nodes that are computed in float32, by the names of their outputs."""
-    return "FP32NodeInstanceNames:\n" + "".join(f"  - {json.dumps(name)}\n" for name in outputs)
+    names = "".join(f"\n  - {json.dumps(name)}" for name in outputs)
+    return f"FP32NodeInstanceNames:{names or ' []'}\n"

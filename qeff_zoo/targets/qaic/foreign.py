@@ -88,6 +88,7 @@ def _configs(
     types = configs.state_types(options)
     named = ((state, (state.name, output)) for state, output in states)
     yield files.custom_io, configs.io_list(named, types)
+    configs.check_patterns([model], options.get("node_precision_info", ()))
     yield from chosen_configs(options, model, files)
 
 

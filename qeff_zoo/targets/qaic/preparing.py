@@ -33,9 +33,13 @@ def prepare(
         CompileError: A choice cannot be kept with this graph.
     """
     qpcs, commands = [], []
+    models = [lowered.model for _, lowered in programs.values()]
+    for model in models:
+        configs.name_nodes(model)
+    for program, _ in programs.values():
+        configs.check_patterns(models, program.flags.get("node_precision_info", ()))
     for name, (program, lowered) in programs.items():
         files = Files(name)
-        configs.name_nodes(lowered.model)
         for path, text in _configs(program, lowered.model, files):
             (folder / path).write_text(text, encoding="utf-8")
         write_model(lowered.model, layout, folder / files.model)

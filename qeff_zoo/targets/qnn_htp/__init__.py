@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Qualcomm's Hexagon Tensor Processor (HTP): compiled by onnxruntime-qnn, and simulated by it on x86."""
+"""Target `qnn-htp`: Qualcomm's Hexagon Tensor Processor, compiled by onnxruntime-qnn and simulated by it on x86."""
 
 import json
 import os

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.recipe import ENCODER_SHAPES, Recipe, Shape
-from qeff_zoo.tasks import FEATURE_EXTRACTION, Chosen, Task, Tracing, lazy
+from qeff_zoo.tasks import FEATURE_EXTRACTION, Default, Task, Tracing, lazy
 from qeff_zoo.tasks.commands import PROMPTS, Commands
 
 from . import whole_texts
@@ -43,7 +43,7 @@ def _variant(
     return {**told, "dense": dense} if dense else told
 
 
-def _defaults(checkpoint: "Checkpoint") -> Mapping[str, Chosen]:
+def _defaults(checkpoint: "Checkpoint") -> Mapping[str, Default]:
     from qeff_zoo.checkpoint.sentence_transformers import read_pooling
 
     found = read_pooling(checkpoint.companions)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import IMAGE_SHAPES, Recipe, Shape
-from qeff_zoo.tasks import IMAGE_FEATURE_EXTRACTION, Chosen, Task, Tracing, lazy
+from qeff_zoo.tasks import IMAGE_FEATURE_EXTRACTION, Default, Task, Tracing, lazy
 from qeff_zoo.tasks.commands import Commands
 
 from . import whole_images
@@ -36,7 +36,7 @@ def _variant(
     return {**whole_images.variant(checkpoint, recipe, shape, chosen), **told}
 
 
-def _defaults(checkpoint: "Checkpoint") -> Mapping[str, Chosen]:
+def _defaults(checkpoint: "Checkpoint") -> Mapping[str, Default]:
     return {"normalize": (False, "default")}
 
 

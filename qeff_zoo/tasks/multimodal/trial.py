@@ -30,7 +30,7 @@ class MediaTrial(DecoderTrial):
         self.sequences, self._media = sample_media.insert(session, self.sequences)
         pairs = zip(self.sequences, self._media, strict=True)
         self._spans = [session.insets(*pair) for pair in pairs]
-        if session.told.get("whole"):
+        if session.media.whole:
             stretches = [one.stretches if one else () for one in self._spans]
             self.stages = cases.uncut(self.stages, stretches)
 
@@ -43,7 +43,7 @@ class MediaTrial(DecoderTrial):
         spans = self._spans[0]
         if spans is None:
             return super().first_prompt()
-        end = int(spans.places[-1]) + 1 + bool(self.session.of_media.get("begun"))
+        end = int(spans.places[-1]) + 1 + bool(self.session.media.begun)
         return self.sequences[0][:end]
 
     def request(self, prompt: list[int], length: int) -> Request:

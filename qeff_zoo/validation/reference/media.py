@@ -14,6 +14,8 @@ import torch
 import transformers
 from torch import Tensor
 
+from qeff_zoo.multimodal.manifest import audio_of, images_of
+
 _SEEN = "cross_attention_mask"
 #: Of models with experts of pictures: which tokens are a picture's, or begin or end one.
 _ROUTES = "moe_mm_token_type_ids"
@@ -37,15 +39,17 @@ class Media:
         self._module = type(model).__module__
         self._taken = inspect.signature(model.forward).parameters.keys()
         self._counts: list[int] = request.get("media") or []
-        self._told = request.get("of_media") or {}
-        #: The same, and of sounds beside pictures.
-        self._every = [self._told, self._told.get("sounds") or {}]
+        told = request.get("of_media") or {}
+        self._placeholder = told.get("placeholder")
+        self._images = images_of(told["images"]) if "images" in told else None
+        self._audio = audio_of(told["sounds"]) if "sounds" in told else None
+        self._media = [one for one in (self._images, self._audio) if one]
         self._around = [
             value
             for name, value in vars(model.config).items()
             if name.startswith(("image_", "video_")) and name.endswith("_token_id")
         ]
-        self._among = [getattr(model.config, name) for name in self._told.get("among", ())]
+        self._among = [getattr(model.config, name) for one in self._media[:1] for name in one.among]
         self._arrays = {
             name: torch.from_numpy(array)
             for name, array in arrays.items()
@@ -72,25 +76,25 @@ class Media:
                     plain = name.removeprefix(prefix)
                     if plain != name and plain in self._taken:
                         found.setdefault(plain, []).append(self._arrays[name])
-        if found and (pooled := self._told.get("pooled")):
-            found[pooled] = _counted_on(found[pooled], found["pixel_values"])
-        crossing = bool(self._told.get("crossing"))
-        if found and self._told.get("packed"):  # side by side
-            found["pixel_values"] = [torch.cat(found["pixel_values"], -1)]
-        masks = {told.get("mask") for told in self._every}
+        images = self._images
+        if found and images and images.pixels in found:
+            found = images.joined(found)
+        crossing = bool(images and images.by_cross_attention)
+        masks = {one.mask for one in self._media}
         shown = {
             name: torch.cat(_alike(parts, of_mask=name in masks), int(crossing))
             for name, parts in found.items()
         }
-        if crossing and shown:
-            shown[_SEEN] = self._seen(input_ids, shown[self._told["mask"]])
+        if images and crossing and shown:
+            shown[_SEEN] = self._seen(input_ids, shown[images.mask])
         shown |= {name: one.to(dtype) for name, one in shown.items() if one.is_floating_point()}
-        if (types := self._told.get("types")) and shown:
-            own = torch.tensor([self._told["placeholder"], *self._among])
+        media = next(iter(self._media), None)
+        if media and (types := media.types) and shown:
+            own = torch.tensor([self._placeholder, *self._among])
             shown[types] = self._types(torch.isin(input_ids, own))
         if _ROUTES in self._taken and shown:
             shown[_ROUTES] = torch.isin(input_ids, torch.tensor(self._around)).long()
-        if self._told.get("begun"):  # which is looked for among tokens that are said to be there
+        if media and media.begun:  # which is looked for among tokens that are said to be there
             shown["attention_mask"] = torch.ones_like(input_ids)
         return shown
 
@@ -101,8 +105,8 @@ class Media:
     @property
     def together(self) -> bool:
         """Whether sequences may be rows of one call: not where a row would see what fills up those of another."""
-        alone = ("crossing", "blocks", "span", "apart")
-        return not any(told.get(name) for told in self._every for name in alone)
+        images, audio = self._images, self._audio
+        return not ((audio and audio.separate) or (images and images.by_cross_attention))
 
     def behind(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the inputs of tokens behind a prompt, as `generate` sets them.
@@ -116,7 +120,7 @@ class Media:
         """Return the tiles that each token attends to, by the rule of transformers' own processor."""
         rule = importlib.import_module(self._module.replace("modeling_", "processing_"))
         (tokens,), counts = input_ids.tolist(), there.sum(2).tolist()
-        places = rule.get_cross_attention_token_mask(tokens, self._told["placeholder"])
+        places = rule.get_cross_attention_token_mask(tokens, self._placeholder)
         dense = rule.convert_sparse_cross_attention_mask_to_dense(
             [places], counts, there.shape[2], len(tokens)
         )
@@ -124,7 +128,7 @@ class Media:
 
     def _types(self, of_pictures: Tensor) -> Tensor:
         """Mark image tokens by 1; or prompt tokens, which end with the last image, by 0."""
-        if self._told.get("whole") != "prompt":
+        if not any(one.whole == "prompt" for one in self._media[:1]):
             return of_pictures.long()
         before = of_pictures.flip(1).cumsum(1).flip(1)  # placeholders from here on
         return (before == 0).long()
@@ -139,15 +143,6 @@ def of_tokens(model: Any) -> Any:
     pixels = inspect.signature(model.forward).parameters.get("pixel_values")
     asks = pixels is not None and pixels.default is inspect.Parameter.empty
     return model.language_model if asks else model
-
-
-def _counted_on(parts: list[Tensor], pixels: list[Tensor]) -> list[Tensor]:
-    """Renumber patches over all crops (crops, patches, values): from those of one image to those of all."""
-    found, before = [], 0
-    for part, crops in zip(parts, pixels, strict=True):
-        found.append(torch.where(part < 0, part, part + before))
-        before += crops.shape[0] * crops.shape[1]
-    return found
 
 
 def _alike(parts: list[Tensor], *, of_mask: bool) -> list[Tensor]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of a server."""
+"""Options of a server, checked when they are made."""
 
 from dataclasses import dataclass
 
@@ -8,17 +8,17 @@ from qeff_zoo.serving.adapters import Sources
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choices:
-    """How to serve.
+class ServerOptions:
+    """Options of a server.
 
     Args:
-        name: What clients call the model.
-        fingerprint: Of the package: its build key.
-        api_key: That clients must have; None for none.
+        name: Name of the model for clients.
+        fingerprint: Build key of the package.
+        api_key: Key that clients must have; None for none.
         max_queue: Requests that may wait for a row.
         shutdown_timeout: Seconds for running requests to finish.
         prefill_from: Addresses of prefill servers, each `HOST:PORT`.
-        image_hosts: From which pictures and videos are fetched for clients, each `HOST` or `HOST:PORT`, and at public
+        image_hosts: Hosts from which images and videos are fetched for clients: `HOST` or `HOST:PORT`, at public
             addresses alone; none for no fetching.
         allow_adapters: Folders and Hub repositories that clients may load adapters from; none for no such endpoints.
         allowed_hosts: Names of the server for clients, besides `localhost` and its address, each `HOST` or

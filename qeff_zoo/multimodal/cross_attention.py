@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images that layers of the language model read by cross-attention: their keys and values are states."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qeff_zoo.multimodal.images import Images
+
+if TYPE_CHECKING:
+    from qeff_zoo.recipe_media import AudioEncoder
+    from qeff_zoo.runtime.multimodal_spans import CrossAttentionImage as View
+    from qeff_zoo.runtime.program import Array
+    from qeff_zoo.runtime.vision_encoder import Vision
+    from qeff_zoo.tasks import Tracing
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossAttentionImage(Images):
+    """Tiles of an image, encoded together; layers that a config lists attend to them.
+
+    Args:
+        layers: Field of the text config that lists those layers.
+        mask: Name of the mask of tiles in the result of the processor.
+    """
+
+    layers: str = "cross_attention_layers"
+    mask: str = "aspect_ratio_mask"
+
+    by_cross_attention: ClassVar[bool] = True
+
+    @property
+    def one_piece(self) -> bool:
+        """As of `Images`."""
+        return False
+
+    def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
+        """As of `Images`."""
+        from qeff_zoo.tasks import cross_attention_image_tracing
+
+        return cross_attention_image_tracing.read_picture(model, self)
+
+    def trace_language(
+        self, model: Any, audio: "AudioEncoder | None" = None, **variant: Any
+    ) -> "Tracing":
+        """As of `Images`."""
+        from qeff_zoo.tasks import cross_attention_image_tracing
+
+        return cross_attention_image_tracing.tracing(model, self, **variant)
+
+    def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "View":
+        """As of `Images`: all tiles together, which attend to one another."""
+        import numpy as np
+
+        from qeff_zoo.runtime.multimodal_spans import CrossAttentionImage as View
+
+        kinds = {self.pixels: np.float32}
+        inputs = {
+            name: np.ascontiguousarray(prepared[name], kinds.get(name, np.int64))
+            for name in vision.program.inputs
+        }
+        found = vision.run(inputs)
+        tiles = prepared[self.mask].reshape(-1) > 0
+        return View(
+            digest=digest, features={name: rows[0] for name, rows in found.items()}, tiles=tiles
+        )
+
+    @property
+    def drawn_as_pixels(self) -> bool:
+        """As of `Images`."""
+        return True
+
+    def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
+        """As of `Images`: all tiles, in the first of the ways in which they may lie."""
+        import numpy as np
+
+        shapes = {name: one.shape for name, one in vision.program.inputs.items()}
+        return {
+            name: random.standard_normal(shape, np.float32)
+            if name == self.pixels
+            else np.ones(shape, bool if name == self.mask else np.int64)
+            for name, shape in shapes.items()
+        }

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Audio of any length, whose encoder attends within chunks and to what precedes them (Gemma 4)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qeff_zoo.recipe_media import AudioEncoder
+
+if TYPE_CHECKING:
+    from qeff_zoo.media.features import Features
+    from qeff_zoo.media.sound import Samples
+    from qeff_zoo.multimodal.images import Images
+    from qeff_zoo.runtime.audio_encoder import Hearing
+    from qeff_zoo.tasks import Tracing
+
+#: Lengths of random recordings, in chunks.
+_LENGTHS = (0.7, 2.4, 1.0, 3.3)
+#: The same if the reference computes one recording at a time: those of a prompt are equally long.
+SEPARATE_LENGTHS = (0.7, 0.7, 1.6, 2.0, 2.0, 0.4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AudioChunks(AudioEncoder):
+    """Audio of any length in chunks.
+
+    Args:
+        chunk: Field of the audio config with the rows of a chunk.
+
+    Attributes:
+        rows: Field of the config with the number of rows of every recording, if the forward pads them to that.
+    """
+
+    any_length: ClassVar[str] = "sounds of any length"
+    rows: ClassVar[str] = ""
+
+    chunk: str = ""
+
+    def trace(self, model: Any, images: "Images | None") -> "Tracing":
+        """As of `AudioEncoder`."""
+        from qeff_zoo.tasks import audio_chunk_tracing
+
+        return audio_chunk_tracing.tracing(model, self)
+
+    def encoder(self) -> "type[Hearing]":
+        """As of `AudioEncoder`."""
+        from qeff_zoo.runtime.audio_encoder import ChunkHearing
+
+        return ChunkHearing
+
+    def prepare(
+        self, features: "Features", shape: Sequence[int], samples: "Samples"
+    ) -> dict[str, Any]:
+        """As of `AudioEncoder`."""
+        import numpy as np
+
+        features.check_length(samples, features.most)
+        logs = features.compute(samples)[None]
+        return {features.name: logs, self.mask: np.ones(logs.shape[:2], bool)}
+
+    def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """As of `AudioEncoder`."""
+        frames, bins = shape
+        lengths = SEPARATE_LENGTHS if self.separate else _LENGTHS
+        return self._random([int(length * frames) for length in lengths], bins)
+
+    def _random(self, lengths: Sequence[int], bins: int) -> Iterator[dict[str, Any]]:
+        import numpy as np
+
+        random = np.random.default_rng(0)
+        for length in cycle(lengths):
+            features = random.standard_normal((1, length, bins), np.float32)
+            yield {self.features: features, self.mask: np.ones(features.shape[:2], bool)}

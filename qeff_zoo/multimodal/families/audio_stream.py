@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Audio of any length in one sequence, whose windows do not attend to one another (Qwen3-ASR, Qwen3-Omni)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qeff_zoo.multimodal.families.audio_windows import AudioWindows
+
+if TYPE_CHECKING:
+    from qeff_zoo.media.features import Features
+    from qeff_zoo.media.sound import Samples
+    from qeff_zoo.runtime.audio_encoder import Hearing
+
+
+@dataclass(frozen=True, kw_only=True)
+class AudioStream(AudioWindows):
+    """Audio of any length; the program reads one window at a time, and the last one is padded.
+
+    Args:
+        window: Field of the audio config with the frames of a window.
+    """
+
+    packed: ClassVar[bool] = True
+
+    window: str = ""
+
+    def frames(self, config: Any) -> int:
+        """As of `AudioWindows`."""
+        return int(getattr(config, self.window))
+
+    def encoder(self) -> "type[Hearing]":
+        """As of `AudioEncoder`."""
+        from qeff_zoo.runtime.audio_encoder import StreamHearing
+
+        return StreamHearing
+
+    def prepare(
+        self, features: "Features", shape: Sequence[int], samples: "Samples"
+    ) -> dict[str, Any]:
+        """As of `AudioEncoder`."""
+        import numpy as np
+
+        logs = np.ascontiguousarray(self.compute(features, samples).T)[None]
+        return {features.name: logs, self.mask: np.ones_like(logs[:, 0], np.int64)}
+
+    def compute(self, features: "Features", samples: "Samples") -> Any:
+        """Return the features of a recording, (frames, bins)."""
+        return features.compute(samples)
+
+    def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """As of `AudioEncoder`."""
+        for found in super().samples(shape):
+            features = found[self.features].transpose(1, 0, 2)
+            joined = features.reshape(1, features.shape[0], -1)
+            yield {self.features: joined, self.mask: found[self.mask].reshape(1, -1)}

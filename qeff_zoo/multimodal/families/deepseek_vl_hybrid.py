@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeepSeek-VL hybrid: a second vision encoder reads each image in a higher resolution."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.multimodal.images import Images
+
+if TYPE_CHECKING:
+    from qeff_zoo.runtime.program import Array
+    from qeff_zoo.tasks import Tracing
+
+_FINE = "high_res"
+_PIXELS = f"{_FINE}_pixel_values"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepSeekVlHybrid(Images):
+    """Images in two resolutions, both of which the program takes."""
+
+    def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
+        """As of `Images`."""
+        from qeff_zoo.tasks import vision_tracing
+
+        config = getattr(model.config, f"{_FINE}_vision_config")
+        more = {_PIXELS: vision_tracing.image_of(config, config.image_size)}
+        return vision_tracing.tracing(model, self, side=side, more=more)
+
+    def forward_arguments(self, pixels: Any, more: Sequence[Any]) -> dict[str, Any]:
+        """As of `Images`."""
+        (fine,) = more
+        return {self.pixels: pixels, _PIXELS: fine}
+
+    def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
+        """As of `Images`."""
+        import numpy as np
+
+        found = super().sample(vision, size, random)
+        shape = vision.program.inputs[_PIXELS].shape
+        return {**found, _PIXELS: random.standard_normal(shape, np.float32)}

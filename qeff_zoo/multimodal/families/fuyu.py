@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fuyu: a matrix makes a row of features of each patch, and there is no vision encoder."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qeff_zoo.multimodal.images import Images
+
+if TYPE_CHECKING:
+    from qeff_zoo.runtime.image_prompt_templates import Grid, Layout, Written
+    from qeff_zoo.runtime.multimodal_spans import Encoded
+    from qeff_zoo.runtime.program import Array
+    from qeff_zoo.runtime.vision_encoder import Vision
+    from qeff_zoo.tasks import Tracing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fuyu(Images):
+    """Patches of images of any size, each of which becomes a row by itself; lines of them end with a token."""
+
+    after: tuple[int | str, ...] = ("<s>",)
+    text: str = "{}<0x04>"
+
+    any_size: ClassVar[bool] = True
+
+    @property
+    def one_piece(self) -> bool:
+        """As of `Images`."""
+        return False
+
+    @property
+    def prompt_layout(self) -> "Layout":
+        """As of `Images`."""
+        from qeff_zoo.runtime.image_prompt_templates import Layout, told_grid
+
+        return Layout(grid=told_grid, write=_write)
+
+    def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
+        """As of `Images`."""
+        from qeff_zoo.tasks import vision_tracing
+
+        return vision_tracing.of_patches(model)
+
+    def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
+        """As of `Images`: all patches together."""
+        import numpy as np
+
+        from qeff_zoo.runtime.multimodal_spans import Encoded
+
+        found = vision.run({self.pixels: np.asarray(prepared[self.pixels], np.float32)})
+        grid = self.prompt_layout.grid(1, prepared, vision.config)
+        return Encoded(digest=digest, features=found, grid=grid)
+
+    def rows_of(self, vision: "Vision", inputs: "Mapping[str, Array]") -> int | None:
+        """As of `Images`."""
+        return len(inputs[self.pixels])
+
+    @property
+    def drawn_as_pixels(self) -> bool:
+        """As of `Images`."""
+        return True
+
+    def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
+        """As of `Images`."""
+        import numpy as np
+
+        values = [one for one in vision.program.inputs[self.pixels].shape if isinstance(one, int)]
+        pixels = random.standard_normal((math.prod(size), *values), np.float32)
+        return {"grids": np.array([size]), self.pixels: pixels}
+
+
+def _write(grid: "Grid", rows: int) -> "Written":
+    line: Written = [rows // grid[1], "|NEWLINE|"]
+    return line * grid[1]

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Audio of Gemma 3n: chunks, of which every recording becomes the same number of rows, and as image features."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from qeff_zoo.multimodal.families.audio_chunks import AudioChunks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemma3nAudio(AudioChunks):
+    """Audio in chunks, padded to `audio_soft_tokens_per_image` rows."""
+
+    rows: ClassVar[str] = "audio_soft_tokens_per_image"
+    separate: ClassVar[bool] = True
+    taken_as: ClassVar[str] = "image"
+
+    chunk: str = "conf_attention_chunk_size"

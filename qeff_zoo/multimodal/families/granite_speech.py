@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Audio of Granite Speech: any length, whose encoder attends within blocks, and a projector that reads windows."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qeff_zoo.multimodal.families.audio_chunks import SEPARATE_LENGTHS
+from qeff_zoo.recipe_media import AudioEncoder
+
+if TYPE_CHECKING:
+    from qeff_zoo.media.features import Features
+    from qeff_zoo.media.sound import Samples
+    from qeff_zoo.multimodal.images import Images
+    from qeff_zoo.runtime.audio_encoder import Hearing
+    from qeff_zoo.tasks import Tracing
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraniteSpeechAudio(AudioEncoder):
+    """Audio of any length in blocks.
+
+    Args:
+        block: Field of the audio config with the frames of a block, and attribute of the layers that attend within one.
+    """
+
+    separate: ClassVar[bool] = True
+    text_messages: ClassVar[bool] = True
+
+    block: str = "context_size"
+
+    def trace(self, model: Any, images: "Images | None") -> "Tracing":
+        """As of `AudioEncoder`."""
+        from qeff_zoo.tasks import audio_block_tracing
+
+        return audio_block_tracing.tracing(model, self)
+
+    def encoder(self) -> "type[Hearing]":
+        """As of `AudioEncoder`."""
+        from qeff_zoo.runtime.audio_encoder import BlockHearing
+
+        return BlockHearing
+
+    def prepare(
+        self, features: "Features", shape: Sequence[int], samples: "Samples"
+    ) -> dict[str, Any]:
+        """As of `AudioEncoder`."""
+        return {features.name: features.compute(samples)[None]}
+
+    def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """As of `AudioEncoder`."""
+        import numpy as np
+
+        random, (frames, bins) = np.random.default_rng(0), shape
+        for length in cycle(SEPARATE_LENGTHS):
+            yield {
+                self.features: random.standard_normal((1, int(length * frames), bins), np.float32)
+            }

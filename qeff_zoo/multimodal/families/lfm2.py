@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LFM2-VL: tiles of any size, each a padded sequence of patches, and names of tiles in the prompt."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qeff_zoo.multimodal.patch_grid import PatchGrid
+
+if TYPE_CHECKING:
+    from qeff_zoo.runtime.multimodal_spans import Encoded
+    from qeff_zoo.runtime.patch_positions import Tower
+    from qeff_zoo.runtime.program import Array
+    from qeff_zoo.runtime.vision_encoder import Vision
+
+#: Array of the processor with rows and columns of each tile's patches.
+_SHAPES = "spatial_shapes"
+#: Merged squares of a sequence that validation draws, padding included.
+_PADDED = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lfm2Vl(PatchGrid):
+    """Tiles of any size, one by one, each a sequence of patches that the processor pads."""
+
+    lines: ClassVar[bool] = True
+    taps: str = "antialiased"
+    layout: str = "placed_tiles"
+    mask: str = "pixel_attention_mask"
+
+    placed: ClassVar[bool] = False
+
+    def traced_module(self, model: Any, tower: "Tower", names: list[str]) -> Any:
+        """As of `PatchGrid`."""
+        from qeff_zoo.tasks.vision_tracing import Shaped
+
+        return Shaped(model, tower.merge)
+
+    def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
+        """As of `Images`: tile by tile, of patches (tiles, patches, values)."""
+        import numpy as np
+
+        found, pixels = [], np.asarray(prepared[self.pixels], np.float32)
+        shapes = prepared[_SHAPES].reshape(-1, 2).tolist()
+        for tile, (height, width) in zip(pixels, shapes, strict=True):
+            grid = 1, height, width
+            patches = vision.geometry.ordered(tile[: height * width], grid)
+            found.append(vision.run({self.pixels: patches, **vision.geometry.describe(grid)}))
+        return vision.joined(digest, found, prepared)
+
+    def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
+        """As of `Images`: one tile, padded."""
+        import numpy as np
+
+        merge = vision.geometry.merge
+        height, width = (one * merge for one in size)
+        values = [one for one in vision.program.inputs[self.pixels].shape if isinstance(one, int)]
+        room = _PADDED * merge**2
+        return {
+            _SHAPES: np.array([[height, width]]),
+            self.mask: (np.arange(room) < height * width)[None].astype(np.int64),
+            self.pixels: random.standard_normal((1, room, *values), np.float32),
+        }

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LLaVA-OneVision: an image is cut into tiles only if the prompt has no other."""
+
+from dataclasses import dataclass
+
+from qeff_zoo.multimodal.images import Images
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlavaOneVision(Images):
+    """Tiles of a single image, or several images without tiles."""
+
+    layout: str = "lines"
+
+    def is_uncut(self, images: int) -> bool:
+        """As of `Images`."""
+        return images > 1

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ovis 2: the whole image, then its tiles, with rows of features for the tokens around them as well."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qeff_zoo.multimodal.images import Images
+
+if TYPE_CHECKING:
+    from qeff_zoo.runtime.image_prompt_templates import Grid, Layout, Written
+    from qeff_zoo.runtime.program import Array
+
+_AROUND = "visual_indicator_token_ids"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ovis2(Images):
+    """Tiles between tokens that have rows of features."""
+
+    marker: str = "<image>"
+
+    around: ClassVar[str] = _AROUND
+
+    @property
+    def one_piece(self) -> bool:
+        """As of `Images`."""
+        return False
+
+    @property
+    def prompt_layout(self) -> "Layout":
+        """As of `Images`."""
+        from qeff_zoo.runtime.image_prompt_templates import Layout, told_grid
+
+        return Layout(arrange=_arrange, grid=told_grid, write=_write)
+
+    @property
+    def drawn_as_pixels(self) -> bool:
+        """As of `Images`."""
+        return True
+
+
+def _between(grid: "Grid") -> list[int]:
+    """Return which of the listed tokens stand before each tile, and at the end."""
+    begin, whole, column, row, end = range(5)
+    _, tall, wide = grid
+    line = [*[column] * (wide - 1), row]
+    return [begin, whole, *((line * tall)[:-1] if tall * wide > 1 else ()), end]
+
+
+def _arrange(tiles: "Sequence[Array]", prepared: "Mapping[str, Array]", config: Any) -> "Array":
+    """Put the rows of tokens around tiles where those stand; each tile ends with all of them."""
+    import numpy as np
+
+    from qeff_zoo.runtime.image_prompt_templates import told_grid
+
+    count = len(config[_AROUND])
+    around, each = tiles[0][-count:], [tile[:-count] for tile in tiles]
+    found: list[Array] = []
+    for at, number in enumerate(_between(told_grid(len(tiles), prepared, config))):
+        found += [around[number : number + 1], *each[at : at + 1]]
+    return np.concatenate(found)
+
+
+def _write(grid: "Grid", rows: int) -> "Written":
+    between = _between(grid)
+    each = (rows - len(between)) // grid[0]
+    found: Written = []
+    for at, number in enumerate(between):
+        found += [f"{_AROUND}.{number}", *[each][: at < grid[0]]]
+    return found

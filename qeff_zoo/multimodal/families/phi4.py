@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Phi-4 multimodal: masked tiles, lines of which end with a learned row, and an adapter for prompts with images."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qeff_zoo.multimodal.images import Images
+
+if TYPE_CHECKING:
+    from qeff_zoo.runtime.image_prompt_templates import Layout
+    from qeff_zoo.runtime.program import Array
+    from qeff_zoo.runtime.vision_encoder import Vision
+    from qeff_zoo.tasks import Tracing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phi4(Images):
+    """The whole image and its tiles, each with a mask of patches."""
+
+    mask: str = "image_attention_mask"
+    adapter: str = "vision-lora"
+
+    pixels: ClassVar[str] = "image_pixel_values"
+
+    @property
+    def one_piece(self) -> bool:
+        """As of `Images`."""
+        return False
+
+    @property
+    def prompt_layout(self) -> "Layout":
+        """As of `Images`."""
+        from qeff_zoo.runtime.image_prompt_templates import Layout
+
+        return Layout(arrange=_arrange)
+
+    def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
+        """As of `Images`."""
+        from qeff_zoo.tasks import tile_tracing
+
+        return tile_tracing.tracing(model, self)
+
+    def tiles_of(
+        self, vision: "Vision", prepared: "Mapping[str, Array]"
+    ) -> "tuple[Sequence[Array], dict[str, Array]]":
+        """As of `Images`: the program takes the mask."""
+        import numpy as np
+
+        pixels, mask = np.asarray(prepared[self.pixels], np.float32), prepared[self.mask]
+        real = mask.reshape(-1, *mask.shape[-2:]) > 0
+        return [*pixels.reshape(-1, *pixels.shape[-3:])], {self.mask: real.astype(np.int64)}
+
+    @property
+    def drawn_as_pixels(self) -> bool:
+        """As of `Images`."""
+        return True
+
+    def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
+        """As of `Images`: the whole image, and one tile of the same size."""
+        import numpy as np
+
+        names = self.pixels, self.mask
+        sides, patches = (vision.program.inputs[one].shape[1:] for one in names)
+        return {
+            self.pixels: random.standard_normal((1, 2, *sides), np.float32),
+            "image_sizes": np.array([sides[1:]]),
+            self.mask: np.ones((1, 2, *patches), np.int64),
+        }
+
+
+def _arrange(tiles: "Sequence[Array]", prepared: "Mapping[str, Array]", config: Any) -> "Array":
+    """Order features of the whole image and its tiles; lines of each end with a row, and each with another one."""
+    import numpy as np
+
+    side, size = math.isqrt(len(tiles[0])), int(config["vision_config"]["crop_size"])
+    tall, wide = (int(one) // size for one in prepared["image_sizes"].reshape(2))
+    mask = prepared["image_attention_mask"]
+    mask = mask.reshape(-1, *mask.shape[-2:])[1 : 1 + tall * wide, ::2, ::2]
+    real = mask.reshape(tall, wide, side, side).transpose(0, 2, 1, 3).reshape(tall * side, -1)
+    rows, columns = int(real[:, 0].sum()), int(real[0].sum())
+    parts = np.stack([tile[:-1] for tile in tiles[1 : 1 + tall * wide]])
+    parts = parts.reshape(tall, wide, side, side + 1, -1)[:, :, :, :-1].transpose(0, 2, 1, 3, 4)
+    parts = parts.reshape(tall * side, wide * side, -1)[:rows, :columns]
+    ends = np.broadcast_to(tiles[0][side], (rows, 1, parts.shape[2]))
+    lines = np.concatenate([parts, ends], axis=1).reshape(-1, parts.shape[2])
+    return np.concatenate([lines, tiles[0][-1:], tiles[0][:-1]])

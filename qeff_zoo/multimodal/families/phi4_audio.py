@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Audio of Phi-4 multimodal: any length, whose encoder merges frames to rows and attends within spans of those."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qeff_zoo.recipe_media import AudioEncoder
+
+if TYPE_CHECKING:
+    from qeff_zoo.media.features import Features
+    from qeff_zoo.media.sound import Samples
+    from qeff_zoo.multimodal.images import Images
+    from qeff_zoo.runtime.audio_encoder import Hearing
+    from qeff_zoo.tasks import Tracing
+
+#: Processor's name of the number of rows of a recording.
+ROWS = "audio_embed_sizes"
+#: Lengths of random recordings, in frames; those of a prompt are equally long.
+_LENGTHS = (39, 39, 70, 17, 17, 33)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phi4Audio(AudioEncoder):
+    """Audio of any length in spans.
+
+    Args:
+        span: Rows of a span.
+    """
+
+    features: ClassVar[str] = "audio_input_features"
+    separate: ClassVar[bool] = True
+
+    span: int = 500
+
+    def trace(self, model: Any, images: "Images | None") -> "Tracing":
+        """As of `AudioEncoder`."""
+        from qeff_zoo.tasks import audio_span_tracing
+
+        return audio_span_tracing.tracing(model, self, images)
+
+    def encoder(self) -> "type[Hearing]":
+        """As of `AudioEncoder`."""
+        from qeff_zoo.runtime.audio_encoder import SpanHearing
+
+        return SpanHearing
+
+    def prepare(
+        self, features: "Features", shape: Sequence[int], samples: "Samples"
+    ) -> dict[str, Any]:
+        """As of `AudioEncoder`."""
+        return self._with_rows(features.compute(samples), shape[0])
+
+    def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """As of `AudioEncoder`."""
+        import numpy as np
+
+        random, (merged, bins) = np.random.default_rng(0), shape
+        for length in cycle(_LENGTHS):
+            yield self._with_rows(random.standard_normal((length, bins), np.float32), merged)
+
+    def _with_rows(self, logs: Any, merged: int) -> dict[str, Any]:
+        import numpy as np
+
+        return {self.features: logs[None], ROWS: np.array([-(-len(logs) // merged)])}

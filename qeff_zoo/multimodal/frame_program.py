@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images, and frames of videos that go through other operators: a program of their own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qeff_zoo.multimodal.images import Images
+
+if TYPE_CHECKING:
+    from qeff_zoo.runtime.program import Array
+    from qeff_zoo.tasks import Tracing
+
+#: Frames of a video that validation draws.
+_FRAMES = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameProgram(Images):
+    """Images as of `Images`; frames of a video one by one."""
+
+    has_frame_program: ClassVar[bool] = True
+
+    def trace_frame(self, model: Any) -> "Tracing":
+        """As of `Images`."""
+        from qeff_zoo.tasks import vision_tracing
+
+        return vision_tracing.tracing(model, self, module=vision_tracing.Frame)
+
+    def video_arrays(
+        self, pixels: "Array", given: Mapping[str, Any], known: "Mapping[str, Array]"
+    ) -> "dict[str, Array]":
+        """As of `Images`."""
+        from qeff_zoo.runtime.vision_encoder import FRAMES
+
+        return {FRAMES: pixels.reshape(1, -1, *pixels.shape[-3:])}
+
+    def sample_frame(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
+        """As of `Images`. All videos are as long: transformers would pad the shorter ones of a batch."""
+        import numpy as np
+
+        from qeff_zoo.runtime.vision_encoder import FRAMES
+
+        shape = vision.program.inputs[self.pixels].shape[1:]
+        return {FRAMES: random.standard_normal((1, _FRAMES, *shape), np.float32)}

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images of any size whose forward takes the pixels: the program takes patches, in one column of merged squares."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qeff_zoo.multimodal.patch_grid import PatchGrid
+
+if TYPE_CHECKING:
+    from qeff_zoo.runtime.multimodal_spans import Encoded
+    from qeff_zoo.runtime.patch_positions import Tower
+    from qeff_zoo.runtime.program import Array
+    from qeff_zoo.runtime.vision_encoder import Vision
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageColumn(PatchGrid):
+    """Images of any size, whose merged squares the forward takes as one column, as Pixtral's vision encoder allows."""
+
+    planes: ClassVar[bool] = True
+
+    def traced_module(self, model: Any, tower: "Tower", names: list[str]) -> Any:
+        """As of `PatchGrid`."""
+        from qeff_zoo.tasks.vision_tracing import Column
+
+        return Column(model, self, tower.merge)
+
+    def forward_arguments(self, pixels: Any, more: Sequence[Any]) -> dict[str, Any]:
+        """As of `Images`."""
+        return {self.pixels: pixels, "image_sizes": [tuple(pixels.shape[2:])]}
+
+    def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
+        """As of `Images`; padding of the processor is cut off."""
+        import numpy as np
+
+        tower = vision.geometry
+        height, width = (int(side) for side in prepared["image_sizes"].reshape(2))
+        patch = int(vision.program.inputs[self.pixels].shape[2])
+        high, wide = height // patch, width // patch
+        pixels = np.asarray(prepared[self.pixels], np.float32)
+        patches = tower.cut(pixels.reshape(-1, *pixels.shape[-2:])[:, :height, :width], patch)
+        found = vision.run(tower.in_column(patches, high, wide))
+        rows = (high // tower.merge) * (wide // tower.merge)
+        return vision.joined(digest, [{name: one[:rows] for name, one in found.items()}], prepared)
+
+    @property
+    def drawn_as_pixels(self) -> bool:
+        """As of `Images`."""
+        return True

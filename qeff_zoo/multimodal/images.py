@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Base of the image encoders that recipes declare: values, and hooks that a family of models overrides.
+
+Importing this module, or a family, imports neither numpy nor torch; a hook imports what it needs.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from qeff_zoo.recipe_media import ImageEncoder
+
+if TYPE_CHECKING:
+    from qeff_zoo.recipe_media import AudioEncoder
+    from qeff_zoo.runtime.image_prompt_templates import Layout
+    from qeff_zoo.runtime.multimodal_spans import Encoded
+    from qeff_zoo.runtime.patch_positions import Tower
+    from qeff_zoo.runtime.program import Array
+    from qeff_zoo.runtime.vision_encoder import Vision
+    from qeff_zoo.tasks import Tracing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images(ImageEncoder):
+    """Images of one size, or tiles of one size, each of which the vision encoder reads by itself."""
+
+    # --- the package ---------------------------------------------------------------------------------------------
+
+    @property
+    def one_piece(self) -> bool:
+        """As of `ImageEncoder`."""
+        return not (self.layout or self.nested)
+
+    def geometry(self, config: Mapping[str, Any]) -> "Tower | None":
+        """As of `ImageEncoder`."""
+        return None
+
+    def frame_geometry(self, config: Mapping[str, Any]) -> "Tower | None":
+        """As of `ImageEncoder`."""
+        return None
+
+    @property
+    def prompt_layout(self) -> "Layout":
+        """As of `ImageEncoder`."""
+        from qeff_zoo.runtime.image_prompt_templates import LAYOUTS
+
+        return LAYOUTS[self.layout]
+
+    # --- tracing -------------------------------------------------------------------------------------------------
+
+    def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
+        """As of `ImageEncoder`."""
+        from qeff_zoo.tasks import vision_tracing
+
+        return vision_tracing.tracing(model, self, side=side)
+
+    def trace_language(
+        self, model: Any, audio: "AudioEncoder | None" = None, **variant: Any
+    ) -> "Tracing":
+        """As of `ImageEncoder`."""
+        from qeff_zoo.tasks import multimodal_tracing
+
+        return multimodal_tracing.tracing(model, images=self, sounds=audio, **variant)
+
+    def forward_arguments(self, pixels: Any, more: Sequence[Any]) -> dict[str, Any]:
+        """As of `ImageEncoder`."""
+        import torch
+
+        found = {self.pixels: pixels[None] if self.nested else pixels}
+        if self.layout == "lines":
+            found["image_sizes"] = torch.tensor([pixels.shape[2:]])
+        if self.mask:
+            found[self.mask] = torch.ones(1, 1, dtype=torch.bool)
+        return found
+
+    def traced_with(self, model: Any) -> AbstractContextManager[Any]:
+        """As of `ImageEncoder`."""
+        return nullcontext()
+
+    # --- the runtime ---------------------------------------------------------------------------------------------
+
+    def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
+        """As of `ImageEncoder`."""
+        import numpy as np
+
+        tiles, masks = self.tiles_of(vision, prepared)
+        # The program's other inputs are the same tiles in another size.
+        names = vision.program.inputs.keys() - {self.pixels} - masks.keys()
+        others = {name: np.asarray(prepared[name], np.float32) for name in names} | masks
+        found = [
+            vision.run(
+                {self.pixels: tile[None], **{name: one[[at]] for name, one in others.items()}}
+            )
+            for at, tile in enumerate(tiles)
+        ]
+        return vision.arranged(digest, [self.chosen(one, prepared) for one in found], prepared)
+
+    def tiles_of(
+        self, vision: "Vision", prepared: "Mapping[str, Array]"
+    ) -> "tuple[Sequence[Array], dict[str, Array]]":
+        """As of `ImageEncoder`."""
+        import numpy as np
+
+        pixels = np.asarray(prepared[self.pixels], np.float32)
+        tiles = [*pixels.reshape(-1, *pixels.shape[-3:])]
+        mask = prepared.get(self.mask)
+        if mask is None:
+            height, width = pixels.shape[-2:]
+            return [self.cropped(one, height, width, vision.config) for one in tiles], {}
+        if mask.ndim < 3:  # of tiles
+            there = mask.reshape(-1)
+            return [one for one, kept in zip(tiles, there, strict=True) if kept], {}
+        real = mask.reshape(-1, *mask.shape[-2:]) > 0
+        sizes = zip(tiles, real.any(2).sum(1), real.any(1).sum(1), strict=True)
+        return [
+            self.cropped(tile, height, width, vision.config) for tile, height, width in sizes
+        ], {}
+
+    def cropped(self, tile: "Array", height: int, width: int, config: Mapping[str, Any]) -> "Array":
+        """As of `ImageEncoder`."""
+        return tile[:, :height, :width]
+
+    def chosen(
+        self, features: "dict[str, Array]", prepared: "Mapping[str, Array]"
+    ) -> "dict[str, Array]":
+        """As of `ImageEncoder`."""
+        return features
+
+    def rows_of(self, vision: "Vision", inputs: "Mapping[str, Array]") -> int | None:
+        """As of `ImageEncoder`."""
+        return None
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """As of `ImageEncoder`."""
+        return tuple(filter(None, (self.mask, self.tiles)))
+
+    def is_uncut(self, images: int) -> bool:
+        """As of `ImageEncoder`."""
+        return False
+
+    # --- videos --------------------------------------------------------------------------------------------------
+
+    def video_arrays(
+        self, pixels: "Array", given: Mapping[str, Any], known: "Mapping[str, Array]"
+    ) -> "dict[str, Array]":
+        """As of `ImageEncoder`."""
+        import numpy as np
+
+        from qeff_zoo.runtime.image_prompt_templates import OF_VIDEO
+        from qeff_zoo.runtime.video_steps import TIMES
+
+        frames = pixels.reshape(-1, *pixels.shape[-3:])
+        if not self.stamp:
+            return {"pixel_values": frames, OF_VIDEO: np.array(1)}
+        untimed = {} if "{clock}" in self.stamp[0] else {TIMES: np.zeros(len(frames))}
+        return {"pixel_values": frames, **untimed, **known}
+
+    def video_rows(self, prepared: "Mapping[str, Array]", config: Mapping[str, Any]) -> int:
+        """As of `ImageEncoder`."""
+        count = len(prepared["pixel_values"])
+        if self.layout == "lines":
+            vision = config["vision_config"]
+            side = -(-(int(vision["image_size"]) // int(vision["patch_size"])) // 2)
+            return count * side**2 + 1
+        if scale := config.get("scale_factor"):
+            vision = config["vision_config"]
+            side = int(vision["image_size"]) // int(vision["patch_size"]) // int(scale)
+            return count * side**2
+        return count * int(config.get("image_seq_length", 1))
+
+    # --- validation ----------------------------------------------------------------------------------------------
+
+    @property
+    def drawn_as_pixels(self) -> bool:
+        """As of `ImageEncoder`."""
+        return bool(self.layout)
+
+    def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
+        """As of `ImageEncoder`."""
+        import numpy as np
+
+        tensor = vision.program.inputs[self.pixels]
+        shape = [one for one in tensor.shape if isinstance(one, int)]
+        shape = [1, *shape] if self.nested else shape
+        found: dict[str, Array] = {}
+        if self.mask:
+            found[self.mask] = np.ones(shape[:-3], bool)
+        found[self.pixels] = random.standard_normal(shape, np.float32)
+        return found
+
+    def joined(self, arrays: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        """As of `ImageEncoder`."""
+        return arrays

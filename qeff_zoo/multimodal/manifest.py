@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Image and audio encoders in a manifest: the name of the family and its values, and the object again."""
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, fields
+from functools import cache
+from typing import Any, TypeVar
+
+from qeff_zoo import multimodal
+from qeff_zoo.errors import PackageError
+from qeff_zoo.multimodal import families
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.recipe_media import AudioEncoder, Media
+
+_FAMILY = "family"
+
+_Encoder = TypeVar("_Encoder", bound=Media)
+
+
+def entry_of(encoder: Media, **changes: Any) -> dict[str, Any]:
+    """Return the entry of an image or audio encoder in a manifest, with defaults, but for empty ones.
+
+    Args:
+        encoder: As a recipe declares it.
+        **changes: Values that a checkpoint changes.
+    """
+    usual = {one.name: one.default for one in fields(encoder)}
+    assert MISSING not in usual.values(), "a field of an encoder has a default"
+    values = {**asdict(encoder), **changes}
+    return {
+        _FAMILY: _name_of(type(encoder)),
+        **{
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+            if value or value != usual[name]
+        },
+    }
+
+
+def images_of(entry: Mapping[str, Any]) -> Images:
+    """Return the image encoder of a manifest's entry.
+
+    Args:
+        entry: As `entry_of` returns it; of a manifest, which anybody may have written.
+
+    Raises:
+        PackageError: There is no such family, or it has no such values.
+    """
+    return _encoder_of(entry, Images, "image")
+
+
+def audio_of(entry: Mapping[str, Any]) -> AudioEncoder:
+    """Return the audio encoder of a manifest's entry; see `images_of`."""
+    return _encoder_of(entry, AudioEncoder, "audio")
+
+
+def _encoder_of(entry: Mapping[str, Any], base: type[_Encoder], modality: str) -> _Encoder:
+    name = entry.get(_FAMILY, "")
+    family = _class_of(name) if name in _names() else None
+    if family is None or not issubclass(family, base):
+        known = ", ".join(one for one in _names() if issubclass(_class_of(one), base))
+        raise PackageError(
+            f"The package's {modality} encoder is of family {name!r}; expected one of {known}. Build the package "
+            "again, or run it with the qeff-zoo that built it."
+        )
+    values = {one: value for one, value in entry.items() if one != _FAMILY}
+    kinds = {one.name: type(one.default) for one in fields(family)}
+    fits = {
+        one: isinstance(value, list if kinds[one] is tuple else kinds[one])
+        for one, value in values.items()
+        if one in kinds
+    }
+    if strange := sorted(one for one in values if not fits.get(one)):
+        raise PackageError(
+            f"The package's {modality} encoder of family {name!r} has the values {', '.join(strange)}, which this "
+            "qeff-zoo does not know, or which are of another type. Build the package again, or run it with the "
+            "qeff-zoo that built it."
+        )
+    return family.of(values)
+
+
+def _name_of(family: type[Media]) -> str:
+    return family.__module__.rpartition(".")[2]
+
+
+@cache
+def _names() -> tuple[str, ...]:
+    """Return what a manifest may name: the modules of bases and of families."""
+    own = {"families", "manifest"}
+    paths = [*multimodal.__path__, *families.__path__]
+    return tuple(sorted({one.name for one in pkgutil.iter_modules(paths)} - own))
+
+
+@cache
+def _class_of(name: str) -> type[Media]:
+    bases = {one.name for one in pkgutil.iter_modules(multimodal.__path__)}
+    folder = multimodal if name in bases else families
+    module = importlib.import_module(f"{folder.__name__}.{name}")
+    own = [
+        one
+        for one in vars(module).values()
+        if isinstance(one, type) and issubclass(one, Media) and one.__module__ == module.__name__
+    ]
+    (family,) = own
+    return family

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Patches of images of any size, whose positions are inputs of the program."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qeff_zoo.multimodal.images import Images
+
+if TYPE_CHECKING:
+    from qeff_zoo.runtime.multimodal_spans import Encoded
+    from qeff_zoo.runtime.patch_positions import Tower
+    from qeff_zoo.runtime.program import Array
+    from qeff_zoo.runtime.vision_encoder import Vision
+    from qeff_zoo.tasks import Tracing
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchGrid(Images):
+    """Patches of images of any size and aspect ratio.
+
+    Args:
+        taps: Interpolation of learned positions: "bilinear" or "bicubic" around the middles of patches, "nearest",
+            or "antialiased", in which a patch may take a share of every position; else bilinear with aligned corners.
+        merge: Patches on a side of the square that becomes a row, if the forward takes that for each image; 0 for the
+            config's value.
+    """
+
+    taps: str = ""
+    merge: int = 0
+
+    #: Whether the processor orders patches line by line, and not by merged square.
+    lines: ClassVar[bool] = False
+    #: Whether patches are (channels, rows, columns), and not one list of values.
+    planes: ClassVar[bool] = False
+    #: Whether positions of patches have the frame as well.
+    frames: ClassVar[bool] = False
+    #: Name of columns and rows of patches in the result of the processor, -1 for padding.
+    positions: ClassVar[str] = ""
+    #: Whether the program takes `position_ids`; else positions are in the other inputs.
+    placed: ClassVar[bool] = True
+
+    @property
+    def one_piece(self) -> bool:
+        """As of `Images`."""
+        return False
+
+    def geometry(self, config: Mapping[str, Any]) -> "Tower":
+        """As of `Images`."""
+        from qeff_zoo.runtime.patch_positions import Tower, merge_of
+
+        merge = self.merge or merge_of({**config, **config["vision_config"]})
+        return Tower.read(config, self, merge)
+
+    def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
+        """As of `Images`."""
+        from qeff_zoo.tasks import patch_tracing
+
+        return patch_tracing.tracing(model, self)
+
+    def traced_module(self, model: Any, tower: "Tower", names: list[str]) -> Any:
+        """Return the module that is traced.
+
+        Args:
+            model: From `loader.load_meta`.
+            tower: Geometry of patches.
+            names: Of the inputs.
+        """
+        from qeff_zoo.tasks.patch_tracing import Patches
+
+        return Patches(model, names[1:], tower, self.merge)
+
+    def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
+        """As of `Images`: all patches in one call."""
+        import numpy as np
+
+        from qeff_zoo.runtime.multimodal_spans import Encoded
+        from qeff_zoo.runtime.vision_encoder import GRID, MERGE, check_merge
+
+        tower = vision.geometry
+        check_merge(prepared.get(MERGE), tower)
+        frames, height, width = (int(size) for size in prepared[GRID].reshape(3))
+        pixels = np.asarray(prepared[self.pixels], np.float32)
+        inputs = {
+            self.pixels: tower.ordered(pixels, (frames, height, width)),
+            GRID: prepared[GRID],
+            **tower.describe((frames, height, width)),
+        }
+        grid = frames, height // tower.merge, width // tower.merge
+        times = self.times(frames, prepared, vision.config)
+        span = 0 if times is None else self.span(grid, times)
+        return Encoded(
+            digest=digest, features=vision.run(inputs), grid=grid, times=times, span=span
+        )
+
+    def times(
+        self, steps: int, prepared: "Mapping[str, Array]", config: Mapping[str, Any]
+    ) -> "Array | None":
+        """Return the rotary positions of a video's steps; None if they follow one another, as those of an image."""
+        return None
+
+    def span(self, grid: tuple[int, int, int], times: "Array") -> int:
+        """Return the rotary positions that a video takes; 0 for those of its rows and columns."""
+        return 0
+
+    def rows_of(self, vision: "Vision", inputs: "Mapping[str, Array]") -> int | None:
+        """As of `Images`: a row for each merged square."""
+        return (
+            len(inputs[self.pixels]) // vision.geometry.merge**2 if self.pixels in inputs else None
+        )
+
+    def video_arrays(
+        self, pixels: "Array", given: Mapping[str, Any], known: "Mapping[str, Array]"
+    ) -> "dict[str, Array]":
+        """As of `Images`."""
+        import numpy as np
+
+        from qeff_zoo.runtime.vision_encoder import FILM_GRID, GRID, OMNI_SECONDS, STEP_SECONDS
+
+        if FILM_GRID not in given:
+            return super().video_arrays(pixels, given, known)
+        seconds = given.get(STEP_SECONDS, given.get(OMNI_SECONDS, [1.0]))
+        grid = {GRID: given[FILM_GRID], STEP_SECONDS: np.asarray(seconds, np.float32)}
+        return {"pixel_values": pixels, **grid, **known}
+
+    def video_rows(self, prepared: "Mapping[str, Array]", config: Mapping[str, Any]) -> int:
+        """As of `Images`."""
+        return int(len(prepared["pixel_values"]) / self.geometry(config).merge ** 2)
+
+    def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
+        """As of `Images`."""
+        import numpy as np
+
+        from qeff_zoo.runtime.vision_encoder import GRID, MERGE
+
+        height, width = (one * vision.geometry.merge for one in size)
+        values = [one for one in vision.program.inputs[self.pixels].shape if isinstance(one, int)]
+        shape = height * width, *values
+        return {
+            GRID: np.array([[1, height, width]]),
+            **({MERGE: np.array([self.merge])} if self.merge else {}),
+            self.pixels: random.standard_normal(shape, np.float32),
+        }

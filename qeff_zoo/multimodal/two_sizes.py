@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images whose tiles have another size than the whole: two vision programs, one for each size."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from qeff_zoo.multimodal.images import Images
+
+if TYPE_CHECKING:
+    from qeff_zoo.runtime.multimodal_spans import Encoded
+    from qeff_zoo.runtime.program import Array
+    from qeff_zoo.runtime.vision_encoder import Vision
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoSizes(Images):
+    """The whole image in one size, and its tiles in another."""
+
+    tiles: ClassVar[str] = "pixel_values_local"
+
+    def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
+        """As of `Images`: the whole, then tile by tile, if there are any."""
+        import numpy as np
+
+        tiles = np.asarray(prepared.get(self.tiles, ()), np.float32)
+        found = [vision.run({self.pixels: np.asarray(prepared[self.pixels], np.float32)})]
+        found += [
+            vision.run({self.pixels: np.ascontiguousarray(one[None])}, vision.tiles)
+            for one in tiles
+        ]
+        return vision.arranged(digest, found, prepared)
