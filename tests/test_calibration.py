@@ -546,9 +546,9 @@ def test_a_folder_that_holds_something_is_left_alone(
 
 def test_a_killed_run_leaves_no_folder(checkpoints: dict[str, Path], tmp_path: Path) -> None:
     script = (
-        "import os, sys; from pathlib import Path; from qeff_zoo.quantizer import work, quantizing, asked\n"
+        "import os, sys; from pathlib import Path; from qeff_zoo.quantizer import work, quantize, options\n"
         "work.Work._copy_rest = lambda *_: os.kill(os.getpid(), 9)\n"
-        "quantizing.quantize(sys.argv[1], Path(sys.argv[2]), asked.Wishes())\n"
+        "quantize.quantize(sys.argv[1], Path(sys.argv[2]), options.QuantizeOptions())\n"
     )
     out = tmp_path / "to" / "out"
     command = [warm.PYTHON.executable, "-c", script, str(checkpoints["llama"]), str(out)]

@@ -320,7 +320,7 @@ _LARGE = """
 import json, sys
 from qeff_zoo.export import exporter
 from qeff_zoo.registry import find_recipe
-from qeff_zoo.weights import external_data
+from qeff_zoo.graph import external_data
 from qeff_zoo.graph.external_data import is_placeholder
 
 config = {

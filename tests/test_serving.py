@@ -458,7 +458,7 @@ def test_an_unexpected_failure_has_an_error_object(
     def fail(*_: Any) -> Any:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr("qeff_zoo.serving.app.prepare_completion", fail)
+    monkeypatch.setattr("qeff_zoo.serving.generation.prepare_completion", fail)
     status, answer = post(url, "completions", json.dumps({"model": MODEL, "prompt": "a"}).encode())
     assert (status, answer["error"]["code"]) == (500, "internal_error")
     assert "secret" not in str(answer)

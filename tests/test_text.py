@@ -115,7 +115,7 @@ def test_tokens_beside_tokenizer_json_are_tokens(beside: str, tmp_path: Path) ->
 def test_the_same_files_make_the_same_bytes(tmp_path: Path) -> None:
     here, there = (published.llama3().write(tmp_path / name) for name in ("here", "there"))
     code = (
-        "import sys; from pathlib import Path; from qeff_zoo.checkpoint.opening import text;"
+        "import sys; from pathlib import Path; from qeff_zoo.checkpoint import text;"
         "text.write(Path(sys.argv[1]), 'made')"
     )
     made_text.write(here, "made")

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import GenerationError, ZooError
 from qeff_zoo.plan.request import OPTIONS
 from qeff_zoo.targets import NAMES as TARGETS
@@ -184,7 +185,7 @@ def _task_of_model(namespace: Any) -> Task | None:
     if file is None:
         return None
     try:
-        config = json.loads(file.read_bytes())
+        config = json.loads(read_text(file))
         recipe = recipe_for(config)
     except (OSError, ValueError, ZooError):
         return None

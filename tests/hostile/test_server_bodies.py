@@ -83,10 +83,10 @@ def test_clients_that_left_are_not_answered(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that sends and leaves at once costs no more than to read what it sent."""
-    from qeff_zoo.serving import app
+    from qeff_zoo.serving import generation
 
-    read, price = list[Any](), app.prepare_completion
-    monkeypatch.setattr(app, "prepare_completion", lambda *given: read.append(0) or price(*given))
+    read, price = list[Any](), generation.prepare_completion
+    monkeypatch.setattr(generation, "prepare_completion", lambda *given: read.append(0) or price(*given))
     with running(engine) as url:
         for _ in range(20):
             with closing(dial(url)) as client:
