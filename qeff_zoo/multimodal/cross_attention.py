@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images that layers of the language model read by cross-attention: their keys and values are states."""
+"""Images that the language model reads by cross-attention: their keys and values are states."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CrossAttentionImage(Images):
-    """Tiles of an image, encoded together; layers that a config lists attend to them.
+    """Tiles of an image, encoded together, to which the cross-attention layers of the config attend.
 
     Args:
         layers: Field of the text config that lists those layers.
@@ -71,7 +71,7 @@ class CrossAttentionImage(Images):
         return True
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
-        """As of `Images`: all tiles, in the first of the ways in which they may lie."""
+        """As of `Images`: all tiles, with the first aspect ratio."""
         import numpy as np
 
         shapes = {name: one.shape for name, one in vision.program.inputs.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images, and frames of videos that go through other operators: a program of their own."""
+"""Images, and video frames with other operators, in a separate program."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _FRAMES = 2
 
 @dataclass(frozen=True, kw_only=True)
 class FrameProgram(Images):
-    """Images as of `Images`; frames of a video one by one."""
+    """Images as in `Images`; frames of a video one by one, in a separate program."""
 
     has_frame_program: ClassVar[bool] = True
 
@@ -36,7 +36,7 @@ class FrameProgram(Images):
         return {FRAMES: pixels.reshape(1, -1, *pixels.shape[-3:])}
 
     def sample_frame(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
-        """As of `Images`. All videos are as long: transformers would pad the shorter ones of a batch."""
+        """As of `Images`. All videos have equal lengths: transformers would pad the shorter ones of a batch."""
         import numpy as np
 
         from qeff_zoo.runtime.vision_encoder import FRAMES

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base of the image encoders that recipes declare: values, and hooks that a family of models overrides.
+"""Base class of the image encoders that recipes declare: values, and hooks that a model family overrides.
 
 Importing this module, or a family, imports neither numpy nor torch; a hook imports what it needs.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Images(ImageEncoder):
-    """Images of one size, or tiles of one size, each of which the vision encoder reads by itself."""
+    """Images of one size, or tiles of one size, which the vision encoder encodes one by one."""
 
     # --- the package ---------------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class Images(ImageEncoder):
         import numpy as np
 
         tiles, masks = self.tiles_of(vision, prepared)
-        # The program's other inputs are the same tiles in another size.
+        # Other inputs of the program are the same tiles in another size.
         names = vision.program.inputs.keys() - {self.pixels} - masks.keys()
         others = {name: np.asarray(prepared[name], np.float32) for name in names} | masks
         found = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audio of any length, whose encoder attends within chunks and to what precedes them (Gemma 4)."""
+"""Audio of any length, whose encoder attends within chunks and to preceding frames (Gemma 4)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Lengths of random recordings, in chunks.
 _LENGTHS = (0.7, 2.4, 1.0, 3.3)
-#: The same if the reference computes one recording at a time: those of a prompt are equally long.
+#: The same for references that encode one recording at a time: recordings of a prompt have equal lengths.
 SEPARATE_LENGTHS = (0.7, 0.7, 1.6, 2.0, 2.0, 0.4)
 
 
@@ -26,10 +26,10 @@ class AudioChunks(AudioEncoder):
     """Audio of any length in chunks.
 
     Args:
-        chunk: Field of the audio config with the rows of a chunk.
+        chunk: Field of the audio config with the audio tokens of a chunk.
 
     Attributes:
-        rows: Field of the config with the number of rows of every recording, if the forward pads them to that.
+        rows: Field of the config with the fixed number of audio tokens to which the forward pads a recording, if any.
     """
 
     any_length: ClassVar[str] = "sounds of any length"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepSeek-VL hybrid: a second vision encoder reads each image in a higher resolution."""
+"""DeepSeek-VL hybrid: a second vision encoder encodes each image in a higher resolution."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fuyu: a matrix makes a row of features of each patch, and there is no vision encoder."""
+"""Fuyu: a matrix projects each patch to an image token, without a vision encoder."""
 
 import math
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Fuyu(Images):
-    """Patches of images of any size, each of which becomes a row by itself; lines of them end with a token."""
+    """Patches of images of any size, each an image token; lines of patches end with a newline token."""
 
     after: tuple[int | str, ...] = ("<s>",)
     text: str = "{}<0x04>"

@@ -19,7 +19,7 @@ class Gemma4(PatchGrid):
     """Patches with positions of the processor, padded.
 
     Args:
-        merged: Whether the processor merges patches, so that each that it returns becomes a row.
+        merged: Whether the processor merges patches, so that each returned patch becomes an image token.
     """
 
     types: str = "mm_token_type_ids"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audio of Gemma 4 without an encoder: a matrix makes a row of each frame of samples."""
+"""Audio of Gemma 4 without an encoder: a matrix projects each frame of samples to an audio token."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

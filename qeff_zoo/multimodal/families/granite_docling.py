@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Granite Docling: tiles whose features are added after several layers, and which may become more rows than usual."""
+"""Granite Docling: tiles whose features are added after several layers, with optional finer image tokens."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from qeff_zoo.runtime.program import Array
     from qeff_zoo.tasks import Tracing
 
-#: Array of the processor that asks for finer rows; field of the vision config of models that make those; and the
-#: argument of the module that does.
+#: Array of the processor that selects finer image tokens; field of the vision config that enables them; and the
+#: argument of the module that computes them.
 _ASKS, _HAS, _ARGUMENT = "tile_fine_mask", "use_fine_route", "fine"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraniteDocling(Images):
-    """Tiles, each in the usual number of rows and, if the model makes those, in a finer one."""
+    """Tiles, each with the usual image tokens and, if the model has weights for them, with finer ones."""
 
     layout: str = "named_tiles_or_one"
     nested: bool = True

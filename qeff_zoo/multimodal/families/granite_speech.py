@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audio of Granite Speech: any length, whose encoder attends within blocks, and a projector that reads windows."""
+"""Audio of Granite Speech: any length; the encoder attends within blocks, the projector within windows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

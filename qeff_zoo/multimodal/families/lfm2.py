@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LFM2-VL: tiles of any size, each a padded sequence of patches, and names of tiles in the prompt."""
+"""LFM2-VL: tiles of any size, each a padded sequence of patches, with tile names in the prompt."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

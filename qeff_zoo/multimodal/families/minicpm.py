@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MiniCPM-V: the whole image, then slices of it; patches of all of them lie side by side in one line."""
+"""MiniCPM-V: the whole image, then its slices; their patches are concatenated in one line."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ class MiniCpm(PatchGrid):
     def video_arrays(
         self, pixels: "Array", given: Mapping[str, Any], known: "Mapping[str, Array]"
     ) -> "dict[str, Array]":
-        """As of `Images`: patches of all frames lie side by side; frames of a video are cut alike."""
+        """As of `Images`: patches of all frames are concatenated; all frames of a video have the same slices."""
         import numpy as np
 
         from qeff_zoo.runtime.image_prompt_templates import OF_VIDEO
@@ -109,14 +109,14 @@ class MiniCpm(PatchGrid):
         return {_SIZES: np.array([[height, width]]), self.pixels: pixels}
 
     def joined(self, arrays: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        """As of `Images`: patches of all images lie side by side."""
+        """As of `Images`: patches of all images are concatenated."""
         import torch
 
         return {**arrays, self.pixels: [torch.cat(arrays[self.pixels], -1)]}
 
 
 def _geometry(config: Mapping[str, Any], images: PatchGrid) -> "Tower":
-    """Return the geometry of patches, squares of which the encoder may merge behind one of its layers."""
+    """Return the geometry of patches, of which the encoder may merge squares after one of its layers."""
     from qeff_zoo.runtime.patch_positions import Tower, merge_of
 
     vision = config["vision_config"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Phi-4 multimodal: masked tiles, lines of which end with a learned row, and an adapter for prompts with images."""
+"""Phi-4 multimodal: masked tiles with a learned token after each line, and a LoRA adapter for prompts with images."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -71,7 +71,7 @@ class Phi4(Images):
 
 
 def _arrange(tiles: "Sequence[Array]", prepared: "Mapping[str, Array]", config: Any) -> "Array":
-    """Order features of the whole image and its tiles; lines of each end with a row, and each with another one."""
+    """Return the features of the tiles and the whole image, with a learned token after each line, and one between."""
     import numpy as np
 
     side, size = math.isqrt(len(tiles[0])), int(config["vision_config"]["crop_size"])

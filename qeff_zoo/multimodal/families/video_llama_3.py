@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VideoLLaMA 3: patches of images and, merged otherwise, of frames, some rows of which the processor drops."""
+"""VideoLLaMA 3: patches of images, and of frames with another merge size, some of which the processor drops."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from qeff_zoo.runtime.program import Array
     from qeff_zoo.tasks import Tracing
 
-#: Patches on a side of the square of a frame that becomes a row.
+#: Patches on a side of the square of a frame that becomes an image token.
 _MERGE = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class VideoLlama3(PatchGrid):
-    """Patches of images, and a program for patches of frames."""
+    """Patches of images, with a separate program for patches of frames."""
 
     merge: int = 1
     video: str = "video_token_id"
