@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which request runs when: any number of requests in, every one of them served.
+"""Scheduler of requests: any number of them, each of which is served.
 
-A request takes a row as soon as one is free, however far the others are, and leaves it when its answer ends. A step is
-at most one call of prefill and one of decode, so that a long prompt delays decoding by one call at a time.
+A request takes a batch slot as soon as one is free, independent of the others, and leaves it when generation ends. A
+step is at most one prefill call and one decode call, so that a long prompt delays decoding by one call at a time.
 
-Requests of one client are submitted together and share the rows fairly with those of others: a free row is for the
-client that has the fewest, and a client that has none takes one from a client that has several. What was computed in
-that row is computed again later, in the same calls, so that an answer does not depend on who else is there.
+Requests of one client are submitted together and share the batch slots fairly with other clients: a free slot is for
+the client with the fewest, and a client without any takes one from a client with several. The evicted request is
+computed again later, in the same calls, so that generated text does not depend on other clients.
 
-Where tokens are drafted, a row's next call has them behind its newest token, and what the model does not choose itself
-is forgotten: states with a row for each position are written over, and the others put back as they were, so that the
-tokens that count run again in front of the next call's. Where one call cannot check the drafts of several rows, each is
-checked in a call of its own, as long as every row that decodes has a draft which is worth the wait of the others.
+With speculative decoding, the next call of a slot has the draft after its newest token, and rejected tokens are
+dropped: states with an entry for each position are overwritten, the others restored, so that accepted tokens run
+again at the start of the next call. If one call cannot check the drafts of several slots, each is checked in a
+separate call, as long as every decoding slot has a draft that is worth the delay of the others.
 """
 
 import time
@@ -35,10 +35,10 @@ from qeff_zoo.runtime.speculation import Drafter, Reader, Sharing, Speculation
 
 @dataclass(eq=False)
 class _Group:
-    """What was submitted together.
+    """Requests that were submitted together.
 
     Args:
-        waiting: Requests without a row.
+        waiting: Requests without a batch slot.
     """
 
     waiting: deque[Answer]
@@ -46,16 +46,16 @@ class _Group:
 
 @dataclass(eq=False)
 class _Slot:
-    """A request that has a row.
+    """Request in a batch slot.
 
     Args:
-        answer: Answer of the request.
+        answer: Generation of the request.
         group: Group of its submission.
-        row: Row of the decoder.
+        row: Batch slot of the decoder.
         keys: Keys of its prompt's blocks in the prefix cache.
-        drafter: Guesses how it goes on; None where nothing is drafted.
-        done: Tokens whose states the row has.
-        placing: Passages of the prompt, of which some are still to be computed; None where none are.
+        drafter: Drafter of the request; None without speculative decoding.
+        done: Number of tokens with states in the slot.
+        placing: Documents of the prompt, some of which are not computed yet; None if all are.
     """
 
     answer: Answer
@@ -68,7 +68,7 @@ class _Slot:
 
     @property
     def left(self) -> int:
-        """Tokens of the prompt that are left to run; not above 0 where none are."""
+        """Number of prompt tokens left to run; 0 or less if there are none."""
         request = self.answer.request
         if self.placing:
             return self.placing.left - self.done + len(request.prompt) - sum(request.blocks)
@@ -76,21 +76,21 @@ class _Slot:
 
     @property
     def prefills(self) -> bool:
-        """Whether tokens of the prompt are left to run."""
+        """Whether prompt tokens are left to run."""
         return self.left > 0
 
     @property
     def is_current(self) -> bool:
-        """Whether all tokens have run, so that the next one can be chosen; not so after the row was lost."""
+        """Whether all tokens have run, so that the next one can be sampled; false after an eviction."""
         return self.due == 0
 
     @property
     def due(self) -> int:
-        """Tokens of the answer that are left to run; more than one after the row was lost, or its states put back."""
+        """Number of generated tokens left to run; more than one after an eviction, or after states were restored."""
         return self.left + len(self.answer.token_ids)
 
     def next_piece(self, length: int) -> Piece:
-        """Return what is to run next: at most `length` tokens, all of a passage, of the prompt or of the answer."""
+        """Return the next tokens to run: at most `length` of a document, of the prompt or of the generated text."""
         if self.placing:
             passage = self.placing.next[self.done : self.done + length]
             return Piece(passage, self.done, None, self.answer.adapter.slot)
@@ -104,11 +104,11 @@ class _Slot:
         return Piece(tokens, self.done, request.insets, slot, len(request.source), drawing=drawing)
 
     def draft(self, most: int, rows: int) -> Sequence[int | Drawn]:
-        """Guess what comes after the newest token, which is still to run.
+        """Return a draft after the newest token, which is still to run.
 
         Args:
-            most: Tokens that a call checks.
-            rows: Decoding rows, each of which is checked by a call of its own.
+            most: Maximum number of tokens that a call checks.
+            rows: Number of decoding slots, each of which is checked in a separate call.
         """
         request, answer = self.answer.request, self.answer.token_ids
         most = min(most - (self.due - 1), request.limit - len(answer) - 1)
@@ -120,14 +120,14 @@ class _Slot:
 
 
 class Scheduler:
-    """Serves requests, step by step. For one thread; while it has requests, the decoder's states are its own.
+    """Scheduler that serves requests step by step, in one thread; it holds the decoder's states while it has any.
 
     Args:
-        decoder: Runs the calls.
-        prefixes: Remembers prompts.
-        speculation: How answers are drafted; None where they are not.
-        sources: Reads the texts or pictures that answers are written of; None where there are none.
-        passages: Known ones, of which prompts may be made; None where none may.
+        decoder: Decoder that runs the calls.
+        prefixes: Prefix cache.
+        speculation: Speculative decoding; None without it.
+        sources: Encoder of texts or images for the decoder; None without one.
+        passages: Computed documents of block attention; None if prompts may have none.
     """
 
     def __init__(
@@ -140,33 +140,35 @@ class Scheduler:
     ) -> None:
         self._decoder, self._prefixes, self._speculation = decoder, prefixes, speculation
         self._sources, self._passages = sources, passages
-        # Where prompts are run token by token as well, an answer's tokens are no others.
+        # If prompts run token by token as well, generated tokens are computed the same way.
         alike = decoder.sizes.prefill_seq_len == 1 and speculation is None
         self._keeps_answers = prefixes.answers or alike
-        self._groups: list[_Group] = []  # that have requests which wait, in the order of joining
-        self._seats: list[_Slot] = []  # in the order of joining
+        self._groups: list[_Group] = []  # with waiting requests, in the order of submission
+        self._seats: list[_Slot] = []  # in the order of admission
         self._shortest_next = False
-        self._silent: _Slot | None = None  # had nothing to be checked, so that nobody was
+        self._silent: _Slot | None = (
+            None  # the last slot without a draft, for which no slot was checked
+        )
         self.timings = Timings()
 
     @property
     def waiting(self) -> int:
-        """Requests without a row."""
+        """Number of requests without a batch slot."""
         return sum(len(group.waiting) for group in self._groups)
 
     @property
     def running(self) -> int:
-        """Requests with a row."""
+        """Number of requests in a batch slot."""
         return len(self._seats)
 
     def run_prompt(self, prompt: Sequence[int], insets: MultimodalSpans | None = None) -> Array:
-        """Run a prompt in row 0, in the calls that a request's is run in; nothing else must be there.
+        """Run a prompt in batch slot 0, in the same calls as a request's; all slots must be free.
 
         Args:
-            prompt: Token ids that fit into the context.
-            insets: Its pictures.
+            prompt: Token ids that fit the context.
+            insets: Images of the prompt.
 
-        Returns: The logits after it, (vocab,).
+        Returns: Logits after the prompt, (vocab,).
         """
         keys, length = self._prefixes.keys(prompt, insets), self._decoder.sizes.prefill_seq_len
         done, logits = self._prefixes.restore(keys, 0, 0), np.empty(0, np.float32)
@@ -179,12 +181,12 @@ class Scheduler:
         return logits
 
     def submit(self, *answers: Answer) -> None:
-        """Take requests in that share rows as one client's; they begin as soon as it is their turn to have a row."""
+        """Submit requests that share batch slots as one client's; they start when the client's turn comes."""
         if answers:
             self._groups.append(_Group(deque(answers)))
 
     def cancel(self, answer: Answer) -> None:
-        """End a request as it is, wherever it has got to; one that has ended stays so."""
+        """End a request at its current state; no effect on one that has ended."""
         if not answer.ended:
             answer.cancel()
         for group in self._groups:
