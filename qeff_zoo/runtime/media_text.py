@@ -223,7 +223,7 @@ class MediaTextSession(TextGenerationSession):
             return self.encode(prompt)
         if self._encoded(mark) == [self.placeholder]:
             return self._encoded(mark.join([*before, form.format(text)]))
-        # The mark is no special token, or no token at all: texts are tokenized apart, since they would change next to it.
+        # The mark is no special token, or none at all: texts are tokenized apart, since they would change next to it.
         parts = ([*self._encoded(part), self.placeholder] for part in before)
         return [*chain.from_iterable(parts), *self._encoded(form.format(text))]
 

@@ -204,10 +204,10 @@ class Scheduler:
         self._seats.clear()
 
     def step(self) -> bool:
-        """Make at most one call of prefill and one of decode.
+        """Run at most one prefill call and one decode call.
 
         Returns:
-            Whether anything is left to do.
+            Whether any request is left.
         """
         self._admit()
         if chunk := self._next_chunk():
@@ -218,9 +218,9 @@ class Scheduler:
         return bool(self._groups or self._seats)
 
     def _admit(self) -> None:
-        """Give rows to groups that wait, first to the one that has the fewest.
+        """Give free batch slots to waiting groups, first to the one with the fewest.
 
-        Of those that join at a time the shortest prompt is first: it is the first to decode.
+        Among requests admitted together the shortest prompt is first, since it decodes first.
         """
         taken = {seat.row for seat in self._seats}
         free = [row for row in range(self._decoder.sizes.rows) if row not in taken]
@@ -254,7 +254,7 @@ class Scheduler:
             self._take_over(seat)
 
     def _read(self, requests: Mapping[int, Request]) -> None:
-        """Encode the texts or images of new requests, each into its row; again after that row was lost."""
+        """Encode the texts or images of new requests, each into its batch slot; again after an eviction."""
         if self._sources and requests:
             before = self._sources.seconds
             self._sources.read({row: one.read for row, one in requests.items()})
@@ -262,7 +262,7 @@ class Scheduler:
             self.timings.prefill_tokens += sum(len(one.source) for one in requests.values())
 
     def _take_over(self, seat: _Slot) -> None:
-        """Go on from what another process computed of a prompt; later than that, all is computed here."""
+        """Restore a prompt that another process computed; after an eviction, it is computed here."""
         handed, seat.answer.handed = seat.answer.handed, None
         if handed is not None:
             self._decoder.restore(seat.row, 0, handed.states, latest=True)
@@ -270,13 +270,13 @@ class Scheduler:
             self._extend([seat], {seat.row: handed.logits})
 
     def _spare(self, rows: Counter[_Group]) -> _Slot | None:
-        """Choose what gives its row up to a group without any: of the group with most rows, what has run least."""
+        """Choose the request to evict for a group without slots: the least advanced of the group with most slots."""
         group, count = rows.most_common(1)[0]
         seats = [seat for seat in self._seats if seat.group is group]
         return min(seats, key=lambda seat: seat.done) if count > 1 else None
 
     def _evict(self, seat: _Slot) -> None:
-        """Take a request's row away; it waits, before all others of its group."""
+        """Take a request's batch slot away; the request is the first of its group to wait."""
         self._seats.remove(seat)
         seat.answer.reused_tokens = 0
         seat.group.waiting.appendleft(seat.answer)
@@ -286,9 +286,9 @@ class Scheduler:
     def _next_chunk(self) -> list[_Slot]:
         """Choose the prompts of the next prefill call: one of them, and others that have run as many tokens.
 
-        The one is by turns the oldest, which therefore ends, and the one that is nearest to its end: a short prompt
-        does not wait for a long one. While others decode, the call is no longer than a chunk of one prompt. At most
-        half of it is padding.
+        The one is alternately the oldest, which is thus sure to end, and the one nearest to its end: a short prompt
+        does not wait for a long one. While other requests decode, the call is no longer than a chunk of one prompt.
+        At most half of it is padding.
         """
         length = self._decoder.sizes.prefill_seq_len
         prefilling = [seat for seat in self._seats if seat.prefills]
@@ -314,7 +314,7 @@ class Scheduler:
         return chunk
 
     def _reuse(self, seat: _Slot) -> None:
-        """Take over what is known of the tokens that come next: blocks of the prompt, or passages."""
+        """Restore cached states of the next tokens: blocks of the prompt, or documents."""
         if seat.placing:
             found = 0 if seat.done else seat.placing.look()
             self._place(seat)
@@ -325,7 +325,7 @@ class Scheduler:
         self.timings.reused_tokens += found
 
     def _place(self, seat: _Slot) -> None:
-        """Put the passages of a prompt together once all of them are there."""
+        """Write the documents of a prompt into its batch slot once all of them are computed."""
         if seat.placing and not seat.placing.key:
             seat.done, seat.placing = seat.placing.place(seat.row), None
 
@@ -346,7 +346,7 @@ class Scheduler:
         self.timings.prefill_tokens += sum(len(piece.tokens) for piece in pieces.values())
         for seat in chunk:
             seat.done += len(pieces[seat.row].tokens)
-        # Of passages, what a drafter would read is not where it is.
+        # Draft inputs of documents are not at the positions of the prompt.
         self._tell([seat for seat in chunk if not seat.answer.request.blocks], pieces)
         for seat in chunk:
             if seat.placing and seat.done == len(seat.placing.next):
@@ -360,17 +360,17 @@ class Scheduler:
     def _tell(self, seats: Sequence[_Slot], pieces: Mapping[int, Piece]) -> None:
         """Pass the model's results for a call's tokens to drafters that need them."""
         for seat in seats:
-            # In this order: to ask of a protocol takes longer.
+            # In this order, since `isinstance` with a protocol is slower.
             if seat.row in self._decoder.hidden and isinstance(seat.drafter, Reader):
                 hidden, insets = self._decoder.hidden[seat.row], seat.answer.request.insets
                 start = pieces[seat.row].stop - len(hidden)
-                # What drafts knows nothing of pictures; behind them positions go on as in any text.
+                # Drafters do not support images; after them positions continue as in any text.
                 left = max(0, int(insets.places[-1]) + 1 - start) if insets else 0
                 if len(hidden) > left:
                     seat.drafter.read(start + left, hidden[left:])
 
     def _decode(self, decoding: Sequence[_Slot]) -> None:
-        """Run the newest token of each row: with a draft behind it, and with what was put back in front of it."""
+        """Run the newest token of each slot, with its draft after it, and tokens of restored states before it."""
         if self._speculation is None:
             self._decode_one(decoding)
             return
@@ -382,17 +382,17 @@ class Scheduler:
             self._decode_one(one)
 
     def _draft(self, decoding: Sequence[_Slot], most: int) -> dict[_Slot, Sequence[int | Drawn]]:
-        """Draft for all rows; for none where a call has one row alone, and not all have what is worth the wait."""
+        """Return drafts for all slots; none if each is checked in a separate call, and not all have a draft that pays."""
         starts = {seat.row: seat.done for seat in decoding}
         alone = len(self._decoder.verified_together(starts, most + 1)) > 1
         drafts: dict[_Slot, Sequence[int | Drawn]] = {}
-        # First who had nothing the last time: then nobody else drafts in vain.
+        # The slot without a draft last time is first, so that the others do not draft in vain.
         for seat in sorted(decoding, key=lambda seat: seat is not self._silent):
             drafts[seat] = seat.draft(most, len(decoding) if alone else 1)
             if alone and not drafts[seat]:
                 self._silent = seat
                 return {}
-        # A call serves all rows: with one drafted for, the others are in it too.
+        # A call serves all slots: if one has a draft, the others are in the call, too.
         return drafts if any(drafts.values()) else {}
 
     def _check(
@@ -401,7 +401,7 @@ class Scheduler:
         drafts: Mapping[_Slot, Sequence[int | Drawn]],
         most: int,
     ) -> None:
-        """Run several tokens of each row; let answers go on for as long as they agree with their drafts."""
+        """Run several tokens of each slot; generation continues as long as sampled tokens match the draft."""
         ahead = [(seat, seat.next_piece(most + 1), drafts.get(seat, [])) for seat in seats]
         pieces = {
             seat.row: replace(piece, tokens=[*piece.tokens, *map(token_of, draft)])
@@ -451,9 +451,9 @@ class Scheduler:
             self._keep(seat, seat.done - 1)
 
     def _keep(self, seat: _Slot, since: int | None = None) -> None:
-        """Let the prefix cache have what a call has completed, of an answer `since` how many tokens."""
+        """Cache the blocks that a call has completed; `since` is the number of tokens before a decode call."""
         prefixes, answer, request = self._prefixes, seat.answer, seat.answer.request
-        if request.blocks:  # what comes after passages depends on where they are
+        if request.blocks:  # states after documents depend on their positions
             return
         if self._keeps_answers and prefixes.place(seat.done) > len(seat.keys):
             tokens = [*request.prompt, *answer.token_ids]
@@ -461,7 +461,7 @@ class Scheduler:
         prefixes.save(seat.keys, seat.row, seat.done, since)
 
     def _extend(self, seats: Sequence[_Slot], logits: Mapping[int, Array]) -> None:
-        """Give answers their next token."""
+        """Append the next token to each generation."""
         current = [seat for seat in seats if seat.is_current]
         drawn = self._decoder.drawn
         for seat in current:
@@ -474,11 +474,11 @@ class Scheduler:
         self._leave()
 
     def _leave(self) -> None:
-        """Free the rows of answers that have ended."""
+        """Free the batch slots of generations that have ended."""
         self._seats = [seat for seat in self._seats if not seat.answer.ended]
 
     def _pack(self, decoding: Sequence[_Slot]) -> None:
-        """Make the rows that decode adjacent, where states can be moved: a call may take only adjacent rows."""
+        """Make decoding slots adjacent if states can be moved: some calls take only adjacent slots."""
         if not self._decoder.movable:
             return
         rows = [seat.row for seat in decoding]
