@@ -57,7 +57,7 @@ class Features:
         least: Number of samples that the first input takes.
         most: Number of samples to which a recording is padded or cut by default; 0 for the whole recording.
         cut: A function that splits the samples of a recording into pieces, each of which is processed separately.
-        in_steps: The same as `compute`, in steps; None if `compute` takes one step.
+        in_steps: A function like `compute` that works in steps; None if `compute` takes one step.
     """
 
     name: str

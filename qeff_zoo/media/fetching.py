@@ -78,7 +78,7 @@ def fetch_media(
 
 
 class _Deadline:
-    """Deadline of a download and its redirects, at which the connection is shut down, whatever it waits for.
+    """Deadline of a download and its redirects, at which the connection is shut down, even in the middle of a transfer.
 
     A socket's own timeout restarts with each byte that a server sends.
 

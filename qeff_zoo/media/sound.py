@@ -230,7 +230,7 @@ def _open_array(source: NDArray[Any], rate: int) -> OpenedSound:
 def _floats(values: NDArray[Any]) -> NDArray[np.float32]:
     """Return samples as floats from -1 to 1."""
     if values.dtype.kind == "f":
-        with np.errstate(over="ignore"):  # infinity is refused
+        with np.errstate(over="ignore"):  # infinity is rejected later
             return values.astype(np.float32)
     if values.dtype.kind == "u":
         middle = (int(np.iinfo(values.dtype).max) + 1) // 2

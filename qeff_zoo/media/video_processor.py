@@ -48,8 +48,7 @@ _ANOTHER = 0.1
 _TENTHS = ("<|begin_of_image|>", "<|end_of_image|>{:.1f} seconds")
 
 
-# --- sizes
-# -----------------------------------------------------------------------------------------------------------
+# --- sizes -----------------------------------------------------------------------------------------------------------
 
 
 def _each_by_itself(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
@@ -92,8 +91,7 @@ def _one_size(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
     return told["size"]["height"], told["size"]["width"]
 
 
-# --- timestamps
-# ------------------------------------------------------------------------------------------------------
+# --- timestamps ------------------------------------------------------------------------------------------------------
 
 
 def _seconds_of_steps(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
@@ -102,7 +100,7 @@ def _seconds_of_steps(video: Frames, chosen: Sequence[int], told: Settings) -> A
 
 
 def _seconds_that_count(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
-    """Qwen Omni: seconds by the frame rate that its processor assumes, whatever the video's."""
+    """Return the duration of a step by the frame rate that Qwen Omni's processor assumes, not the video's."""
     seconds = told["temporal_patch_size"] / told["counted_fps"]
     return {"second_per_grid_ts": np.array([seconds], np.float32)}
 

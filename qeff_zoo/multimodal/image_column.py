@@ -21,17 +21,17 @@ class ImageColumn(PatchGrid):
     planes: ClassVar[bool] = True
 
     def traced_module(self, model: Any, tower: "Tower", names: list[str]) -> Any:
-        """As of `PatchGrid`."""
+        """See `PatchGrid`."""
         from qeff_zoo.tasks.vision_tracing import Column
 
         return Column(model, self, tower.merge)
 
     def forward_arguments(self, pixels: Any, more: Sequence[Any]) -> dict[str, Any]:
-        """As of `Images`."""
+        """See `Images`."""
         return {self.pixels: pixels, "image_sizes": [tuple(pixels.shape[2:])]}
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
-        """As of `Images`; the processor's padding is removed."""
+        """See `Images`; the processor's padding is removed."""
         import numpy as np
 
         tower = vision.geometry
@@ -46,5 +46,5 @@ class ImageColumn(PatchGrid):
 
     @property
     def drawn_as_pixels(self) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return True

@@ -42,18 +42,18 @@ class PatchGrid(Images):
 
     @property
     def one_piece(self) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return False
 
     def geometry(self, config: Mapping[str, Any]) -> "Tower":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.runtime.patch_positions import Tower, merge_of
 
         merge = self.merge or merge_of({**config, **config["vision_config"]})
         return Tower.read(config, self, merge)
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.tasks import patch_tracing
 
         return patch_tracing.tracing(model, self)
@@ -71,7 +71,7 @@ class PatchGrid(Images):
         return Patches(model, names[1:], tower, self.merge)
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
-        """As of `Images`: all patches in one call."""
+        """See `Images`: all patches in one call."""
         import numpy as np
 
         from qeff_zoo.runtime.multimodal_spans import Encoded
@@ -104,7 +104,7 @@ class PatchGrid(Images):
         return 0
 
     def rows_of(self, vision: "Vision", inputs: "Mapping[str, Array]") -> int | None:
-        """As of `Images`: an image token for each merged square."""
+        """See `Images`: an image token for each merged square."""
         return (
             len(inputs[self.pixels]) // vision.geometry.merge**2 if self.pixels in inputs else None
         )
@@ -112,7 +112,7 @@ class PatchGrid(Images):
     def video_arrays(
         self, pixels: "Array", given: Mapping[str, Any], known: "Mapping[str, Array]"
     ) -> "dict[str, Array]":
-        """As of `Images`."""
+        """See `Images`."""
         import numpy as np
 
         from qeff_zoo.runtime.vision_encoder import FILM_GRID, GRID, OMNI_SECONDS, STEP_SECONDS
@@ -124,11 +124,11 @@ class PatchGrid(Images):
         return {"pixel_values": pixels, **grid, **known}
 
     def video_rows(self, prepared: "Mapping[str, Array]", config: Mapping[str, Any]) -> int:
-        """As of `Images`."""
+        """See `Images`."""
         return int(len(prepared["pixel_values"]) / self.geometry(config).merge ** 2)
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
-        """As of `Images`."""
+        """See `Images`."""
         import numpy as np
 
         from qeff_zoo.runtime.vision_encoder import GRID, MERGE

@@ -20,27 +20,27 @@ class SizedImages(Images):
 
     @property
     def one_piece(self) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return False
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.tasks import vision_tracing
 
         return vision_tracing.of_any_size(model, self, side)
 
     def forward_arguments(self, pixels: Any, more: Sequence[Any]) -> dict[str, Any]:
-        """As of `Images`."""
+        """See `Images`."""
         found = {self.pixels: pixels[None] if self.nested else pixels}
         return found if self.mask else {**found, "image_sizes": [tuple(pixels.shape[2:])]}
 
     def cropped(self, tile: "Array", height: int, width: int, config: Mapping[str, Any]) -> "Array":
-        """As of `Images`; partial patches are removed, too, as in the vision encoder."""
+        """See `Images`; partial patches are removed, too, as in the vision encoder."""
         unit = _unit(config)
         return tile[:, : height // unit * unit, : width // unit * unit]
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
-        """As of `Images`: sizes with a partial patch."""
+        """See `Images`: sizes with a partial patch."""
         import numpy as np
 
         config = vision.config["vision_config"]

@@ -20,7 +20,7 @@ class TwoSizes(Images):
     tiles: ClassVar[str] = "pixel_values_local"
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
-        """As of `Images`: the whole image, then its tiles one by one, if any."""
+        """See `Images`: the whole image, then its tiles one by one, if any."""
         import numpy as np
 
         tiles = np.asarray(prepared.get(self.tiles, ()), np.float32)

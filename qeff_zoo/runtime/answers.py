@@ -183,7 +183,7 @@ class Answer:
         """Sample the next token, or fail if a logit is not a number.
 
         Args:
-            logits: (vocab,), after the newest token.
+            logits: Logits (vocab,) after the newest token.
             guess: Draft token with probabilities; None without a draft.
         """
         scores = self._allowed(logits)
@@ -244,7 +244,7 @@ class Answer:
 
         Args:
             draft: Draft token ids, with or without probabilities; empty for one token alone.
-            logits: (drafted tokens + 1, vocab), after the newest token and after each drafted token.
+            logits: Logits (drafted tokens + 1, vocab) after the newest token and after each drafted token.
 
         Returns:
             Number of accepted draft tokens.

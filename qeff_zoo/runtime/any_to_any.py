@@ -91,7 +91,7 @@ class AnyToAnySession(ImageTextToTextSession):
         return self._prepare_sound(given, self.folder)
 
     def encoding(self, argument: str, given: Sequence[Any]) -> list[Steps[Encoded]]:
-        """As of `MediaTextSession`."""
+        """See `MediaTextSession`."""
         if argument == "sounds":
             return [self._prepare_sound.encoding(one, self.folder) for one in given]
         return super().encoding(argument, given)
@@ -104,7 +104,7 @@ class AnyToAnySession(ImageTextToTextSession):
         sounds: Sequence[Any] = (),
         **choices: Any,
     ) -> Request:
-        """As of `ImageTextToTextSession`, with audio in the prompt's order.
+        """See `ImageTextToTextSession`, with audio in the prompt's order.
 
         With `chat`, images come first, then videos, then audio, then the text.
         """
@@ -125,7 +125,7 @@ class AnyToAnySession(ImageTextToTextSession):
         sounds: Sequence[Prepared] = (),
         **choices: Any,
     ) -> Request:
-        """As of `MediaTextSession`, with images and audio, each in the prompt's order."""
+        """See `MediaTextSession`, with images and audio, each in the prompt's order."""
         sound = self.markers["sounds"]
         self._check_count(tokens, self.marker, len(prepared))
         self._check_count(tokens, sound, len(sounds), "sounds")
@@ -170,5 +170,5 @@ class AnyToAnySession(ImageTextToTextSession):
         return [*before, *[self._heard] * encoded.rows, *after]
 
     def run_begun(self, encoded: Encoded) -> list[int]:
-        """As of `MediaTextSession`."""
+        """See `MediaTextSession`."""
         return super().run_begun(encoded) if encoded.kind == "pictures" else self.run_of(encoded)

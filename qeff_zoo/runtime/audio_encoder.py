@@ -45,7 +45,7 @@ class Hearing(Reader):
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """As of `Reader`."""
+        """See `Reader`."""
         return (self.name,)
 
     @property

@@ -75,7 +75,7 @@ class AudioTextToTextSession(MediaTextSession):
         return super()._rendered(messages)
 
     def encoding(self, argument: str, given: Sequence[Any]) -> list[Steps[Encoded]]:
-        """As of `MediaTextSession`."""
+        """See `MediaTextSession`."""
         return [self._prepare.encoding(one, self.folder) for one in given]
 
     def prepare(self, given: Any) -> Any:

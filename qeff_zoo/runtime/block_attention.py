@@ -2,8 +2,8 @@
 """Block attention (arXiv 2409.15355): documents computed once, independently, and combined in any order.
 
 A document is computed at position 0 and attends to itself alone. Its keys are then rotated to its position in the
-prompt, and tokens after all documents attend to everything. The cost of a document is thus paid once, whatever
-precedes it; a model that was not fine-tuned for block attention loses accuracy.
+prompt, and tokens after all documents attend to everything. The cost of a document is thus paid once, independent of
+preceding text; a model that was not fine-tuned for block attention loses accuracy.
 """
 
 import hashlib

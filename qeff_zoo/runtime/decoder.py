@@ -25,7 +25,7 @@ OF_CONTEXT = "of_context."
 _SEEN, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
 #: Input with the mask of the encoder's states.
 SOURCE = "encoder_attention_mask"
-#: Outputs that a draft layer takes for each token, and for drafted tokens.
+#: Hidden states from which drafts are made, and their approximations for draft tokens.
 _HIDDEN, _DRAFTED = "hidden_states", "drafted_states"
 #: Input with positions of tokens for a rotary embedding with several axes; the axes come first.
 AXES = "rope_positions"

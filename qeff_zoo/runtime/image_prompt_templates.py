@@ -54,7 +54,7 @@ class Layout:
     joined: bool = False
 
 
-# --- LLaVA-NeXT: the whole image, then all tiles joined, with a learned token after each line ---------------------
+# --- LLaVA-NeXT: the whole image, then all tiles joined, with a learned token after each line ------------------------
 
 
 def _best_of(height: int, width: int, choices: Sequence[Sequence[int]]) -> tuple[int, int]:
@@ -131,8 +131,7 @@ def _taps(old: int, new: int) -> Array:
     return weights
 
 
-# --- Pixtral: an image of any size, with a token after each line
-# -----------------------------------------------------
+# --- Pixtral: an image of any size, with a token after each line -----------------------------------------------------
 
 
 def _sized(_: int, prepared: Mapping[str, Array], config: Any) -> Grid:
@@ -146,8 +145,7 @@ def _broken_lines(grid: Grid, rows: int) -> Written:
     return [*(line * grid[1])[:-1], "[IMG_END]"]
 
 
-# --- Gemma 3: crops of an image, which a sentence introduces
-# ----------------------------------------------------------
+# --- Gemma 3: crops of an image, which a sentence introduces ---------------------------------------------------------
 
 
 def _uncut(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
@@ -159,8 +157,7 @@ def _uncut(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
     return tiles, tiles, 1
 
 
-# --- Idefics 2: each part between tokens, which neighbors share
-# -------------------------------------------------------
+# --- Idefics 2: each part between tokens, which neighbors share ------------------------------------------------------
 
 
 def _between(grid: Grid, rows: int) -> Written:
@@ -168,7 +165,7 @@ def _between(grid: Grid, rows: int) -> Written:
     return [part[1], *part * grid[0]]
 
 
-# --- tiles with names in the prompt ---------------------------------------------------------------------------------
+# --- tiles with names in the prompt ----------------------------------------------------------------------------------
 
 
 def _split(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
@@ -254,7 +251,7 @@ def _placed_tiles(grid: Grid, rows: int) -> Written:
     return ["<|image_start|>", *(found if tall * wide > 1 else [rows]), "<|image_end|>"]
 
 
-# --- rows and columns of tiles that a processor returns -------------------------------------------------------------
+# --- rows and columns of tiles that a processor returns --------------------------------------------------------------
 
 
 def told_grid(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
@@ -263,8 +260,7 @@ def told_grid(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
     return tiles, tall, wide
 
 
-# --- DeepSeek-OCR 2: tiles, then the whole image; the learned token at its end is kept, those of tiles are not
-# --------
+# --- DeepSeek-OCR 2: tiles, then the whole image; the learned token at its end is kept, those of tiles are not -------
 
 
 def _tiles_first(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
@@ -272,8 +268,7 @@ def _tiles_first(tiles: Sequence[Array], prepared: Mapping[str, Array], config: 
     return np.concatenate([*(part[:-1] for part in parts), whole])
 
 
-# --- Step 3.7: tiles in row-major order, then the whole image
-# ---------------------------------------------------------
+# --- Step 3.7: tiles in row-major order, then the whole image --------------------------------------------------------
 
 
 def _parts_and_whole(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:

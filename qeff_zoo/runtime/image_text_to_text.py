@@ -135,7 +135,7 @@ class ImageTextToTextSession(MediaTextSession):
         return [self.prepare(one, uncut=self._is_uncut(len(given))) for one in given]
 
     def encoding(self, argument: str, given: Sequence[Any]) -> list[Steps[Encoded]]:
-        """As of `MediaTextSession`."""
+        """See `MediaTextSession`."""
         return [self._encoding(one, uncut=self._is_uncut(len(given))) for one in given]
 
     def _encoding(self, given: Any, *, uncut: bool) -> Steps[Encoded]:
@@ -209,7 +209,7 @@ class ImageTextToTextSession(MediaTextSession):
     def request(
         self, prompt: Prompt, *, chat: bool = False, videos: Sequence[Any] = (), **choices: Any
     ) -> Request:
-        """As of `MediaTextSession`, with videos in the prompt's order.
+        """See `MediaTextSession`, with videos in the prompt's order.
 
         With `chat`, images come first, then videos, then the text.
         """

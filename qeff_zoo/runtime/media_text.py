@@ -173,13 +173,13 @@ class MediaTextSession(TextGenerationSession):
         return self.encode_chat([{"role": "user", "content": content if kinds else text}])
 
     def encode(self, prompt: Prompt, *, chat: bool = False) -> list[int]:
-        """As of `PromptReader`; text begins with the opening of the model's processor."""
+        """See `PromptReader`; text begins with the opening of the model's processor."""
         if isinstance(prompt, str) and not chat:
             prompt = self._opened(prompt)
         return super().encode(prompt, chat=chat)
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """As of `PromptReader`; a processor adds the tokenizer's special tokens unless the text begins with BOS."""
+        """See `PromptReader`; a processor adds the tokenizer's special tokens unless the text begins with BOS."""
         text = self._rendered(messages)
         begin = self._special.get("bos_token")
         begun = bool(begin and text.startswith(begin))

@@ -198,9 +198,7 @@ class PrefixCache:
     def _save(self, keys: Sequence[bytes], row: int, place: int) -> None:
         if place > len(keys) or keys[place - 1] in self.kept:
             return
-        if (
-            place > 1 and keys[place - 2] not in self.kept
-        ):  # dropped, so that this block is unreachable
+        if place > 1 and keys[place - 2] not in self.kept:  # dropped: this block is unreachable
             return
         start = (place - 1) * self.block
         states = self._decoder.save(row, start, start + self.block)

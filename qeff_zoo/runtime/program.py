@@ -162,7 +162,7 @@ def require(program: Program, folder: Path, task: str, inputs: Set[str], outputs
         folder: Folder of its package, for the message.
         task: Hub pipeline tag, for the message.
         inputs: Names that the task's programs have.
-        outputs: Names that the task's programs have; `TOKENS` may stand for them.
+        outputs: Names that the task's programs have; `TOKENS` may replace them.
 
     Raises:
         GenerationError: If the program is of another task.

@@ -20,9 +20,7 @@ from qeff_zoo.runtime.tokenizer import read_json
 
 _KEY, _VALUE = "past_key.", "past_value."
 _TOKENS = 4
-_FARTHEST = (
-    512  # largest position for the measurement: rounding of its angle is small beside the angle
-)
+_FARTHEST = 512  # largest measured position: rounding of its angle is small beside the angle
 _CLOSE = 0.02  # tolerance, as a share of a key's length: int8 and int4 activations are rounded
 #: Config fields that scale queries by position: documents then differ by position.
 _SCALED = ("attn_temperature_tuning", "llama_4_scaling_beta", "attn_scale")

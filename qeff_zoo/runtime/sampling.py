@@ -240,7 +240,7 @@ class Sampler:
         tokens = largest(scores, asked.top_k or len(scores))
         kept = scores[tokens]
         temperature = max(asked.temperature, _COLDEST)
-        shares = np.exp((kept - kept.max()) / np.float32(temperature))  # 1 for the likeliest
+        shares = np.exp((kept - kept.max()) / np.float32(temperature))  # 1 for the most likely
         if asked.top_p < 1:
             inside = _nucleus(shares, asked.top_p)
             tokens, shares = tokens[inside], shares[inside]
@@ -304,9 +304,7 @@ def _nucleus(shares: Array, top_p: float) -> Array:
 def _reach(shares: Array, number: float) -> int:
     """Return the index where the cumulative sum exceeds `number` of the total; its value is never 0."""
     blocks = np.add.reduceat(shares, np.arange(0, len(shares), _BLOCK), dtype=np.float64).cumsum()
-    wanted = min(
-        number * blocks[-1], np.nextafter(blocks[-1], 0)
-    )  # below the total despite rounding
+    wanted = min(number * blocks[-1], np.nextafter(blocks[-1], 0))  # below the total
     block = int(blocks.searchsorted(wanted, side="right"))
     found = shares[block * _BLOCK : (block + 1) * _BLOCK]
     reached = (blocks[block - 1] if block else 0) + found.cumsum(dtype=np.float64)

@@ -146,9 +146,7 @@ class Scheduler:
         self._groups: list[_Group] = []  # with waiting requests, in the order of submission
         self._seats: list[_Slot] = []  # in the order of admission
         self._shortest_next = False
-        self._silent: _Slot | None = (
-            None  # the last slot without a draft, for which no slot was checked
-        )
+        self._silent: _Slot | None = None  # the slot whose missing draft cancelled all
         self.timings = Timings()
 
     @property
@@ -382,7 +380,7 @@ class Scheduler:
             self._decode_one(one)
 
     def _draft(self, decoding: Sequence[_Slot], most: int) -> dict[_Slot, Sequence[int | Drawn]]:
-        """Return drafts for all slots; none if each is checked in a separate call, and not all have a draft that pays."""
+        """Return drafts for all slots; none if each is checked in a separate call, and one has no draft that pays."""
         starts = {seat.row: seat.done for seat in decoding}
         alone = len(self._decoder.verified_together(starts, most + 1)) > 1
         drafts: dict[_Slot, Sequence[int | Drawn]] = {}

@@ -45,7 +45,7 @@ class Generation:
 
     Args:
         prompt: Text of the prompt.
-        text: Generated text, without the EOS token and without a stop string and what follows it.
+        text: Generated text, without the EOS token, and up to the first stop string.
         token_ids: All generated tokens.
         finish_reason: "eos"; "stop" for a stop string; "length" for the limit of `generation_len` or the context; or
             "cancelled".

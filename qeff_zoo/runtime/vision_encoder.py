@@ -46,7 +46,7 @@ class PassThroughEncoder(Reader):
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """As of `Reader`."""
+        """See `Reader`."""
         return tuple(name for name in self.program.inputs if name.endswith(PIXELS))[:1]
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> RawImage:
@@ -112,7 +112,7 @@ class Vision(Reader):
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """As of `Reader`."""
+        """See `Reader`."""
         pixels = self.images.pixels
         return (pixels, FRAMES) if self.has_frames else (pixels,)
 
@@ -159,7 +159,7 @@ class Vision(Reader):
         return self._look_at_frames(digest, prepared[FRAMES])
 
     def _shape(self, output: Tensor, told: Mapping[str, Array]) -> tuple[int, ...]:
-        """As of `Reader`; some encoders return an image token for each patch or merged square."""
+        """See `Reader`; some encoders return an image token for each patch or merged square."""
         rows = self.images.rows_of(self, told) if len(output.shape) == 2 else None
         return super()._shape(output, told) if rows is None else (rows, 1)
 

@@ -33,7 +33,7 @@ class Aria(SizedImages):
     mask: str = "pixel_mask"
 
     def traced_with(self, model: Any) -> AbstractContextManager[Any]:
-        """As of `Images`: the forward returns the image tokens of the padded square for input without padding."""
+        """See `Images`: the forward returns the image tokens of the padded square for input without padding."""
         from unittest import mock
 
         vision = model.config.vision_config
@@ -43,7 +43,7 @@ class Aria(SizedImages):
         return mock.patch.object(module, _ROWS_OF, {_AnyNumber(): rows})
 
     def cropped(self, tile: "Array", height: int, width: int, config: Mapping[str, Any]) -> "Array":
-        """As of `Images`."""
+        """See `Images`."""
         vision = config["vision_config"]
         side, patch = int(vision["image_size"]), int(vision["patch_size"])
         if tile.shape[1:] != (side, side):
@@ -55,5 +55,5 @@ class Aria(SizedImages):
         return tile[:, :height, :width]
 
     def padded(self, size: tuple[int, int], most: int) -> tuple[int, int]:
-        """As of `SizedImages`."""
+        """See `SizedImages`."""
         return most, most

@@ -38,13 +38,13 @@ class AudioChunks(AudioEncoder):
     chunk: str = ""
 
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         from qeff_zoo.tasks import audio_chunk_tracing
 
         return audio_chunk_tracing.tracing(model, self)
 
     def encoder(self) -> "type[Hearing]":
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         from qeff_zoo.runtime.audio_encoder import ChunkHearing
 
         return ChunkHearing
@@ -52,7 +52,7 @@ class AudioChunks(AudioEncoder):
     def prepare(
         self, features: "Features", shape: Sequence[int], samples: "Samples"
     ) -> dict[str, Any]:
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         import numpy as np
 
         features.check_length(samples, features.most)
@@ -60,7 +60,7 @@ class AudioChunks(AudioEncoder):
         return {features.name: logs, self.mask: np.ones(logs.shape[:2], bool)}
 
     def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         frames, bins = shape
         lengths = SEPARATE_LENGTHS if self.separate else _LENGTHS
         return self._random([int(length * frames) for length in lengths], bins)

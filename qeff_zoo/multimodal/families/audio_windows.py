@@ -45,13 +45,13 @@ class AudioWindows(AudioEncoder):
         return 0
 
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         from qeff_zoo.tasks import audio_encoder_tracing
 
         return audio_encoder_tracing.tracing(model, self)
 
     def encoder(self) -> "type[Hearing]":
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         from qeff_zoo.runtime.audio_encoder import Hearing
 
         return Hearing
@@ -59,7 +59,7 @@ class AudioWindows(AudioEncoder):
     def prepare(
         self, features: "Features", shape: Sequence[int], samples: "Samples"
     ) -> dict[str, Any]:
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         import numpy as np
 
         frames = shape[1]
@@ -78,7 +78,7 @@ class AudioWindows(AudioEncoder):
         return found
 
     def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         import numpy as np
 
         random, (bins, frames) = np.random.default_rng(0), shape

@@ -27,24 +27,24 @@ class Fuyu(Images):
 
     @property
     def one_piece(self) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return False
 
     @property
     def prompt_layout(self) -> "Layout":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.runtime.image_prompt_templates import Layout, told_grid
 
         return Layout(grid=told_grid, write=_write)
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.tasks import vision_tracing
 
         return vision_tracing.of_patches(model)
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
-        """As of `Images`: all patches together."""
+        """See `Images`: all patches together."""
         import numpy as np
 
         from qeff_zoo.runtime.multimodal_spans import Encoded
@@ -54,16 +54,16 @@ class Fuyu(Images):
         return Encoded(digest=digest, features=found, grid=grid)
 
     def rows_of(self, vision: "Vision", inputs: "Mapping[str, Array]") -> int | None:
-        """As of `Images`."""
+        """See `Images`."""
         return len(inputs[self.pixels])
 
     @property
     def drawn_as_pixels(self) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return True
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
-        """As of `Images`."""
+        """See `Images`."""
         import numpy as np
 
         values = [one for one in vision.program.inputs[self.pixels].shape if isinstance(one, int)]

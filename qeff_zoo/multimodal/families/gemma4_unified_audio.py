@@ -22,11 +22,11 @@ class Gemma4UnifiedAudio(AudioChunks):
     chunk: str = "audio_embed_dim"
 
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         from qeff_zoo.tasks import audio_encoder_tracing
 
         return audio_encoder_tracing.tracing_of_samples(model, self)
 
     def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         return self._random(_LENGTHS, shape[1])

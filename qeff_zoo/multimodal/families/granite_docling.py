@@ -27,7 +27,7 @@ class GraniteDocling(Images):
     deepstack: str = "deepstack_visual_indexes"
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.tasks import vision_tracing
 
         argument = _ARGUMENT if getattr(model.config.vision_config, _HAS) else ""
@@ -36,7 +36,7 @@ class GraniteDocling(Images):
     def chosen(
         self, features: "dict[str, Array]", prepared: "Mapping[str, Array]"
     ) -> "dict[str, Array]":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.runtime.vision_encoder import FINER
 
         wanted = _ASKS in prepared
@@ -51,5 +51,5 @@ class GraniteDocling(Images):
 
     @property
     def arrays(self) -> tuple[str, ...]:
-        """As of `Images`."""
+        """See `Images`."""
         return (*super().arrays, _ASKS)

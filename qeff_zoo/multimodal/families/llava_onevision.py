@@ -13,5 +13,5 @@ class LlavaOneVision(Images):
     layout: str = "lines"
 
     def is_uncut(self, images: int) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return images > 1

@@ -44,12 +44,12 @@ class Molmo2(Images):
 
     @property
     def one_piece(self) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return False
 
     @property
     def prompt_layout(self) -> "Layout":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.runtime.image_prompt_templates import Layout
 
         return Layout(
@@ -65,13 +65,13 @@ class Molmo2(Images):
         )
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.tasks import overlapping_crop_tracing
 
         return overlapping_crop_tracing.tracing(model, _POOLING)
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
-        """As of `Images`: all crops together, since an image token is pooled from patches of several."""
+        """See `Images`: all crops together, since an image token is pooled from patches of several."""
         import numpy as np
 
         from qeff_zoo.runtime.multimodal_spans import Encoded
@@ -83,7 +83,7 @@ class Molmo2(Images):
         return Encoded(digest=digest, features=found, grid=grid)
 
     def check_prompt(self, images: int, videos: int) -> None:
-        """As of `Images`: the model accepts at most one video, without images."""
+        """See `Images`: the model accepts at most one video, without images."""
         if videos and images + videos > 1:
             raise GenerationError(
                 f"The prompt has {videos} videos and {images} pictures; expected one video alone, as this "
@@ -93,7 +93,7 @@ class Molmo2(Images):
     def video_arrays(
         self, pixels: "Array", given: Mapping[str, Any], known: "Mapping[str, Array]"
     ) -> "dict[str, Array]":
-        """As of `Images`."""
+        """See `Images`."""
         import numpy as np
 
         _, rows, columns = (int(one) for one in np.reshape(given["video_grids"], 3))
@@ -103,16 +103,16 @@ class Molmo2(Images):
         }  # fmt: skip
 
     def video_rows(self, prepared: "Mapping[str, Array]", config: Mapping[str, Any]) -> int:
-        """As of `Images`."""
+        """See `Images`."""
         return len(prepared["pixel_values"]) * len(prepared[_POOLING])
 
     @property
     def drawn_as_pixels(self) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return True
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
-        """As of `Images`: the whole image and one crop."""
+        """See `Images`: the whole image and one crop."""
         import numpy as np
 
         from qeff_zoo.media.crops import squares_of
@@ -128,7 +128,7 @@ class Molmo2(Images):
         }
 
     def joined(self, arrays: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        """As of `Images`: patches are counted over the crops of all images."""
+        """See `Images`: patches are counted over the crops of all images."""
         import torch
 
         found, before = [], 0

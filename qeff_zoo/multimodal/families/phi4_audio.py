@@ -35,13 +35,13 @@ class Phi4Audio(AudioEncoder):
     span: int = 500
 
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         from qeff_zoo.tasks import audio_span_tracing
 
         return audio_span_tracing.tracing(model, self, images)
 
     def encoder(self) -> "type[Hearing]":
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         from qeff_zoo.runtime.audio_encoder import SpanHearing
 
         return SpanHearing
@@ -49,11 +49,11 @@ class Phi4Audio(AudioEncoder):
     def prepare(
         self, features: "Features", shape: Sequence[int], samples: "Samples"
     ) -> dict[str, Any]:
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         return self._with_rows(features.compute(samples), shape[0])
 
     def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         import numpy as np
 
         random, (merged, bins) = np.random.default_rng(0), shape

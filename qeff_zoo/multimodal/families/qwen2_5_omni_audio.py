@@ -21,7 +21,7 @@ class Qwen25OmniAudio(AudioStream):
     window: str = "n_window"
 
     def frames(self, config: Any) -> int:
-        """As of `AudioWindows`."""
+        """See `AudioWindows`."""
         return 2 * super().frames(config)
 
     def compute(self, features: "Features", samples: "Samples") -> Any:

@@ -25,7 +25,7 @@ class QwenOmni(QwenVideo):
     lasting: ClassVar[bool] = True
 
     def check_times(self, times: "Array", seconds: float, each_second: float) -> None:
-        """As of `QwenVideo`."""
+        """See `QwenVideo`."""
         if self.fractions and (times != times.round()).any():
             raise MediaError(
                 f"Cannot read a video whose steps take {seconds:g} s: with {each_second:g} rotary positions of each "

@@ -30,7 +30,7 @@ class QwenVideo(PatchGrid):
     def times(
         self, steps: int, prepared: "Mapping[str, Array]", config: Mapping[str, Any]
     ) -> "Array | None":
-        """As of `PatchGrid`."""
+        """See `PatchGrid`."""
         import numpy as np
 
         from qeff_zoo.runtime.vision_encoder import STEP_SECONDS
@@ -60,5 +60,5 @@ class QwenVideo(PatchGrid):
         """
 
     def span(self, grid: tuple[int, int, int], times: "Array") -> int:
-        """As of `PatchGrid`."""
+        """See `PatchGrid`."""
         return max(*grid[1:], int(times[-1]) + 1) if self.lasting else 0

@@ -106,7 +106,7 @@ def behind(ctx_len: int, width: int = 1) -> int:
 
 
 def fastest(*calls: Callable[[], object]) -> list[float]:
-    """Measure calls in turns; return the seconds of each."""
+    """Measure calls alternately; return the seconds of each."""
     least = [float("inf")] * len(calls)
     for _ in range(_ROUNDS):
         for place, call in enumerate(calls):
