@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A long recording cut where it is quiet, as transformers' feature extractors do that have a longest length."""
+"""Splitting of long recordings at quiet places, as transformers' feature extractors with a maximum length do."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 
 def cut(samples: NDArray[Any], *, most: int, search: int, window: int) -> list[NDArray[Any]]:
-    """Cut a recording.
+    """Split a recording into pieces.
 
     Args:
-        samples: Of it.
-        most: Samples of a piece at most.
-        search: Before that end, among so many samples the quietest place is looked for.
-        window: Samples whose loudness is compared.
+        samples: Samples of the recording.
+        most: Maximum number of samples in a piece.
+        search: Number of samples before the maximum length in which the quietest window is searched.
+        window: Number of samples in a window, over which loudness is measured.
     """
     found, at = list[NDArray[Any]](), 0
     while at + most < len(samples):
@@ -26,7 +26,7 @@ def cut(samples: NDArray[Any], *, most: int, search: int, window: int) -> list[N
 
 
 def _quietest(samples: NDArray[Any], window: int) -> int:
-    """Return where the quietest window begins; the middle of what is shorter than one."""
+    """Return the start of the quietest window, or the middle of samples shorter than one window."""
     if len(samples) <= window:
         return len(samples) // 2
     starts = range(0, len(samples) - window, window)

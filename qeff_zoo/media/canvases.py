@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processors make of pictures that they put on a canvas: the one that suits each, and its tiles."""
+"""Image processors that tile a canvas: selection of the canvas for each image, and its tiles."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,14 +14,14 @@ from qeff_zoo.media.images import Pixels
 from qeff_zoo.media.interpolation import resize_bytes, resize_numbers
 from qeff_zoo.media.pixels import numbers, pad_to_square, resize
 
-_NAMED = 16  # tiles of a row or column at most, for which Granite Docling has names
-_LEAST = 10  # pixels of a side, below which Phi-4 multimodal takes no picture
+_NAMED = 16  # maximum tiles in a row or column, for which Granite Docling has names
+_LEAST = 10  # minimum pixels on a side of an image for Phi-4 multimodal
 
 
 def tiles_of_canvases(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
-    """Llama 3.2 Vision: tiles of the canvas that suits a picture, which is padded to it below and to the right.
+    """Llama 3.2 Vision: tiles of the best canvas, to which the image is padded at the bottom and right.
 
-    Returns `pixel_values` (1, n, tiles, 3, side, side), zeros where there are fewer; `aspect_ratio_ids` (1, n), the
+    Returns `pixel_values` (1, n, tiles, 3, side, side), zeros for missing tiles; `aspect_ratio_ids` (1, n), the
     number of the canvas; and `aspect_ratio_mask` (1, n, tiles), 1 for a tile.
     """
     side, most = _side(settings), settings["max_image_tiles"]
@@ -49,7 +49,7 @@ def tiles_of_canvases(images: Sequence[Pixels], settings: Mapping[str, Any]) -> 
 
 
 def _side(settings: Mapping[str, Any]) -> int:
-    """Return the height of a tile, which is its width."""
+    """Return the side of a square tile."""
     side = settings["size"].get("height")
     if not side or side != settings["size"].get("width"):
         raise CheckpointError(
@@ -60,7 +60,7 @@ def _side(settings: Mapping[str, Any]) -> int:
 
 
 def _nearest_canvas(image: Pixels, canvases: NDArray[Any]) -> int:
-    """Choose the canvas that enlarges a picture least, else shrinks it least, and of those the smallest."""
+    """Choose the canvas that enlarges an image least, else the one that shrinks it least; ties go to the smallest."""
     scales = (canvases / image.shape[:2]).min(1)
     enlarging = scales[scales >= 1]
     chosen = np.flatnonzero(scales == (enlarging.min() if len(enlarging) else scales.max()))
@@ -68,7 +68,7 @@ def _nearest_canvas(image: Pixels, canvases: NDArray[Any]) -> int:
 
 
 def _fitting(image: Pixels, side: int, height: int, width: int) -> tuple[int, int]:
-    """Return the height and width of the same shape, within a canvas and at least as large as a tile in one of them."""
+    """Return the height and width of the same aspect ratio that fit a canvas and fill a tile in one direction."""
     tall, broad = (
         int(np.clip(image.shape[0], side, height)),
         int(np.clip(image.shape[1], side, width)),
@@ -80,9 +80,9 @@ def _fitting(image: Pixels, side: int, height: int, width: int) -> tuple[int, in
 
 
 def whole_and_covering_tiles(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
-    """Ovis 2: the whole picture, then with `crop_to_patches` tiles of the smallest grid that keeps nearly all.
+    """Ovis 2: the whole image, then with `crop_to_patches` tiles of the smallest grid that covers nearly all of it.
 
-    Returns `pixel_values` (tiles of all pictures, 3, height, width) and `grids` (n, 2), rows and columns of tiles.
+    Returns `pixel_values` (tiles of all images, 3, height, width) and `grids` (n, 2), rows and columns of tiles.
     """
     high, wide = (settings["size"][name] for name in ("height", "width"))
     resample = settings["resample"]
@@ -101,9 +101,9 @@ def whole_and_covering_tiles(images: Sequence[Pixels], settings: Mapping[str, An
 
 
 def _covering_grid(image: Pixels, settings: Mapping[str, Any]) -> tuple[int, int]:
-    """Choose columns and rows: the fewest tiles that keep nine tenths of a picture's area, else as much as can be.
+    """Choose columns and rows: the fewest tiles that cover 90% of an image's area, else the largest coverage.
 
-    As in transformers, what is measured of a grid are parts of a picture with rows and columns in each other's place.
+    As in transformers, coverage is measured with rows and columns of the grid swapped.
     """
     side, sides = settings["size"]["height"], range(1, settings["max_patches"] + 1)
     grids = [(one, other) for one in sides for other in sides if one * other <= sides[-1]]
@@ -115,7 +115,7 @@ def _covering_grid(image: Pixels, settings: Mapping[str, Any]) -> tuple[int, int
 
 
 def _kept(image: Pixels, grid: tuple[int, int], side: int) -> float:
-    """Return the share of a picture that is kept where each part becomes no larger than a square."""
+    """Return the share of an image's area that is left after each part is reduced to fit a square."""
     height, width = image.shape[:2]
     tall, broad = height // grid[0], width // grid[1]
     area = 0.0
@@ -131,12 +131,12 @@ def _kept(image: Pixels, grid: tuple[int, int], side: int) -> float:
 
 
 def whole_and_filled_tiles(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
-    """Perception LM: the whole picture, then tiles of the canvas that it fills, stretched to it, row by row.
+    """Perception LM: the whole image, then tiles of the best canvas, to which the image is stretched, row by row.
 
-    As transformers' torchvision backend, the only one, bit for bit. With `vision_input_type` other than "thumb+tile"
-    the whole alone.
+    Bit for bit transformers' torchvision backend, the only one. With `vision_input_type` other than "thumb+tile" the
+    whole image alone.
 
-    Returns `pixel_values` (n, tiles, 3, side, side) of pictures with as many tiles.
+    Returns `pixel_values` (n, tiles, 3, side, side). All images must have the same number of tiles.
     """
     side, pictures = settings["tile_size"], list[NDArray[Any]]()
     for image in images:
@@ -149,9 +149,9 @@ def whole_and_filled_tiles(images: Sequence[Pixels], settings: Mapping[str, Any]
 
 
 def _filled_canvas(image: Pixels, side: int, most: int) -> tuple[int, int]:
-    """Choose columns and rows of tiles: where a picture becomes largest of those that need not shrink it.
+    """Choose columns and rows of tiles: the canvas on which the image becomes largest without being reduced.
 
-    Where all do, those of the nearest shape, of them the most.
+    If every canvas reduces the image, the nearest aspect ratio is chosen, with the most tiles.
     """
     height, width = image.shape[:2]
     counts = [
@@ -180,7 +180,7 @@ def _filled_canvas(image: Pixels, side: int, most: int) -> tuple[int, int]:
 
 
 def _shorter_side(height: int, width: int, tall: int, broad: int) -> float:
-    """Return pixels on the shorter side of a picture that was made as large as fits."""
+    """Return the length in pixels of the shorter side of an image that was enlarged to fit."""
     scale, shape = min(broad / width, tall / height), width / height
     if shape == 1:
         return scale * height
@@ -188,10 +188,10 @@ def _shorter_side(height: int, width: int, tall: int, broad: int) -> float:
 
 
 def tiles_of_pages(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
-    """Granite Docling: tiles of the nearest grid, row by row, then the whole; or the whole alone.
+    """Granite Docling: tiles of the nearest grid, row by row, then the whole image; or the whole image alone.
 
-    Returns `pixel_values` (1, tiles of all pictures, 3, height, width); `pixel_attention_mask` (1, tiles), of which
-    none fills up; `rows` and `cols` (1, n), of tiles; and with `fine_route` `tile_fine_mask` (1).
+    Returns `pixel_values` (1, tiles of all images, 3, height, width); `pixel_attention_mask` (1, tiles), all true
+    since no tile is padding; `rows` and `cols` (1, n), numbers of tiles; and with `fine_route` `tile_fine_mask` (1).
     """
     high, wide = (settings["size"][name] for name in ("height", "width"))
     arrays, rows, columns = [], [], []
@@ -218,7 +218,7 @@ def tiles_of_pages(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arr
 
 
 def _most_tiles(image: Pixels, settings: Mapping[str, Any]) -> int:
-    """Return how many tiles there may be: more of a wide page that would be shrunk by much."""
+    """Return the maximum number of tiles, which is larger for a wide page that would be reduced by much."""
     most: int = settings["max_patches"] if settings["crop_to_patches"] else 1
     dense, scale, least, widest = (
         settings[f"dense_{name}"]
@@ -236,10 +236,10 @@ def _most_tiles(image: Pixels, settings: Mapping[str, Any]) -> int:
 
 
 def smaller_tiles_and_whole(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
-    """DeepSeek-OCR 2: the whole picture in a square, and tiles of a large one, in another size.
+    """DeepSeek-OCR 2: the whole image in a square, and tiles of a large image, in another size.
 
-    Returns `pixel_values` (n, 3, side, side); `num_local_patches` (n), how many tiles each has; and where any has some
-    `pixel_values_local` (tiles of all pictures, 3, tile_size, tile_size).
+    Returns `pixel_values` (n, 3, side, side); `num_local_patches` (n), the number of tiles of each image; and if any
+    image has tiles `pixel_values_local` (tiles of all images, 3, tile_size, tile_size).
     """
     side, resample, cuts = settings["tile_size"], settings["resample"], settings["crop_to_patches"]
     whole_side = settings["size"]["height"] if cuts else side
@@ -264,12 +264,13 @@ def smaller_tiles_and_whole(images: Sequence[Pixels], settings: Mapping[str, Any
 
 
 def whole_and_padded_tiles(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
-    """Phi-4 multimodal: the whole picture, then the tiles of a canvas, which is white below or to the right of it.
+    """Phi-4 multimodal: the whole image, then the tiles of a canvas, padded with white at the bottom or right.
 
-    As transformers' torchvision backend, the only one: bit for bit but for the whole, which is interpolated in float32.
+    Bit for bit transformers' torchvision backend, the only one, except for the whole image, which is interpolated in
+    float32.
 
-    Returns `image_pixel_values` (n, tiles, 3, side, side), zeros beyond a picture's own tiles, `image_sizes` (n, 2) of
-    the canvas, and `image_attention_mask` (n, tiles, rows, columns), 1 for a patch that is no padding.
+    Returns `image_pixel_values` (n, tiles, 3, side, side), zeros beyond an image's tiles, `image_sizes` (n, 2) of the
+    canvas, and `image_attention_mask` (n, tiles, rows, columns), 1 for a patch with image content.
     """
     side, patch = _side(settings), settings["patch_size"]["height"]
     parts, masks, sizes = [], [], []
@@ -298,7 +299,7 @@ def whole_and_padded_tiles(images: Sequence[Pixels], settings: Mapping[str, Any]
 def _white_canvas(
     image: Pixels, side: int, patch: int, settings: Mapping[str, Any]
 ) -> tuple[Pixels, NDArray[np.int64]]:
-    """Put a picture on whole tiles; return that, and 1 for each patch that it has a part of."""
+    """Return an image on a canvas of whole tiles, and a mask with 1 for each patch with image content."""
     height, width = image.shape[:2]
     wide, high = (math.ceil(one / side) for one in (width, height))
     if wide * high > (most := settings["dynamic_hd"]):

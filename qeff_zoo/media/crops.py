@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processor of Molmo 2 makes of pictures: crops that overlap, and the patches of which each row is made."""
+"""Image processor of Molmo 2: overlapping crops, and the patches that are pooled into each image token."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,11 +17,11 @@ _BILINEAR = 2  # as Pillow numbers its filters
 
 
 def whole_and_overlapping_crops(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
-    """Molmo 2: the whole picture, then crops of a canvas that overlap; rows are made of squares of their patches.
+    """Molmo 2: the whole image, then overlapping crops of a canvas; squares of their patches are pooled into tokens.
 
-    Returns `pixel_values` (crops of all pictures, patches, values); `image_token_pooling` (rows, patches of one), which
-    are counted over all crops, -1 for none; `image_grids` (n, 4), in rows: rows and columns of the whole, and of the
-    canvas; and `image_num_crops` (n).
+    Returns `pixel_values` (crops of all images, patches, values); `image_token_pooling` (image tokens, patches of
+    each), patch numbers counted over all crops, -1 for padding; `image_grids` (n, 4), rows and columns of image
+    tokens of the whole image and of the canvas; and `image_num_crops` (n).
     """
     side, patch = _crop(settings)
     within, before, counts = (side // patch) ** 2, 0, []
@@ -49,10 +49,10 @@ def whole_and_overlapping_crops(images: Sequence[Pixels], settings: Mapping[str,
 
 
 def frames_as_crops(frames: NDArray[np.float32], settings: Mapping[str, Any]) -> Arrays:
-    """Give each frame of a video as a picture of one crop.
+    """Return each frame of a video as an image of one crop.
 
-    Returns `pixel_values` (frames, patches, values); and, the same for each, `image_token_pooling` (rows, patches of
-    one) and `image_grids` (1, 4), of which the canvas has no rows.
+    Returns `pixel_values` (frames, patches, values); and, shared by all frames, `image_token_pooling` (image tokens,
+    patches of each) and `image_grids` (1, 4), with an empty canvas.
     """
     side, patch = _crop({**settings, "overlap_margins": (0, 0)})
     places = np.arange((side // patch) ** 2).reshape(side // patch, side // patch)
@@ -65,10 +65,10 @@ def frames_as_crops(frames: NDArray[np.float32], settings: Mapping[str, Any]) ->
 
 
 def _crop(settings: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the pixels on a side of a crop, and of a patch.
+    """Return the side in pixels of a crop and of a patch.
 
     Raises:
-        CheckpointError: These, or the squares that rows are made of, are no squares, or crops have no middle.
+        CheckpointError: If sizes or pooling squares are not square, or the margins leave no room in a crop.
     """
     size, pool, patch = (settings[name] for name in ("size", "pooling_size", "patch_size"))
     side, edges = size.get("height"), sum(settings["overlap_margins"]) * patch["height"]
@@ -89,9 +89,9 @@ def _crop(settings: Mapping[str, Any]) -> tuple[int, int]:
 def _overlapping(
     image: Pixels, settings: Mapping[str, Any]
 ) -> tuple[list[Pixels], NDArray[np.int64]]:
-    """Cut the canvas that suits a picture, which is stretched to it, into crops.
+    """Cut the canvas to which an image is stretched into overlapping crops.
 
-    Returns the crops, and of each patch of the canvas its number among those of all crops.
+    Returns the crops, and for each patch of the canvas its number among the patches of all crops.
     """
     side, patch = _crop(settings)
     first, last = settings["overlap_margins"]
@@ -113,14 +113,14 @@ def _overlapping(
 
 
 def _tiling(image: Pixels, edges: int, step: int, most: int) -> tuple[int, int]:
-    """Choose rows and columns of crops: those that enlarge a picture least, else shrink it least."""
+    """Choose rows and columns of crops: those that enlarge an image least, else shrink it least."""
     sides = range(1, most + 1)
     tilings = sorted(
         ((high, wide) for high in sides for wide in sides if high * wide <= most),
         key=lambda one: (one[0] * one[1], one[0]),
     )
     own = np.array(image.shape[:2], np.float32) - edges
-    with np.errstate(divide="ignore"):  # a picture that is no larger than the margins
+    with np.errstate(divide="ignore"):  # an image as large as the margins
         scales = (np.array(tilings, np.float32) * step / own).min(1)
     enlarging = np.where(scales < 1, np.float32(10e9), scales)
     return tilings[int(scales.argmax() if (scales < 1).all() else enlarging.argmin())]
@@ -129,7 +129,7 @@ def _tiling(image: Pixels, edges: int, step: int, most: int) -> tuple[int, int]:
 def squares_of(
     places: NDArray[np.int64], pool: Sequence[int]
 ) -> tuple[NDArray[np.int64], list[int]]:
-    """Return the patches of which each row is made, -1 beyond the sides, and rows and columns of rows."""
+    """Return the patches pooled into each token, -1 beyond the edges, and the rows and columns of tokens."""
     missing = [-size % unit for size, unit in zip(places.shape, pool, strict=True)]
     around = [(one // 2, one - one // 2) for one in missing]
     filled = np.pad(places, around, constant_values=-1)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples to what a speech model takes, as Hugging Face's feature extractors compute it, by numpy alone.
+"""Audio feature extraction, as Hugging Face's feature extractors compute it, by numpy alone.
 
-In: the settings in a package's preprocessor_config.json. Out: a `Features`, which is called with samples.
+Settings of a package's preprocessor_config.json go in. A `Features` comes out, which is called with samples.
 """
 
 import math
@@ -35,9 +35,9 @@ from . import audio_chunking, dither
 Array: TypeAlias = NDArray[Any]
 
 _EPSILON, _RATE = 1e-7, 16_000
-_BLOCK = 3000  # frames that are computed at once
-_GEMMA = 480_000  # samples that Gemma 3n and 4 hear at most
-#: Of Gemma 3n, unless its settings say otherwise; and samples that silence fills up to a multiple of.
+_BLOCK = 3000  # frames computed at once
+_GEMMA = 480_000  # maximum samples of Gemma 3n and 4
+#: Default settings of Gemma 3n; and the multiple of samples to which silence pads a recording.
 _GEMMA3N = {
     "frame_length_ms": 32.0, "min_frequency": 125.0, "max_frequency": 7600.0, "preemphasis": 0.97,
     "fft_overdrive": True, "mel_floor": 1e-5,
@@ -47,17 +47,17 @@ _WHOLE = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """How a sound becomes a model's input.
+    """Feature extractor: how audio becomes the input of a model.
 
     Args:
-        name: Of the input.
-        rate: Samples a second that it is made of.
-        compute: Samples -> (inputs,) or (inputs, bins), float32.
-        step: Samples from one input to the next.
-        least: Samples that the first input takes.
-        most: Samples that a recording is filled up to, or cut to, unless it is told otherwise; 0 for as many as it has.
-        cut: Samples of a recording -> pieces, each of which is a sound by itself.
-        in_steps: The same as `compute`, in steps; None if that takes one.
+        name: Name of the input.
+        rate: Sampling rate in hertz.
+        compute: A function of samples that returns (inputs,) or (inputs, bins), float32.
+        step: Number of samples from one input to the next.
+        least: Number of samples that the first input takes.
+        most: Number of samples to which a recording is padded or cut by default; 0 for the whole recording.
+        cut: A function that splits the samples of a recording into pieces, each of which is processed separately.
+        in_steps: A function like `compute` that works in steps; None if `compute` takes one step.
     """
 
     name: str
@@ -70,24 +70,24 @@ class Features:
     in_steps: Callable[[Array], Steps[Array]] | None = field(default=None, repr=False)
 
     def computing(self, samples: Array) -> Steps[Array]:
-        """Compute the inputs of a sound; a long one takes several steps."""
+        """Compute the inputs of a recording; a long one takes several steps."""
         if self.in_steps is None:
             return self.compute(samples)
         return (yield from self.in_steps(samples))
 
     def count(self, samples: int) -> int:
-        """Return how many inputs become of so many samples."""
+        """Return the number of inputs that a number of samples yields."""
         return max(0, (samples - self.least) // self.step + 1)
 
     def check_length(self, samples: Array, most: int) -> None:
-        """Refuse a recording that is too long.
+        """Reject a recording that is too long.
 
         Args:
-            samples: Of one channel.
+            samples: Samples of one channel.
             most: Maximum number of samples; 0 for any.
 
         Raises:
-            MediaError: There are more.
+            MediaError: If there are more samples.
         """
         if 0 < most < len(samples):
             raise MediaError(
@@ -96,20 +96,19 @@ class Features:
             )
 
     def samples(self, inputs: int) -> int:
-        """Return how many samples become so many inputs, at most."""
+        """Return the maximum number of samples that yields a number of inputs."""
         return (inputs - 1) * self.step + self.least + self.step - 1
 
 
 def load_features(folder: Path) -> Features:
-    """Return what the files of a package say.
+    """Return the feature extractor of a package or checkpoint.
 
     Args:
-        folder: With processor_settings.json that has `feature_extractor`, as builds write it; or with
-            preprocessor_config.json, or processor_config.json that has its content as `feature_extractor` or
-            `audio_processor`.
+        folder: A folder with processor_settings.json that has `feature_extractor`, as builds write it; or with
+            preprocessor_config.json; or with processor_config.json that has `feature_extractor` or `audio_processor`.
 
     Raises:
-        PackageError: They are damaged, or of an extractor that is not known here.
+        PackageError: If the files are damaged, or the feature extractor is unknown.
     """
     if held := read_json(folder / HELD).get("feature_extractor"):
         return find(held)
@@ -121,13 +120,13 @@ def load_features(folder: Path) -> Features:
 
 
 def find(settings: Mapping[str, Any]) -> Features:
-    """Return what a package's settings say.
+    """Return the feature extractor that a package's settings configure.
 
     Args:
-        settings: Of preprocessor_config.json; nothing for plain samples.
+        settings: The content of preprocessor_config.json; empty for plain samples.
 
     Raises:
-        PackageError: They are of an extractor that is not known here.
+        PackageError: If the feature extractor is unknown.
     """
     kind = str(settings.get("feature_extractor_type", "Wav2Vec2FeatureExtractor"))
     if kind not in KINDS:
@@ -142,7 +141,7 @@ def find(settings: Mapping[str, Any]) -> Features:
 
 
 def _plain(settings: Mapping[str, Any]) -> Features:
-    """Samples as they are, or with mean 0 and variance 1."""
+    """Raw samples, or samples normalized to mean 0 and variance 1."""
     normalizes = bool(settings.get("do_normalize", True))
 
     def compute(samples: Array) -> Array:
@@ -157,7 +156,7 @@ def _plain(settings: Mapping[str, Any]) -> Features:
 
 
 def _samples(settings: Mapping[str, Any]) -> Features:
-    """Samples as they are, in frames that do not overlap, of which silence fills up the last."""
+    """Raw samples in frames that do not overlap; silence pads the last."""
     width = int(settings.get("audio_samples_per_token", 640))
 
     def compute(samples: Array) -> Array:
@@ -172,7 +171,7 @@ def _samples(settings: Mapping[str, Any]) -> Features:
 
 
 def _kaldi(settings: Mapping[str, Any]) -> Features:
-    """Kaldi's features, each bin with mean 0 and variance 1, several frames side by side."""
+    """Kaldi's features, each bin normalized to mean 0 and variance 1, several frames concatenated."""
     stride, logs_of = int(settings.get("stride", 2)), kaldi_logs(settings)
 
     def compute(samples: Array) -> Array:
@@ -192,7 +191,7 @@ def _kaldi(settings: Mapping[str, Any]) -> Features:
 
 
 def _utterance(settings: Mapping[str, Any]) -> Features:
-    """Kaldi's features; of a whole recording, each bin has mean 0 and a standard deviation of 1."""
+    """Kaldi's features, each bin normalized to mean 0 and standard deviation 1 over the whole recording."""
     logs_of = kaldi_logs(settings)
     normalizes = bool(settings.get("do_ceptral_normalize", True))
     centres, scales = (
@@ -206,7 +205,7 @@ def _utterance(settings: Mapping[str, Any]) -> Features:
             logs = logs - logs.mean(axis=0)
         if scales:
             spread = logs.std(axis=0)
-            logs = logs / np.where(spread > 0, spread, 1)  # silence stays what it is
+            logs = logs / np.where(spread > 0, spread, 1)  # silence stays unchanged
         return logs
 
     return Features(
@@ -219,7 +218,7 @@ def _utterance(settings: Mapping[str, Any]) -> Features:
 
 
 def _whisper(settings: Mapping[str, Any]) -> Features:
-    """Whisper's log-mel features, whose quietest value depends on the loudest of the whole recording."""
+    """Whisper's log-mel features, whose minimum depends on the maximum of the whole recording."""
     bins, size = int(settings.get("feature_size", 80)), int(settings.get("n_fft", 400))
     rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", 160))
     window = np.hanning(size + 1)[:-1].astype(np.float32)
@@ -253,7 +252,7 @@ def _whisper(settings: Mapping[str, Any]) -> Features:
 
 
 def _qwen3(settings: Mapping[str, Any]) -> Features:
-    """Whisper's log-mel features of more bins, of a sound that has silence behind it where it is short."""
+    """Whisper's log-mel features with more bins; silence pads short audio."""
     whisper = _whisper({"feature_size": 128, **settings})
     least = int(settings.get("min_length", _RATE // 2))
 
@@ -264,14 +263,14 @@ def _qwen3(settings: Mapping[str, Any]) -> Features:
 
 
 def _granite_logs(settings: Mapping[str, Any], bins: int) -> Callable[..., Array]:
-    """Return what computes Granite Speech's log-mel features, whose quietest value depends on the loudest.
+    """Return the function that computes Granite Speech's log-mel features, whose minimum depends on their maximum.
 
     Args:
-        settings: Of preprocessor_config.json.
-        bins: Of mel.
+        settings: The content of preprocessor_config.json.
+        bins: Number of mel bins.
 
     Returns:
-        Samples, and how many frames of them are wanted, by default all -> (frames, bins).
+        A function of samples and a number of frames, by default all, that returns (frames, bins).
     """
     rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", HOP))
     loudest = float(settings.get("logmel_floor_db", 8.0))
@@ -295,8 +294,8 @@ def _granite_logs(settings: Mapping[str, Any], bins: int) -> Callable[..., Array
 
 
 def _granite(settings: Mapping[str, Any]) -> Features:
-    """Granite Speech's log-mel features, two frames side by side."""
-    bins = int(settings.get("n_mels", 80))  # `feature_size` does not count
+    """Granite Speech's log-mel features, two frames concatenated."""
+    bins = int(settings.get("n_mels", 80))  # `feature_size` is ignored
     rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", HOP))
     size, logs_of = int(settings.get("n_fft", SIZE)), _granite_logs(settings, bins)
 
@@ -305,14 +304,14 @@ def _granite(settings: Mapping[str, Any]) -> Features:
         pairs: Array = logs[: len(logs) // 2 * 2].reshape(-1, 2 * bins)
         return pairs
 
-    # The spectrum of the first frame reflects this much of a sound.
+    # The spectrum of the first frame reflects this many samples.
     return Features(
         name="input_features", rate=rate, compute=compute, step=2 * hop, least=size // 2 + 1
     )
 
 
 def _granite5(settings: Mapping[str, Any]) -> Features:
-    """Granite Speech 5's: log-mel features and how they change, two frames side by side, the last filled up."""
+    """Granite Speech 5: log-mel features and their deltas, two frames concatenated, the last one padded."""
     bins, reach = (
         int(settings.get("num_mel_bins", 80)),
         int(settings.get("delta_win_length", 3)) // 2,
@@ -334,7 +333,7 @@ def _granite5(settings: Mapping[str, Any]) -> Features:
 
 
 def _nemo(settings: Mapping[str, Any]) -> Features:
-    """NeMo's log-mel features, each bin with mean 0 and a standard deviation of 1 over the whole recording."""
+    """NeMo's log-mel features, each bin normalized to mean 0 and standard deviation 1 over the whole recording."""
     bins, size = int(settings.get("feature_size", 80)), int(settings.get("n_fft", SIZE))
     rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", HOP))
     width, emphasis = int(settings.get("win_length", WIDTH)), settings.get("preemphasis", 0.97)
@@ -362,7 +361,7 @@ def _nemo(settings: Mapping[str, Any]) -> Features:
 
 
 def _cohere(settings: Mapping[str, Any]) -> Features:
-    """NeMo's log-mel features of more bins and a little noise; a long recording is cut where it is quiet."""
+    """NeMo's log-mel features with more bins and a little noise; a long recording is split at quiet places."""
     nemo = _nemo({"feature_size": 128, **settings})
     loudness = np.float32(settings.get("dither", 1e-5))
 
@@ -380,7 +379,7 @@ def _cohere(settings: Mapping[str, Any]) -> Features:
 
 
 def _lasr(settings: Mapping[str, Any]) -> Features:
-    """LASR's log-mel features, which nothing normalizes."""
+    """LASR's log-mel features, without normalization."""
     bins, size = int(settings.get("feature_size", 128)), int(settings.get("n_fft", SIZE))
     rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", HOP))
     width = int(settings.get("win_length", WIDTH))
@@ -399,7 +398,7 @@ def _lasr(settings: Mapping[str, Any]) -> Features:
 
 
 def _phi4(settings: Mapping[str, Any]) -> Features:
-    """Phi-4 multimodal's log-mel features, of frames that are each emphasized by themselves."""
+    """Phi-4 multimodal's log-mel features, with preemphasis within each frame."""
     bins, size = int(settings.get("feature_size", 80)), int(settings.get("n_fft", SIZE))
     rate, hop = int(settings.get("sampling_rate", _RATE)), int(settings.get("hop_length", HOP))
     width, emphasis = int(settings.get("win_length", WIDTH)), settings.get("preemphasis", 0.97)
@@ -422,10 +421,10 @@ def _phi4(settings: Mapping[str, Any]) -> Features:
 
 
 def _gemma3n(settings: Mapping[str, Any]) -> Features:
-    """Gemma 3n's log-mel features, of a sound with a little silence behind it."""
+    """Gemma 3n's log-mel features, of audio padded with a little silence."""
 
     def hann(width: int) -> Array:
-        """Return Hann's window with the rounding of Hugging Face's own."""
+        """Return Hann's window with Hugging Face's rounding."""
         angles = 2 * np.pi * np.arange(width, dtype=np.float32) / width
         window: Array = 0.5 * (1 - np.cos(angles))
         return window
@@ -448,10 +447,10 @@ def _gemma4(
     """Gemma 4's log-mel features.
 
     Args:
-        settings: Of preprocessor_config.json.
-        least: How the floor keeps logarithms finite.
-        hann: Samples of a frame -> its window.
-        centred: Whether the first frame begins half a frame before the sound.
+        settings: The content of preprocessor_config.json.
+        least: A function that applies the floor and so keeps logarithms finite.
+        hann: A function of the number of samples in a frame that returns its window.
+        centred: Whether the first frame begins half a frame before the first sample.
     """
     rate = int(settings.get("sampling_rate", _RATE))
     lengths = (settings.get("frame_length_ms", 20.0), settings.get("hop_length_ms", 10.0))
@@ -466,7 +465,7 @@ def _gemma4(
     spread = np.reshape(settings.get("per_bin_stddev") or 1.0, -1)
 
     def emphasized(frames: Array) -> Array:
-        """Take a share of the sample before off each; off the first, of itself, or of one more that was read."""
+        """Apply preemphasis; the first sample uses itself, or one more sample that was read, as its predecessor."""
         before, own = frames[:, :-1], frames[:, 1:]
         if not emphasis:
             return before

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The URL of a picture or video in, the bytes of its file out: only where a user asks for it, and within limits.
+"""Download of the file of an image or video from its URL: only at a user's request, and within limits.
 
-What a server fetches for its clients is fetched from hosts that its operator named, and never from a private address:
-each host is looked up once, and the connection goes to the address that was checked.
+A server downloads for its clients only from hosts that its operator named, and never from a private address: each
+host is resolved once, and the connection goes to the address that was checked.
 """
 
 import ipaddress
@@ -23,29 +23,29 @@ from qeff_zoo.settings import offline
 from qeff_zoo.terminal.sanitize import shortened
 
 _PORTS = {"http": 80, "https": 443}
-#: A name or an address, perhaps a port; no user and no password, which would be sent along.
+#: A host name or an address, with an optional port; no user and no password, which would be sent along.
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]+)?")
-#: How a client sends each itself.
+#: The form in which a client sends each kind of file itself.
 DATA = {"picture": "data:image/…;base64,…", "video": "data:video/…;base64,…"}
 _LONGEST_URL = 8192
 _MOST_REDIRECTS = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
-#: Networks of IPv6 whose addresses are those of IPv4 in their last 32 bits: mapped, translated, and compatible ones.
+#: Networks of IPv6 with an IPv4 address in the last 32 bits: mapped, translated, and compatible addresses.
 _TRANSLATED = tuple(
     map(ipaddress.IPv6Network, ("64:ff9b::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "::/96"))
 )
-#: All that is public of IPv6; the rest is local or not assigned.
+#: The public part of IPv6; the rest is local or not assigned.
 _GLOBAL = ipaddress.IPv6Network("2000::/3")
-#: Global to versions of Python that are older than it.
+#: Counted as global by versions of Python that are older than this network.
 _DOCUMENTATION = ipaddress.IPv6Network("3fff::/20")
-#: What an interface's id begins with that ends with an address of IPv4.
+#: The start of the interface identifier in addresses that end with an IPv4 address.
 _ISATAP = 0x00005EFE, 0x02005EFE
-#: Addresses that look public, and answer inside of a cloud alone, with its secrets: Azure's, Oracle's.
+#: Addresses that look public but respond only inside of a cloud, with its secrets: Azure's, Oracle's.
 _OF_CLOUDS = tuple(map(ipaddress.IPv4Network, ("168.63.129.16/32", "192.0.0.0/24")))
 
 
 def is_url(text: str) -> bool:
-    """Tell whether a text is a URL that can be fetched, and no path."""
+    """Return whether a text is a URL that can be fetched, and not a path."""
     return text.partition("://")[0].lower() in _PORTS and "://" in text
 
 
@@ -56,16 +56,16 @@ def fetch_media(
     hosts: Collection[str] | None = None,
     noun: str = "picture",
 ) -> bytes:
-    """Fetch the file of a picture or video. A few redirects are followed, but none from https to http.
+    """Download the file of an image or video. A few redirects are followed, but none from https to http.
 
     Args:
-        url: Of http or https.
-        limits: How large it may be, and how long it may take.
-        hosts: Those that may be asked, `HOST` or `HOST:PORT`, and only at public addresses; None for any.
-        noun: What it is, in an error: "picture" or "video".
+        url: The URL, http or https.
+        limits: Maximum size and download time.
+        hosts: The allowed hosts, `HOST` or `HOST:PORT`, and only at public addresses; None for any.
+        noun: The kind of file in an error: "picture" or "video".
 
     Raises:
-        MediaError: It may not be fetched, or no file within the limits comes of it.
+        MediaError: If the URL is not allowed, or does not return a file within the limits.
     """
     name = f"the {noun} at {shortened(url)!r}"
     if offline():
@@ -78,12 +78,12 @@ def fetch_media(
 
 
 class _Deadline:
-    """The end of an exchange with its redirects, whose connection is shut down then, whatever it waits for.
+    """Deadline of a download and its redirects, at which the connection is shut down, even in the middle of a transfer.
 
-    A timeout of a socket begins again with each byte that a server sends.
+    A socket's own timeout restarts with each byte that a server sends.
 
     Args:
-        seconds: The time for all of it.
+        seconds: Time for the whole download.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -104,11 +104,11 @@ class _Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds until the end."""
+        """Seconds until the deadline."""
         return self._end - time.monotonic()
 
     def trace(self, event: str, details: Mapping[str, Any]) -> None:
-        """Take a connection from the client that opens it, before TLS: a second handle of the same one."""
+        """Take a connection from the client that opens it, before TLS, as a second handle."""
         if event.endswith("connect_tcp.complete"):
             if self._connection:
                 self._connection.close()
@@ -153,7 +153,7 @@ def _follow(
 
 
 def _parts(url: str, name: str) -> SplitResult:
-    """Take a URL apart that can be asked for."""
+    """Return the parts of a URL that can be fetched."""
     try:
         parts = urlsplit(url)
         written = url.isascii() and url.isprintable() and len(url) <= _LONGEST_URL
@@ -170,7 +170,7 @@ def _parts(url: str, name: str) -> SplitResult:
 def _public_address(
     parts: SplitResult, hosts: Collection[str], name: str, deadline: _Deadline
 ) -> str:
-    """Return the address of a host that may be asked."""
+    """Return the address of an allowed host."""
     host = str(parts.hostname)
     if parts.netloc.lower() not in hosts:
         allowed = ", ".join(sorted(hosts)) or "none"
@@ -192,17 +192,17 @@ def _public_address(
 
 
 def _looked_up(host: str, port: int, seconds: float) -> Any:
-    """Look up a host, no longer than that; the resolver's own thread ends when it gives up by itself.
+    """Resolve a host within a time limit; the resolver's thread ends when its own timeout expires.
 
     Raises:
-        OSError: There is no such host, or no answer in time.
+        OSError: If there is no such host, or no response in time.
     """
     answers: SimpleQueue[Any] = SimpleQueue()
 
     def look_up() -> None:
         try:
             answers.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except (OSError, UnicodeError) as error:  # the latter for a label of 64 characters
+        except (OSError, UnicodeError) as error:  # UnicodeError for a label of 64 characters
             answers.put(OSError(str(error)))
 
     threading.Thread(target=look_up, daemon=True).start()
@@ -221,7 +221,7 @@ def _send_itself(name: str) -> str:
 
 
 def _is_public(address: str) -> bool:
-    """Return whether an address is one of the internet, and so is an address of IPv4 in it."""
+    """Return whether an address is public, and so is the IPv4 address embedded in it."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         inner = ip.sixtofour
@@ -240,11 +240,11 @@ def _is_public(address: str) -> bool:
 def _answer(
     parts: SplitResult, address: str | None, name: str, deadline: _Deadline
 ) -> Iterator[Any]:
-    """Ask for a file, at a certain address where there is one, as if the host had been looked up there."""
+    """Request a file, at a given address if there is one, as if the host had been resolved to it."""
     from huggingface_hub import get_session
 
-    # Bytes as they are: nothing that grows when it is unpacked. And a connection of its own: another host may have the
-    # same address, and another certificate.
+    # Uncompressed bytes, which cannot grow when unpacked. And a separate connection: another host may have the same
+    # address and another certificate.
     headers = {"accept-encoding": "identity", "accept": "image/*, video/*", "connection": "close"}
     extensions: dict[str, Any] = {"trace": deadline.trace}
     url = parts._replace(fragment="")
@@ -283,7 +283,7 @@ def _read(response: Any, name: str, limits: ImageLimits, deadline: _Deadline) ->
             )
         if deadline.left < 0:
             break
-    # A connection that is shut down ends a body without a length.
+    # Without a length, the body of a connection that is shut down looks complete.
     if deadline.left < 0 or deadline.expired:
         raise MediaError(
             f"Cannot fetch {name}: {len(content):,} bytes came in {limits.seconds:g} seconds. Expected all of it. "

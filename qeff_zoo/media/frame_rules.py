@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which frames of a video processors take: `(video, settings) -> indices`, a rule for each way to choose.
+"""Sampling rules for videos: `(video, settings) -> indices` of the frames that a processor takes.
 
-Frames without times were sampled before, where a rule is one of seconds alone: all are taken, as transformers does with
-`do_sample_frames=False`.
+Frames without timestamps count as sampled already by rules that depend on seconds alone: all are taken, as
+transformers does with `do_sample_frames=False`.
 """
 
 import math
@@ -15,14 +15,14 @@ from qeff_zoo.errors import MediaError
 from qeff_zoo.media.pixels import Settings
 from qeff_zoo.media.videos import Frames
 
-FPS = 24.0  # of frames without times
-#: GLM-4.6V: how many steps a second, of videos of so many seconds at most; and how many frames there are at most.
+FPS = 24.0  # default for frames without timestamps
+#: GLM-4.6V: steps per second, by maximum duration in seconds; and the maximum number of frames.
 _EACH_SECOND = {30: 3, 300: 1, 2400: 0.5}
 _MOST_FRAMES = 640
 
 
 def at_equal_steps(video: Frames, told: Settings) -> Sequence[int]:
-    """Qwen2-VL: as many as asked for, or so many of each second."""
+    """Qwen2-VL: `num_frames` frames, or `fps` frames per second, in equal steps."""
     total, deep = len(video.pictures), told["temporal_patch_size"]
     wanted: Any = told.get("num_frames")
     each_second: Any = told.get("fps")
@@ -42,7 +42,7 @@ def at_equal_steps(video: Frames, told: Settings) -> Sequence[int]:
 
 
 def from_first_to_last(video: Frames, told: Settings) -> Sequence[int]:
-    """Qwen3-VL: so many of each second, the first and the last among them."""
+    """Qwen3-VL: `fps` frames per second, including the first and the last."""
     total = len(video.pictures)
     count = int(total / (video.fps or FPS) * told["fps"])
     count = min(max(count, told["min_frames"]), told["max_frames"], total)
@@ -66,7 +66,7 @@ def from_second_to_second(video: Frames, told: Settings) -> Sequence[int]:
 
 
 def fewer_of_longer(video: Frames, told: Settings) -> Sequence[int]:
-    """GLM-4.6V: the longer a video, the fewer frames of a second, and 640 at most."""
+    """GLM-4.6V: fewer frames per second for longer videos, and 640 at most."""
     if video.fps is None:
         return range(len(video.pictures))
     fps, duration = video.fps, len(video.pictures) / video.fps
@@ -81,7 +81,7 @@ def fewer_of_longer(video: Frames, told: Settings) -> Sequence[int]:
 
 
 def so_many_of_a_second(video: Frames, told: Settings) -> Sequence[int]:
-    """GLM-GA: `fps` frames of each second, and `max_frames` at most."""
+    """GLM-GA: `fps` frames per second, and `max_frames` at most."""
     each_second = told["fps"]
     if video.fps is None:
         return range(len(video.pictures))
@@ -96,7 +96,7 @@ def so_many_of_a_second(video: Frames, told: Settings) -> Sequence[int]:
 
 
 def _by_time(total: int, fps: float, each_second: float, end: float) -> list[int]:
-    """Return the first frame at or after each step in time, until that reaches an end."""
+    """Return the first frame at or after each step in time, up to an end."""
     at, now, step = list[int](), 0.0, 1 / each_second
     for one in range(total):
         if one * (1 / fps) >= now:
@@ -108,14 +108,14 @@ def _by_time(total: int, fps: float, each_second: float, end: float) -> list[int
 
 
 def _filled(at: list[int], total: int, count: int) -> list[int]:
-    """Return as many frames as are wanted: those, or others at equal distances."""
+    """Return the required number of frames: the given ones, or others at equal distances."""
     if len(at) < count:
         return _spread(at[0], at[-1], count)
     return _spread(0, total - 1, count) if len(at) > count else at
 
 
 def _each_once(chosen: Sequence[int]) -> list[int]:
-    """Leave out frames that were chosen before, and take the last twice where their number is odd."""
+    """Return frames without duplicates; the last is repeated if their number is odd."""
     once = [*dict.fromkeys(chosen)]
     return once + once[-1:] if len(once) % 2 else once
 
@@ -126,7 +126,7 @@ def _spread(first: int, last: int, count: int) -> list[int]:
 
 
 def in_the_middle(video: Frames, told: Settings) -> Sequence[int]:
-    """InternVL: the middle of each of so many parts, or parts that begin at `initial_shift`."""
+    """InternVL: the middle of each of `num_frames` equal parts, or parts that begin at `initial_shift`."""
     total, count, each_second = len(video.pictures), told.get("num_frames"), told.get("fps")
     if count is None and each_second is not None:
         if video.fps is None:
@@ -142,7 +142,7 @@ def in_the_middle(video: Frames, told: Settings) -> Sequence[int]:
 
 
 def at_whole_steps(video: Frames, told: Settings) -> Sequence[int]:
-    """Transformers' rule for videos where a model has none: as many as asked for, or so many of each second."""
+    """Transformers' default rule for videos: `num_frames` frames, or `fps` frames per second."""
     total, count, each_second = len(video.pictures), told.get("num_frames"), told.get("fps")
     if count is None and each_second is not None:
         if video.fps is None:
@@ -156,9 +156,10 @@ def at_whole_steps(video: Frames, told: Settings) -> Sequence[int]:
 
 
 def between_first_and_last(video: Frames, told: Settings) -> Sequence[int]:
-    """SmolVLM: `fps` of each second, `num_frames` at most; of a long video none of its first and last second.
+    """SmolVLM: `fps` frames per second, `num_frames` at most; without the first and last second of a long video.
 
-    Frames without times were sampled before, and are all taken, as are those of a checkpoint that says neither.
+    Frames without timestamps count as sampled already, and all are taken, as with a checkpoint that sets neither
+    option.
     """
     total, most, each_second = len(video.pictures), told.get("num_frames"), told.get("fps")
     if most is None or each_second is None or video.fps is None:
@@ -174,7 +175,7 @@ def between_first_and_last(video: Frames, told: Settings) -> Sequence[int]:
 
 
 def no_more_of_a_second(video: Frames, told: Settings) -> Sequence[int]:
-    """Molmo 2: `num_frames`, or fewer where they would be more than `max_fps` of a second; or `fps` of each second."""
+    """Molmo 2: `num_frames`, or fewer if they would exceed `max_fps` per second; or `fps` frames per second."""
     total, each_second, most = len(video.pictures), told.get("fps"), told["max_fps"]
     fps = video.fps or taken_of_a_second(told)
     if each_second is not None:
@@ -187,7 +188,7 @@ def no_more_of_a_second(video: Frames, told: Settings) -> Sequence[int]:
 
 
 def one_of_a_second(video: Frames, told: Settings) -> Sequence[int]:
-    """MiniCPM-V 4.6: the first frame of each second, or `max_num_frames` of a video that has more seconds."""
+    """MiniCPM-V 4.6: the first frame of each second, or `max_num_frames` of a video with more seconds."""
     if video.fps is None:
         return range(len(video.pictures))
     fps, duration = video.fps, len(video.pictures) / video.fps
@@ -200,13 +201,13 @@ def one_of_a_second(video: Frames, told: Settings) -> Sequence[int]:
 
 
 def taken_of_a_second(told: Settings) -> float:
-    """Molmo 2: how many frames of a second there are, where a video does not say it."""
+    """Return Molmo 2's default number of frames per second, for a video without timestamps."""
     found: float = told.get("fps") or told["max_fps"]
     return found
 
 
 def _at_distances(total: int, count: int, start: float = 0) -> list[int]:
-    # float32 in the end, as there: what is nearly the next frame is that one
+    # float32 at the end, as in transformers: an index that is nearly the next frame becomes that frame
     steps = np.arange(start, total, total / count).astype(np.float32)
     return [int(one) for one in steps if one < total]
 
@@ -219,7 +220,7 @@ def _no_times(video: Frames, each_second: float) -> MediaError:
 
 
 def too_few(video: Frames, expected: int) -> MediaError:
-    """Return the error of a video with fewer frames than are taken of it."""
+    """Return the error for a video with fewer frames than required."""
     return MediaError(
         f"Cannot sample {video.name}: it has {len(video.pictures)} frames. Expected at least {expected}, which the "
         "checkpoint takes of it. Give a longer one."

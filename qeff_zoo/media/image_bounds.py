@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processors of pictures that make no more patches than a program takes, by settings that they have anyway."""
+"""Image processors limited to the number of patches that a program takes, through their regular settings."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -11,16 +11,16 @@ from qeff_zoo.media.image_processor import PROCESSORS, ImageProcessor
 from . import image_rules as rules
 from . import patch_rules
 
-#: What Gemma 4's processor may be told to make of a picture.
+#: The numbers of soft tokens that Gemma 4's processor accepts.
 _TOKENS = (1120, 560, 280, 140, 70)
 
 
 def bounded(processor: ImageProcessor, patches: int) -> ImageProcessor:
-    """Let a processor make pictures smaller than it would, where a program takes no more patches.
+    """Return a processor that reduces images further if a program takes fewer patches.
 
     Args:
-        processor: As the checkpoint says; one that cannot be told stays as it is.
-        patches: Of a picture at most.
+        processor: Processor of the checkpoint; one without such a setting is returned unchanged.
+        patches: Maximum number of patches in an image.
     """
     rule, _ = PROCESSORS[processor.name]
     bound = _BOUNDS.get(rule)
@@ -31,7 +31,7 @@ def bounded(processor: ImageProcessor, patches: int) -> ImageProcessor:
 
 
 def _by_pixels(settings: Mapping[str, Any], patches: int, frames: int = 1) -> dict[str, Any]:
-    """Of Qwen2-VL's kind: `longest_edge` is a number of pixels, whatever its name says."""
+    """Qwen2-VL and similar: `longest_edge` is a number of pixels, despite its name."""
     most = patches * settings["patch_size"] ** 2 * frames
     size = {name: min(value, most) for name, value in settings["size"].items()}
     return {"size": size}
@@ -42,14 +42,14 @@ def _by_frames(settings: Mapping[str, Any], patches: int) -> dict[str, Any]:
 
 
 def _by_edges(settings: Mapping[str, Any], patches: int) -> dict[str, Any]:
-    """Of Pixtral: no side is longer than that of a square."""
+    """Pixtral: no side is longer than the side of a square with that many patches."""
     side = settings["patch_size"]["height"]
     most = math.isqrt(patches) * side
     return {"size": {name: min(value, most) for name, value in settings["size"].items()}}
 
 
 def _by_tokens(settings: Mapping[str, Any], patches: int) -> dict[str, Any]:
-    """Of Gemma 4: one of the numbers of tokens that its processor takes, if one is small enough."""
+    """Gemma 4: the largest number of soft tokens that its processor accepts and that fits, if one is small enough."""
     room = patches // settings["pooling_kernel_size"] ** 2
     most = next((count for count in _TOKENS if count <= room), room)
     return {"max_soft_tokens": min(settings["max_soft_tokens"], most)}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint's processor for pictures: its JSON in, and pictures made into the arrays that its model takes.
+"""Image processor of a checkpoint: its JSON in, and the arrays that its model takes for images out.
 
 The JSON is `preprocessor_config.json`, or the part `image_processor` of `processor_config.json`, in any spelling that
 transformers reads: `…FeatureExtractor`, `…ImageProcessor` and `…ImageProcessorFast`; sizes as a number, a pair or by
-name. Each kind is a row of `PROCESSORS`, with its defaults; an unknown one is refused by name.
+name. Each kind is an entry of `PROCESSORS`, with its defaults; an unknown kind is rejected by name.
 """
 
 import json
@@ -31,15 +31,15 @@ from qeff_zoo.media.slices import parts_and_whole, whole_and_slices
 from . import image_rules as rules
 from . import patch_rules
 
-#: What a build writes of the settings that transformers holds.
+#: The file into which a build writes settings that have defaults in transformers.
 HELD = "processor_settings.json"
 FILES = (HELD, "processor_config.json", "preprocessor_config.json")
-_OF_TIMM = "config.json"  # of a checkpoint of timm, which says there what becomes of a picture
+_OF_TIMM = "config.json"  # of a timm checkpoint, which configures image processing there
 
-#: What a rule raises for settings that contradict one another, or that are no sizes.
+#: Errors that a rule raises for contradictory settings, or for values that are not sizes.
 _IMPOSSIBLE = ArithmeticError, ValueError, TypeError, LookupError
 
-# Pillow's filters; PIL itself is imported when a picture is.
+# Pillow's filters; PIL itself is imported only when an image is read.
 _LANCZOS, _BILINEAR, _BICUBIC = 1, 2, 3
 
 _HALF = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
@@ -77,7 +77,7 @@ _IDEFICS3 = {
     "do_image_splitting": True, "do_pad": True,
 }  # fmt: skip
 
-# transformers' class -> what it makes of pictures, and its settings where the JSON names none.
+# transformers' class -> the rule that computes its arrays, and default settings.
 PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     "AriaImageProcessor": (
         corner_of_square,
@@ -332,10 +332,10 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
 
 @dataclass(frozen=True)
 class ImageProcessor:
-    """How pictures become the arrays that a model takes.
+    """Image processor: how images become the arrays that a model takes.
 
     Attributes:
-        name: transformers' class that does the same.
+        name: transformers' class with the same results.
         settings: All of its settings, with sizes by name.
     """
 
@@ -343,10 +343,10 @@ class ImageProcessor:
     settings: Mapping[str, Any]
 
     def __call__(self, pictures: Sequence[Picture], limits: ImageLimits = LIMITS) -> dict[str, Any]:
-        """Make arrays of the pictures of one request, under the names that the model takes them by.
+        """Return the arrays of the images of one request, by the names of the model's inputs.
 
         Raises:
-            MediaError: There are none, one cannot be read, or its shape does not suit the model.
+            MediaError: If there are no images, one cannot be read, or its shape is not supported by the model.
         """
         if not pictures:
             raise MediaError(
@@ -355,10 +355,10 @@ class ImageProcessor:
         return self.arrays([read_image(picture, limits) for picture in pictures])
 
     def arrays(self, images: Sequence[Pixels]) -> dict[str, Any]:
-        """Make arrays of images that have been read; of `blank` ones their shapes alone count.
+        """Return the arrays of images that have been read; only the shapes of `blank` images count.
 
         Raises:
-            MediaError: The shape of one does not suit the model.
+            MediaError: If the shape of an image is not supported by the model.
         """
         rule, _ = PROCESSORS[self.name]
         try:
@@ -375,16 +375,16 @@ class ImageProcessor:
 def image_processor(
     document: Mapping[str, Any], default: str | None = None, **changes: Any
 ) -> ImageProcessor:
-    """Make the processor that a JSON describes.
+    """Return the processor that a JSON configures.
 
     Args:
         document: The content of `preprocessor_config.json` or `processor_config.json`.
-        default: The kind, where the document names none, as old checkpoints do.
-        **changes: Settings that the model's own processor chooses otherwise, such as `crop_to_patches=True`.
+        default: The kind to use if the document names none, as in old checkpoints.
+        **changes: Settings that the model's processor overrides, such as `crop_to_patches=True`.
 
     Raises:
-        UnsupportedModelError: Nothing here computes what this kind does.
-        CheckpointError: A setting is not what its name promises.
+        UnsupportedModelError: If this kind is not supported.
+        CheckpointError: If a setting has an invalid value.
     """
     document = document.get("image_processor") or document
     name = document.get("image_processor_type") or document.get("feature_extractor_type") or default
@@ -427,7 +427,7 @@ def read_image_processor(
                 raise CheckpointError(
                     f"Cannot read {path}: it is not JSON ({error}). Expected a processor's settings. Get it again."
                 ) from error
-    # A whole processor's file has the settings only if it was saved by a recent transformers.
+    # A recent transformers saves the image processor's settings in processor_config.json; older versions do not.
     found = [
         document
         for file, document in documents.items()
@@ -452,7 +452,7 @@ _SIZES = (
 
 
 def standard(settings: dict[str, Any]) -> dict[str, Any]:
-    """Bring settings to one form: sizes by name, and old names replaced."""
+    """Return settings in one form: sizes by name, and old names replaced."""
     square = settings["default_to_square"]
     size = settings["size"]
     if settings.get("width_first") and isinstance(size, list | tuple):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each kind of processor makes of pictures: pixels and settings in, arrays out, under the names its model takes.
+"""Rules of image processors: images and settings in, arrays by the names of the model's inputs out.
 
-A rule takes the pictures of one request. All are compared bit for bit with transformers' PIL backend.
+A rule takes the images of one request. All are compared bit for bit with transformers' PIL backend.
 """
 
 import math
@@ -31,10 +31,10 @@ Rule: TypeAlias = Callable[[Sequence[Pixels], Mapping[str, Any]], Arrays]
 
 
 def stacked(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Put arrays of pictures into one.
+    """Stack the arrays of images into one.
 
     Raises:
-        MediaError: They have several shapes.
+        MediaError: If they have several shapes.
     """
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
@@ -46,7 +46,7 @@ def stacked(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _finished(image: Pixels, settings: Settings) -> NDArray[Any]:
-    """Resize, crop, scale and normalize, as far as each is asked for."""
+    """Resize, crop, rescale and normalize an image, each if enabled."""
     if settings["do_resize"]:
         image = resized_as_asked(image, settings)
     return numbers(cropped_as_asked(image, settings), settings)
@@ -57,7 +57,7 @@ def _resized(image: Pixels, settings: Settings) -> NDArray[Any]:
 
 
 def plain(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """One picture, one array: (n, 3, height, width)."""
+    """Default rule: one array per image, (n, 3, height, width)."""
     arrays = [_finished(image, settings) for image in images]
     if settings.get("do_pad"):
         if size := settings.get("pad_size"):
@@ -69,7 +69,7 @@ def plain(images: Sequence[Pixels], settings: Settings) -> Arrays:
 
 
 def cropped_below_384(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """ConvNeXt and ResNet: below 384 pixels, a part of the middle; from 384 on the whole picture, made square."""
+    """ConvNeXt and ResNet: a center crop below 384 pixels; from 384 on the whole image, resized to a square."""
     edge, arrays = settings["size"]["shortest_edge"], []
     for image in images:
         if settings["do_resize"] and edge < 384:
@@ -87,7 +87,7 @@ _FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "
 
 
 def settings_of_timm(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of a processor, of what a checkpoint of timm says of itself: `pretrained_cfg`."""
+    """Return the processor settings for `pretrained_cfg` of a timm checkpoint."""
     _, height, width = told.get("input_size") or (3, 224, 224)
     said = {
         "image_mean": told.get("mean"),
@@ -104,7 +104,7 @@ def settings_of_timm(told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def scaled_and_cropped(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """timm: scaled to `size` divided by `crop_pct`, as `crop_mode` says, of which the middle is cut out.
+    """timm: resized to `size` divided by `crop_pct`, by the mode `crop_mode`, then center-cropped.
 
     Returns `pixel_values` (n, 3, height, width).
     """
@@ -128,7 +128,7 @@ def scaled_and_cropped(images: Sequence[Pixels], settings: Settings) -> Arrays:
 
 
 def _middle(image: Pixels, height: int, width: int, fill: Sequence[int]) -> Pixels:
-    """Cut the middle out; where the picture is smaller, a color surrounds it. Halves are rounded as torchvision's."""
+    """Crop the center; a color pads an image that is smaller. Halves are rounded as in torchvision."""
     down, right = (
         max(new - old, 0) for new, old in zip((height, width), image.shape, strict=False)
     )
@@ -141,7 +141,7 @@ def _middle(image: Pixels, height: int, width: int, fill: Sequence[int]) -> Pixe
 
 
 def square(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """LLaVA: with `do_pad`, a square of the mean color around the picture."""
+    """LLaVA: with `do_pad`, padded to a square with the mean color."""
     if settings.get("do_pad"):
         color = [int(value * 255) for value in settings["image_mean"]]
         images = [pad_to_square(image, color) for image in images]
@@ -149,13 +149,13 @@ def square(images: Sequence[Pixels], settings: Settings) -> Arrays:
 
 
 def long_edge_in_square(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """DeepSeek-VL and Janus: the longer side as long as the square, the rest in the mean color."""
+    """DeepSeek-VL and Janus: the longer side resized to the square's side, padded with the mean color."""
     squares = [_in_square(image, settings) for image in images]
     return {"pixel_values": stacked([numbers(square, settings) for square in squares])}
 
 
 def long_edge_in_two_squares(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """DeepSeek-VL 7 B: a larger square, `high_res_pixel_values`, and `pixel_values`, which is made of that."""
+    """DeepSeek-VL 7B: a larger square, `high_res_pixel_values`, and `pixel_values`, which is resized from it."""
     changed = ("size", "resample", "image_mean", "image_std")
     finer = {**settings} | {name: settings[f"high_res_{name}"] for name in changed}
     large = [_in_square(image, finer) if settings["do_resize"] else image for image in images]
@@ -177,7 +177,7 @@ def _in_square(image: Pixels, settings: Settings) -> Pixels:
 
 
 def _best_resolution(image: Pixels, choices: Sequence[Sequence[int]]) -> tuple[int, int]:
-    """Of (height, width), choose the one that keeps most pixels, and of those the one that wastes least."""
+    """Choose the (height, width) that keeps the most pixels; ties go to the one that wastes least."""
     own_height, own_width = image.shape[:2]
 
     def worth(choice: Sequence[int]) -> tuple[int, int]:
@@ -191,11 +191,11 @@ def _best_resolution(image: Pixels, choices: Sequence[Sequence[int]]) -> tuple[i
 
 
 def tiles_of_resolutions(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """LLaVA-NeXT: the whole picture, then the tiles of the best of `image_grid_pinpoints`.
+    """LLaVA-NeXT: the whole image, then the tiles of the best of `image_grid_pinpoints`.
 
-    Without any of those the whole alone, in the middle of a square of the mean color.
+    Without pinpoints the whole image alone, centered in a square of the mean color.
 
-    Returns `pixel_values` (n, tiles, 3, height, width), zeros beyond a picture's own tiles, and `image_sizes` (n, 2).
+    Returns `pixel_values` (n, tiles, 3, height, width), zeros beyond an image's tiles, and `image_sizes` (n, 2).
     """
     size, resample = settings["size"], settings["resample"]
     height, width = (
@@ -234,7 +234,7 @@ def tiles_of_resolutions(images: Sequence[Pixels], settings: Settings) -> Arrays
 
 
 def cut(image: NDArray[Any], height: int, width: int) -> list[NDArray[Any]]:
-    """Cut (rows, columns, …) into parts of so many of each, row by row."""
+    """Cut (rows, columns, …) into parts of this height and width, row by row."""
     return [
         image[top : top + height, left : left + width]
         for top in range(0, image.shape[0], height)
@@ -243,9 +243,9 @@ def cut(image: NDArray[Any], height: int, width: int) -> list[NDArray[Any]]:
 
 
 def whole_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """Pixtral: at most `size`, rounded up to whole patches, padded to the largest.
+    """Pixtral: reduced to `size`, rounded up to whole patches, padded to the largest image.
 
-    Returns `pixel_values` (n, 3, height, width) and `image_sizes` (n, 2), each picture's own height and width.
+    Returns `pixel_values` (n, 3, height, width) and `image_sizes` (n, 2), the height and width of each image.
     """
     size, patch = settings["size"], settings["patch_size"]
     limits = (
@@ -270,7 +270,7 @@ def whole_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
 
 
 def pan_and_scan(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """Gemma 3: the whole picture, and with `do_pan_and_scan` parts of one that is much longer in one direction.
+    """Gemma 3: the whole image, and with `do_pan_and_scan` crops of an image that is much longer in one direction.
 
     Returns `pixel_values` (n + crops, 3, height, width) and `num_crops` (n).
     """
@@ -300,10 +300,10 @@ def _crops(image: Pixels, settings: Settings) -> list[Pixels]:
 
 
 def tiles_and_whole(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """Idefics3 and SmolVLM: tiles of a picture, row by row, then the whole; or the whole alone.
+    """Idefics3 and SmolVLM: tiles of an image, row by row, then the whole image; or the whole image alone.
 
-    Returns `pixel_values` (1, tiles of all pictures, 3, height, width), `pixel_attention_mask` of the same pixels, and
-    `rows` and `cols` (1, n): how many tiles, 0 where a picture was not cut.
+    Returns `pixel_values` (1, tiles of all images, 3, height, width), `pixel_attention_mask` of the same pixels, and
+    `rows` and `cols` (1, n): numbers of tiles, 0 for an image without tiles.
     """
     side, resample = settings["max_image_size"]["longest_edge"], settings["resample"]
     parts, rows, columns = [], [], []
@@ -335,7 +335,7 @@ def tiles_and_whole(images: Sequence[Pixels], settings: Settings) -> Arrays:
 
 
 def frames_as_squares(frames: Sequence[Pixels], settings: Settings) -> Arrays:
-    """SmolVLM: frames of a video, of the size of a tile each, as torchvision does it; `pixel_values` (frames, 3, …)."""
+    """SmolVLM: frames of a video, each in the size of a tile, as in torchvision; `pixel_values` (frames, 3, …)."""
     side, resample = settings["max_image_size"]["longest_edge"], settings["resample"]
     if settings["do_resize"]:
         sizes = [_long_edge(frames[0], settings["size"]), (side, side)]
@@ -345,7 +345,7 @@ def frames_as_squares(frames: Sequence[Pixels], settings: Settings) -> Arrays:
 
 
 def _long_edge(image: Pixels, size: Mapping[str, int]) -> tuple[int, int]:
-    """Return the height and width whose longer side is `longest_edge`, the other one even, neither beyond 4096."""
+    """Return the height and width with a longer side of `longest_edge`; the other is even, neither exceeds 4096."""
     if "longest_edge" not in size:
         return size["height"], size["width"]
     height, width = image.shape[:2]
@@ -378,9 +378,9 @@ def _whole_tiles(image: Pixels, side: int) -> tuple[int, int]:
 
 
 def tiles_of_one_canvas(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """GOT-OCR2, InternVL and Aya Vision: with `crop_to_patches`, the tiles of the nearest grid, then the whole.
+    """GOT-OCR2, InternVL and Aya Vision: with `crop_to_patches`, the tiles of the nearest grid, then the whole image.
 
-    Returns `pixel_values` (tiles of all pictures, 3, height, width) and `num_patches` (n).
+    Returns `pixel_values` (tiles of all images, 3, height, width) and `num_patches` (n).
     """
     size, resample = settings["size"], settings["resample"]
     arrays, counts = [], []
@@ -400,12 +400,12 @@ def tiles_of_one_canvas(images: Sequence[Pixels], settings: Settings) -> Arrays:
 
 
 def nearest_grid(image: Pixels, settings: Settings, longest: int | None = None) -> tuple[int, int]:
-    """Choose columns and rows: the nearest shape, and of equally near ones the last that is not far too large.
+    """Choose columns and rows with the nearest aspect ratio; ties go to the last grid that is not far too large.
 
     Args:
-        image: To be cut.
-        settings: Of the processor.
-        longest: Rows and columns at most; None for as many as tiles.
+        image: The image to tile.
+        settings: Settings of the processor.
+        longest: Maximum number of rows and of columns; None for the maximum number of tiles.
     """
     height, width = image.shape[:2]
     size, most = settings["size"], settings["max_patches"]

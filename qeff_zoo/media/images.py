@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures, read without trust: a path, bytes, a Pillow image or an array in, pixels of red, green and blue out.
+"""Images, read without trust: a path, bytes, a Pillow image or an array in, RGB pixels out.
 
-Pixels are what Hugging Face's processors see, with two mistakes left out: a photograph is turned as its EXIF says, and
-16 bits of grey become 8 by dropping the low ones, where Pillow makes all but the darkest white. Alpha is as there:
-that of a file is dropped, since transformers drops it where it loads one, and an image or array of the caller lies on
-white, as does whatever has a transparent colour. Of an animation, the first frame counts.
+Pixels equal those of Hugging Face's processors, with two bugs fixed: a photograph is rotated by its EXIF orientation,
+and 16-bit grey is reduced to 8 bits by dropping the low ones, where Pillow turns all but the darkest pixels white.
+Alpha is handled as there: the alpha of a file is dropped, since transformers drops it on loading, and an image or
+array of the caller is composed onto white, as is any image with a transparent color. Of an animation, the first frame
+is read.
 """
 
 import os
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 Picture: TypeAlias = Union[str, "os.PathLike[str]", bytes, "Image.Image", NDArray[Any]]
 Pixels: TypeAlias = NDArray[np.uint8]  # (height, width, 3): red, green, blue
 
-# Formats of pictures alone: others are drawings or containers, and Pillow starts programs to read some of them.
+# Formats of images alone: others are drawings or containers, and Pillow starts programs to read some of them.
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 
-# What Pillow's decoders raise when a file's contents are not what its header promised.
+# Errors that Pillow's decoders raise for a file whose contents do not match its header.
 _DAMAGED = (
     OSError, RuntimeError, SyntaxError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, EOFError,
     struct.error, zlib.error,
@@ -39,14 +40,14 @@ _DAMAGED = (
 
 @dataclass(frozen=True)
 class ImageLimits:
-    """How large a picture may be. It is checked before anything is decoded.
+    """Maximum size of an image, checked before anything is decoded.
 
     Attributes:
         pixels: Height times width.
         side: Height or width.
-        file_bytes: Bytes of the encoded picture.
-        seconds: To fetch it in, where it is one of a web server.
-        frames: That a video has.
+        file_bytes: Bytes of the encoded image.
+        seconds: Time for the download of an image from a web server.
+        frames: Number of frames in a video.
     """
 
     pixels: int = 80_000_000
@@ -57,20 +58,20 @@ class ImageLimits:
 
 
 LIMITS = ImageLimits()
-_SIDEWAYS = range(5, 9)  # orientations of EXIF whose width is the file's height
-_STRIP = 1 << 20  # pixels that are converted at a time
+_SIDEWAYS = range(5, 9)  # EXIF orientations that swap width and height
+_STRIP = 1 << 20  # pixels converted at a time
 
 
 def read_image(source: Picture, limits: ImageLimits = LIMITS) -> Pixels:
-    """Read one picture.
+    """Read one image.
 
     Args:
         source: A path, the bytes of a file, a Pillow image, or an array of uint8: (height, width) of grey, or
             (height, width, channels) with 1, 3 or 4 channels (grey; red, green, blue; and alpha).
-        limits: How large it may be.
+        limits: Maximum size.
 
     Raises:
-        MediaError: It cannot be read, is damaged, is too large, or is of a kind that has no 8-bit pixels.
+        MediaError: If the image cannot be read, is damaged, is too large, or has no 8-bit pixels.
     """
     try:
         from PIL import Image
@@ -89,14 +90,14 @@ def read_image(source: Picture, limits: ImageLimits = LIMITS) -> Pixels:
 
 
 def size_of(source: Picture, limits: ImageLimits = LIMITS) -> tuple[int, int]:
-    """Return the width and height of an image, of a file from its header alone.
+    """Return the width and height of an image; only the header of a file is read.
 
     Args:
-        source: As for `read_image`.
+        source: The image, in any form that `read_image` accepts.
         limits: Largest size.
 
     Raises:
-        MediaError: It is no image, or too large.
+        MediaError: If it is no image, or too large.
     """
     if isinstance(source, np.ndarray):
         return source.shape[1], source.shape[0]
@@ -107,25 +108,25 @@ def size_of(source: Picture, limits: ImageLimits = LIMITS) -> tuple[int, int]:
 
 
 def blank(height: int, width: int) -> Pixels:
-    """Return an image without contents, which takes no memory: processors compute shapes of it."""
+    """Return an image without contents, which takes no memory, for the computation of shapes."""
     return np.broadcast_to(np.uint8(0), (height, width, 3))
 
 
 def is_blank(array: NDArray[Any]) -> bool:
-    """Return whether an array has a shape alone, as `blank` and what is made of it."""
+    """Return whether an array has only a shape, as `blank` and the results of its processing."""
     return not any(array.strides)
 
 
 def open_image(
     source: "str | os.PathLike[str] | bytes", limits: ImageLimits = LIMITS
 ) -> "Image.Image":
-    """Read the header of an image's file; arguments and errors are those of `read_image`."""
+    """Read the header of an image file; arguments and errors are those of `read_image`."""
     from PIL import Image, UnidentifiedImageError
 
     name = _name(source)
     content = _content(source, name, limits)
     try:
-        with warnings.catch_warnings():  # of a size that is checked here
+        with warnings.catch_warnings():  # about a size that is checked here
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image = Image.open(BytesIO(content), formats=FORMATS)
     except Image.DecompressionBombError as error:
@@ -142,21 +143,21 @@ def open_image(
 
 
 def _turned(image: "Image.Image") -> tuple[int, int]:
-    """Return the width and height that an image has when it is turned as its header says."""
+    """Return the width and height of an image after rotation by its EXIF orientation."""
     from PIL import ExifTags, Image
 
     width, height = image.size
     try:
-        # Not the format's own method, which may decode all of the image to look behind it.
+        # Not the format's own method, which may decode the whole image to look for metadata behind it.
         tag = Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1)
     except _DAMAGED:
         tag = 1
-    sideways = tag in _SIDEWAYS and image.format != "TIFF"  # where Pillow turns it
+    sideways = tag in _SIDEWAYS and image.format != "TIFF"  # Pillow rotates TIFF itself
     return (height, width) if sideways else (width, height)
 
 
 def _pixels(image: "Image.Image", name: str, *, opaque: bool = False) -> Pixels:
-    """Decode, turn as EXIF says, and convert to red, green and blue; with `opaque` whatever its alpha."""
+    """Decode an image, rotate it by its EXIF orientation, and convert it to RGB; `opaque` drops alpha."""
     from PIL import ImageOps
 
     if image.mode in ("I", "F"):
@@ -167,7 +168,7 @@ def _pixels(image: "Image.Image", name: str, *, opaque: bool = False) -> Pixels:
     try:
         if opaque:
             ImageOps.exif_transpose(image, in_place=True)
-        else:  # it is the caller's
+        else:  # the image belongs to the caller
             image = ImageOps.exif_transpose(image)
         return _colors(image, opaque=opaque)
     except _DAMAGED as error:
@@ -178,7 +179,7 @@ def _pixels(image: "Image.Image", name: str, *, opaque: bool = False) -> Pixels:
 
 
 def _colors(image: "Image.Image", *, opaque: bool) -> Pixels:
-    """Convert strip by strip, so that a large image is in memory twice and not five times."""
+    """Convert an image to RGB strip by strip, so that a large image is in memory twice and not five times."""
     width, height = image.size
     found = np.empty((height, width, 3), np.uint8)
     lines = max(1, _STRIP // width)
@@ -226,7 +227,7 @@ def _from_array(array: NDArray[Any], name: str, limits: ImageLimits) -> "Image.I
 
 
 def _content(source: "str | os.PathLike[str] | bytes", name: str, limits: ImageLimits) -> bytes:
-    """Return the encoded picture, which is not too large."""
+    """Return the encoded image after a check of its size."""
     if isinstance(source, bytes):
         size = len(source)
     elif isinstance(source, str) and "://" in source:
@@ -291,7 +292,7 @@ def _too_large(name: str, size: str, limits: ImageLimits) -> str:
 
 
 def _name(source: Picture) -> str:
-    """Say which picture it is, in an error."""
+    """Return the description of an image for errors."""
     if isinstance(source, bytes):
         return f"a picture of {len(source):,} bytes"
     if isinstance(source, np.ndarray):

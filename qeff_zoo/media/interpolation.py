@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resizing as PyTorch does it, without torch, for processors that transformers has with its torchvision backend alone.
+"""Image resizing with PyTorch's results, without torch, for processors that need transformers' torchvision backend.
 
-Bytes are resized with antialiasing, in whole numbers, or without it; numbers by bicubic interpolation without it.
+Bytes are resized with antialiasing, in integers, or without it; floats by bicubic interpolation without it.
 """
 
 from typing import Any
@@ -14,20 +14,20 @@ from qeff_zoo.media.images import LIMITS, Pixels, blank, is_blank
 
 Array = NDArray[Any]
 
-_CUBIC = -0.75  # how sharp, as PyTorch has it
+_CUBIC = -0.75  # PyTorch's cubic coefficient
 _SOFTER = -0.5  # the same with antialiasing
 _MOST_BITS = 22
-_SLAB = 1 << 20  # values that are resized at a time
+_SLAB = 1 << 20  # values resized at a time
 
 
 def resize_bytes(image: Pixels, height: int, width: int, *, cubic: bool = False) -> Pixels:
     """Resize (height, width, 3) with antialiasing, first its columns, then its rows.
 
     Args:
-        image: Its pixels.
-        height: New.
-        width: New.
-        cubic: Bicubically, else bilinearly.
+        image: Pixels to resize.
+        height: New height.
+        width: New width.
+        cubic: Whether interpolation is bicubic; else it is bilinear.
     """
     if is_blank(image):
         return blank(height, width)
@@ -37,7 +37,7 @@ def resize_bytes(image: Pixels, height: int, width: int, *, cubic: bool = False)
             lines = np.moveaxis(image, axis, 0).reshape(old, -1)
             made = np.empty((new, lines.shape[1]), np.uint8)
             weights, some = _whole_weights(old, new, cubic=cubic), max(1, _SLAB // old)
-            for start in range(0, lines.shape[1], some):  # whole numbers take four times the memory
+            for start in range(0, lines.shape[1], some):  # int32 takes four times the memory
                 slab = lines[:, start : start + some].astype(np.int32)
                 made[:, start : start + some] = _weighed(slab, *weights)
             shape = (new, *(size for place, size in enumerate(image.shape) if place != axis))
@@ -46,17 +46,17 @@ def resize_bytes(image: Pixels, height: int, width: int, *, cubic: bool = False)
 
 
 def _weighed(lines: Array, first: Array, weights: Array, bits: int) -> Array:
-    """Return sums of lines, each weighed, rounded to bytes: (new lines, values)."""
+    """Return weighted sums of lines, rounded to bytes: (new lines, values)."""
     made = np.full((len(first), lines.shape[1]), 1 << (bits - 1), np.int32)
     for tap in range(weights.shape[1]):
-        at = np.minimum(first + tap, len(lines) - 1)  # beyond the last its weight is 0
+        at = np.minimum(first + tap, len(lines) - 1)  # beyond the last line the weight is 0
         made += weights[:, tap : tap + 1] * lines[at]
     found: Array = np.clip(made >> bits, 0, 255).astype(np.uint8)
     return found
 
 
 def _whole_weights(old: int, new: int, *, cubic: bool) -> tuple[Array, Array, int]:
-    """Return the first tap of each new line, weights of its taps as whole numbers, and the bits of their fraction."""
+    """Return the first tap of each new line, integer weights of its taps, and the bits of their fraction."""
     scale = old / new
     step = max(scale, 1.0)
     wide = step * (2 if cubic else 1)
@@ -76,14 +76,14 @@ def _whole_weights(old: int, new: int, *, cubic: bool) -> tuple[Array, Array, in
 
 
 def _cubic_shares(distance: Array) -> Array:
-    """Return what lines share in one at these distances, where there is antialiasing: two on either side."""
+    """Return the weights of lines at these distances, with antialiasing: two on either side."""
     near, far = _near(distance, _SOFTER), _far(distance, _SOFTER)
     found: Array = np.where(distance < 1, near, np.where(distance < 2, far, 0))
     return found
 
 
 def resize_numbers(image: Array, height: int, width: int) -> Array:
-    """Resize (colors, height, width) of float32 bicubically, each new number of the sixteen around it."""
+    """Resize (colors, height, width) of float32 bicubically, each value from the sixteen around it."""
     (rows, down), (columns, right) = (
         _cubic_taps(old, new) for old, new in zip(image.shape[1:], (height, width), strict=True)
     )
@@ -98,8 +98,8 @@ def resize_numbers(image: Array, height: int, width: int) -> Array:
 
 
 def _cubic_taps(old: int, new: int) -> tuple[Array, Array]:
-    """Return of each new line the four that it is made of, and their weights, both (4, new)."""
-    # Of the scale and the places only what float32 has is known there; the rest is rounded once, as a processor does.
+    """Return for each new line the four source lines and their weights, both (4, new)."""
+    # PyTorch has only float32 precision in the scale and the positions; the rest is rounded once, as on a processor.
     scale = float(np.float32(old) / np.float32(new))
     at = (scale * (np.arange(new) + 0.5) - 0.5).astype(np.float32).astype(np.float64)
     whole = np.floor(at)
@@ -120,10 +120,10 @@ def _far(x: Array, sharp: float = _CUBIC) -> Array:
 
 
 def resize_aliased(image: Pixels, height: int, width: int) -> Pixels:
-    """Resize bilinearly between the four nearest pixels, however many others there are, as PyTorch does; then round.
+    """Resize bilinearly between the four nearest pixels without antialiasing, as PyTorch does; then round.
 
     Raises:
-        MediaError: The result would have too many pixels.
+        MediaError: If the result would have too many pixels.
     """
     if height * width > LIMITS.pixels:
         raise MediaError(
@@ -135,7 +135,8 @@ def resize_aliased(image: Pixels, height: int, width: int) -> Pixels:
     )
     left, up = 1 - right, 1 - down
     found = np.zeros((height, width, 3), np.float32)
-    # As PyTorch adds up in one thread, products unrounded: halves go up or down by that. With more it differs.
+    # The order of PyTorch's sums in one thread, with unrounded products, decides the rounding of halves. With more
+    # threads PyTorch differs.
     for rows, columns, tall, wide in (
         (tops, rights, up, right),
         (tops, lefts, up, left),
@@ -148,7 +149,7 @@ def resize_aliased(image: Pixels, height: int, width: int) -> Pixels:
 
 
 def _around(old: int, new: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float32]]:
-    """Return of each new place on an axis the old ones before and behind, and the weight of the one behind."""
+    """Return for each new position on an axis the two old ones around it, and the weight of the second."""
     scale = np.float64(np.float32(old) / np.float32(new))
     at = np.maximum((scale * (np.arange(new) + 0.5) - 0.5).astype(np.float32), np.float32(0))
     first = np.minimum(at.astype(np.int64), old - 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images that processors pad, with a mask of what is no padding. See `qeff_zoo.media.image_rules`."""
+"""Image processors that pad images and return a mask of the content. See `qeff_zoo.media.image_rules`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from qeff_zoo.media.image_rules import Arrays, stacked
 from qeff_zoo.media.images import Pixels
 from qeff_zoo.media.pixels import numbers, padded, resize
 
-#: Pixels on a side of the squares that Aria's processor makes.
+#: Pixels on a side of the squares that Aria's processor supports.
 _SQUARES = 490, 980
 
 
@@ -46,7 +46,7 @@ def wholes_or_parts(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Ar
 
 
 def _between_sizes(image: Pixels, size: Mapping[str, int]) -> tuple[int, int]:
-    """Return the height and width with a longer side at most, and no side shorter than the least."""
+    """Return the height and width within a maximum longer side, and with no side below the minimum."""
     if "height" in size:
         return size["height"], size["width"]
     height, width = image.shape[:2]
@@ -59,12 +59,12 @@ def _between_sizes(image: Pixels, size: Mapping[str, int]) -> tuple[int, int]:
 
 
 def corner_of_square(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
-    """Aria: the longer side as long as the square, the shorter one not below a least, padded below and to the right.
+    """Aria: the longer side resized to the square's side, the shorter one at least to a minimum; then padded.
 
     Returns `pixel_values` (n, 3, side, side) and `pixel_mask` (n, side, side).
 
     Raises:
-        CheckpointError: The processor cuts images, or has a square of another size.
+        CheckpointError: If the processor splits images, or has a square of another size.
     """
     side, least = settings["max_image_size"], settings["min_image_size"]
     if settings["split_image"] or side not in _SQUARES:

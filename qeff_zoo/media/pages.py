@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of documents as Donut and Nougat take them: turned, resized, and padded to one size. See `image_rules`."""
+"""Image processors of Donut and Nougat for document pages: rotated, resized and padded. See `image_rules`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,16 +12,16 @@ from qeff_zoo.media.images import Pixels
 from qeff_zoo.media.pixels import Settings, cropped_as_asked, numbers, resize, shortest_edge
 
 _BICUBIC = 3
-_GRAY = 200  # of 256; what is lighter is margin
+_GRAY = 200  # of 256; lighter pixels are margin
 
 
 def page(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
-    """Donut: one page, one array, (n, 3, height, width)."""
+    """Donut: one array per page, (n, 3, height, width)."""
     return _pages(images, settings, {"resample": settings["resample"]})
 
 
 def page_without_margin(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
-    """Nougat: the same of what is left without the margins."""
+    """Nougat: one array per page, after its margins are removed."""
     if settings["do_crop_margin"]:
         images = [_cropped(image) for image in images]
     return _pages(images, settings, {"resample": _BICUBIC, "reducing_gap": 2.0})
@@ -39,12 +39,12 @@ def _pages(images: Sequence[Pixels], settings: Settings, shrinking: Mapping[str,
 
 
 def _page(image: Pixels, settings: Settings, shrinking: Mapping[str, Any]) -> Any:
-    """Turn, resize and pad a page as far as each is asked for, then scale and normalize it.
+    """Rotate, resize and pad a page, each if enabled, then rescale and normalize it.
 
     Args:
-        image: Of any size.
-        settings: Of the processor.
-        shrinking: How a page is made smaller that is longer than `size`.
+        image: A page of any size.
+        settings: Settings of the processor.
+        shrinking: Arguments of `resize` for a page that exceeds `size`.
     """
     height, width = settings["size"]["height"], settings["size"]["width"]
     if settings["do_align_long_axis"]:
@@ -61,14 +61,14 @@ def _page(image: Pixels, settings: Settings, shrinking: Mapping[str, Any]) -> An
 
 
 def _turned(image: Pixels, height: int, width: int) -> Pixels:
-    """Turn a page to the right where it is wide and `size` high, or the other way."""
+    """Rotate a page clockwise if it is landscape and `size` is portrait, or the other way around."""
     tall, wide = image.shape[:2]
     other = (width < height and wide > tall) or (width > height and wide < tall)
     return np.rot90(image, 3) if other else image
 
 
 def _within(image: Pixels, height: int, width: int) -> tuple[int, int]:
-    """Return the height and width of a page that fits: a page that is not square is shortened on its shorter side."""
+    """Return the height and width of a page that fits; the shorter side of a page that is not square is reduced."""
     own_height, own_width = image.shape[:2]
     tall, wide = min(own_height, height), min(own_width, width)
     if (tall, wide) == (own_height, own_width):
@@ -81,7 +81,7 @@ def _within(image: Pixels, height: int, width: int) -> tuple[int, int]:
 
 
 def _in_middle(image: Pixels, height: int, width: int) -> Pixels:
-    """Put a page into the middle of a black one."""
+    """Center a page on a black canvas."""
     down, right = height - image.shape[0], width - image.shape[1]
     if min(down, right) < 0:
         raise MediaError(
@@ -93,7 +93,7 @@ def _in_middle(image: Pixels, height: int, width: int) -> Pixels:
 
 
 def _cropped(image: Pixels) -> Pixels:
-    """Cut off what is lighter than print all around."""
+    """Crop the margins, which are lighter than print."""
     from PIL import Image
 
     gray = np.asarray(Image.fromarray(np.ascontiguousarray(image)).convert("L"))

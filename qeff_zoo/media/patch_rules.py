@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processors make of pictures of any size: patches, and where they lie. See `qeff_zoo.media.image_rules`."""
+"""Image processors for images of any size: patches and their positions. See `qeff_zoo.media.image_rules`."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from qeff_zoo.media.pixels import Settings, joined, numbers, resize
 
 
 def smart_size(image: Pixels, factor: int, fewest: int, most: int) -> tuple[int, int]:
-    """Return height and width, multiples of `factor`, of about the same shape and between two numbers of pixels."""
+    """Return height and width, multiples of `factor`, of about the same aspect ratio and between two pixel counts."""
     height, width = image.shape[:2]
     if max(height, width) / min(height, width) > 200:
         raise MediaError(
@@ -36,14 +36,14 @@ def smart_size(image: Pixels, factor: int, fewest: int, most: int) -> tuple[int,
 def size_of_frames(
     image: Pixels, factor: int, fewest: int, most: int, frames: tuple[int, int] = (2, 1)
 ) -> tuple[int, int]:
-    """As `smart_size`, of frames of which there are several: one is scaled, and all are judged.
+    """`smart_size` for several frames: one is resized, and the pixels of all are limited.
 
     Args:
-        image: A frame; a picture is two.
-        factor: Of which height and width are multiples.
-        fewest: Pixels of all frames.
-        most: The same.
-        frames: How many there are, and of how many there is a multiple when their pixels are judged.
+        image: A frame; an image counts as two.
+        factor: Divisor of height and width.
+        fewest: Minimum number of pixels in all frames.
+        most: Maximum number of pixels in all frames.
+        frames: Number of frames, and the multiple to which it is rounded for the pixel limits.
     """
     height, width = image.shape[:2]
     if (scale := max(factor / height, factor / width)) > 1:
@@ -63,13 +63,13 @@ def size_of_frames(
 
 
 def unit_of(settings: Settings) -> int:
-    """Return the pixels of which the sides of a frame are multiples."""
+    """Return the divisor of a frame's height and width in pixels."""
     unit: int = settings["patch_size"] * settings["merge_size"]
     return unit * int(settings.get("patch_expand_factor", 1))
 
 
 def grid_of_frames(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """GLM-4V: patches as of Qwen2-VL, of pictures whose size is chosen otherwise."""
+    """GLM-4V: the patches of Qwen2-VL, from images with another rule for their size."""
     size, factor = settings["size"], unit_of(settings)
     limits, deep = (size["shortest_edge"], size["longest_edge"]), settings["temporal_patch_size"]
     if settings["do_resize"]:
@@ -85,7 +85,7 @@ def grid_of_frames(images: Sequence[Pixels], settings: Settings) -> Arrays:
 
 
 def grid_of_pixels(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """Cosmos 3 Edge: as `grid_of_frames`, and the numbers of a patch are those of one pixel after another."""
+    """Cosmos 3 Edge: `grid_of_frames` with the values of a patch ordered pixel by pixel."""
     made = grid_of_frames(images, settings)
     patch, deep = settings["patch_size"], settings["temporal_patch_size"]
     planes = made["pixel_values"].reshape(-1, 3, deep, patch, patch)
@@ -93,9 +93,9 @@ def grid_of_pixels(images: Sequence[Pixels], settings: Settings) -> Arrays:
 
 
 def grid_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """Qwen2-VL to Qwen3-VL: patches in the order in which they are merged, each repeated for the frames it stands for.
+    """Qwen2-VL to Qwen3-VL: patches in merge order, each repeated for the frames of its temporal patch.
 
-    Returns `pixel_values` (patches of all pictures, numbers of one) and `image_grid_thw` (n, 3): frames, rows and
+    Returns `pixel_values` (patches of all images, values of one) and `image_grid_thw` (n, 3): frames, rows and
     columns of each.
     """
     size, rows, grids = settings["size"], [], []
@@ -112,7 +112,7 @@ def grid_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
 
 
 def grid_of_told_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """VideoLLaMA 3: as `grid_of_patches`, and `image_merge_sizes` (n,), by how many on a side they are merged."""
+    """VideoLLaMA 3: `grid_of_patches` and `image_merge_sizes` (n,), the merge size per side."""
     merges = np.full(len(images), settings["merge_size"])
     return {**grid_of_patches(images, settings), "image_merge_sizes": merges}
 
@@ -120,9 +120,9 @@ def grid_of_told_patches(images: Sequence[Pixels], settings: Settings) -> Arrays
 def patches_of_frames(
     frames: NDArray[np.float32], settings: Settings
 ) -> tuple[NDArray[np.float32], list[int]]:
-    """Cut frames (n, 3, height, width) into patches of several frames each; the last is repeated to fill up.
+    """Cut frames (n, 3, height, width) into patches of several frames each; the last frame is repeated as padding.
 
-    Returns the patches in the order in which they are merged, and steps of time, rows and columns.
+    Returns the patches in merge order, and temporal steps, rows and columns.
     """
     patch, merge, deep = (
         settings[name] for name in ("patch_size", "merge_size", "temporal_patch_size")
@@ -137,9 +137,9 @@ def patches_of_frames(
 
 
 def lines_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """PaddleOCR-VL: patches line by line, of pictures no side of which is shorter than what is merged.
+    """PaddleOCR-VL: patches in row-major order, of images with no side shorter than a merged patch.
 
-    Returns `pixel_values` (patches of all pictures, 3, rows, columns) and `image_grid_thw`, as `grid_of_patches`.
+    Returns `pixel_values` (patches of all images, 3, rows, columns) and `image_grid_thw`, as `grid_of_patches`.
     """
     patch, size = settings["patch_size"], settings["size"]
     if (deep := settings["temporal_patch_size"]) != 1:
@@ -162,7 +162,7 @@ def lines_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
 
 
 def _at_least(image: Pixels, factor: int) -> tuple[int, int]:
-    """Return the height and width, of the same shape, with no side below `factor`."""
+    """Return the height and width of the same aspect ratio, with no side below `factor`."""
     height, width = image.shape[:2]
     if height < factor:
         height, width = factor, round(width * factor / height)
@@ -172,10 +172,10 @@ def _at_least(image: Pixels, factor: int) -> tuple[int, int]:
 
 
 def placed_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """Gemma 4: as many patches as `max_soft_tokens` rows take, and where each lies; the rest is filled up.
+    """Gemma 4: the patches of at most `max_soft_tokens` image tokens, and their positions, with padding.
 
-    Returns `pixel_values` (n, patches, numbers of one) and `image_position_ids` (n, patches, 2): columns and rows, -1
-    for what fills up.
+    Returns `pixel_values` (n, patches, values of one) and `image_position_ids` (n, patches, 2): columns and rows, -1
+    for padding.
     """
     patch, unit = settings["patch_size"], settings["pooling_kernel_size"]
     most, rows, places = settings["max_soft_tokens"] * unit**2, [], []
@@ -196,7 +196,7 @@ def placed_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
 
 
 def _filled(image: Pixels, unit: int, most: int) -> tuple[int, int]:
-    """Return the height and width in whole units, of about the same shape, with as many pixels as there may be."""
+    """Return the height and width in whole units, of about the same aspect ratio, with as many pixels as allowed."""
     height, width = image.shape[:2]
     scale = math.sqrt(most / (height * width))
     tall, wide = (math.floor(scale * side / unit) for side in (height, width))
@@ -209,9 +209,9 @@ def _filled(image: Pixels, unit: int, most: int) -> tuple[int, int]:
 
 
 def patches_of_whole_lines(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """Fuyu: at most `size`, filled up to whole patches by a value of a pixel.
+    """Fuyu: reduced to `size`, padded to whole patches with a constant pixel value.
 
-    Returns `pixel_values` (patches of all pictures, values), line by line, and `grids` (n, 2), rows and columns.
+    Returns `pixel_values` (patches of all images, values) in row-major order, and `grids` (n, 2), rows and columns.
     """
     size, patch = settings["size"], settings["patch_size"]
     high, wide = patch["height"], patch["width"]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on pixels, bit for bit as transformers' PIL backend does them, without torch.
+"""Operations on pixels with the results of transformers' PIL backend, bit for bit, without torch.
 
-Pictures stay uint8, (height, width, 3), until their size is final; `numbers` then makes them float32, (3, height,
-width). A pixel has 256 values, so scaling and normalizing read a table of 256 entries for each color.
+Images stay uint8, (height, width, 3), until their size is final; `numbers` then converts them to float32, (3, height,
+width). A pixel has 256 values, so rescaling and normalizing read a table of 256 entries for each color.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,10 @@ Settings = Mapping[str, Any]
 def resize(
     image: Pixels, height: int, width: int, resample: int, reducing_gap: float | None = None
 ) -> Pixels:
-    """Resize by one of Pillow's filters, in two steps where `reducing_gap` says so to it.
+    """Resize by one of Pillow's filters; `reducing_gap` is Pillow's option of the same name.
 
     Raises:
-        MediaError: The result would have no pixels, or too many: the picture is too narrow for its processor.
+        MediaError: If the result would have no pixels, or too many: the image is too narrow for its processor.
     """
     from PIL import Image
 
@@ -39,10 +39,10 @@ def resize(
 
 
 def check_room(image: Pixels, height: int, width: int) -> None:
-    """Refuse what a picture would become.
+    """Check the pixel count of a resized image.
 
     Raises:
-        MediaError: It would have no pixels, or too many.
+        MediaError: If it would have no pixels, or too many.
     """
     if min(height, width) < 1 or height * width > LIMITS.pixels:
         raise MediaError(
@@ -52,12 +52,12 @@ def check_room(image: Pixels, height: int, width: int) -> None:
 
 
 def resize_across(image: Pixels, height: int, width: int, resample: int) -> Pixels:
-    """Resize across, then down, as torchvision does: numbers are rounded between, and Pillow chooses the order."""
+    """Resize horizontally, then vertically, rounding between, as torchvision does; Pillow alone chooses the order."""
     return resize(resize(image, image.shape[0], width, resample), height, width, resample)
 
 
 def shortest_edge(image: Pixels, edge: int) -> tuple[int, int]:
-    """Return the height and width of a picture whose shorter side has this length."""
+    """Return the height and width of an image resized to this length of its shorter side."""
     height, width = image.shape[:2]
     short, long = min(height, width), max(height, width)
     other = int(edge * long / short)
@@ -65,7 +65,7 @@ def shortest_edge(image: Pixels, edge: int) -> tuple[int, int]:
 
 
 def between_edges(image: Pixels, shortest: int, longest: int) -> tuple[int, int]:
-    """Return the height and width whose shorter side has this length, or less if the longer one is at its limit."""
+    """Return the height and width with this length of the shorter side, or less at the limit of the longer side."""
     height, width = image.shape[:2]
     short, long = float(min(height, width)), float(max(height, width))
     exact: float = shortest
@@ -80,7 +80,7 @@ def between_edges(image: Pixels, shortest: int, longest: int) -> tuple[int, int]
 
 
 def resized_as_asked(image: Pixels, settings: Settings) -> Pixels:
-    """Resize to `size`, in each form that it may have."""
+    """Resize to `size`, in any of its forms."""
     size: Mapping[str, int] = settings["size"]
     if "shortest_edge" in size and "longest_edge" in size:
         height, width = between_edges(image, size["shortest_edge"], size["longest_edge"])
@@ -95,14 +95,14 @@ def resized_as_asked(image: Pixels, settings: Settings) -> Pixels:
 
 
 def center_crop(image: Pixels, height: int, width: int) -> Pixels:
-    """Cut the middle out; where the picture is smaller, black surrounds it."""
+    """Crop the center; black pads an image that is smaller."""
     old_height, old_width = image.shape[:2]
     tall, wide = max(height, old_height), max(width, old_width)
     if (tall, wide) != (old_height, old_width):
         canvas = np.zeros((tall, wide, 3), image.dtype)
         down, right = ceil((tall - old_height) / 2), ceil((wide - old_width) / 2)
         canvas[down : down + old_height, right : right + old_width] = image
-        # A side that is not padded is cut from where it would be without the canvas.
+        # A side without padding is cropped at the same position as without the canvas.
         top, left = (old_height - height) // 2 + down, (old_width - width) // 2 + right
         return canvas[max(top, 0) : top + height, max(left, 0) : left + width]
     top, left = (tall - height) // 2, (wide - width) // 2
@@ -110,17 +110,17 @@ def center_crop(image: Pixels, height: int, width: int) -> Pixels:
 
 
 def cropped_as_asked(image: Pixels, settings: Settings) -> Pixels:
-    """Cut out `crop_size`, if that is asked for."""
+    """Crop to `crop_size`, if enabled."""
     if not settings.get("do_center_crop"):
         return image
     return center_crop(image, settings["crop_size"]["height"], settings["crop_size"]["width"])
 
 
 def pad_to_square(image: Pixels, color: Sequence[int]) -> Pixels:
-    """Put the picture in the middle of a square of a color.
+    """Center an image on a square of a color.
 
     Raises:
-        MediaError: The square would have too many pixels: the picture is too narrow.
+        MediaError: If the square would have too many pixels: the image is too narrow.
     """
     height, width = image.shape[:2]
     side = max(height, width)
@@ -135,12 +135,12 @@ def pad_to_square(image: Pixels, color: Sequence[int]) -> Pixels:
 
 
 def numbers(image: Pixels, settings: Settings, *, at_once: bool = False) -> NDArray[Any]:
-    """Scale and normalize: (height, width, 3) in, (3, height, width) out, float32 unless neither is asked for.
+    """Rescale and normalize: (height, width, 3) in, (3, height, width) out, float32 unless both are disabled.
 
     Args:
-        image: Of its final size.
-        settings: Of the processor.
-        at_once: Whether both are one step, as in transformers' torchvision backend; its roundings are others.
+        image: An image of its final size.
+        settings: Settings of the processor.
+        at_once: Whether both are one step, as in transformers' torchvision backend, which rounds differently.
     """
     if not settings["do_rescale"] and not settings["do_normalize"]:
         return np.ascontiguousarray(image.transpose(2, 0, 1))
@@ -163,7 +163,7 @@ def numbers(image: Pixels, settings: Settings, *, at_once: bool = False) -> NDAr
 
 
 def joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Concatenate arrays along their first axis; those of blank images stay without memory."""
+    """Concatenate arrays along their first axis; arrays of blank images stay without memory."""
     if all(map(is_blank, arrays)):
         shape = (sum(map(len, arrays)), *arrays[0].shape[1:])
         return np.broadcast_to(arrays[0].dtype.type(0), shape)
@@ -171,7 +171,7 @@ def joined(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def padded(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Pad arrays of (…, height, width) with zeros, below and to the right, to the largest height and width."""
+    """Pad arrays of (…, height, width) with zeros, at the bottom and right, to the largest height and width."""
     height, width = (max(array.shape[axis] for array in arrays) for axis in (-2, -1))
     return [
         np.pad(

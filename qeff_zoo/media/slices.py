@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processors make of pictures that they cut as suits each: MiniCPM-V's and Step 3.7's."""
+"""Image processors of MiniCPM-V and Step 3.7, which slice each image by its size and shape."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,15 @@ from qeff_zoo.media.images import Pixels
 from qeff_zoo.media.interpolation import resize_bytes
 from qeff_zoo.media.pixels import check_room, numbers, resize, resize_across
 
-_THIN = 32  # pixels of a side, below which Step 3.7 puts a long picture into a square
+_THIN = 32  # pixels on a side, below which Step 3.7 pads a long image to a square
 
 
 def whole_and_slices(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
-    """MiniCPM-V 4.6: the whole picture, then with `slice_mode` slices of the grid that suits it.
+    """MiniCPM-V 4.6: the whole image, then with `slice_mode` slices of the best grid.
 
-    Returns `pixel_values` (1, 3, rows of a patch, columns of all patches), side by side line by line; `target_sizes`
-    (tiles of all pictures, 2), rows and columns of patches of each; and `grids` (n, 2), of slices, 0 without any.
+    Returns `pixel_values` (1, 3, rows of a patch, columns of all patches), patches concatenated in row-major order;
+    `target_sizes` (tiles of all images, 2), rows and columns of patches in each; and `grids` (n, 2), of slices, 0
+    without slices.
     """
     patch, resample = settings["patch_size"]["height"], settings["resample"]
     of_video = settings.get("of_video", False)
@@ -51,9 +52,9 @@ def whole_and_slices(images: Sequence[Pixels], settings: Mapping[str, Any]) -> A
 
 
 def frames_and_slices(frames: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
-    """Cut each frame of a video as a picture, resized, scaled and normalized as torchvision does.
+    """Slice each frame of a video as an image, resized, rescaled and normalized as torchvision does.
 
-    Returns `pixel_values` (frames, 3, rows of a patch, columns of all patches of one); and, the same for each,
+    Returns `pixel_values` (frames, 3, rows of a patch, columns of all patches of one); and, shared by all frames,
     `target_sizes`, `grids` and `of_video`.
     """
     made = [whole_and_slices([one], {**settings, "of_video": True}) for one in frames]
@@ -68,7 +69,7 @@ def _multiple(length: float, unit: int) -> int:
 def _size(
     height: float, width: float, settings: Mapping[str, Any], *, enlarge: bool
 ) -> tuple[int, int]:
-    """Return the height and width in whole squares of patches, of at most so many pixels, or of as many."""
+    """Return the height and width in whole merged patches, of at most `scale_resolution`² pixels, or of as many."""
     side = settings["scale_resolution"]
     if height * width > side * side or enlarge:
         ratio = width / height
@@ -89,7 +90,7 @@ def _fine_size(
 
 
 def _grid(image: Pixels, settings: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Choose rows and columns of slices, of nearly as many as a picture has room for, and nearest to its shape."""
+    """Choose rows and columns of slices: about as many as the image's pixels fill, nearest to its aspect ratio."""
     height, width = image.shape[:2]
     most = settings["max_slice_nums"]
     count = min(math.ceil(width * height / settings["scale_resolution"] ** 2), most)
@@ -109,19 +110,20 @@ def _grid(image: Pixels, settings: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _side_by_side(tile: NDArray[Any], patch: int) -> NDArray[Any]:
-    """Put the patches of a tile (3, height, width) into one line, (3, rows of a patch, columns of all)."""
+    """Concatenate the patches of a tile (3, height, width) into one line, (3, rows of a patch, columns of all)."""
     high, wide = (size // patch for size in tile.shape[1:])
     blocks = tile.reshape(3, high, patch, wide, patch).transpose(0, 2, 1, 3, 4)
     return blocks.reshape(3, patch, -1)
 
 
 def parts_and_whole(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Arrays:
-    """Step 3.7: the whole picture in a square, and parts of one that is large or long, in another size.
+    """Step 3.7: the whole image in a square, and parts of a large or long image, in another size.
 
-    As transformers' torchvision backend, the only one, bit for bit.
+    Bit for bit transformers' torchvision backend, the only one.
 
-    Returns `pixel_values` (n, 3, side, side); `num_local_patches` (n), how many parts each has; `grids` (n, 2), rows
-    and columns of those; where any has some `pixel_values_local` (parts of all pictures, 3, patch_size, patch_size).
+    Returns `pixel_values` (n, 3, side, side); `num_local_patches` (n), the number of parts of each image; `grids` (n,
+    2), rows and columns of the parts; and if any image has parts `pixel_values_local` (parts of all images, 3,
+    patch_size, patch_size).
     """
     side, small = settings["size"]["height"], settings["patch_size"]["height"]
     wholes, parts, grids = [], list[NDArray[Any]](), []
@@ -150,7 +152,7 @@ def parts_and_whole(images: Sequence[Pixels], settings: Mapping[str, Any]) -> Ar
 
 
 def _planned(image: Pixels, side: int, small: int, most: int) -> tuple[int, int, int]:
-    """Return the height and width of the whole, and pixels on a side of a part; 0 where there is none."""
+    """Return the height and width of the whole image, and the side of a part in pixels; 0 without parts."""
     height, width = image.shape[:2]
     if max(height, width) > most:
         scale = most / max(height, width)
@@ -162,7 +164,7 @@ def _planned(image: Pixels, side: int, small: int, most: int) -> tuple[int, int,
 
 
 def _in_windows(length: int, window: int) -> int:
-    """Return a length in whole windows, with another one where more than a fifth of it is left; or a shorter one."""
+    """Return a length in whole windows, rounded up if over a fifth of one is left; a shorter length is unchanged."""
     if length < window:
         return length
     return window * (length // window + (length % window > 0.2 * window))

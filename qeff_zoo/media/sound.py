@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings, read without trust: a path, bytes or an array in, samples of one channel at one rate out.
+"""Recordings, read without trust: a path, bytes or an array in, samples of one channel at one sampling rate out.
 
-WAV files are read here; others by `soundfile`, and other rates are changed by `soxr`, both of the extra `media`.
-Several channels become their mean.
+WAV files are read here; others by `soundfile`, and other rates are resampled by `soxr`, both of the extra `media`.
+Several channels are averaged.
 """
 
 import os
@@ -25,21 +25,21 @@ Samples: TypeAlias = NDArray[np.float32]  # (samples,), -1 to 1
 Sound: TypeAlias = Union[str, "os.PathLike[str]", bytes, NDArray[Any]]
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
-_UNKNOWN_SIZE = (0, 0xFFFFFFFF)  # of a file that was written to a pipe
+_UNKNOWN_SIZE = (0, 0xFFFFFFFF)  # in a file that was written to a pipe
 _RATES = range(1000, 768_001)  # a second
 _CHANNELS = 64
-_LOUDEST = 256.0  # samples above it are not of -1 to 1, and what is heard of them would be wrong
-_BLOCK = 1 << 21  # samples in all channels that are decoded at a time
+_LOUDEST = 256.0  # larger samples are not scaled to -1 to 1, and transcripts of them would be wrong
+_BLOCK = 1 << 21  # samples in all channels decoded at a time
 _SPARE = 64  # samples that resampling may add
 _INSTALL = "pip install 'qeff-zoo[media]'"
 
 
 @dataclass(frozen=True)
 class SoundLimits:
-    """How long a recording may be. It is checked before anything is decoded.
+    """Maximum length of a recording, checked before anything is decoded.
 
     Attributes:
-        seconds: Of sound.
+        seconds: Duration in seconds.
         values: Samples in all channels.
         file_bytes: Bytes of the encoded recording.
     """
@@ -54,14 +54,14 @@ LIMITS = SoundLimits()
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedSound:
-    """A recording whose header has been read.
+    """Recording whose header has been read.
 
     Attributes:
         name: Subject of an error's sentence.
-        samples: Of each channel.
+        samples: Number of samples in each channel.
         channels: Number of channels.
         rate: Samples a second.
-        blocks: Returns its samples block by block, (samples, channels).
+        blocks: A function that returns the samples block by block, (samples, channels).
     """
 
     name: str
@@ -72,7 +72,7 @@ class OpenedSound:
 
     @property
     def seconds(self) -> float:
-        """Length."""
+        """Duration in seconds."""
         return self.samples / self.rate
 
 
@@ -99,34 +99,35 @@ def read_sound(
     Args:
         source: A path, the bytes of a file, or an array: (samples,), or (samples, channels) as soundfile returns them;
             floats from -1 to 1, or integers of 8 to 32 bits, of the whole range of their type.
-        rate: Samples a second of what is returned.
-        given_rate: Of an array; None where it has `rate` already.
-        limits: How long it may be.
+        rate: Sampling rate of the result.
+        given_rate: Sampling rate of an array; None if it is `rate` already.
+        limits: Maximum length.
 
     Returns:
         float32, (samples,).
 
     Raises:
-        MediaError: It is no recording, empty, damaged or too long, or what would read it is not installed.
+        MediaError: If it is no recording, empty, damaged or too long, or if the library that reads it is not
+            installed.
     """
     return finished(decoding(open_sound(source, rate, given_rate=given_rate, limits=limits), rate))
 
 
 def decoding(opened: OpenedSound, rate: int) -> Steps[Samples]:
-    """Decode a recording block by block, to one channel at one rate; other work may come between.
+    """Decode a recording block by block, to one channel at one rate, with pauses for other work.
 
     Args:
         opened: The recording.
-        rate: Samples a second of what is returned.
+        rate: Sampling rate of the result.
 
     Returns:
         float32, (samples,).
 
     Raises:
-        MediaError: As `read_sound`.
+        MediaError: On the same conditions as `read_sound`.
     """
     resample = _resampler(opened, rate)
-    # Not touched, and so no memory, before samples are there: a header may promise more than the file has.
+    # Untouched memory is not allocated before samples arrive: a header may promise more than the file has.
     mono = np.empty(int(opened.samples * rate / opened.rate) + _SPARE, np.float32)
     loudest, read, made = 0.0, 0, 0
     for block in opened.blocks():
@@ -156,7 +157,7 @@ def decoding(opened: OpenedSound, rate: int) -> Steps[Samples]:
 
 
 def _resampler(opened: OpenedSound, rate: int) -> Callable[[Samples, bool], Samples]:
-    """Return a function that takes the next samples, and whether they are the last, and returns them at a rate."""
+    """Return a function of the next samples, and whether they are the last, that returns them resampled."""
     if opened.rate == rate:
         return lambda samples, _: samples
     try:
@@ -229,7 +230,7 @@ def _open_array(source: NDArray[Any], rate: int) -> OpenedSound:
 def _floats(values: NDArray[Any]) -> NDArray[np.float32]:
     """Return samples as floats from -1 to 1."""
     if values.dtype.kind == "f":
-        with np.errstate(over="ignore"):  # infinity is refused
+        with np.errstate(over="ignore"):  # infinity is rejected later
             return values.astype(np.float32)
     if values.dtype.kind == "u":
         middle = (int(np.iinfo(values.dtype).max) + 1) // 2
@@ -239,14 +240,14 @@ def _floats(values: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _spans(samples: int, channels: int) -> Iterator[tuple[int, int]]:
-    """Yield where blocks begin and end."""
+    """Yield the start and end of each block."""
     length = max(1, _BLOCK // channels)
     for start in range(0, samples, length):
         yield start, min(start + length, samples)
 
 
 def _check(sound: OpenedSound, limits: SoundLimits) -> None:
-    """Refuse what is empty, too long, or says what cannot be."""
+    """Reject a recording that is empty or too long, or has an invalid header."""
     name, samples, channels, rate = sound.name, sound.samples, sound.channels, sound.rate
     if rate not in _RATES:
         shown = f"{rate:,}" if isinstance(rate, int) else repr(rate)
@@ -275,7 +276,7 @@ def _check(sound: OpenedSound, limits: SoundLimits) -> None:
 
 
 def _open_wav(data: bytes, name: str) -> OpenedSound | None:
-    """Open a file of integers or floats; None of another coding."""
+    """Open a WAV file of integers or floats; None for another encoding."""
     form: tuple[int, ...] | None = None
     for kind, start, size in _chunks(data):
         whole = start + size <= len(data)
@@ -326,7 +327,7 @@ def _wav_blocks(
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Yield name, place and size of each part of a RIFF file."""
+    """Yield the name, position and size of each chunk of a RIFF file."""
     at = 12
     while at + 8 <= len(data):
         kind, size = struct.unpack_from("<4sI", data, at)
@@ -336,7 +337,7 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 def _numbers(raw: memoryview, coding: int, width: int) -> NDArray[Any]:
     if coding == _FLOAT:
-        with np.errstate(over="ignore"):  # as of arrays
+        with np.errstate(over="ignore"):  # as for arrays
             return np.frombuffer(raw, f"<f{width}").astype(np.float32)
     if width == 1:
         return (np.frombuffer(raw, np.uint8).astype(np.float32) - 128) / 128
@@ -388,7 +389,7 @@ def _open_by_soundfile(data: bytes, name: str) -> OpenedSound:
 
 @contextmanager
 def _whole(name: str) -> Iterator[None]:
-    """Turn errors of libsndfile into errors of the recording."""
+    """Convert errors of libsndfile into errors of the recording."""
     import soundfile
 
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples in, and out the arrays of a model that reads audio among text, as transformers' processors prepare them."""
+"""Audio processor: samples in, input arrays of an audio-language model out, as in transformers' processors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,9 +32,9 @@ class SoundProcessor:
         return self.features.rate
 
     def __call__(self, samples: Samples) -> dict[str, Any]:
-        """Prepare a recording of one channel.
+        """Return the input arrays of a recording of one channel.
 
         Raises:
-            MediaError: It is too long.
+            MediaError: If the recording is too long.
         """
         return self.audio.prepare(self.features, self.shape, samples)

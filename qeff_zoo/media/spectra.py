@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames of samples, their power spectra, and mel filters over those, as feature extractors make them."""
+"""Frames of samples, their power spectra, and mel filters, as feature extractors compute them."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
 
-#: Of Kaldi: samples of a frame, from one to the next, and of its spectrum.
+#: Kaldi's constants: samples in a frame, from one frame to the next, and in a spectrum.
 WIDTH, HOP, SIZE = 400, 160, 512
-_FLOOR = 1.192092955078125e-07  # the least energy
+_FLOOR = 1.192092955078125e-07  # minimum energy
 _HIGHEST = 8000.0  # hertz, of Whisper's filters
 
 
@@ -24,7 +24,7 @@ def frames_of(samples: Array, width: int, hop: int) -> Array:
 
 
 def power(frames: Array, window: Array, size: int) -> Array:
-    """Return the power spectra of frames, (frames, size // 2 + 1), with the rounding of Hugging Face's own."""
+    """Return the power spectra of frames, (frames, size // 2 + 1), with Hugging Face's rounding."""
     spectra = np.fft.rfft(frames * window, n=size, axis=1).astype(np.complex64)
     powers: Array = np.abs(spectra, dtype=np.float64) ** 2
     return powers
@@ -32,7 +32,7 @@ def power(frames: Array, window: Array, size: int) -> Array:
 
 @lru_cache
 def kaldi_filters(bins: int, size: int, rate: int, low: float, high: float) -> Array:
-    """Return mel filters as Kaldi makes them, (size // 2 + 1, bins): triangles in mel, not in hertz."""
+    """Return Kaldi's mel filters, (size // 2 + 1, bins): triangles in mel, not in hertz."""
 
     def mel(hertz: Any) -> Array:
         return np.asarray(1127.0 * np.log(1.0 + hertz / 700.0))
@@ -43,8 +43,8 @@ def kaldi_filters(bins: int, size: int, rate: int, low: float, high: float) -> A
 
 @lru_cache
 def slaney_filters(bins: int, size: int, rate: int) -> Array:
-    """Return mel filters as Slaney's toolbox makes them, (size // 2 + 1, bins): triangles in hertz, of equal areas."""
-    knee, step = 15.0, 27.0 / np.log(6.4)  # mels at 1,000 Hz, above which they are logarithmic
+    """Return mel filters of Slaney's toolbox, (size // 2 + 1, bins): triangles in hertz, of equal areas."""
+    knee, step = 15.0, 27.0 / np.log(6.4)  # mels at 1,000 Hz; the scale is logarithmic above
 
     def hertz(mel: Array) -> Array:
         return np.where(mel < knee, 200.0 / 3 * mel, 1000.0 * np.exp((mel - knee) / step))
@@ -59,7 +59,7 @@ def slaney_filters(bins: int, size: int, rate: int) -> Array:
 def htk_filters(
     bins: int, size: int, rate: int, low: float = 0.0, high: float | None = None
 ) -> Array:
-    """Return mel filters by HTK's scale, (size // 2 + 1, bins): triangles in hertz, each as high as the others."""
+    """Return mel filters by HTK's scale, (size // 2 + 1, bins): triangles in hertz, of equal heights."""
     limits = (low, rate // 2 if high is None else high)
     least, most = (2595.0 * np.log10(1.0 + one / 700.0) for one in limits)
     edges = 700.0 * (10.0 ** (np.linspace(least, most, bins + 2) / 2595.0) - 1.0)
@@ -67,7 +67,7 @@ def htk_filters(
 
 
 def _triangles(edges: Array, places: Array) -> Array:
-    """Return filters that rise and fall between neighbouring edges, (places, filters)."""
+    """Return triangular filters between neighboring edges, (places, filters)."""
     widths = np.diff(edges)
     slopes = edges[None, :] - places[:, None]
     falling, rising = -slopes[:, :-2] / widths[:-1], slopes[:, 2:] / widths[1:]
@@ -76,7 +76,7 @@ def _triangles(edges: Array, places: Array) -> Array:
 
 
 def reflected(samples: Array, start: int, stop: int) -> Array:
-    """Return samples from one position to another, which beyond both ends are those before the end."""
+    """Return samples from one position to another, reflected beyond both ends."""
     before, behind = max(0, -start), max(0, stop - len(samples))
     if not before and not behind:
         return samples[start:stop]
@@ -89,13 +89,13 @@ def reflected(samples: Array, start: int, stop: int) -> Array:
 
 
 def kaldi_logs(settings: Mapping[str, Any]) -> Callable[[Array], Array]:
-    """Return what computes Kaldi's log-mel features, (frames, bins), no bin of which is normalized yet."""
+    """Return the function that computes Kaldi's log-mel features, (frames, bins), without normalization."""
     bins, rate = int(settings.get("num_mel_bins", 80)), int(settings.get("sampling_rate", 16_000))
     window = np.hanning(WIDTH) ** 0.85  # Povey's
     filters = kaldi_filters(bins, SIZE, rate, 20.0, rate // 2)
 
     def compute(samples: Array) -> Array:
-        # As 16-bit integers, which is what Kaldi reads.
+        # In the range of 16-bit integers, as Kaldi reads samples.
         whole = np.asarray(samples, np.float32) * (2**15)
         frames = frames_of(whole.astype(np.float64), WIDTH, HOP)
         frames = frames - frames.mean(axis=1, keepdims=True)

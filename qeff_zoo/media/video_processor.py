@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint's processor for videos: its JSON in, and videos made into the arrays that its model takes.
+"""Video processor of a checkpoint: its JSON in, and the arrays that its model takes for videos out.
 
-Sampling, sizes and numbers are those of transformers, whose resizing is torchvision's; here it is Pillow's, as of
-pictures. Each kind is a row of `KINDS`; an unknown one is refused by name. Frames that come without times count as 24 a
-second, as there.
+Sampling, sizes and values are those of transformers, which resizes with torchvision; here Pillow resizes, as for
+images. Each kind is an entry of `KINDS`; an unknown kind is rejected by name. Frames without timestamps count as 24
+per second, as there.
 """
 
 import json
@@ -43,16 +43,16 @@ _GLM4V = {
     "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 2 * 30000},
     "do_sample_frames": True, "fps": 2, "max_duration": 300,
 }  # fmt: skip
-#: How much numbers of a row differ from those of the frame before, of 255, where it is kept.
+#: Maximum mean difference, of 255, between a merged patch and its predecessor in time for it to be dropped.
 _ANOTHER = 0.1
 _TENTHS = ("<|begin_of_image|>", "<|end_of_image|>{:.1f} seconds")
 
 
-# --- of what size ----------------------------------------------------------------------------------------------------
+# --- sizes -----------------------------------------------------------------------------------------------------------
 
 
 def _each_by_itself(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
-    """Qwen2-VL: pixels of a frame lie between two numbers."""
+    """Qwen2-VL: the pixels of each frame lie between two numbers."""
     size, factor = told["size"], told["patch_size"] * told["merge_size"]
     most = size["longest_edge"]
     if told.get("cap_pixels_per_frame"):
@@ -63,13 +63,13 @@ def _each_by_itself(image: Pixels, frames: int, told: Settings) -> tuple[int, in
 
 
 def _part_of_all(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
-    """VideoLLaMA 3: pixels of a frame lie above a number, those of all below another one."""
+    """VideoLLaMA 3: the pixels of each frame are at least one number, those of all frames at most another."""
     size = told["size"]
     return smart_size(image, unit_of(told), size["shortest_edge"], size["longest_edge"] // frames)
 
 
 def _all_together(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
-    """Qwen3-VL: pixels of all frames lie between two numbers."""
+    """Qwen3-VL: the pixels of all frames together lie between two numbers."""
     size, factor = told["size"], unit_of(told)
     most = size["longest_edge"]
     if told.get("cap_pixels_per_frame"):
@@ -80,7 +80,7 @@ def _all_together(image: Pixels, frames: int, told: Settings) -> tuple[int, int]
 
 
 def _shortest_side(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
-    """LLaVA-NeXT-Video and Video-LLaVA: of the size that they are then cut to, on the shorter side."""
+    """LLaVA-NeXT-Video and Video-LLaVA: the shorter side in the size to which frames are then cropped."""
     size = told["size"]
     if "shortest_edge" in size:
         return shortest_edge(image, size["shortest_edge"])
@@ -91,7 +91,7 @@ def _one_size(image: Pixels, frames: int, told: Settings) -> tuple[int, int]:
     return told["size"]["height"], told["size"]["width"]
 
 
-# --- and when they are -----------------------------------------------------------------------------------------------
+# --- timestamps ------------------------------------------------------------------------------------------------------
 
 
 def _seconds_of_steps(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
@@ -100,7 +100,7 @@ def _seconds_of_steps(video: Frames, chosen: Sequence[int], told: Settings) -> A
 
 
 def _seconds_that_count(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
-    """Qwen Omni: by frames of a second that its processor assumes, whatever a video has."""
+    """Return the duration of a step by the frame rate that Qwen Omni's processor assumes, not the video's."""
     seconds = told["temporal_patch_size"] / told["counted_fps"]
     return {"second_per_grid_ts": np.array([seconds], np.float32)}
 
@@ -110,7 +110,7 @@ def _nothing(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
 
 
 def _times(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
-    """Say of each step when it is: between its first frame and its last."""
+    """Return the timestamp of each temporal step: midway between its first and its last frame."""
     deep = told["temporal_patch_size"]
     filled = [*chosen, *[chosen[-1]] * (-len(chosen) % deep)]
     fps = video.fps or frame_rules.FPS
@@ -119,22 +119,22 @@ def _times(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
 
 
 def _times_of_beginnings(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
-    """Say of each step when its first frame is."""
+    """Return the timestamp of each temporal step: that of its first frame."""
     fps = video.fps or frame_rules.FPS
     return {"timestamps": np.array([one / fps for one in chosen[:: told["temporal_patch_size"]]])}
 
 
 def _times_or_told(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
-    """Say of each frame when it is; of those without times as if they came as fast as frames are taken at most.
+    """Return the timestamp of each frame; the default frame rate is the assumed one of the processor, else `fps`.
 
-    Or as fast as its processor assumes.
+    Else it is the maximum frame rate of sampling.
     """
     fps = video.fps or told.get("counted_fps") or frame_rules.taken_of_a_second(told)
     return {"timestamps": np.array([one / fps for one in chosen])}
 
 
 def _times_and_duration(video: Frames, chosen: Sequence[int], told: Settings) -> Arrays:
-    """Say of each frame when it is, and how long a video is that says how fast it is."""
+    """Return the timestamp of each frame, and the duration of a video with a frame rate."""
     fps = video.fps or frame_rules.FPS
     whole = {"duration": np.array(len(video.pictures) / video.fps)} if video.fps else {}
     return {"timestamps": np.array([one / fps for one in chosen]), **whole}
@@ -146,7 +146,7 @@ def _patches(frames: NDArray[np.float32], told: Settings) -> Arrays:
 
 
 def _pictures(frames: NDArray[np.float32], told: Settings) -> Arrays:
-    """Give frames as pictures, one by one."""
+    """Return frames as separate images."""
     return {"pixel_values": frames}
 
 
@@ -155,12 +155,12 @@ def _aliased(image: Pixels, height: int, width: int, resample: int) -> Pixels:
 
 
 def _together(frames: NDArray[np.float32], told: Settings) -> Arrays:
-    """Give frames as one video, whose rows are made of those of all."""
+    """Return frames as one video, whose image tokens come from all frames."""
     return {"pixel_values": frames, "of_video": np.array(1)}
 
 
 def _without_repeats(frames: NDArray[np.float32], told: Settings) -> Arrays:
-    """VideoLLaMA 3: patches, and which rows are other than a frame before them; one of each frame is kept at least."""
+    """VideoLLaMA 3: patches, and a mask of those that differ from the frame before; each frame keeps at least one."""
     pixels, grid = patches_of_frames(frames, told)
     squares = pixels.reshape(grid[0], -1, pixels.shape[-1] * told["merge_size"] ** 2)
     kept = np.ones(squares.shape[:2], bool)
@@ -174,27 +174,27 @@ def _without_repeats(frames: NDArray[np.float32], told: Settings) -> Arrays:
 
 
 def _apart(frames: NDArray[np.float32], told: Settings) -> Arrays:
-    """Give frames as one video, which a program of its own reads."""
+    """Return frames as one video, for a separate program."""
     return {"pixel_values_videos": frames[None]}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One of `KINDS`.
+    """Kind of video processor, an entry of `KINDS`.
 
     Args:
-        settings: Where a checkpoint says nothing else.
-        sample: Chooses frames.
-        tell: What a model is told beside patches and their grid.
-        size: Height and width of a frame, of so many.
-        fewest: Frames that a video must have.
-        stamp: What its processor writes around a step of a video, as of `recipe.Images`; nothing where recipes say it.
-        counts: Whether `num_frames` says how many are sampled, in place of `fps`; else it says nothing.
-        arrange: Makes arrays of frames (n, 3, height, width).
-        fixed: Settings of which a checkpoint's file has no say.
-        resize: Makes a frame that size.
-        cut: Makes arrays of frames as they are, where each becomes several pictures, or is resized twice; then no other
-            rule is asked.
+        settings: Default settings.
+        sample: A function that selects frames.
+        tell: A function that returns the model's inputs beside patches and their grid.
+        size: A function that returns the height and width of a frame, given the number of frames.
+        fewest: Minimum number of frames in a video.
+        stamp: Text that the processor writes around a temporal step, as in `recipe.Images`; empty if recipes set it.
+        counts: Whether `num_frames` sets the number of frames, in place of `fps`; else it does not.
+        arrange: A function that returns the arrays of frames (n, 3, height, width).
+        fixed: Settings that a checkpoint's file cannot override.
+        resize: A function that resizes a frame.
+        cut: A function that returns the arrays of unprocessed frames, if each becomes several images, or is resized
+            twice; it replaces `size`, `resize` and `arrange`.
     """
 
     settings: Settings
@@ -211,11 +211,11 @@ class Kind:
 
 
 def _omni(square: int, fps: float) -> Kind:
-    """Qwen2-VL's class with an Omni processor around it.
+    """Return Qwen2-VL's kind with the settings of an Omni processor.
 
     Args:
-        square: Pixels on a side of what becomes a row.
-        fps: Frames of a second by which times are counted.
+        square: Pixels on a side of a merged patch.
+        fps: Frame rate by which times are counted.
     """
     least, most = (count * square**2 for count in (128, 768))
     size = {"shortest_edge": least, "longest_edge": most}
@@ -225,7 +225,7 @@ def _omni(square: int, fps: float) -> Kind:
     )  # fmt: skip
 
 
-#: Processors of whole models that ask for videos otherwise than the class for those, which a checkpoint names.
+#: Processors of whole models that override the video processor class of the checkpoint.
 WHOLE: Mapping[str, Kind] = {
     "Qwen2_5OmniProcessor": _omni(28, 2.0),
     "Qwen3OmniMoeProcessor": _omni(32, 1.0),
@@ -234,7 +234,7 @@ _CUT = Kind(
     settings={**PROCESSORS["CLIPImageProcessor"][1], "do_sample_frames": False},
     sample=frame_rules.at_whole_steps, size=_shortest_side, tell=_nothing, arrange=_apart,
 )  # fmt: skip
-#: By the name of transformers' class.
+#: Kinds by the name of transformers' class.
 KINDS: Mapping[str, Kind] = {
     _USUAL: Kind(
         settings=_SETTINGS, sample=frame_rules.at_equal_steps, size=_each_by_itself, tell=_seconds_of_steps
@@ -306,21 +306,21 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True)
 class VideoProcessor:
-    """How a video becomes the arrays that a model takes.
+    """Video processor: how a video becomes the arrays that a model takes.
 
     Attributes:
-        kind: What of it is code.
-        settings: Of transformers' processor, with sizes by name.
+        kind: Rules of the processor's class.
+        settings: Settings of transformers' processor, with sizes by name.
     """
 
     kind: Kind
     settings: Settings
 
     def __call__(self, source: Video, limits: ImageLimits = LIMITS) -> Arrays:
-        """Make arrays of one video: its patches and `image_grid_thw` (1, 3), or frames; and what its kind says of time.
+        """Return the arrays of one video: patches and `image_grid_thw` (1, 3), or frames; and its kind's time inputs.
 
         Raises:
-            MediaError: It cannot be read, or its frames cannot be sampled as the checkpoint says.
+            MediaError: If the video cannot be read, or its frames cannot be sampled by the checkpoint's settings.
         """
         video, told = read_video(source, limits), self.settings
         if len(video.pictures) < self.kind.fewest:
@@ -339,7 +339,7 @@ class VideoProcessor:
         return {**made, **self.kind.tell(video, chosen, told)}
 
     def _numbers(self, image: Pixels, frames: int) -> NDArray[np.float32]:
-        """Resize, scale and normalize a frame of so many: (3, height, width)."""
+        """Resize, rescale and normalize a frame of several: (3, height, width)."""
         told = self.settings
         if told["do_resize"]:
             image = self.kind.resize(image, *self.kind.size(image, frames, told), told["resample"])
@@ -359,15 +359,15 @@ class VideoProcessor:
 
 
 def load_video_processor(folder: Path, usual: str = "") -> VideoProcessor:
-    """Read how a checkpoint or a package prepares videos; where it says nothing of them, as it does pictures.
+    """Return the video processor of a checkpoint or a package.
 
     Args:
         folder: The checkpoint or package.
-        usual: transformers' class, where none is named; nothing for Qwen2-VL's.
+        usual: transformers' class to use if none is named; empty for Qwen2-VL's.
 
     Raises:
-        CheckpointError: There is nothing to read, or it contradicts itself.
-        UnsupportedModelError: Nothing here computes what this kind does.
+        CheckpointError: If there is no file to read, or settings contradict one another.
+        UnsupportedModelError: If this kind is not supported.
     """
     if found := _read(folder):
         return _processor(*found, usual or _USUAL)
@@ -378,11 +378,11 @@ def load_video_processor(folder: Path, usual: str = "") -> VideoProcessor:
 
 
 def stamp_of(folder: Path, usual: str) -> tuple[str, ...]:
-    """Return what a checkpoint's own processor writes around the steps of a video; nothing where recipes say it.
+    """Return the text that a checkpoint's processor writes around temporal steps of videos; empty if recipes set it.
 
     Args:
         folder: The checkpoint or package.
-        usual: transformers' class, where none is named.
+        usual: transformers' class to use if none is named.
     """
     document, _ = _read(folder) or ({}, None)
     kind = KINDS.get(document.get("video_processor_type", usual))
@@ -390,7 +390,7 @@ def stamp_of(folder: Path, usual: str) -> tuple[str, ...]:
 
 
 def _read(folder: Path) -> tuple[Mapping[str, Any], Path] | None:
-    """Return the settings of a processor, and their file; None where there are none."""
+    """Return the settings of a processor, and their file; None if there are none."""
     for file, part in (
         ("processor_config.json", "video_processor"),
         ("video_preprocessor_config.json", ""),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Videos, read without trust: an animation, a folder or a list of pictures in, its frames out."""
+"""Videos, read without trust: an animation, a folder or a list of images in, frames out."""
 
 import os
 import re
@@ -31,12 +31,12 @@ _DIGITS = re.compile(r"([0-9]+)")
 
 @dataclass(frozen=True)
 class Frames:
-    """Pictures of a video, of one size.
+    """Frames of a video, all of one size.
 
     Attributes:
-        pictures: In their order.
-        fps: How many of them a second takes; None where nobody says.
-        name: Of the video, in an error.
+        pictures: Frames in their order.
+        fps: Frame rate; None if unknown.
+        name: Description of the video in an error.
     """
 
     pictures: Sequence[Pixels]
@@ -53,13 +53,14 @@ def reading(source: Video, limits: ImageLimits = LIMITS) -> Steps[Frames]:
     """Read all frames of a video, and pause after each.
 
     Args:
-        source: The path of an animation (GIF, WebP, APNG), or its bytes; the path of a folder of pictures, in the order
-            of the numbers in their names; a list of pictures; an array (frames, height, width, channels) of uint8; or
-            what has been read.
-        limits: `pixels` are those of all frames together, `file_bytes` those of a file.
+        source: The path of an animation (GIF, WebP, APNG), or its bytes; the path of a folder of images, in the order
+            of the numbers in their names; a list of images; an array (frames, height, width, channels) of uint8; or
+            `Frames`.
+        limits: Maximum sizes; `pixels` limits all frames together, `file_bytes` each file.
 
     Raises:
-        MediaError: It cannot be read, has no frames, frames of several sizes, too many of them, or too many pixels.
+        MediaError: If the video cannot be read, or has no frames, frames of several sizes, too many, or too many
+            pixels.
     """
     if isinstance(source, Frames):
         return source
@@ -87,14 +88,14 @@ def reading(source: Video, limits: ImageLimits = LIMITS) -> Steps[Frames]:
 
 
 def pixels_of(source: bytes | Sequence[Picture], limits: ImageLimits = LIMITS) -> int:
-    """Return how many pixels all frames of a video have, by its headers alone.
+    """Return the number of pixels in all frames of a video; only headers are read.
 
     Args:
-        source: The bytes of an animation, or a list of pictures.
-        limits: As of `read_video`.
+        source: The bytes of an animation, or a list of images.
+        limits: Maximum sizes, as in `read_video`.
 
     Raises:
-        MediaError: It is no video, has too many frames, or too many pixels.
+        MediaError: If it is no video, has too many frames, or too many pixels.
     """
     name = _title(source)
     image, pictures = None, list[Picture]()
@@ -117,7 +118,7 @@ def _title(source: Any) -> str:
 
 
 def _frames(source: Video, limits: ImageLimits) -> Steps[tuple[str, Sequence[Any], float | None]]:
-    """Return what a video is called, its frames, and how many a second takes, where it says."""
+    """Return the description of a video, its frames, and its frame rate if known."""
     if isinstance(source, bytes):
         name = _title(source)
         return name, *(yield from _animation(source, name, limits))
@@ -146,14 +147,14 @@ def _frames(source: Video, limits: ImageLimits) -> Steps[tuple[str, Sequence[Any
 
 
 def _by_number(path: Path) -> list[tuple[int, str]]:
-    """Order names as people do: 2.png before 10.png."""
+    """Return the natural sort key of a file name: 2.png before 10.png."""
     return [(int(one), "") if one.isdigit() else (-1, one) for one in _DIGITS.split(path.name)]
 
 
 def _animation(
     source: Path | bytes, name: str, limits: ImageLimits
 ) -> Steps[tuple[list[Any], float | None]]:
-    """Return the frames of a file, and how many a second takes, where it says."""
+    """Return the frames of a file, and its frame rate if known."""
     from PIL import ImageSequence
 
     with open_image(source, limits) as image:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image encoders: a base class each, and a file per family of models in `families/`."""
+"""Image encoders: base classes here, and a module per model family in `families/`."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images that layers of the language model read by cross-attention: their keys and values are states."""
+"""Images that the language model reads by cross-attention: their keys and values are states."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CrossAttentionImage(Images):
-    """Tiles of an image, encoded together; layers that a config lists attend to them.
+    """Tiles of an image, encoded together, to which the cross-attention layers of the config attend.
 
     Args:
         layers: Field of the text config that lists those layers.
@@ -31,11 +31,11 @@ class CrossAttentionImage(Images):
 
     @property
     def one_piece(self) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return False
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.tasks import cross_attention_image_tracing
 
         return cross_attention_image_tracing.read_picture(model, self)
@@ -43,13 +43,13 @@ class CrossAttentionImage(Images):
     def trace_language(
         self, model: Any, audio: "AudioEncoder | None" = None, **variant: Any
     ) -> "Tracing":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.tasks import cross_attention_image_tracing
 
         return cross_attention_image_tracing.tracing(model, self, **variant)
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "View":
-        """As of `Images`: all tiles together, which attend to one another."""
+        """See `Images`: all tiles together, which attend to one another."""
         import numpy as np
 
         from qeff_zoo.runtime.multimodal_spans import CrossAttentionImage as View
@@ -67,11 +67,11 @@ class CrossAttentionImage(Images):
 
     @property
     def drawn_as_pixels(self) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return True
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
-        """As of `Images`: all tiles, in the first of the ways in which they may lie."""
+        """See `Images`: all tiles, with the first aspect ratio."""
         import numpy as np
 
         shapes = {name: one.shape for name, one in vision.program.inputs.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images, and frames of videos that go through other operators: a program of their own."""
+"""Images, and video frames with other operators, in a separate program."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from qeff_zoo.runtime.program import Array
     from qeff_zoo.tasks import Tracing
 
-#: Frames of a video that validation draws.
+#: Number of frames in a random video for validation.
 _FRAMES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrameProgram(Images):
-    """Images as of `Images`; frames of a video one by one."""
+    """Images as in `Images`; frames of a video one by one, in a separate program."""
 
     has_frame_program: ClassVar[bool] = True
 
     def trace_frame(self, model: Any) -> "Tracing":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.tasks import vision_tracing
 
         return vision_tracing.tracing(model, self, module=vision_tracing.Frame)
@@ -30,13 +30,13 @@ class FrameProgram(Images):
     def video_arrays(
         self, pixels: "Array", given: Mapping[str, Any], known: "Mapping[str, Array]"
     ) -> "dict[str, Array]":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.runtime.vision_encoder import FRAMES
 
         return {FRAMES: pixels.reshape(1, -1, *pixels.shape[-3:])}
 
     def sample_frame(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
-        """As of `Images`. All videos are as long: transformers would pad the shorter ones of a batch."""
+        """See `Images`. All videos have equal lengths: transformers would pad the shorter ones of a batch."""
         import numpy as np
 
         from qeff_zoo.runtime.vision_encoder import FRAMES

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images of any size whose forward takes the pixels: the program takes patches, in one column of merged squares."""
+"""Images of any size, whose patches the program takes as one column of merged squares; the forward takes pixels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageColumn(PatchGrid):
-    """Images of any size, whose merged squares the forward takes as one column, as Pixtral's vision encoder allows."""
+    """Images of any size, passed to the forward as one column of merged squares, as Pixtral's encoder allows."""
 
     planes: ClassVar[bool] = True
 
     def traced_module(self, model: Any, tower: "Tower", names: list[str]) -> Any:
-        """As of `PatchGrid`."""
+        """See `PatchGrid`."""
         from qeff_zoo.tasks.vision_tracing import Column
 
         return Column(model, self, tower.merge)
 
     def forward_arguments(self, pixels: Any, more: Sequence[Any]) -> dict[str, Any]:
-        """As of `Images`."""
+        """See `Images`."""
         return {self.pixels: pixels, "image_sizes": [tuple(pixels.shape[2:])]}
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
-        """As of `Images`; padding of the processor is cut off."""
+        """See `Images`; the processor's padding is removed."""
         import numpy as np
 
         tower = vision.geometry
@@ -46,5 +46,5 @@ class ImageColumn(PatchGrid):
 
     @property
     def drawn_as_pixels(self) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return True

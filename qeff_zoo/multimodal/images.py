@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base of the image encoders that recipes declare: values, and hooks that a family of models overrides.
+"""Base class of the image encoders that recipes declare: values, and hooks that a model family overrides.
 
 Importing this module, or a family, imports neither numpy nor torch; a hook imports what it needs.
 """
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Images(ImageEncoder):
-    """Images of one size, or tiles of one size, each of which the vision encoder reads by itself."""
+    """Images of one size, or tiles of one size, which the vision encoder encodes one by one."""
 
     # --- the package ---------------------------------------------------------------------------------------------
 
     @property
     def one_piece(self) -> bool:
-        """As of `ImageEncoder`."""
+        """See `ImageEncoder`."""
         return not (self.layout or self.nested)
 
     def geometry(self, config: Mapping[str, Any]) -> "Tower | None":
-        """As of `ImageEncoder`."""
+        """See `ImageEncoder`."""
         return None
 
     def frame_geometry(self, config: Mapping[str, Any]) -> "Tower | None":
-        """As of `ImageEncoder`."""
+        """See `ImageEncoder`."""
         return None
 
     @property
     def prompt_layout(self) -> "Layout":
-        """As of `ImageEncoder`."""
+        """See `ImageEncoder`."""
         from qeff_zoo.runtime.image_prompt_templates import LAYOUTS
 
         return LAYOUTS[self.layout]
@@ -50,7 +50,7 @@ class Images(ImageEncoder):
     # --- tracing -------------------------------------------------------------------------------------------------
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
-        """As of `ImageEncoder`."""
+        """See `ImageEncoder`."""
         from qeff_zoo.tasks import vision_tracing
 
         return vision_tracing.tracing(model, self, side=side)
@@ -58,13 +58,13 @@ class Images(ImageEncoder):
     def trace_language(
         self, model: Any, audio: "AudioEncoder | None" = None, **variant: Any
     ) -> "Tracing":
-        """As of `ImageEncoder`."""
+        """See `ImageEncoder`."""
         from qeff_zoo.tasks import multimodal_tracing
 
         return multimodal_tracing.tracing(model, images=self, sounds=audio, **variant)
 
     def forward_arguments(self, pixels: Any, more: Sequence[Any]) -> dict[str, Any]:
-        """As of `ImageEncoder`."""
+        """See `ImageEncoder`."""
         import torch
 
         found = {self.pixels: pixels[None] if self.nested else pixels}
@@ -75,17 +75,17 @@ class Images(ImageEncoder):
         return found
 
     def traced_with(self, model: Any) -> AbstractContextManager[Any]:
-        """As of `ImageEncoder`."""
+        """See `ImageEncoder`."""
         return nullcontext()
 
     # --- the runtime ---------------------------------------------------------------------------------------------
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
-        """As of `ImageEncoder`."""
+        """See `ImageEncoder`."""
         import numpy as np
 
         tiles, masks = self.tiles_of(vision, prepared)
-        # The program's other inputs are the same tiles in another size.
+        # Other inputs of the program are the same tiles in another size.
         names = vision.program.inputs.keys() - {self.pixels} - masks.keys()
         others = {name: np.asarray(prepared[name], np.float32) for name in names} | masks
         found = [
@@ -99,7 +99,7 @@ class Images(ImageEncoder):
     def tiles_of(
         self, vision: "Vision", prepared: "Mapping[str, Array]"
     ) -> "tuple[Sequence[Array], dict[str, Array]]":
-        """As of `ImageEncoder`."""
+        """See `ImageEncoder`."""
         import numpy as np
 
         pixels = np.asarray(prepared[self.pixels], np.float32)
@@ -118,26 +118,26 @@ class Images(ImageEncoder):
         ], {}
 
     def cropped(self, tile: "Array", height: int, width: int, config: Mapping[str, Any]) -> "Array":
-        """As of `ImageEncoder`."""
+        """See `ImageEncoder`."""
         return tile[:, :height, :width]
 
     def chosen(
         self, features: "dict[str, Array]", prepared: "Mapping[str, Array]"
     ) -> "dict[str, Array]":
-        """As of `ImageEncoder`."""
+        """See `ImageEncoder`."""
         return features
 
     def rows_of(self, vision: "Vision", inputs: "Mapping[str, Array]") -> int | None:
-        """As of `ImageEncoder`."""
+        """See `ImageEncoder`."""
         return None
 
     @property
     def arrays(self) -> tuple[str, ...]:
-        """As of `ImageEncoder`."""
+        """See `ImageEncoder`."""
         return tuple(filter(None, (self.mask, self.tiles)))
 
     def is_uncut(self, images: int) -> bool:
-        """As of `ImageEncoder`."""
+        """See `ImageEncoder`."""
         return False
 
     # --- videos --------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class Images(ImageEncoder):
     def video_arrays(
         self, pixels: "Array", given: Mapping[str, Any], known: "Mapping[str, Array]"
     ) -> "dict[str, Array]":
-        """As of `ImageEncoder`."""
+        """See `ImageEncoder`."""
         import numpy as np
 
         from qeff_zoo.runtime.image_prompt_templates import OF_VIDEO
@@ -158,7 +158,7 @@ class Images(ImageEncoder):
         return {"pixel_values": frames, **untimed, **known}
 
     def video_rows(self, prepared: "Mapping[str, Array]", config: Mapping[str, Any]) -> int:
-        """As of `ImageEncoder`."""
+        """See `ImageEncoder`."""
         count = len(prepared["pixel_values"])
         if self.layout == "lines":
             vision = config["vision_config"]
@@ -174,11 +174,11 @@ class Images(ImageEncoder):
 
     @property
     def drawn_as_pixels(self) -> bool:
-        """As of `ImageEncoder`."""
+        """See `ImageEncoder`."""
         return bool(self.layout)
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
-        """As of `ImageEncoder`."""
+        """See `ImageEncoder`."""
         import numpy as np
 
         tensor = vision.program.inputs[self.pixels]
@@ -191,5 +191,5 @@ class Images(ImageEncoder):
         return found
 
     def joined(self, arrays: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        """As of `ImageEncoder`."""
+        """See `ImageEncoder`."""
         return arrays

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image and audio encoders in a manifest: the name of the family and its values, and the object again."""
+"""Image and audio encoders in a manifest: conversion to an entry with family and values, and back."""
 
 import importlib
 import pkgutil
@@ -20,11 +20,11 @@ _Encoder = TypeVar("_Encoder", bound=Media)
 
 
 def entry_of(encoder: Media, **changes: Any) -> dict[str, Any]:
-    """Return the entry of an image or audio encoder in a manifest, with defaults, but for empty ones.
+    """Return the entry of an image or audio encoder in a manifest, with all defaults that are not empty.
 
     Args:
-        encoder: As a recipe declares it.
-        **changes: Values that a checkpoint changes.
+        encoder: Encoder of a recipe.
+        **changes: Values that a checkpoint overrides.
     """
     usual = {one.name: one.default for one in fields(encoder)}
     assert MISSING not in usual.values(), "a field of an encoder has a default"
@@ -43,10 +43,10 @@ def images_of(entry: Mapping[str, Any]) -> Images:
     """Return the image encoder of a manifest's entry.
 
     Args:
-        entry: As `entry_of` returns it; of a manifest, which anybody may have written.
+        entry: Untrusted entry of a manifest, in the form of `entry_of`.
 
     Raises:
-        PackageError: There is no such family, or it has no such values.
+        PackageError: If the family does not exist, or has no such values.
     """
     return _encoder_of(entry, Images, "image")
 
@@ -87,7 +87,7 @@ def _name_of(family: type[Media]) -> str:
 
 @cache
 def _names() -> tuple[str, ...]:
-    """Return what a manifest may name: the modules of bases and of families."""
+    """Return the family names that a manifest may contain: the modules of bases and of families."""
     own = {"families", "manifest"}
     paths = [*multimodal.__path__, *families.__path__]
     return tuple(sorted({one.name for one in pkgutil.iter_modules(paths)} - own))

@@ -21,57 +21,57 @@ class PatchGrid(Images):
 
     Args:
         taps: Interpolation of learned positions: "bilinear" or "bicubic" around the middles of patches, "nearest",
-            or "antialiased", in which a patch may take a share of every position; else bilinear with aligned corners.
-        merge: Patches on a side of the square that becomes a row, if the forward takes that for each image; 0 for the
-            config's value.
+            or "antialiased", in which a patch may weigh every position; else bilinear with corners aligned.
+        merge: Patches on a side of the square that becomes an image token, if the forward takes it for each image; 0
+            for the config's value.
     """
 
     taps: str = ""
     merge: int = 0
 
-    #: Whether the processor orders patches line by line, and not by merged square.
+    #: Whether the processor orders patches in row-major order, and not by merged square.
     lines: ClassVar[bool] = False
     #: Whether patches are (channels, rows, columns), and not one list of values.
     planes: ClassVar[bool] = False
-    #: Whether positions of patches have the frame as well.
+    #: Whether positions of patches include the frame.
     frames: ClassVar[bool] = False
-    #: Name of columns and rows of patches in the result of the processor, -1 for padding.
+    #: Array of the processor with the columns and rows of patches, -1 for padding.
     positions: ClassVar[str] = ""
     #: Whether the program takes `position_ids`; else positions are in the other inputs.
     placed: ClassVar[bool] = True
 
     @property
     def one_piece(self) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return False
 
     def geometry(self, config: Mapping[str, Any]) -> "Tower":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.runtime.patch_positions import Tower, merge_of
 
         merge = self.merge or merge_of({**config, **config["vision_config"]})
         return Tower.read(config, self, merge)
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.tasks import patch_tracing
 
         return patch_tracing.tracing(model, self)
 
     def traced_module(self, model: Any, tower: "Tower", names: list[str]) -> Any:
-        """Return the module that is traced.
+        """Return the module to trace.
 
         Args:
-            model: From `loader.load_meta`.
+            model: The model that `loader.load_meta` returns.
             tower: Geometry of patches.
-            names: Of the inputs.
+            names: Names of the inputs.
         """
         from qeff_zoo.tasks.patch_tracing import Patches
 
         return Patches(model, names[1:], tower, self.merge)
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
-        """As of `Images`: all patches in one call."""
+        """See `Images`: all patches in one call."""
         import numpy as np
 
         from qeff_zoo.runtime.multimodal_spans import Encoded
@@ -96,15 +96,15 @@ class PatchGrid(Images):
     def times(
         self, steps: int, prepared: "Mapping[str, Array]", config: Mapping[str, Any]
     ) -> "Array | None":
-        """Return the rotary positions of a video's steps; None if they follow one another, as those of an image."""
+        """Return the rotary positions of a video's temporal steps; None if they are consecutive, as in an image."""
         return None
 
     def span(self, grid: tuple[int, int, int], times: "Array") -> int:
-        """Return the rotary positions that a video takes; 0 for those of its rows and columns."""
+        """Return the number of rotary positions that a video takes; 0 if its rows and columns set it."""
         return 0
 
     def rows_of(self, vision: "Vision", inputs: "Mapping[str, Array]") -> int | None:
-        """As of `Images`: a row for each merged square."""
+        """See `Images`: an image token for each merged square."""
         return (
             len(inputs[self.pixels]) // vision.geometry.merge**2 if self.pixels in inputs else None
         )
@@ -112,7 +112,7 @@ class PatchGrid(Images):
     def video_arrays(
         self, pixels: "Array", given: Mapping[str, Any], known: "Mapping[str, Array]"
     ) -> "dict[str, Array]":
-        """As of `Images`."""
+        """See `Images`."""
         import numpy as np
 
         from qeff_zoo.runtime.vision_encoder import FILM_GRID, GRID, OMNI_SECONDS, STEP_SECONDS
@@ -124,11 +124,11 @@ class PatchGrid(Images):
         return {"pixel_values": pixels, **grid, **known}
 
     def video_rows(self, prepared: "Mapping[str, Array]", config: Mapping[str, Any]) -> int:
-        """As of `Images`."""
+        """See `Images`."""
         return int(len(prepared["pixel_values"]) / self.geometry(config).merge ** 2)
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
-        """As of `Images`."""
+        """See `Images`."""
         import numpy as np
 
         from qeff_zoo.runtime.vision_encoder import GRID, MERGE

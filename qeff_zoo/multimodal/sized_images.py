@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images of any height and width in whole patches, which the forward takes as they are."""
+"""Images of any height and width in whole patches, which the forward takes directly."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,27 +20,27 @@ class SizedImages(Images):
 
     @property
     def one_piece(self) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return False
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.tasks import vision_tracing
 
         return vision_tracing.of_any_size(model, self, side)
 
     def forward_arguments(self, pixels: Any, more: Sequence[Any]) -> dict[str, Any]:
-        """As of `Images`."""
+        """See `Images`."""
         found = {self.pixels: pixels[None] if self.nested else pixels}
         return found if self.mask else {**found, "image_sizes": [tuple(pixels.shape[2:])]}
 
     def cropped(self, tile: "Array", height: int, width: int, config: Mapping[str, Any]) -> "Array":
-        """As of `Images`; a part of a patch is cut off, too, as the vision encoder does."""
+        """See `Images`; partial patches are removed, too, as in the vision encoder."""
         unit = _unit(config)
         return tile[:, : height // unit * unit, : width // unit * unit]
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
-        """As of `Images`: no whole patches."""
+        """See `Images`: sizes with a partial patch."""
         import numpy as np
 
         config = vision.config["vision_config"]
@@ -62,11 +62,11 @@ class SizedImages(Images):
 
         Args:
             size: Height and width of an image.
-            most: Pixels on a side of the largest.
+            most: Pixels on a side of the largest image.
         """
         return size
 
 
 def _unit(config: Mapping[str, Any]) -> int:
-    """Return the pixels on a side of what becomes a row of features."""
+    """Return the pixels on a side of the square that becomes an image token."""
     return int(config["vision_config"]["patch_size"]) * int(config.get("spatial_merge_size", 1))

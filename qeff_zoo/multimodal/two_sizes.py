@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images whose tiles have another size than the whole: two vision programs, one for each size."""
+"""Images whose tiles have another size than the whole image: two vision programs, one for each size."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class TwoSizes(Images):
     tiles: ClassVar[str] = "pixel_values_local"
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
-        """As of `Images`: the whole, then tile by tile, if there are any."""
+        """See `Images`: the whole image, then its tiles one by one, if any."""
         import numpy as np
 
         tiles = np.asarray(prepared.get(self.tiles, ()), np.float32)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runtime: sessions and the engine that run packages, without torch and transformers.
 
-Every name is imported at its first use, so that text generation does not import the code of images or speech.
+Every name is imported on first use, so that text generation does not import the code for images or speech.
 """
 
 from importlib import import_module
@@ -103,7 +103,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is used for the first time."""
+    """Import a name on first use."""
     for module, names in _PLACES.items():
         if name in names:
             found = getattr(import_module(module), name)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The adapters of a session: loaded into slots of its program, named by requests, unloaded, without a new session.
+"""LoRA adapters of a session: loaded into slots of its program, selected by requests, and unloaded at runtime.
 
-A slot that no request uses is written while calls run, since no row of theirs has its number. What calls are given of
-slots is in `qeff_zoo.runtime.lora_inputs`.
+A slot that no request uses can be written while calls run, since none of their batch slots selects it. The adapter
+inputs of calls are in `qeff_zoo.runtime.lora_inputs`.
 """
 
 import threading
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 
 class Use(Protocol):
-    """What runs with an adapter until it has ended."""
+    """User of an adapter, until it has ended."""
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more of it runs."""
+        """Whether it has ended."""
 
 
 @dataclass(eq=False, frozen=True)
 class Loaded:
-    """An adapter in a slot.
+    """LoRA adapter in an adapter slot.
 
     Args:
         name: Name in requests.
-        slot: Its number; 0 is the model as it is.
+        slot: Number of the adapter slot; 0 for the base model.
         digest: Digest of the adapter's files.
-        uses: Number of requests that hold it.
+        uses: Running requests that use the adapter.
     """
 
     name: str
@@ -52,19 +52,19 @@ class Loaded:
 
     @property
     def is_used(self) -> bool:
-        """Whether something runs with it."""
+        """Whether a running request uses the adapter."""
         return any(not use.ended for use in [*self.uses])
 
 
-#: The model as it is.
+#: The base model.
 BASE = Loaded("", 0)
 
 
 class Adapters(Mapping[str, Loaded]):
-    """Adapters by name. Any thread may load and unload at any time.
+    """Adapters by name. Loading and unloading are thread-safe.
 
     Args:
-        program: Program that supports adapters, or does not.
+        program: Program with or without support for adapters.
         folder: Folder of its package.
 
     Example:
@@ -75,23 +75,23 @@ class Adapters(Mapping[str, Loaded]):
     def __init__(self, program: Program, folder: Path = Path()) -> None:
         self._folder = folder
         self._inputs = inputs_of(program)
-        #: What adapters may change: from how many numbers of a token to how many.
+        #: Layers that adapters may change, with their input and output sizes.
         self.sites: Mapping[Site, tuple[int, int]] = self._inputs.sites
         spec = read_json(folder / "manifest.json").get("spec", {}) if self.are_taken else {}
         self._model = spec.get("sources", {}).get("model", {}).get("model_id")
         room = spec.get("task", {})
         self._pools = room.get("name") == FEATURE_EXTRACTION
-        #: Adapters at a time.
+        #: Number of adapter slots.
         self.slots = int(room.get("max_loras", 0))
-        #: Of the largest adapter.
+        #: Maximum rank of an adapter.
         self.rank = int(room.get("max_lora_rank", 0))
         self._loaded: dict[str, Loaded] = {}
-        self._leaving: list[Loaded] = []  # unloaded, and still in use
+        self._leaving: list[Loaded] = []  # unloaded, but still in use
         self._changing = threading.Lock()
 
     @property
     def are_taken(self) -> bool:
-        """Whether the program takes adapters."""
+        """Whether the program supports adapters."""
         return bool(self.sites)
 
     def __getitem__(self, name: str) -> Loaded:
@@ -104,10 +104,10 @@ class Adapters(Mapping[str, Loaded]):
         return len(self._loaded)
 
     def find(self, name: str) -> Loaded:
-        """Return an adapter that is loaded.
+        """Return a loaded adapter.
 
         Raises:
-            AdapterError: There is none of that name.
+            AdapterError: If no adapter has that name.
         """
         if name not in self._loaded:
             here = ", ".join(map(repr, self._loaded)) or "none"
@@ -118,10 +118,10 @@ class Adapters(Mapping[str, Loaded]):
         return self._loaded[name]
 
     def lend(self, name: str | None, use: Use) -> Loaded:
-        """Return an adapter, whose slot stays as it is until its use has ended; for None the model as it is.
+        """Return an adapter, whose slot is reserved until its use has ended; for None the base model.
 
         Raises:
-            AdapterError: There is none of that name.
+            AdapterError: If no adapter has that name.
         """
         if name is None:
             return BASE
@@ -138,17 +138,17 @@ class Adapters(Mapping[str, Loaded]):
         revision: str | None = None,
         anonymous: bool = False,
     ) -> Loaded:
-        """Load an adapter into a free slot, or over the one that has its name and is not in use.
+        """Load an adapter into a free slot, or over the adapter of that name if it is not in use.
 
         Args:
             name: Name for requests.
-            source: A folder that peft wrote, or a Hub `org/name`.
+            source: A folder in PEFT's format, or a Hub `org/name`.
             revision: Branch, tag or commit of a Hub repository.
-            anonymous: Whether requests go without the user's token, as on behalf of somebody else.
+            anonymous: Whether Hub requests omit the user's token, as on behalf of another user.
 
         Raises:
-            AdapterError: The adapter does not fit this package, no slot is free, or the folder has no adapter.
-            CheckpointError: Its files are damaged, or cannot be had.
+            AdapterError: If the adapter does not fit this package, no slot is free, or the folder has no adapter.
+            CheckpointError: If its files are damaged, or cannot be downloaded.
         """
         if not self.slots:
             raise AdapterError(
@@ -174,10 +174,10 @@ class Adapters(Mapping[str, Loaded]):
         return loaded
 
     def unload(self, name: str) -> None:
-        """Forget an adapter. Requests that run with it end with it; then its slot is free.
+        """Unload an adapter. Running requests keep it until they end; then its slot is free.
 
         Raises:
-            AdapterError: There is none of that name.
+            AdapterError: If no adapter has that name.
         """
         with self._changing:
             loaded = self.find(name)
@@ -186,16 +186,16 @@ class Adapters(Mapping[str, Loaded]):
             self._let_go()
 
     def given(self, slots: Sequence[int], rows: Sequence[int] = ()) -> Mapping[str, Array]:
-        """Return what a call is given of adapters; nothing where none are taken.
+        """Return the adapter inputs of a call; empty if the program has none.
 
         Args:
-            slots: Slot of each row.
-            rows: Rows of the program's states; empty if all rows have the same slot.
+            slots: Adapter slot of each row of the call.
+            rows: Batch slots of the call; empty if all rows of the call have the same adapter slot.
         """
         return self._inputs.given(slots, rows)
 
     def _let_go(self) -> None:
-        """Free the slots of what was unloaded and is no longer in use."""
+        """Free the slots of unloaded adapters that are no longer in use."""
         for one in self._leaving:
             if not one.is_used:
                 self._inputs.free(one.slot)
@@ -214,7 +214,7 @@ class Adapters(Mapping[str, Loaded]):
         return free[0]
 
     def _places(self, adapter: "Adapter") -> dict[str, Site]:
-        """Find the layers that an adapter changes, by its names for them; refuse one that does not fit."""
+        """Map the adapter's module names to the layers that it changes; reject an adapter that does not fit."""
         from qeff_zoo.checkpoint.adapters.peft_files import MERGEABLE
 
         adapter.require(MERGEABLE)
@@ -225,7 +225,7 @@ class Adapters(Mapping[str, Loaded]):
             by_end.setdefault(site.module.rpartition(".")[2], []).append(site)
         for module, rank in adapter.modules.items():
             if self._pools and f".{module}".endswith(".pooler.dense"):
-                continue  # transformers' head for the first token, which embeddings are not made of
+                continue  # transformers' pooling head for the first token, which embeddings do not use
             near = by_end.get(module.rpartition(".")[2], [])
             fitting = [one for one in near if one.is_of(module)]
             if not fitting:
@@ -233,7 +233,7 @@ class Adapters(Mapping[str, Loaded]):
                     f"it changes {module!r}, which is no layer that this package lets adapters change"
                 )
                 continue
-            # The most that agrees: `layer.1.ffn.0.dense` is no `dense` of layer 0.
+            # The longest match: `layer.1.ffn.0.dense` is not a `dense` of layer 0.
             site = places[module] = max(fitting, key=lambda one: len(one.module))
             here, has = self.sites[site], adapter.shape(module)
             if has != here:
@@ -257,7 +257,7 @@ class Adapters(Mapping[str, Loaded]):
 
 
 def _finite(adapter: "Adapter", places: Mapping[str, Site]) -> dict[Site, tuple[Array, Array]]:
-    """Read the matrices of an adapter by the layers that they change; refuse such as would spoil every answer."""
+    """Return the matrices of an adapter by layer; reject matrices that are not finite."""
     pairs = {}
     for module, site in places.items():
         pair = pairs[site] = adapter.pair(module)

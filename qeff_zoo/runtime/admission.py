@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Admission to a prefill server: connections wait in one thread, few and not long, until they show the key.
+"""Admission to a prefill server: one thread holds a few connections for a short time until they send the key.
 
-A connection begins with a short message, the greeting, that has the version of the hand-over and the key. A connection
-without the key gets a refusal, and no fact about the model.
+A connection begins with a short message, the greeting, with the handover version and the key. A connection without
+the key receives a refusal, and no information about the model.
 """
 
 import hmac
@@ -18,31 +18,31 @@ from qeff_zoo.errors import HandoffError
 
 from . import wire
 
-#: Connections that have not shown the key yet; the oldest makes room for one more.
+#: Maximum number of connections without the key; the oldest is closed for a new one.
 MOST_WAITING = 64
-#: Seconds for a greeting, and for a client to take a refusal.
+#: Timeout in seconds for a greeting, and for a client to read a refusal.
 PATIENCE = 5.0
 _MOST_GREETING = 4096  # bytes
 
 
 def greeting(key: str | None) -> dict[str, Any]:
-    """Return the message that a connection begins with.
+    """Return the first message of a connection.
 
     Args:
-        key: The server's key; None for no key.
+        key: Key of the server; None for no key.
     """
     return {"version": wire.VERSION, "key": key}
 
 
 @dataclass(eq=False)
 class _Visitor:
-    """A connection that is not admitted yet, or was refused.
+    """Connection that is not admitted yet, or was refused.
 
     Args:
         connection: A non-blocking socket.
-        until: The end of its time, by `time.monotonic`.
-        received: The bytes of its greeting so far.
-        refused: Whether further input is discarded.
+        until: Deadline, by `time.monotonic`.
+        received: Bytes of its greeting so far.
+        refused: Whether its input is discarded.
     """
 
     connection: socket.socket
@@ -51,12 +51,12 @@ class _Visitor:
     refused: bool = False
 
     def greeting(self) -> dict[str, Any] | None:
-        """Read on, and no further than the greeting; return that once it is whole.
+        """Read no further than the greeting; return the greeting once it is complete.
 
         Raises:
-            EOFError: The client has gone.
-            HandoffError: The message is not a greeting.
-            OSError: The connection is broken.
+            EOFError: If the client has closed the connection.
+            HandoffError: If the message is not a greeting.
+            OSError: If the connection is broken.
         """
         size = wire.LENGTH
         while len(self.received) < size:
@@ -72,11 +72,11 @@ class _Visitor:
 
 
 class Door:
-    """Takes connections, and lets those in that show the key.
+    """Listener that admits connections with the key.
 
     Args:
-        listener: A socket that listens.
-        key: The server's key; None for no key.
+        listener: A listening socket.
+        key: Key of the server; None for no key.
     """
 
     def __init__(self, listener: socket.socket, key: str | None) -> None:
@@ -87,13 +87,13 @@ class Door:
         self._selector.register(listener, selectors.EVENT_READ)
 
     def close(self) -> None:
-        """Hang up on all who wait."""
+        """Close all pending connections."""
         for connection in [*self._visitors]:
             self._leave(connection)
         self._selector.close()
 
     def admitted(self, seconds: float) -> Iterator[socket.socket]:
-        """Yield connections that have shown the key, for about as long."""
+        """Yield connections that have sent the key, for about this many seconds."""
         for chosen, _ in self._selector.select(seconds):
             if chosen.fileobj is self._listener:
                 self._take()
@@ -106,7 +106,7 @@ class Door:
             self._leave(visitor.connection)
 
     def refuse(self, connection: socket.socket, error: HandoffError) -> None:
-        """Send an error, and wait for a while until the client has read it: to hang up at once would lose it."""
+        """Send an error, and keep the connection until the client has read it: closing at once would lose it."""
         visitor = self._visitors.get(connection) or self._wait_for(connection)
         visitor.refused, visitor.until = True, time.monotonic() + PATIENCE
         with suppress(OSError):
@@ -114,7 +114,7 @@ class Door:
             connection.shutdown(socket.SHUT_WR)
 
     def _take(self) -> None:
-        with suppress(OSError):  # it has gone before it was taken
+        with suppress(OSError):  # the client left before `accept`
             connection, _ = self._listener.accept()
             if len(self._visitors) >= MOST_WAITING:
                 self._leave(next(iter(self._visitors)))
@@ -128,7 +128,7 @@ class Door:
         return visitor
 
     def _attend(self, visitor: _Visitor) -> socket.socket | None:
-        """Read of a visitor what there is; return its connection if it is admitted."""
+        """Read the available input of a pending connection; return the connection if it is admitted."""
         connection = visitor.connection
         try:
             if visitor.refused:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request and its answer so far, token by token."""
+"""Request, and its generated text so far, token by token."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,23 +25,23 @@ FinishReason: TypeAlias = Literal["eos", "stop", "length", "cancelled"]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A checked request, made by `TextGenerationSession.request`.
+    """Checked request, as `TextGenerationSession.request` returns it.
 
     Args:
-        prompt: Token ids.
-        limit: Tokens to generate at most; they fit into the context.
-        sampling: How they are chosen.
-        stop: Strings that end the answer, which ends before them.
-        eos_token_ids: Tokens that end the answer.
-        text: The prompt's; None for one that was given as token ids.
-        adapter: Name of one that the session has; None for the model as it is.
-        insets: Its pictures or sounds, if it has any.
-        source: Token ids of the text that is to be written of, where the prompt is only how the answer begins; of what
-            is asked about a picture, with those in its places.
-        picture: Array of the picture that is to be written of.
-        rules: Which tokens may come next in what is written.
-        blocks: Lengths of the passages that the prompt begins with, each computed by itself.
-        grammar: The form of the answer; None for any.
+        prompt: Token ids of the prompt.
+        limit: Maximum number of generated tokens, which fits the context.
+        sampling: Sampling parameters.
+        stop: Stop strings; the generated text ends before them.
+        eos_token_ids: Tokens that end generation.
+        text: Text of the prompt; None for a prompt of token ids.
+        adapter: Name of a loaded adapter; None for the base model.
+        insets: Images or audio of the prompt, if any.
+        source: Token ids of the encoder's text, if the prompt is only the beginning of the output; or of a question
+            about an image, with placeholders for it.
+        picture: Array of the encoder's image.
+        rules: Logits processor that restricts the generated tokens.
+        blocks: Lengths of the documents at the start of the prompt (block attention).
+        grammar: Grammar of the output; None for any text.
     """
 
     prompt: tuple[int, ...]
@@ -60,31 +60,31 @@ class Request:
 
     @property
     def read(self) -> Source | Seen:
-        """What an encoder is to read."""
+        """Input of the encoder."""
         if self.picture is None:
             return self.source
         return Seen(self.source, self.picture) if self.source else self.picture
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens that were given."""
+        """Number of tokens in the prompt, or in the encoder's text."""
         return len(self.source or self.prompt)
 
     @property
     def encoded(self) -> tuple[Encoded, ...]:
-        """What stands among the tokens."""
+        """Encoded images or audio of the prompt."""
         return self.insets.parts if self.insets else ()
 
 
 def require_no_choices(prompts: Iterable[object], choices: Mapping[str, Any]) -> None:
-    """Refuse choices for prompts of which one is a request already, with choices that nothing else changes.
+    """Reject options for prompts if one of them is a `Request`, which has its options already.
 
     Args:
         prompts: Texts, token ids or requests.
-        choices: By name, those that were left out as well.
+        choices: Options by name, including those at their defaults.
 
     Raises:
-        GenerationError: Both are given.
+        GenerationError: If a request and options are given.
     """
     usual = (None, False, (), Sampling())
     given = [name for name, value in choices.items() if all(value != one for one in usual)]
@@ -97,11 +97,11 @@ def require_no_choices(prompts: Iterable[object], choices: Mapping[str, Any]) ->
 
 @dataclass(frozen=True)
 class Handover:
-    """A prompt that has run, elsewhere.
+    """Prompt that another process has computed.
 
     Args:
         logits: After its last token, (vocab,).
-        states: Retained states of the row, as `Decoder.save` returns them.
+        states: States of the batch slot, as `Decoder.save` returns them.
     """
 
     logits: Array
@@ -110,13 +110,13 @@ class Handover:
 
 @dataclass(frozen=True, kw_only=True)
 class Delta:
-    """What one step adds to an answer.
+    """Addition of one step to a generation.
 
     Args:
-        text: Text that is sure to belong to the answer; "" while a character or a stop string may be incomplete.
-        token_ids: One token; none where the request was cancelled.
+        text: Text that is final; "" while a character or a stop string may be incomplete.
+        token_ids: One token; empty for a cancelled request.
         logprobs: Log-probabilities of the tokens, if requested.
-        finish_reason: Why the answer ends here; None where it goes on.
+        finish_reason: Reason for the end of generation; None if it continues.
     """
 
     text: str
@@ -126,13 +126,13 @@ class Delta:
 
 
 class Answer:
-    """A request on its way.
+    """Generation in progress for one request.
 
     Args:
-        request: Request of the answer.
-        tokenizer: Turns tokens into text; None where a package has none.
-        listen: Told of every delta as it comes, by whoever runs the steps; of None where the answer failed.
-        guide: Keeps the answer to the request's grammar.
+        request: Request to generate for.
+        tokenizer: Tokenizer that decodes tokens into text; None for a package without one.
+        listen: A callback for every delta, called by the thread that runs the steps; with None if generation failed.
+        guide: Guide that keeps the output to the request's grammar.
         sampler: Sampler of a program that samples on the device; None if the host samples.
     """
 
@@ -145,46 +145,46 @@ class Answer:
         sampler: DeviceSampler | None = None,
     ) -> None:
         self.request = request
-        #: How a program draws its tokens; None where they are drawn here.
+        #: Sampling state of a program that samples on the device; None if the host samples.
         self.drawing: Drawing | None = None
         if sampler:
             self.drawing = sampler.drawing(request.sampling, len(request.prompt), guide)
-        #: The adapter that its session lent it.
+        #: Adapter that the session lent.
         self.adapter = BASE
         self.token_ids: list[int] = []
         self.logprobs: list[TokenLogprobs] = []
-        #: Tokens of the prompt that were not computed, since the prefix cache had them.
+        #: Prompt tokens that the prefix cache had, and that were not computed.
         self.reused_tokens = 0
-        #: What another process computed of the prompt, until a row has it.
+        #: Prompt that another process computed, until it is in a batch slot.
         self.handed: Handover | None = None
-        #: Tokens that were drafted and checked, and of those, how many the model chose as well.
+        #: Number of drafted and checked tokens, and of the accepted tokens among them.
         self.drafted_tokens = self.accepted_tokens = 0
         self.finish_reason: FinishReason | None = None
-        #: What made the answer fail, in place of a finish reason.
+        #: Error that ended generation, in place of a finish reason.
         self.error: Exception | None = None
         self._sampler = Sampler(request.sampling, request.prompt, guide)
         self._stream = TextStream(tokenizer) if tokenizer else None
         self._stops = StopStrings(request.stop)
         self._pieces: list[str] = []
-        self._offset = 0  # where the next token begins
+        self._offset = 0  # start of the next token in the text
         self._listen = listen
 
     @property
     def text(self) -> str:
-        """What was generated so far, without an EOS token and without a stop string."""
+        """Generated text so far, without EOS token and stop string."""
         return "".join(self._pieces)
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more comes."""
+        """Whether generation has ended."""
         return self.finish_reason is not None or self.error is not None
 
     def extend(self, logits: Array, guess: Drawn | None = None) -> None:
-        """Choose the next token, or fail where a logit is not a number.
+        """Sample the next token, or fail if a logit is not a number.
 
         Args:
-            logits: (vocab,), after the newest token.
-            guess: Draft with probabilities; None for none.
+            logits: Logits (vocab,) after the newest token.
+            guess: Draft token with probabilities; None without a draft.
         """
         scores = self._allowed(logits)
         try:
@@ -195,9 +195,9 @@ class Answer:
         self._add(token, self._sampler.logprobs(logits, token))
 
     def extend_by(self, drawn: Sampled) -> None:
-        """Take the next token from a program that drew it, or fail where none may come after it."""
+        """Append a token that a program sampled, or fail if the grammar allows no further token."""
         logprobs = None
-        if drawn.probs is not None:  # of a token that could not be drawn, very small
+        if drawn.probs is not None:  # tiny for tokens that could not be sampled
             scores = np.log(np.maximum(drawn.probs, np.finfo(np.float32).tiny))
             logprobs = self._sampler.logprobs(scores, drawn.token)
         self._add(self._sampler.take(drawn.token), logprobs)
@@ -208,7 +208,7 @@ class Answer:
                 self.fail(error)
 
     def _add(self, token: int, logprobs: TokenLogprobs | None) -> None:
-        """Go on by a token."""
+        """Append a token."""
         added = () if logprobs is None else (replace(logprobs, offset=self._offset),)
         self.token_ids.append(token)
         self.logprobs += added
@@ -232,7 +232,7 @@ class Answer:
         self._grow(Delta(text=text, token_ids=(token,), logprobs=added, finish_reason=reason))
 
     def _allowed(self, logits: Array) -> Array:
-        """Return logits in which tokens that the request's rules forbid are lowest."""
+        """Return logits with the lowest value for tokens that the request's logits processor forbids."""
         request = self.request
         if request.rules is None:
             return logits
@@ -240,14 +240,14 @@ class Answer:
         return request.rules.allowed(logits, source, self.token_ids, limit=limit, begun=begun)
 
     def extend_as(self, draft: Sequence[int | Drawn], logits: Array) -> int:
-        """Choose next tokens for as long as they are as drafted, and the one after those.
+        """Sample tokens as long as they match the draft, and one more.
 
         Args:
-            draft: Token ids, or how they were drawn; none for one token alone.
-            logits: (tokens drafted + 1, vocab), after the newest token and after each drafted one.
+            draft: Draft token ids, with or without probabilities; empty for one token alone.
+            logits: Logits (drafted tokens + 1, vocab) after the newest token and after each drafted token.
 
         Returns:
-            How many tokens were as drafted.
+            Number of accepted draft tokens.
         """
         accepted = 0
         for guess, after in zip_longest(draft, logits):
@@ -260,17 +260,17 @@ class Answer:
         return accepted
 
     def cancel(self) -> None:
-        """End the answer as it is."""
+        """End generation with the text so far."""
         self._grow(Delta(text=self._rest(), finish_reason="cancelled"))
 
     def fail(self, error: Exception) -> None:
-        """End without an answer."""
+        """End generation with an error."""
         self.error = error
         if self._listen:
             self._listen(None)
 
     def _rest(self) -> str:
-        """Return text that was held back, which may complete a stop string yet."""
+        """Return text that was held back, which may still complete a stop string."""
         text = self._stops.push(self._stream.finish() if self._stream else "")
         return text if self._stops.found else text + self._stops.finish()
 
@@ -284,7 +284,7 @@ class Answer:
 def passing_on(
     stream: Callable[[int, str], None] | None, number: int
 ) -> Callable[[Delta | None], None] | None:
-    """Pass the text of an answer's deltas on, with the number of its prompt."""
+    """Return a callback that forwards the text of deltas, with the number of the prompt."""
     if stream is None:
         return None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An any-to-any package as a session: pictures, sounds and prompts in, generated text and metrics out."""
+"""Session of an any-to-any package: images, audio and prompts in, generated text and metrics out."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -25,18 +25,18 @@ _ROWS = "audio_embeds"
 
 
 class AnyToAnySession(ImageTextToTextSession):
-    """An opened package of the task `any-to-any`.
+    """Open package of the task `any-to-any`.
 
     Args:
-        folder: The package.
-        program: Its language model, opened.
-        audio: Its encoder of sounds, opened.
-        chosen: What the package's recipe says: `images` and `sounds` of the manifest's `spec.task`.
-        feature_cache_bytes: Memory for what was read of pictures, and as much for what was read of sounds.
-        **more: As of `ImageTextToTextSession`.
+        folder: Folder of the package.
+        program: Language model, opened.
+        audio: Audio encoder, opened.
+        chosen: Settings of the package's recipe: `images` and `sounds` of the manifest's `spec.task`.
+        feature_cache_bytes: Memory for the features of images, and as much for those of audio.
+        **more: Arguments of `ImageTextToTextSession`.
 
     Raises:
-        GenerationError: Another task's package, or the KV cache does not fit into memory.
+        GenerationError: If the package is of another task, or the KV cache does not fit into memory.
 
     Example:
         >>> session = qeff_zoo.load("packages/qwen2.5-omni")  # doctest: +SKIP
@@ -64,7 +64,7 @@ class AnyToAnySession(ImageTextToTextSession):
         encoder = self.audio.encoder()
         self.hearing: Hearing = encoder(audio, self.config, feature_cache_bytes, self.audio)
         self._prepare_sound = SoundPreparer(self.hearing)
-        #: The token that stands for a row of a sound.
+        #: Placeholder token of audio features.
         self._heard = self._id(self.audio.token)
         self.placeholders |= {self._heard}
         self.markers["sounds"] = self._heard
@@ -73,25 +73,25 @@ class AnyToAnySession(ImageTextToTextSession):
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """Arguments of a request beside its prompt."""
+        """Arguments of a request besides its prompt."""
         return (*super().takes, "sounds")
 
     @property
     def of_media(self) -> dict[str, Any]:
-        """What the recipe says of pictures, and of sounds."""
+        """Recipe settings of images and of audio."""
         return {**super().of_media, "sounds": entry_of(self.audio)}
 
     @property
     def readers(self) -> tuple[Reader, ...]:
-        """What reads pictures, and what reads sounds."""
+        """Image encoder and audio encoder."""
         return (self.reader, self.hearing)
 
     def prepare_sound(self, given: Any) -> Any:
-        """Make the arrays of a sound that the encoder takes, as `SoundPreparer` does."""
+        """Return the encoder inputs of an audio input, see `SoundPreparer`."""
         return self._prepare_sound(given, self.folder)
 
     def encoding(self, argument: str, given: Sequence[Any]) -> list[Steps[Encoded]]:
-        """As of `MediaTextSession`."""
+        """See `MediaTextSession`."""
         if argument == "sounds":
             return [self._prepare_sound.encoding(one, self.folder) for one in given]
         return super().encoding(argument, given)
@@ -104,9 +104,9 @@ class AnyToAnySession(ImageTextToTextSession):
         sounds: Sequence[Any] = (),
         **choices: Any,
     ) -> Request:
-        """As of `ImageTextToTextSession`; sounds, too, in the prompt's order.
+        """See `ImageTextToTextSession`, with audio in the prompt's order.
 
-        With `chat`, pictures come first, then videos, then sounds, then the text.
+        With `chat`, images come first, then videos, then audio, then the text.
         """
         sounds = listed(sounds)
         if not (chat and sounds and isinstance(prompt, str)):
@@ -125,7 +125,7 @@ class AnyToAnySession(ImageTextToTextSession):
         sounds: Sequence[Prepared] = (),
         **choices: Any,
     ) -> Request:
-        """As of `MediaTextSession`, of pictures and of sounds, each in the prompt's order."""
+        """See `MediaTextSession`, with images and audio, each in the prompt's order."""
         sound = self.markers["sounds"]
         self._check_count(tokens, self.marker, len(prepared))
         self._check_count(tokens, sound, len(sounds), "sounds")
@@ -134,7 +134,7 @@ class AnyToAnySession(ImageTextToTextSession):
         return super().request_of(tokens, both, **choices)
 
     def look(self, prepared: Sequence[Prepared | Encoded]) -> list[Encoded]:
-        """Return what the pictures and sounds of a prompt are to the language model."""
+        """Return the encoded images and audio of a prompt."""
         beside = not all(map(self._is_sound, prepared))
         return [
             self._listen(one, beside=beside)
@@ -147,11 +147,11 @@ class AnyToAnySession(ImageTextToTextSession):
         return one.kind == "sounds" if isinstance(one, Encoded) else self.hearing.name in one
 
     def _listen(self, prepared: Prepared | Encoded, *, beside: bool) -> Encoded:
-        """Return a sound's rows as the language model takes those of pictures; nothing is added to its states.
+        """Return audio features in the form of image features; features that are added to layers are zero.
 
         Args:
-            prepared: The sound, or what the encoder made of it.
-            beside: Whether the prompt has pictures, too, where some models read a sound otherwise.
+            prepared: Encoder inputs of the audio, or its features.
+            beside: Whether the prompt has images, too, for which some models encode audio differently.
         """
         heard = prepared if isinstance(prepared, Encoded) else self.hearing.look(prepared)
         digest, rows = heard.digest, heard.features[_ROWS]
@@ -163,12 +163,12 @@ class AnyToAnySession(ImageTextToTextSession):
         return replace(heard, digest=digest, features=features)
 
     def run_of(self, encoded: Encoded) -> list[int]:
-        """Return the tokens that a picture or sound takes in a prompt."""
+        """Return the placeholder tokens of an image or audio input in a prompt."""
         if encoded.kind == "pictures":
             return super().run_of(encoded)
         before, after = map(self._all_named, (self.audio.before, self.audio.after))
         return [*before, *[self._heard] * encoded.rows, *after]
 
     def run_begun(self, encoded: Encoded) -> list[int]:
-        """As of `MediaTextSession`."""
+        """See `MediaTextSession`."""
         return super().run_begun(encoded) if encoded.kind == "pictures" else self.run_of(encoded)

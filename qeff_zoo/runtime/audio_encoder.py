@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that hears, at work: a sound in, as a processor prepares it, its rows of features out."""
+"""Audio encoder program at runtime: the output of a feature extractor in, audio features out."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,12 +17,12 @@ from qeff_zoo.runtime.feature_cache import Reader
 from qeff_zoo.runtime.multimodal_spans import Encoded
 from qeff_zoo.runtime.program import Array, Program
 
-#: Begins the name of rows that a sound has where a prompt has pictures, too, of models that read it otherwise there.
+#: Prefix of the output with the features of audio in a prompt with images, for models that encode it differently.
 BESIDE = "beside_pictures."
 FEATURES, NUMBER = "input_features", "window_ids"
-#: Tell sound from what fills up the last block, and which of its frames a window has.
+#: Inputs with the mask of audio in the last block, and with the frames of each window.
 _REAL, _WINDOWS = "attention_mask", "window_index"
-#: There is no row, and nothing is heard in its place.
+#: Window position without a frame, whose padding is attended to.
 _HEARD = -2
 
 
@@ -33,7 +33,7 @@ def _too_short() -> GenerationError:
 
 
 class Hearing(Reader):
-    """Reads sounds: `input_features`, (windows, bins, frames), and of models that ask what of them is no padding."""
+    """Audio encoder for `input_features`, (windows, bins, frames), with a mask of padding for some models."""
 
     kind = "sounds"
 
@@ -45,17 +45,17 @@ class Hearing(Reader):
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """As of `Reader`."""
+        """See `Reader`."""
         return (self.name,)
 
     @property
     def name(self) -> str:
-        """What a processor calls the features of a sound."""
+        """Name of the audio features among a processor's arrays."""
         return self.audio.features
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Bins and frames of a window, or frames of a block and bins."""
+        """Bins and frames of a window, or frames and bins of a block."""
         return tuple(map(int, self.program.inputs[FEATURES].shape[1:]))
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
@@ -72,7 +72,7 @@ class Hearing(Reader):
         return Encoded(digest=digest, features=rows, kind=self.kind)
 
     def _hear(self, prepared: Mapping[str, Array], number: int) -> dict[str, Array]:
-        """Read a window by itself: windows do not hear one another."""
+        """Return the features of one window, which is encoded independently of the others."""
         window = {name: array[number : number + 1] for name, array in prepared.items()}
         window[FEATURES] = np.ascontiguousarray(window[FEATURES], np.float32)
         if NUMBER in self.program.inputs:
@@ -84,13 +84,13 @@ class Hearing(Reader):
 
 
 class StreamHearing(Hearing):
-    """Reads recordings of any length, (1, bins, frames), one window at a time."""
+    """Encoder for audio of any length, (1, bins, frames), one window at a time."""
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
         return super()._encode(digest, self._cut(prepared))
 
     def _cut(self, prepared: Mapping[str, Array]) -> dict[str, Array]:
-        """Cut a sound, (1, bins, frames) and their mask, into the windows that have any of it, and fill up the last."""
+        """Split audio, (1, bins, frames) with a mask, into windows with content, and pad the last."""
         (bins, frames), count = self.shape, prepared[FEATURES].shape[-1]
         mask = prepared.get(self.audio.mask)
         if prepared[FEATURES].shape != (1, bins, count) or mask is None or mask.shape != (1, count):
@@ -105,7 +105,7 @@ class StreamHearing(Hearing):
 
 
 class BlockHearing(Hearing):
-    """Reads sounds of any length at once: `input_features`, (1, frames, bins)."""
+    """Encoder for audio of any length in one call: `input_features`, (1, frames, bins)."""
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
         count, told = self._in_blocks(prepared)
@@ -117,7 +117,7 @@ class BlockHearing(Hearing):
         )
 
     def _in_blocks(self, prepared: Mapping[str, Array]) -> tuple[int, dict[str, Array]]:
-        """Return the frames of a sound, and those in blocks, the last of which is filled up."""
+        """Return the number of audio frames, and the frames in blocks, the last of them padded."""
         name, (frames, bins) = self.name, self.shape
         features = prepared[name]
         if features.ndim != 3 or features.shape[0] != 1 or features.shape[2] != bins:
@@ -138,7 +138,7 @@ class BlockHearing(Hearing):
 
 
 class SpanHearing(BlockHearing):
-    """Reads sounds of any length at once, of which so many frames become a row: (1, frames, bins)."""
+    """Encoder for audio of any length in one call, which merges frames into audio tokens: (1, frames, bins)."""
 
     audio: Any
 
@@ -147,7 +147,7 @@ class SpanHearing(BlockHearing):
         rows, most = len(told[_REAL]), self.audio.span
         width = min(rows, most)
         index = np.arange(-(-rows // width) * width)
-        # As transformers does, whose encoder hears what fills up the last of several spans.
+        # As in transformers, whose encoder attends to the padding of the last of several spans.
         places = np.where(index < rows, index, _HEARD).reshape(-1, width)
         found = self._run({**told, _WINDOWS: places})
         features = {name: one[:rows] for name, one in found.items()}
@@ -155,17 +155,17 @@ class SpanHearing(BlockHearing):
 
 
 class ChunkHearing(BlockHearing):
-    """Reads sounds of any length at once, of which so many frames become the rows of a chunk: (1, frames, bins).
+    """Encoder for audio of any length in one call, which merges frames in chunks: (1, frames, bins).
 
-    Or one frame of samples its row: (1, frames, samples).
+    Or, for frames of samples, with one audio token per frame: (1, frames, samples).
     """
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> Encoded:
-        count = int(prepared[self.audio.mask].sum())  # what is behind was never heard
+        count = int(prepared[self.audio.mask].sum())  # frames after it are padding
         heard = {self.name: prepared[self.name][:, :count]}
         count, told = self._in_blocks(heard)
         found, filled = dict(self._run(told)), told[_REAL].size
-        if (lengths := found.pop("lengths", None)) is not None:  # as many rows of every sound
+        if (lengths := found.pop("lengths", None)) is not None:  # a fixed number of audio tokens
             self._check_rows(int(lengths[0]), *found.values())
             return Encoded(digest=digest, features=found, kind=self.kind)
         features = {
@@ -182,10 +182,10 @@ class ChunkHearing(BlockHearing):
 
 
 class SoundPreparer:
-    """Makes arrays of sounds, which the encoder of a package takes.
+    """Audio preprocessing for the encoder of a package.
 
     Args:
-        reader: Of its sounds.
+        reader: Audio encoder of the package.
     """
 
     def __init__(self, reader: Hearing) -> None:
@@ -193,27 +193,27 @@ class SoundPreparer:
         self._processor: SoundProcessor | None = None
 
     def __call__(self, given: Any, folder: Path) -> Any:
-        """Make the arrays of a sound.
+        """Return the encoder inputs of an audio input.
 
         Args:
-            given: A path, the bytes of a file, an array of samples at the model's rate, or what a processor prepared;
-                what has been encoded stays so.
-            folder: The package.
+            given: A path, the bytes of a file, an array of samples at the model's rate, or the output of a processor;
+                encoded audio is returned unchanged.
+            folder: Folder of the package.
 
         Raises:
-            MediaError: It cannot be read, or is too long.
-            PackageError: The package does not say how sounds are prepared.
+            MediaError: If the audio cannot be read, or is too long.
+            PackageError: If the package has no settings for audio preprocessing.
         """
         return finished(self.steps(given, folder))
 
     def encoding(self, given: Any, folder: Path) -> Steps[Encoded]:
-        """Prepare a sound and encode it, in steps."""
+        """Preprocess and encode an audio input, in steps."""
         prepared = yield from self.steps(given, folder)
         yield
         return self._reader.look(prepared)
 
     def steps(self, given: Any, folder: Path) -> Steps[Any]:
-        """As a call, in steps."""
+        """Preprocess an audio input as a call does, in steps."""
         if isinstance(given, Mapping | Encoded):
             return given
         if self._processor is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An audio-text-to-text package as a session: sounds and prompts in, generated text and metrics out."""
+"""Session of an audio-text-to-text package: audio and prompts in, generated text and metrics out."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,18 +20,18 @@ from qeff_zoo.tasks import AUDIO_TEXT_TO_TEXT
 
 
 class AudioTextToTextSession(MediaTextSession):
-    """An opened package of the task `audio-text-to-text`.
+    """Open package of the task `audio-text-to-text`.
 
     Args:
-        folder: The package.
-        program: Its language model, opened.
-        audio: Its encoder of sounds, opened.
-        chosen: What the package's recipe says of sounds: `sounds` of the manifest's `spec.task`.
-        prefixes: As of `TextGenerationSession`.
-        feature_cache_bytes: Memory for what was read of sounds, so that a second question costs no reading.
+        folder: Folder of the package.
+        program: Language model, opened.
+        audio: Audio encoder, opened.
+        chosen: Recipe settings of audio: `sounds` of the manifest's `spec.task`.
+        prefixes: Options of the prefix cache, as in `TextGenerationSession`.
+        feature_cache_bytes: Memory for audio features, so that a second question needs no encoding.
 
     Raises:
-        GenerationError: Another task's package, or the KV cache does not fit into memory.
+        GenerationError: If the package is of another task, or the KV cache does not fit into memory.
 
     Example:
         >>> session = qeff_zoo.load("packages/qwen2-audio")  # doctest: +SKIP
@@ -63,7 +63,7 @@ class AudioTextToTextSession(MediaTextSession):
         return entry_of(self.media)
 
     def _rendered(self, messages: Sequence[Message]) -> str:
-        """Write messages out; of a model whose template knows texts alone, their parts one after another."""
+        """Render messages; the parts of each are concatenated if the chat template supports text alone."""
         if self.media.text_messages and self.tokenizer is not None:
             marker = self.tokenizer.piece(self.marker).strip()
             messages = [
@@ -75,9 +75,9 @@ class AudioTextToTextSession(MediaTextSession):
         return super()._rendered(messages)
 
     def encoding(self, argument: str, given: Sequence[Any]) -> list[Steps[Encoded]]:
-        """As of `MediaTextSession`."""
+        """See `MediaTextSession`."""
         return [self._prepare.encoding(one, self.folder) for one in given]
 
     def prepare(self, given: Any) -> Any:
-        """Make the arrays of a sound that the encoder takes, as `SoundPreparer` does."""
+        """Return the encoder inputs of an audio input, see `SoundPreparer`."""
         return self._prepare(given, self.folder)

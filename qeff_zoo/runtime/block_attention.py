@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Block attention (arXiv 2409.15355): passages that are computed once, each by itself, and put together in any order.
+"""Block attention (arXiv 2409.15355): documents computed once, independently, and combined in any order.
 
-A passage is computed at position 0 and sees itself alone. Its keys are then turned to where a prompt has it, and what
-comes after all passages sees everything. So what a passage costs is paid once, whatever stands before it; a model that
-was not tuned for this answers less well.
+A document is computed at position 0 and attends to itself alone. Its keys are then rotated to its position in the
+prompt, and tokens after all documents attend to everything. The cost of a document is thus paid once, independent of
+preceding text; a model that was not fine-tuned for block attention loses accuracy.
 """
 
 import hashlib
@@ -19,15 +19,15 @@ from qeff_zoo.runtime.state_cache import KeptStates, States
 
 
 class Passages:
-    """Passages that were computed, kept beside the blocks of the prefix cache and under its budget.
+    """Computed documents, stored with the blocks of the prefix cache and within its budget.
 
     Args:
-        decoder: Whose states; row 0 is used.
+        decoder: Decoder of the states; batch slot 0 is used.
         folder: Folder of the package.
-        kept: Cache of their states.
+        kept: Cache of the documents' states.
 
     Raises:
-        GenerationError: The model's keys cannot be turned.
+        GenerationError: If the model's keys cannot be rotated to other positions.
     """
 
     def __init__(self, decoder: Decoder, folder: Path, kept: KeptStates) -> None:
@@ -35,7 +35,7 @@ class Passages:
         self._turns: Mapping[str, Turn] = turns_of(decoder, folder)
 
     def turned(self, states: States, by: int) -> States:
-        """Return a passage's states as they are that many positions farther."""
+        """Return a document's states, rotated by a number of positions."""
         return {
             name: self._turns[name](state, by) if name in self._turns else state
             for name, state in states.items()
@@ -43,13 +43,13 @@ class Passages:
 
 
 class Placing:
-    """The passages of one request, on their way into its row.
+    """Placement of one request's documents in its batch slot.
 
     Args:
-        passages: All that are known.
-        prompt: Token ids, which begin with the passages'.
+        passages: Computed documents.
+        prompt: Token ids, which begin with the documents.
         lengths: Lengths of the documents.
-        adapter: Digest of the one that they are run with.
+        adapter: Digest of the request's adapter.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Placing:
         self._found: dict[bytes, States] = {}
 
     def look(self) -> int:
-        """Take what is known by now; return how many tokens more that is."""
+        """Take documents from the cache; return how many more tokens are available."""
         before = self._count(self._found)
         for key in self._keys:
             if key not in self._found and (states := self._passages.kept.get(key)) is not None:
@@ -72,28 +72,28 @@ class Placing:
 
     @property
     def key(self) -> bytes | None:
-        """Name of the first passage that is missing; None when all are there."""
+        """Key of the first missing document; None if all are available."""
         return next((key for key in self._keys if key not in self._found), None)
 
     @property
     def next(self) -> Sequence[int]:
-        """Tokens of the first passage that is missing."""
+        """Tokens of the first missing document."""
         return self._tokens[self._keys.index(self.key)] if self.key else ()
 
     @property
     def left(self) -> int:
-        """Tokens of passages that are missing."""
+        """Number of tokens in missing documents."""
         return self._count({*self._keys} - self._found.keys())
 
     def save(self, row: int) -> None:
-        """Keep the first passage that is missing, which a row has just run."""
+        """Store the states of the first missing document, which a batch slot has just computed."""
         key, tokens = self.key, self.next
         assert key is not None
         self._found[key] = self._passages.decoder.save(row, 0, len(tokens))
         self._passages.kept.put(key, self._found[key], [key])
 
     def place(self, row: int) -> int:
-        """Write all passages into a row, one after another; return how many tokens these are."""
+        """Write all documents into a batch slot, one after another; return their number of tokens."""
         at = 0
         for key, tokens in zip(self._keys, self._tokens, strict=True):
             states = self._passages.turned(self._found[key], at)
@@ -102,7 +102,7 @@ class Placing:
         return at
 
     def _count(self, keys: Mapping[bytes, States] | set[bytes]) -> int:
-        """Return the tokens of passages, each once however often the prompt has it."""
+        """Return the number of tokens in documents, each counted once even if the prompt repeats it."""
         return sum(len(self._tokens[self._keys.index(key)]) for key in keys)
 
 

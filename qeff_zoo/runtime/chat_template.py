@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package's chat template: messages in, the prompt's text out, as transformers renders it.
+"""Chat template of a package: messages in, the prompt's text out, as transformers renders it.
 
-Templates come with checkpoints and are code; they run in a sandbox that can change nothing, and on a budget.
+Templates are code that comes with checkpoints; they run in a sandbox without side effects, and within a budget.
 """
 
 import datetime
@@ -24,14 +24,14 @@ from qeff_zoo.terminal.sanitize import shortened
 
 Message = Mapping[str, Any]
 _T = TypeVar("_T")
-_WORD = "qzqzq"  # that no template writes by itself
-_REASONING = ("reasoning_content", "thinking", "reasoning")  # names that clients have for it
+_WORD = "qzqzq"  # a word that no template contains
+_REASONING = ("reasoning_content", "thinking", "reasoning")  # names that clients use
 
 
 class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}` marks the model's text for training; here it renders its content."""
+    """`{% generation %}…{% endgeneration %}`, a mark of generated text for training; only its content is rendered."""
 
-    tags = {"generation"}  # noqa: RUF012 -- as Jinja declares it
+    tags = {"generation"}  # noqa: RUF012 -- as in Jinja
 
     def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
         """Return the block's content."""
@@ -40,10 +40,10 @@ class _Generation(Extension):
 
 
 class ChatTemplate:
-    """One template with the special tokens it may name.
+    """Chat template with the special tokens that it may use.
 
     Args:
-        source: Jinja.
+        source: Jinja source of the template.
         tokens: Special tokens by name: bos_token, eos_token, …
     """
 
@@ -58,10 +58,10 @@ class ChatTemplate:
 
     @classmethod
     def find(cls, folder: Path) -> "ChatTemplate | None":
-        """Open a folder's chat template, if it has one.
+        """Return the chat template of a folder, if it has one.
 
         Args:
-            folder: Holds chat_template.jinja, or tokenizer_config.json with a `chat_template`.
+            folder: A folder with chat_template.jinja, or with tokenizer_config.json that has a `chat_template`.
         """
         config = read_json(folder / "tokenizer_config.json")
         file = folder / "chat_template.jinja"
@@ -76,21 +76,21 @@ class ChatTemplate:
         return cls(source, special_tokens(folder))
 
     def render(self, messages: Sequence[Message]) -> str:
-        """Render messages as a prompt for the assistant's answer.
+        """Render messages as a prompt for the assistant's reply.
 
         Args:
-            messages: Each with `role` and `content`. A key that is None counts as absent, and reasoning may go by any
-                of its names. A content that is a text is given as a list of one part to a template that reads lists
-                alone: as transformers does it, such a template writes nothing of a text.
+            messages: Messages, each with `role` and `content`. A key that is None counts as absent, and reasoning may
+                have any of its names. Text content is wrapped in a list of one part for a template that supports only
+                lists, which renders no plain text in transformers.
 
         Raises:
-            GenerationError: The template refuses them, or would take too long.
+            GenerationError: If the template raises an error, or exceeds its budget.
         """
         return _guarded(lambda: self._written(messages, in_parts=self._reads_parts_alone))
 
     @cached_property
     def _template(self) -> jinja2.Template:
-        """The template; one that cannot be parsed leaves plain prompts as they are."""
+        """The template, parsed on first use, so that an invalid one does not affect plain prompts."""
         return self._sandbox.parsed(self._source)
 
     def _written(self, messages: Sequence[Message], *, in_parts: bool) -> str:
@@ -105,23 +105,23 @@ class ChatTemplate:
 
     @cached_property
     def _reads_parts_alone(self) -> bool:
-        """Whether the template writes a text that is a part of a list, and not one that is the whole content."""
+        """Whether the template renders text as a part of a list, but not as the whole content."""
         return not self._writes(in_parts=False) and self._writes(in_parts=True)
 
     def _writes(self, *, in_parts: bool) -> bool:
         chat = [{"role": role, "content": _WORD} for role in ("user", "assistant", "user")]
         try:
             return _WORD in self._written(chat, in_parts=in_parts)
-        except _FAILURES:  # what is wrong is said of the messages that were meant
+        except _FAILURES:  # errors are reported for the actual messages
             return False
 
 
-#: Where tokenizer_config.json has the special tokens of one model alone, in old and new releases of transformers.
+#: Fields of tokenizer_config.json with model-specific special tokens, in old and new releases of transformers.
 _OWN = ("extra_special_tokens", "model_specific_special_tokens")
 
 
 def special_tokens(folder: Path) -> dict[str, str]:
-    """Return the texts of a folder's special tokens by name, as `bos_token`."""
+    """Return the texts of a folder's special tokens by name, such as `bos_token`."""
     config = read_json(folder / "tokenizer_config.json")
     known = {**read_json(folder / "special_tokens_map.json"), **config}
     known = {name: value for name, value in known.items() if name.endswith("_token")}
@@ -133,7 +133,7 @@ def special_tokens(folder: Path) -> dict[str, str]:
 
 
 def _plain(message: Message, *, in_parts: bool) -> dict[str, Any]:
-    """Return a message as transformers hands it to a template; perhaps with its text as a part."""
+    """Return a message in the form that transformers passes to a template, with its text as a part if requested."""
     given = {key: value for key, value in message.items() if value is not None}
     if in_parts and isinstance(given.get("content"), str):
         given["content"] = [{"type": "text", "text": given["content"]}]
@@ -144,13 +144,13 @@ def _plain(message: Message, *, in_parts: bool) -> dict[str, Any]:
 
 
 def _content(token: object) -> str | None:
-    """Return a special token's text, which may be written as an object or be absent."""
+    """Return the text of a special token, which may be an object, or absent."""
     if isinstance(token, Mapping):
         token = token.get("content")
     return token if isinstance(token, str) else None
 
 
-#: What code may raise that only computes.
+#: Errors that computation in a template may raise.
 _FAILURES = (
     *(jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, MemoryError),
     *(RuntimeError, SyntaxError, TypeError, ValueError),
@@ -177,5 +177,5 @@ def _now(pattern: str) -> str:
 
 
 def _to_json(value: Any, **options: Any) -> str:
-    """Write JSON without the HTML escapes of Jinja's own filter."""
+    """Return JSON without the HTML escapes of Jinja's filter."""
     return json.dumps(value, **{"ensure_ascii": False, **options})

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of a text-generation program: tokens at positions in, logits out.
+"""Calls of a text-generation program: tokens and positions in, logits out.
 
-Where the program lets a call say how many rows of the cache it reads, it reads the first rows only: the smallest
-compute context that the package has for such a call and that holds all tokens of its rows. Its mask would hide the
-others.
+A program with compute contexts reads only the first positions of the KV cache in a call: the smallest compute context
+of the package that covers all tokens of the call's batch slots. The causal mask would hide the other positions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,33 +20,33 @@ from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.runtime.sizes import DecoderSizes
 
 PADDING = -1
-#: Begins names of inputs that have one number to a position of the context.
+#: Prefix of inputs with one number per position of the context.
 OF_CONTEXT = "of_context."
 _SEEN, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
-#: Says which rows of what an encoder has read are there.
+#: Input with the mask of the encoder's states.
 SOURCE = "encoder_attention_mask"
-#: What drafts read of each token; and what stands for it of a token that was drafted.
+#: Hidden states from which drafts are made, and their approximations for draft tokens.
 _HIDDEN, _DRAFTED = "hidden_states", "drafted_states"
-#: Positions of tokens whose rotary embedding has several axes, which come first.
+#: Input with positions of tokens for a rotary embedding with several axes; the axes come first.
 AXES = "rope_positions"
-#: Which tiles of pictures a token sees, of a program that reads those by cross-attention.
+#: Input with the image tiles that a token attends to, in programs with cross-attention to images.
 _TILES = "cross_attention_mask"
-#: Of pictures or sounds: each token's row of features, and how many rows there are.
+#: Inputs and sizes of images or audio: the features of each token, and the number of features.
 _INDICES, _ROWS = ("image_index", "audio_index"), ("image_rows", "audio_rows")
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What one row gets in one call.
+    """Tokens of one batch slot in one call.
 
     Args:
         tokens: Token ids, at least one.
-        start: Position of the first.
-        insets: The pictures or sounds of the row's prompt, if it has any.
-        slot: Slot of the row's adapter; 0 for the base model.
-        source: Tokens of the text that the row writes of.
-        hidden: (tokens, size), of a program that drafts from hidden states.
-        drawing: How a program that draws tokens draws the next one; None for greedily.
+        start: Position of the first token.
+        insets: Images or audio of the slot's prompt, if any.
+        slot: Adapter slot; 0 for the base model.
+        source: Number of tokens in the encoder's text.
+        hidden: Hidden states (tokens, size), for a draft layer.
+        drawing: Sampling state, for a program that samples on the device; None for greedy decoding.
     """
 
     tokens: Sequence[int]
@@ -60,15 +59,15 @@ class Piece:
 
     @property
     def stop(self) -> int:
-        """Position after the last."""
+        """Position after the last token."""
         return self.start + len(self.tokens)
 
 
 class Decoder:
-    """Plans the calls of a program. One call at a time: the states belong to the calls.
+    """Calls of a program. Calls do not run concurrently: they share the states.
 
-    Rows are what the states have: batch rows, or the slots of continuous batching. What an earlier
-    request left in a row is never seen by a later one that starts at position 0.
+    Rows are batch slots: those of static batching, or of continuous batching. A request that starts at position 0
+    never attends to KV states of an earlier request in its slot.
 
     Args:
         program: Program of the task `text-generation`.
@@ -84,9 +83,9 @@ class Decoder:
         self.program, self.sizes = program, sizes
         self._index = next((name for name in program.inputs if name in _INDICES), "")
         self._types = next((name for name in program.inputs if name.startswith(OF_CONTEXT)), "")
-        #: What draws the tokens where the program does; None where it returns logits alone.
+        #: Sampler of a program that samples on the device; None if the program returns logits alone.
         self.sampler = DeviceSampler.of(program)
-        #: By row, what it drew last; nothing where the host draws.
+        #: Last sampled token by batch slot; empty if the host samples.
         self.drawn: dict[int, Sampled] = {}
         shape = (
             (None, None, self.sampler.vocab_size)
@@ -94,31 +93,32 @@ class Decoder:
             else program.outputs["logits"].shape
         )
         self.vocab_size = int(shape[-1])
-        #: Heads whose logits a call returns behind the model's own.
+        #: Number of draft heads whose logits follow the model's.
         self.heads = int(shape[2]) - 1 if len(shape) == 4 else 0
-        #: By row, of the newest tokens that it ran, what drafts are made from, (tokens, …); nothing without any: hidden
-        #: states (size,), or the logits of heads (heads, vocab).
+        #: Draft inputs of the newest tokens by batch slot, (tokens, …); empty without drafts: hidden states (size,),
+        #: or the logits of draft heads (heads, vocab).
         self.hidden: dict[int, Array] = {}
         self._growing = frozenset(state.name for state in program.states if state.grows)
         self._written = frozenset(state.name for state in program.states if state.written)
-        #: Whether to forget a row's newest tokens is to write over them: all states have a row for each position.
+        #: Whether the newest tokens of a slot can be dropped by overwriting: all states have an entry for each
+        #: position.
         self.only_grows = self._growing == self._written
-        #: By row, whose pictures it has, of a program that reads those by cross-attention.
+        #: Images in the states of each batch slot, in programs with cross-attention to images.
         self._viewed: dict[int, MultimodalSpans] = {}
 
     @property
     def tells(self) -> bool:
-        """Whether calls return logits; else the tokens alone that the program drew."""
+        """Whether calls return logits, and not only the tokens that the program sampled."""
         return "logits" in self.program.outputs
 
     def require_logits(self, what: str) -> None:
-        """Refuse a program that does not return logits.
+        """Require that the program returns logits.
 
         Args:
-            what: Needs that.
+            what: Subject of an error: the feature that needs logits.
 
         Raises:
-            GenerationError: The program returns no logits.
+            GenerationError: If the program returns no logits.
         """
         if not self.tells:
             raise GenerationError(
@@ -127,33 +127,33 @@ class Decoder:
             )
 
     def check(self, sampling: Sampling, grammar: Grammar | None) -> None:
-        """Refuse what a program that draws tokens itself cannot do, see `DeviceSampler.check`."""
+        """Reject options that a program with a sampler does not support, see `DeviceSampler.check`."""
         if self.sampler:
             self.sampler.check(sampling, grammar)
 
     @property
     def verifies(self) -> bool:
-        """Whether a call may return logits after each of its tokens, as `verify` does."""
+        """Whether a call can return logits after each of its tokens, see `verify`."""
         return self._says_kept
 
     @property
     def states(self) -> Mapping[str, Array]:
-        """The retained states by input name, rows first; nothing where the host cannot reach them."""
+        """States by input name, batch slots first; empty if the host cannot access them."""
         return self.program.memory or {}
 
     def prefill(
         self, pieces: Mapping[int, Piece], *, padded: bool = False, context: int = 0
     ) -> dict[int, Array]:
-        """Run prompt tokens: at most `prefill_seq_len` per row.
+        """Run prompt tokens, at most `prefill_seq_len` per batch slot.
 
         Args:
-            pieces: By row; rows without one stay as they are.
-            padded: Make the call `prefill_seq_len` wide where the cache has room, as a program of fixed shapes is; the
-                graph here takes any width, and padding costs as much as tokens.
-            context: Read at least that many rows of the cache.
+            pieces: Tokens by batch slot; other slots stay unchanged.
+            padded: Whether the call is padded to `prefill_seq_len` if the context has room, as for a program of fixed
+                shapes; the graph here takes any width, and padding costs as much as tokens.
+            context: Minimum number of positions that the call reads.
 
         Returns:
-            Per row of `pieces` the logits after its last token, (vocab,); nothing where `tells` is not so.
+            Logits after the last token of each slot in `pieces`, (vocab,); empty if `tells` is false.
         """
         widest, ctx_len = self.sizes.prefill_seq_len, self.sizes.ctx_len
         lengths = [n for n in self.sizes.comp_ctx_lengths_prefill if n >= context]
@@ -166,11 +166,11 @@ class Decoder:
         return logits
 
     def decode(self, pieces: Mapping[int, Piece], *, context: int = 0) -> dict[int, Array]:
-        """Run one token per row; rows without a piece stay as they are.
+        """Run one token per batch slot; slots without a piece stay unchanged.
 
         Args:
-            pieces: By row.
-            context: Read at least that many rows of the cache.
+            pieces: Tokens by batch slot.
+            context: Minimum number of positions that the call reads.
         """
         lengths = [n for n in self.sizes.comp_ctx_lengths_decode if n >= context]
         starts = {row: piece.start for row, piece in pieces.items()}
@@ -180,17 +180,18 @@ class Decoder:
         return logits
 
     def verify(self, pieces: Mapping[int, Piece], *, context: int = 0) -> dict[int, Array]:
-        """Run several tokens per row and return logits after each; rows without a piece stay as they are.
+        """Run several tokens per batch slot and return logits after each; other slots stay unchanged.
 
         Args:
-            pieces: By row; those of fixed shapes have no more tokens than a decode call checks, the newest included.
-            context: Read at least that many rows of the cache.
+            pieces: Tokens by batch slot; with fixed shapes no more than a decode call checks, including the newest
+                token.
+            context: Minimum number of positions that the call reads.
 
         Returns:
-            Per row of `pieces` (tokens, vocab).
+            Logits of each slot in `pieces`, (tokens, vocab).
 
         Raises:
-            GenerationError: The package was built without drafted tokens, or for fewer.
+            GenerationError: If the package was built without speculative decoding, or for fewer draft tokens.
         """
         if not self.verifies:
             raise GenerationError(
@@ -206,17 +207,17 @@ class Decoder:
         return logits
 
     def verified_together(self, starts: Mapping[int, int], kept: int) -> list[list[int]]:
-        """Cut rows into those that one call of `verify` takes.
+        """Split batch slots into groups that one call of `verify` takes.
 
         Args:
-            starts: Row -> position of its first new token.
-            kept: New tokens of a row at most.
+            starts: Position of the first new token by batch slot.
+            kept: Maximum number of new tokens of a slot.
         """
         return self.program.together(starts, prefill=True, kept=kept)
 
     @property
     def layout(self) -> list[list[int | str]]:
-        """Of every state that can be read its name, type and sizes, whatever the number of rows and the context."""
+        """Name, type and sizes of every state, independent of the number of slots and the context."""
         return [
             [one.name, str(self.states[one.name].dtype), *one.axes[1:]]
             for one in self.program.states
@@ -224,11 +225,11 @@ class Decoder:
 
     @property
     def movable(self) -> bool:
-        """Whether states can be read and written, which `save` and `exchange` need; `restore` writes alone."""
+        """Whether states can be read and written, as `save` and `exchange` require; `restore` only writes."""
         return self.program.memory is not None and self.program.memory.is_current
 
     def size_of(self, length: int) -> int:
-        """Return the bytes of what a row retains of `length` tokens, as `save` returns it."""
+        """Return the bytes of a slot's states for `length` tokens, as `save` returns them."""
         return sum(
             state[0].nbytes * length // (self.sizes.ctx_len if name in self._growing else length)
             for name, state in self.states.items()
@@ -236,15 +237,15 @@ class Decoder:
         )
 
     def save(self, row: int, start: int, stop: int) -> dict[str, Array]:
-        """Copy what a row has retained of a stretch of its tokens.
+        """Copy the states of a slot for a range of its tokens.
 
         Args:
-            row: Row that has run `stop` tokens, no more: a state of constant size is copied as it is.
+            row: Batch slot that has run exactly `stop` tokens: a state of constant size is copied whole.
             start: Position of the first token.
             stop: Position after the last.
 
         Returns:
-            By state that calls write; of those that grow with the context (…, stop - start, …).
+            States by name that calls write; those that grow with the context have shape (…, stop - start, …).
         """
         return {
             name: state[row, :, start:stop].copy() if name in self._growing else state[row].copy()
@@ -253,11 +254,11 @@ class Decoder:
         }
 
     def fits(self, saved: Mapping[str, Array], length: int) -> bool:
-        """Whether states match those that `save` returns for so many tokens.
+        """Whether states match those that `save` returns for a number of tokens.
 
         Args:
-            saved: States that come from elsewhere.
-            length: Tokens of the stretch.
+            saved: States from another process.
+            length: Number of tokens.
         """
 
         def shape(name: str) -> tuple[int, ...]:
@@ -270,14 +271,13 @@ class Decoder:
         )
 
     def restore(self, row: int, start: int, saved: Mapping[str, Array], *, latest: bool) -> None:
-        """Write what `save` returned into a row.
+        """Write the states that `save` returned into a slot.
 
         Args:
-            row: Any.
+            row: Batch slot.
             start: Position of the first token.
-            saved: States of a stretch of tokens.
-            latest: Whether the stretch is the last that is written; of those before it, states that do not grow with
-                the context are of no use.
+            saved: States of a range of tokens.
+            latest: Whether the range is the last to be written; earlier ranges do not write states of constant size.
         """
         for name, rows in saved.items():
             if name in self._growing:
@@ -287,13 +287,13 @@ class Decoder:
         self._wrote(row)
 
     def exchange(self, one: int, other: int, one_length: int, other_length: int) -> None:
-        """Swap two rows.
+        """Swap two batch slots.
 
         Args:
-            one: A row.
-            other: Another.
-            one_length: Tokens that the one has run.
-            other_length: Tokens that the other has run; 0 for one that nobody uses.
+            one: First batch slot.
+            other: Second batch slot.
+            one_length: Number of tokens that the first has run.
+            other_length: Number of tokens that the second has run; 0 for a free slot.
         """
         moved = self.save(other, 0, other_length) if other_length else None
         for name, state in self.states.items():
@@ -321,11 +321,11 @@ class Decoder:
         width: int | None = None,
         kept: int = 1,
     ) -> dict[int, Array]:
-        """Run one call of the given width, or the longest piece's, with the smallest sufficient context."""
+        """Run one call of a given width, or of the longest piece's, with the smallest sufficient compute context."""
         widest = max(len(pieces[row].tokens) for row in rows)
         held = max(pieces[row].start + len(pieces[row].tokens) for row in rows)
         seen = self.sizes.covering(lengths, held)
-        # What must be whole may be longer than a call is wide.
+        # An indivisible span may be longer than the width of a call.
         return self._call(pieces, rows, max(width or 0, widest), seen, kept)
 
     def _call(
@@ -336,7 +336,7 @@ class Decoder:
         seen: int,
         kept: int,
     ) -> dict[int, Array]:
-        """Return per row the logits after its newest tokens, at most `kept` of them."""
+        """Return the logits of each slot after its newest tokens, at most `kept` of them."""
         input_ids = np.zeros((len(rows), width), np.int64)
         position_ids = np.full((len(rows), width), PADDING, np.int64)
         for place, row in enumerate(rows):
@@ -396,11 +396,11 @@ class Decoder:
 
     @property
     def feature_names(self) -> list[str]:
-        """Inputs with image or audio features: those that take the place of tokens, then others."""
+        """Inputs with image or audio features: features that replace token embeddings first, then others."""
         return [name for name, one in self.program.inputs.items() if one.shape[0] in _ROWS]
 
     def _shown(self, pieces: Sequence[Piece], width: int) -> dict[str, Array]:
-        """Return each token's row of features, and all rows of a call; one of zeros where it has none."""
+        """Return the index of each token's features, and all features of a call, or one of zeros."""
         tensors, names = self.program.inputs, self.feature_names
         if not names:
             return self._pictured(*pieces, width=width)
@@ -419,7 +419,7 @@ class Decoder:
         return {self._index: index, **{name: np.concatenate(found) for name, found in rows.items()}}
 
     def _pictured(self, piece: Piece, *, width: int) -> dict[str, Array]:
-        """Return each token's row of image features, and the images, if a call has any."""
+        """Return the index of each token's image features, and the images, if the call has any."""
         index = np.full((1, width), -1, np.int64)
         if piece.insets is None:
             return {self._index: index}
@@ -429,7 +429,7 @@ class Decoder:
         return {self._index: index, **(picture.features if len(where) else {})}
 
     def _view(self, pieces: Mapping[int, Piece], width: int) -> Array:
-        """Set the image features of rows, and return the tiles that their tokens attend to."""
+        """Set the image features of batch slots, and return the tiles that their tokens attend to."""
         most = self.sizes.max_num_images
         seen = np.full((len(pieces), width, most, self.program.inputs[_TILES].shape[3]), -1)
         for place, (row, piece) in enumerate(pieces.items()):
@@ -441,7 +441,7 @@ class Decoder:
         return seen
 
     def _give_pictures(self, row: int, insets: MultimodalSpans | None) -> None:
-        """Put the keys and values of an image into the row that attends to it; zeros without an image."""
+        """Write the keys and values of images into a batch slot; zeros without an image."""
         self._viewed.pop(row, None)
         if insets is None:
             for name in self.states.keys() - self._written:
@@ -455,7 +455,7 @@ class Decoder:
         self._wrote(row)
 
     def _rotary(self, pieces: Sequence[Piece], position_ids: Array) -> Array:
-        """Return the rotary positions of a call's tokens, which without images are their positions."""
+        """Return the rotary positions of a call's tokens, which without images equal their positions."""
         axes = int(self.program.inputs[AXES].shape[0])
         positions = np.repeat(np.maximum(position_ids, 0)[None], axes, axis=0)
         for place, piece in enumerate(pieces):
@@ -466,5 +466,5 @@ class Decoder:
 
 
 def _newest(logits: Mapping[int, Array]) -> dict[int, Array]:
-    """Return of each row the logits (vocab,) after its newest token alone."""
+    """Return the logits (vocab,) after the newest token of each slot."""
     return {row: found[-1] for row, found in logits.items()}

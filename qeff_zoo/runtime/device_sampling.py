@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that sample on the device and return no logits: their inputs for each row, and their limits.
+"""Programs that sample on the device and return no logits: their inputs for each batch slot, and their limits.
 
-Names are QEfficient's; `qeff_zoo.targets.qaic.sampler` says what a program makes of them. What `Sampling` says is
-meant alike wherever a token is drawn, but for the limits in `DeviceSampler.check`; with a seed the same program draws
-the same tokens again, others than the host would.
+Names are QEfficient's; `qeff_zoo.targets.qaic.sampler` implements them. `Sampling` has the same meaning for host and
+device, except for the limits in `DeviceSampler.check`; with a seed the same program samples the same tokens again,
+but other tokens than the host.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,9 +20,9 @@ from qeff_zoo.runtime.sampling import Sampling, generator
 
 _PROBS, _ACCEPTED = "probs", "last_accepted_output_tokens"
 _NUMBERS, _MASKS = "random_numbers", "token_bitmasks"
-#: What float16 holds beside 0 and 1: of neither is there a logarithm of a logarithm.
+#: Limits of float16 between 0 and 1, for which the logarithm of a logarithm exists.
 _LEAST, _MOST = np.float32(2.0**-14), np.float32(1 - 2.0**-11)
-#: Inputs with one number to a row; the least temperature is one that float16 can divide by.
+#: Inputs with one number per row; the minimum temperature is one that float16 can divide by.
 _OF_ROWS: Mapping[str, Callable[[Sampling], float]] = MappingProxyType(
     {
         "repetition_penalties": lambda one: one.repetition_penalty,
@@ -36,11 +36,11 @@ _OF_ROWS: Mapping[str, Callable[[Sampling], float]] = MappingProxyType(
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """A token that a program drew.
+    """Token that a program sampled.
 
     Args:
-        token: Its id.
-        probs: How likely each token was, (vocab,); None where the program does not tell.
+        token: Token id.
+        probs: Probability of each token, (vocab,); None if the program does not return them.
     """
 
     token: int
@@ -48,16 +48,16 @@ class Sampled:
 
 
 class Drawing:
-    """How a program draws the tokens of one answer, one after the other.
+    """Device sampling state of one generation, token by token.
 
     Args:
-        sampling: Requested sampling.
-        first: Position of the answer's first token.
-        count: Random numbers for each token.
-        guide: Says which tokens may come next; None where all may.
+        sampling: Sampling parameters.
+        first: Position of the first generated token.
+        count: Number of random numbers per token.
+        guide: Guide with the allowed next tokens; None if all are allowed.
 
     Raises:
-        GenerationError: No token may come.
+        GenerationError: If no token is allowed.
     """
 
     def __init__(
@@ -65,17 +65,17 @@ class Drawing:
     ) -> None:
         self.sampling, self.first = sampling, first
         self._random, self._guide = generator(sampling), guide
-        #: For the next token: of a call that draws none it may be told again.
+        #: Random numbers for the next token, which calls that sample nothing may receive repeatedly.
         self.numbers = np.full(count, 0.5, np.float32)
-        #: Of the next token which ones may be it, (vocab,); None where all may.
+        #: Mask of allowed next tokens, (vocab,); None if all are allowed.
         self.allowed: Array | None = None
         self.renew()
 
     def renew(self) -> None:
-        """Go on to the next token.
+        """Advance to the next token.
 
         Raises:
-            GenerationError: None may come.
+            GenerationError: If no token is allowed.
         """
         if self._random is not None:
             drawn = self._random.random(len(self.numbers), np.float32)
@@ -85,15 +85,15 @@ class Drawing:
 
 
 class DeviceSampler:
-    """What a program that draws tokens is given, and what it returns.
+    """Inputs and outputs of a program that samples on the device.
 
     Args:
-        program: With `TOKENS` among its outputs.
+        program: A program with `TOKENS` among its outputs.
     """
 
     def __init__(self, program: Program) -> None:
         self._inputs = program.inputs
-        #: Tokens that are drawn from at most.
+        #: Maximum number of tokens to sample from.
         self.most = int(program.inputs[_NUMBERS].shape[1])
         self.vocab_size = next(int(one.axes[1]) for one in program.states if one.kind == "penalty")
         self._tells = _PROBS in program.outputs
@@ -101,18 +101,18 @@ class DeviceSampler:
 
     @classmethod
     def of(cls, program: Program) -> Union["DeviceSampler", None]:
-        """Return that of a program; None for one that returns logits."""
+        """Return the sampler of a program; None for a program that returns logits."""
         return cls(program) if TOKENS in program.outputs else None
 
     def drawing(self, sampling: Sampling, first: int, guide: Guide | None) -> Drawing:
-        """Begin to draw an answer, see `Drawing`."""
+        """Return the sampling state of a new generation, see `Drawing`."""
         return Drawing(sampling, first, self.most, guide)
 
     def check(self, sampling: Sampling, grammar: Grammar | None) -> None:
-        """Refuse what only a host that has the logits can do.
+        """Reject options that require logits on the host.
 
         Raises:
-            GenerationError: Something else is asked for; the message names all of it.
+            GenerationError: If an option is not supported; the message lists all of them.
         """
         problems = []
         if sampling.frequency_penalty:
@@ -147,8 +147,8 @@ class DeviceSampler:
 
         Args:
             drawings: Sampling state of each row; None for greedy decoding.
-            input_ids: (rows, columns).
-            position_ids: Positions of these.
+            input_ids: Token ids (rows, columns).
+            position_ids: Positions of the tokens.
         """
         each = [one or self._nobody for one in drawings]
         first = np.array([one.first for one in each])[:, None]
@@ -164,10 +164,10 @@ class DeviceSampler:
         return {name: np.asarray(value, self._inputs[name].dtype) for name, value in found.items()}
 
     def sampled(self, outputs: Mapping[str, Array], place: int) -> Sampled:
-        """Read what a call drew for one of its rows.
+        """Return the token that a call sampled for one of its rows.
 
         Raises:
-            GenerationError: The result is not a token.
+            GenerationError: If the result is not a token.
         """
         token = int(outputs[TOKENS][place].reshape(-1)[0])
         if not 0 <= token < self.vocab_size:

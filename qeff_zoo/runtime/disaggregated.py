@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A prompt's states, handed from the process that computed them to the one that decodes.
+"""Handover of a prompt's states from the process that computed them to the one that decodes.
 
-A `PrefillServer` runs prompts; the engine of another process asks it through `Prefills`, writes what it gets into a row
-and goes on from there. An answer has arrays whose sizes both know: the logits after the prompt, and every state. Two
-processes of one machine pass them by a file in shared memory. Each message says which model, which precision and which
-states it is about, and another one is refused. A connection begins with a greeting (`qeff_zoo.runtime.admission`).
+A `PrefillServer` runs prompts; the engine of another process sends requests through `Prefills`, writes the states
+into a batch slot and continues from there. A reply has arrays whose sizes are known to both: the logits after the
+prompt, and every state. Two processes on one machine pass them through a file in shared memory. Each message
+identifies the model, the precision and the states; a mismatch is rejected. A connection begins with a greeting
+(`qeff_zoo.runtime.admission`).
 
-A picture is read by the server where this side has no program for that: its pixels go there, its features come back.
-They are part of the prompt from then on, so that any server can run it, and both sides lay out its positions alike.
+The server encodes images if the client has no program for that: pixels go to the server, features come back. The
+features are part of the prompt from then on, so that any server can run it, and both sides compute the same
+positions.
 """
 
 import hashlib
@@ -42,25 +44,24 @@ _VERSION = wire.VERSION
 _CONNECT, _ANSWER = 5.0, 120.0  # seconds
 _LOGITS = "logits"
 _SHARED = Path("/dev/shm")
-_ACCEPT = 0.2  # seconds between looks at whether a server is to end
-_MOST_CLIENTS = 256  # at a time, each in a thread
+_ACCEPT = 0.2  # seconds between checks for the server's end
+_MOST_CLIENTS = 256  # at a time, each with a thread
 _LOG = logging.getLogger(__name__)
-#: Makes the arrays of an answer, by what the server says.
+#: Allocates the arrays of a reply from the server's message.
 _Room: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Array]]
 
 
 def terms_of(session: TextGenerationSession, *, reads: bool = False) -> dict[str, str]:
     """Return the terms of states: the model, its precision, and their layout, each as a digest.
 
-    Packages that differ in sizes of calls and of the context can hand over to each other; what differs in any of these
-    cannot.
+    Packages may differ in the sizes of calls and of the context; a handover requires equal terms.
 
     Args:
-        session: Whose states.
-        reads: Whether they are to be read; else they are written alone.
+        session: Session of the states.
+        reads: Whether the states are read; else they are only written.
 
     Raises:
-        HandoffError: Its device keeps the states, where nobody can reach them.
+        HandoffError: If the device keeps the states, and the host cannot access them.
     """
     decoder = session.decoder
     if not decoder.movable and (reads or decoder.program.memory is None):
@@ -70,7 +71,7 @@ def terms_of(session: TextGenerationSession, *, reads: bool = False) -> dict[str
             "--prefill-only to one of --decode-only, without --mxint8-kv-cache."
         )
     manifest = read_json(session.folder / "manifest.json")
-    numerics = manifest["programs"][0]["numerics"]  # of what answers, whatever is beside it
+    numerics = manifest["programs"][0]["numerics"]  # of the language model
     layout = decoder.layout
     told = {"model": manifest["spec"]["sources"], "precision": numerics, "layout": layout}
     return {
@@ -80,16 +81,16 @@ def terms_of(session: TextGenerationSession, *, reads: bool = False) -> dict[str
 
 
 class PrefillServer:
-    """Runs prompts for other processes, one after another.
+    """Server that runs prompts for other processes, one after another.
 
     Args:
-        session: Its own until `close`.
-        listener: Bound, and not yet listening.
-        api_key: Key that clients must send; None for none.
+        session: Session that the server holds until `close`.
+        listener: A bound socket that does not listen yet.
+        api_key: Key that clients must send; None for no key.
 
     Raises:
-        HandoffError: The session's states cannot be read.
-        GenerationError: The session is in use.
+        HandoffError: If the session's states cannot be read.
+        GenerationError: If the session is in use.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class PrefillServer:
         self._scheduler = self._lease.__enter__()
 
     def serve(self) -> None:
-        """Answer until `close`, each client that has shown the key in a thread of its own."""
+        """Serve until `close`, with a separate thread for each client that has sent the key."""
         self._listener.listen()
         door = Door(self._listener, self._key)
         try:
@@ -126,12 +127,12 @@ class PrefillServer:
                 self._lease.__exit__(None, None, None)
 
     def close(self) -> None:
-        """End `serve`, from any thread, once the prompt that runs has ended."""
+        """End `serve` after the running prompt, from any thread."""
         self._closing.set()
 
     def _attend(self, client: socket.socket) -> None:
         try:
-            with client, suppress(EOFError, OSError):  # a client that has gone is no matter of ours
+            with client, suppress(EOFError, OSError):  # the client has disconnected
                 self._answer(client, time.monotonic() + _ANSWER)
         finally:
             self._room.release()
@@ -150,7 +151,7 @@ class PrefillServer:
             client.shutdown(socket.SHUT_WR)
             end = time.monotonic() + PATIENCE
             while client.recv(1 << 16) and time.monotonic() < end:
-                pass  # to hang up on what is still sent would lose the error
+                pass  # closing while the client still sends would lose the error
             return
         client.settimeout(_ANSWER)
         self._pass_on(client, said, arrays, shared=asked.get("shared") is True)
@@ -220,13 +221,13 @@ class PrefillServer:
                 for array in arrays:
                     file.write(wire.as_bytes(array))
             wire.send(client, {**said, "file": path.name})
-            client.recv(1)  # it has read the file, or has gone
+            client.recv(1)  # the client has read the file, or has disconnected
         finally:
             path.unlink(missing_ok=True)
 
 
 class Prefills:
-    """Prefill servers, used in turns until `close`.
+    """Prefill servers, used round-robin until `close`.
 
     Args:
         session: Session that continues the prompts.
@@ -234,7 +235,7 @@ class Prefills:
         api_key: Key of the servers.
 
     Raises:
-        HandoffError: There is none, an address is none, or the session's states cannot be written.
+        HandoffError: If there is no server, an address is invalid, or the session's states cannot be written.
     """
 
     def __init__(
@@ -260,18 +261,18 @@ class Prefills:
         with self._changed:
             self._closed = True
             for connection in self._asked:
-                with suppress(OSError):  # the server has gone already
+                with suppress(OSError):  # the server has disconnected already
                     connection.shutdown(socket.SHUT_RDWR)
 
     def run(self, prompt: Sequence[int], insets: MultimodalSpans | None = None) -> Handover:
-        """Let one of the servers run a prompt; where it fails, the next one.
+        """Run a prompt on one of the servers; after a failure on the next one.
 
         Args:
-            prompt: Token ids that fit into the context.
-            insets: Its pictures or sounds.
+            prompt: Token ids that fit the context.
+            insets: Images or audio of the prompt.
 
         Raises:
-            HandoffError: All of them failed; the message is that of the last.
+            HandoffError: If all servers failed; the message is that of the last.
         """
         parts = insets.parts if insets else ()
         features = [part.features for part in parts]
@@ -302,10 +303,10 @@ class Prefills:
             prepared: Output of the image processor.
 
         Returns:
-            How its rows of features lie, and those, as in `Encoded`.
+            The grid of its features, and the features, as in `Encoded`.
 
         Raises:
-            HandoffError: All of them failed; the message is that of the last.
+            HandoffError: If all servers failed; the message is that of the last.
         """
 
         def room(said: Mapping[str, Any]) -> dict[str, Array]:
@@ -367,7 +368,7 @@ class Prefills:
 
     @contextmanager
     def _until_closed(self, connection: socket.socket) -> Iterator[None]:
-        """Let `close` break a connection off."""
+        """Register a connection that `close` shuts down."""
         with self._changed:
             if self._closed:
                 raise ConnectionAbortedError("this side is closed")
@@ -380,7 +381,7 @@ class Prefills:
 
 
 def _take(connection: socket.socket, name: object, arrays: Sequence[Array]) -> None:
-    """Fill arrays with what a server passes on."""
+    """Fill arrays with those of a server."""
     if name is None:
         for array in arrays:
             wire.fill(connection, array)
@@ -415,7 +416,7 @@ def _parts(grids: Any, groups: Sequence[Mapping[str, Array]]) -> list[Encoded]:
 
 
 def _sizes(decoder: Decoder, tokens: int) -> Iterator[tuple[str, tuple[tuple[int, ...], Any]]]:
-    """Yield shape and type of what a row retains of that many tokens, by state."""
+    """Yield the shape and type of a slot's states for a number of tokens, by name."""
     growing = {state.name for state in decoder.program.states if state.grows}
     for name, state in decoder.states.items():
         heads, *rest = state.shape[1:]
@@ -424,7 +425,7 @@ def _sizes(decoder: Decoder, tokens: int) -> Iterator[tuple[str, tuple[tuple[int
 
 
 def _check(said: Mapping[str, Any], terms: Mapping[str, str], who: str) -> None:
-    """Refuse a message about other states."""
+    """Reject a message with other terms."""
     wire.require_version(said, who)
     theirs = said.get("terms")
     theirs = theirs if isinstance(theirs, dict) else {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What answers are written of, as texts: an encoder reads each once, into the row of the decoder that writes."""
+"""Encoder inputs: an encoder encodes each once, into the batch slot of the decoder that uses it."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,8 @@ import numpy as np
 from qeff_zoo.runtime.program import Array, Memory, Program
 from qeff_zoo.runtime.sizes import EncoderSizes, batch_sizes
 
-#: Token ids; or a sound, as the encoder takes it: (samples,), (frames, bins), or (bins, frames) of a window; or a
-#: picture, (channels, height, width).
+#: Token ids; or audio, as the encoder takes it: (samples,), (frames, bins), or (bins, frames) of a window; or an
+#: image, (channels, height, width).
 Source: TypeAlias = Sequence[int] | Array
 
 _MASK, _LENGTHS, _PIXELS = "attention_mask", "lengths", "pixel_values"
@@ -20,11 +20,11 @@ _MASK, _LENGTHS, _PIXELS = "attention_mask", "lengths", "pixel_values"
 
 @dataclass(frozen=True)
 class Seen:
-    """A picture and what is asked about it, as an encoder takes them.
+    """Image with a question about it, as encoder inputs.
 
     Args:
-        tokens: Those in the places of the picture, and of the prompt.
-        picture: (channels, height, width).
+        tokens: Token ids of the image placeholders, and of the prompt.
+        picture: Array (channels, height, width).
     """
 
     tokens: Sequence[int]
@@ -32,11 +32,11 @@ class Seen:
 
 
 class Sources:
-    """Reads texts, sounds or pictures for a decoder.
+    """Encoder of texts, audio or images for a decoder.
 
     Args:
-        encoder: Opened.
-        memory: States of the decoder, those that an encoder writes among them.
+        encoder: Encoder program, opened.
+        memory: States of the decoder, including those that the encoder writes.
     """
 
     def __init__(self, encoder: Program, memory: Memory | None) -> None:
@@ -46,34 +46,34 @@ class Sources:
         self.input_name = next(name for name in encoder.inputs if name != _MASK)
         tensor = encoder.inputs[self.input_name]
         self._dtype = tensor.dtype
-        #: Whether it reads what has any length; else windows, or pictures, of one size.
+        #: Whether inputs have any length; else they are windows, or images, of one size.
         self.any_length = _MASK in encoder.inputs
         sizes = tensor.shape[2:] if self.any_length else tensor.shape[1:]
-        #: What an input of a sequence has besides; of windows and pictures all that there is.
+        #: Axes of an input without the sequence; for windows and images all axes.
         self.shape = tuple(map(int, sizes))
-        #: How many it has read, and how long that took.
+        #: Number of encoded inputs, and the time for them.
         self.count, self.seconds = 0, 0.0
-        #: By row of the decoder, rows of what it asks that are there.
+        #: Number of encoder states by batch slot of the decoder.
         self.lengths: dict[int, int] = {}
 
     @property
     def longest(self) -> int:
-        """Tokens, samples or frames of one at most."""
+        """Maximum number of tokens, samples or frames of an input."""
         if not self.any_length:
             return self.shape[-1]
         return EncoderSizes.read(self._encoder.specializations).seq_lens[-1]
 
     def read(self, asked: Mapping[int, Source | Seen]) -> None:
-        """Read texts, sounds or pictures, each into a row, which then writes of nothing else.
+        """Encode texts, audio or images, each into a batch slot, in place of its previous input.
 
         Args:
-            asked: By row, none of them empty.
+            asked: Inputs by batch slot, none of them empty.
         """
         sources: dict[int, Source] = {
             row: one.tokens if isinstance(one, Seen) else one for row, one in asked.items()
         }
         begun = time.perf_counter()
-        rows = sorted(sources, key=lambda row: len(sources[row]))  # so that little is padding
+        rows = sorted(sources, key=lambda row: len(sources[row]))  # to minimize padding
         for start in range(0, len(rows), self._together):
             some = rows[start : start + self._together]
             longest = np.shape(sources[some[-1]])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One session for any number of threads and coroutines: requests in, handles out, answers as they grow."""
+"""Engine for one session and any number of threads and coroutines: requests in, streams of text out."""
 
 import asyncio
 import atexit
@@ -19,10 +19,10 @@ from qeff_zoo.runtime.text_generation import Generation, TextGenerationSession
 
 
 class Handle:
-    """A request that an engine serves: iterate over it, with `for` or `async for`, or await its `Generation`.
+    """Request that an engine serves: iterate over it, with `for` or `async for`, or await its `Generation`.
 
-    Any number of threads and coroutines may read it, each from the beginning. As a context manager it cancels what is
-    left of the request at the end.
+    Any number of threads and coroutines may iterate, each from the beginning. As a context manager it cancels the
+    request at the end if it still runs.
     """
 
     def __init__(self, engine: "Engine", request: Request) -> None:
@@ -32,27 +32,27 @@ class Handle:
         self._deltas: list[Delta] = []
         self._ended = False
         self._changed = threading.Condition()
-        self._wake: set[Callable[[], object]] = set()  # coroutines that wait
+        self._wake: set[Callable[[], object]] = set()  # callbacks of waiting coroutines
 
     @property
     def done(self) -> bool:
-        """Whether the answer has ended."""
+        """Whether generation has ended."""
         return self._ended
 
     def cancel(self) -> None:
-        """End the answer as it is; its finish reason becomes "cancelled". One that has ended stays so."""
+        """End generation with the text so far; the finish reason becomes "cancelled". No effect after the end."""
         if not self._ended:
             self._engine._cancel(self._answer)
 
     def result(self, timeout: float | None = None) -> Generation:
-        """Wait for the end of the answer.
+        """Wait for the end of generation.
 
         Args:
-            timeout: Seconds to wait at most; None for ever.
+            timeout: Maximum number of seconds to wait; None for no limit.
 
         Raises:
-            GenerationError: The request failed.
-            TimeoutError: The request has not ended; it continues.
+            GenerationError: If the request failed.
+            TimeoutError: If the request has not ended; it continues.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self._ended, timeout):
@@ -71,7 +71,7 @@ class Handle:
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
-            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(woken.set)
 
         with self._changed:
@@ -113,7 +113,7 @@ class Handle:
             return self._deltas[at:], self._ended
 
     def _put(self, delta: Delta | None) -> None:
-        """Take what the engine's thread has; None for a failure."""
+        """Append a delta of the engine's thread; None for a failure."""
         with self._changed:
             self._deltas += [delta] if delta else []
             self._ended = delta is None or delta.finish_reason is not None
@@ -128,24 +128,24 @@ class Handle:
 
 @dataclass(frozen=True, kw_only=True)
 class Stats:
-    """What an engine has done, and what it has to do.
+    """Statistics of an engine.
 
     Args:
-        rows: Requests that it can run at a time.
-        running: Requests that run.
-        waiting: Requests that wait for a row.
-        finished: Requests that have ended, by finish reason, and those that failed by "error".
-        prompt_tokens: Prompt tokens of ended requests.
-        reused_tokens: Prompt tokens among them that the prefix cache had.
-        generated_tokens: Generated tokens of ended requests.
-        handed_over: Prompts that other processes computed.
-        handoffs_failed: Prompts that they were to compute, and were computed here.
-        drafted_tokens: Drafted and checked tokens of ended requests.
-        accepted_tokens: Accepted tokens among them.
-        kept_bytes: Bytes that the prefix cache takes.
-        pictures: In requests so far.
-        encoded_pictures: How many the vision program had to read: of those, the ones that it did not know. An encoder
-            of `image-to-text` remembers none, and reads one for each choice.
+        rows: Number of batch slots.
+        running: Number of running requests.
+        waiting: Number of requests that wait for a batch slot.
+        finished: Number of ended requests by finish reason, with failed ones as "error".
+        prompt_tokens: Number of prompt tokens of ended requests.
+        reused_tokens: Number of prompt tokens among them that the prefix cache had.
+        generated_tokens: Number of generated tokens of ended requests.
+        handed_over: Number of prompts that prefill servers computed.
+        handoffs_failed: Number of prompts that prefill servers failed to compute, and that were computed here.
+        drafted_tokens: Number of drafted and checked tokens of ended requests.
+        accepted_tokens: Number of accepted tokens among them.
+        kept_bytes: Size of the prefix cache in bytes.
+        pictures: Number of images in requests so far.
+        encoded_pictures: Number of images that the vision program encoded, which are those that the feature cache
+            lacked. An encoder of `image-to-text` has no cache, and encodes an image for each choice.
         sounds: Number of audio inputs, see `pictures`.
         encoded_sounds: Number of encoded audio inputs, see `encoded_pictures`.
     """
@@ -169,15 +169,15 @@ class Stats:
 
 
 class Engine:
-    """A thread that serves requests with a session, which is its own until `close`.
+    """Thread that serves requests with a session, which it holds until `close`.
 
     Args:
         session: Session of a text-generation package.
-        max_waiting: Requests that may wait for a row.
-        prefills: Processes that compute prompts; where they fail, prompts are computed here. They are closed with it.
+        max_waiting: Maximum number of requests that wait for a batch slot.
+        prefills: Prefill servers that compute prompts, with computation here after a failure. The engine closes them.
 
     Raises:
-        GenerationError: The session is in use.
+        GenerationError: If the session is in use.
 
     Example:
         >>> with Engine(session) as engine:  # doctest: +SKIP
@@ -195,12 +195,12 @@ class Engine:
         prefills: Prefills | None = None,
     ) -> None:
         self.session, self._prefills = session, prefills
-        # As many prompts are under way as servers compute at a time, and as many again that cross.
+        # The pool runs as many prompts as servers compute at a time, and as many again in transfer.
         most = 2 * len(prefills.addresses) if prefills else 1
         self._pool = ThreadPoolExecutor(most, thread_name_prefix="qeff-zoo prompts")
-        #: Requests that may run and wait.
+        #: Maximum number of running and waiting requests.
         self.capacity = session.decoder.sizes.rows + max_waiting
-        #: Requests that a client should submit together at most: half of the queue is left to others.
+        #: Maximum number of requests that one client should submit together: half of the queue is left to others.
         self.share = self.capacity - max_waiting // 2
         self._changed = threading.Condition()
         self._joining: list[list[Answer]] = []
@@ -216,27 +216,27 @@ class Engine:
         atexit.register(self.close)  # Python must not end while the thread is in a call
 
     def submit(self, request: Prompt | Request) -> Handle:
-        """Take a request; it begins when those before it have begun and a row is free.
+        """Submit a request; it starts after earlier requests, once a batch slot is free.
 
         Args:
-            request: Text, token ids, or what `session.request` returned.
+            request: Text, token ids, or a request of `session.request`.
 
         Raises:
-            GenerationError: The request cannot be served, or the engine is closed.
-            BusyError: Too many wait already.
+            GenerationError: If the request is invalid, or the engine is closed.
+            BusyError: If too many requests wait.
         """
         (handle,) = self.submit_together([request])
         return handle
 
     def submit_together(self, requests: Sequence[Prompt | Request]) -> list[Handle]:
-        """Take all of one client's requests, or none. However many they are, others' requests get rows beside them.
+        """Submit all of one client's requests, or none. Requests of other clients still get batch slots beside them.
 
         Args:
             requests: Requests, see `submit`.
 
         Raises:
-            GenerationError: One cannot be served, or the engine is closed.
-            BusyError: There is no room for all of them.
+            GenerationError: If a request is invalid, or the engine is closed.
+            BusyError: If there is no room for all of them.
         """
         handles = [
             Handle(self, one if isinstance(one, Request) else self.session.request(one))
@@ -262,8 +262,8 @@ class Engine:
         return handles
 
     def _hand_over(self, answers: list[Answer]) -> None:
-        """Let other processes compute the prompts of what was submitted together; then it joins in any case."""
-        # Others know neither passages nor the adapters that are loaded here, nor all that pictures may be.
+        """Compute the prompts of one submission on prefill servers; then schedule the requests here."""
+        # Prefill servers have no documents, no adapters of this session, and support only images that are grids.
         prompts = [
             answer
             for answer in answers
@@ -296,7 +296,7 @@ class Engine:
                 self._changed.notify()
 
     def stats(self) -> Stats:
-        """Return what has been done, and what is to do."""
+        """Return statistics of ended, running and waiting requests."""
         with self._changed:
             running = self._scheduler.running
             return Stats(
@@ -316,10 +316,10 @@ class Engine:
             )
 
     def close(self, *, drain: bool = False) -> None:
-        """Take no more requests, and give the session back.
+        """Close the engine to new requests, and release the session.
 
         Args:
-            drain: Serve those that were submitted; else they are cancelled.
+            drain: Whether submitted requests are served; else they are cancelled.
         """
         with self._changed:
             self._closing = True
@@ -328,7 +328,7 @@ class Engine:
             self._changed.notify()
         self._thread.join()
         if self._prefills:
-            self._prefills.close()  # no answer waits for what it still asks
+            self._prefills.close()  # pending prompts are not needed anymore
         self._pool.shutdown(cancel_futures=True)
         atexit.unregister(self.close)
 
@@ -352,7 +352,7 @@ class Engine:
             self._lease.__exit__(None, None, None)
 
     def _take_in(self) -> bool:
-        """Wait for work; return whether there is any."""
+        """Wait for work; return whether the engine continues."""
         with self._changed:
             self._changed.wait_for(self._has_work)
             joining, self._joining = self._joining, []
@@ -371,11 +371,11 @@ class Engine:
     def _step(self) -> None:
         try:
             self._scheduler.step()
-        except Exception as error:  # whatever it is, it is to reach who waits, in other threads
+        except Exception as error:  # any error is passed to the waiting threads
             self._scheduler.fail(error)
 
     def _count(self) -> None:
-        """Account for the answers that have ended."""
+        """Add ended requests to the statistics."""
         ended = [answer for answer in self._active if answer.ended]
         with self._changed:
             self._active = [answer for answer in self._active if not answer.ended]

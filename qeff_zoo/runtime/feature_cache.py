@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that reads pictures or sounds: one in, as a processor prepares it, its rows of features out, each once."""
+"""Encoders of images or audio with a cache: the output of a processor in, features out, each encoded once."""
 
 import copy
 import hashlib
@@ -19,17 +19,17 @@ from qeff_zoo.runtime.program import Array, Program, Tensor
 
 
 class _UncountableError(Exception):
-    """A program alone knows how many rows it makes."""
+    """Only the program can determine its number of features."""
 
 
 class Reader:
-    """Remembers what it has read up to a budget of memory; the least recently used goes first.
+    """Encoder with an LRU cache of features within a memory budget.
 
     Args:
-        program: Opened; None where another process has it.
+        program: Encoder program, opened; None if another process has it.
         config: config.json of the model.
-        budget: Bytes of features that are kept.
-        layout: How what it reads is written into a prompt.
+        budget: Maximum size of the cache in bytes.
+        layout: Layout of features in a prompt.
     """
 
     kind: ClassVar[Kind]
@@ -47,7 +47,7 @@ class Reader:
         self._config, self._budget, self.layout = config, budget, layout
         #: Bytes in use.
         self.used = 0
-        #: How many it was asked for, and of those, how many the program has read.
+        #: Number of requested features, and of those, the number that the program encoded.
         self.asked = self.read = 0
         self._in_use = threading.Lock()
         self._counts = False
@@ -55,17 +55,17 @@ class Reader:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The arrays of which a processor makes one, by name; none where another process looks at what is shown."""
+        """Names of a processor's arrays, at least one of which is required; empty if another process checks them."""
         return ()
 
     def look(self, prepared: Mapping[str, Array]) -> Encoded:
-        """Return what a picture or a sound is to the language model.
+        """Return the features of an image or audio input.
 
         Args:
-            prepared: As the model's forward takes it, of numpy or torch.
+            prepared: Arguments of the model's forward, as numpy or torch arrays.
 
         Raises:
-            MediaError: It is not as the model's processor makes it.
+            MediaError: If the arrays are not those of the model's processor.
         """
         prepared = self._checked(prepared)
         digest = digest_of(prepared)
@@ -81,13 +81,13 @@ class Reader:
         return replace(encoded, seconds=time.perf_counter() - begun)
 
     def measure(self, prepared: Mapping[str, Any]) -> Encoded | None:
-        """Return an image as `look` does, but for the values of its features; nothing is computed.
+        """Return an image as `look` does, but without the values of its features; nothing is computed.
 
         Args:
-            prepared: Arrays as of `look`, of which the shapes count.
+            prepared: Arrays as for `look`; only their shapes count.
 
         Returns:
-            None if only the program knows how many rows it makes.
+            The features' shapes; None if only the program can determine their number.
         """
         counting = copy.copy(self)
         counting._counts = True
@@ -98,13 +98,13 @@ class Reader:
             return None
 
     def forget(self) -> None:
-        """Drop all that was read."""
+        """Clear the cache."""
         with self._in_use:
             self._known.clear()
             self.used = 0
 
     def _checked(self, prepared: Mapping[str, Any]) -> dict[str, Array]:
-        """Return arrays of what was prepared, which may have come from anywhere."""
+        """Return prepared inputs as checked arrays; they are untrusted."""
         arrays = {name: np.asarray(one) for name, one in prepared.items()}
         if self.needed and arrays.keys().isdisjoint(self.needed):
             wanted = " or ".join(map(repr, self.needed))
@@ -124,7 +124,7 @@ class Reader:
         raise NotImplementedError
 
     def _run(self, told: Mapping[str, Array], program: Program | None = None) -> dict[str, Array]:
-        """Run a program, that of this reader unless it is another, on those of its inputs that are told."""
+        """Run a program, by default that of this encoder, on those of the arrays that are its inputs."""
         program = program or self.program
         known = {name: array for name, array in told.items() if name in program.inputs}
         for name, array in known.items():
@@ -142,10 +142,10 @@ class Reader:
         return dict(program.run(contiguous))
 
     def _shape(self, output: Tensor, told: Mapping[str, Array]) -> tuple[int, ...]:
-        """Return the shape of an output, whose rows alone count: (rows, 1).
+        """Return the shape of an output, reduced to its number of features: (features, 1).
 
         Raises:
-            _UncountableError: The program chooses the number of rows.
+            _UncountableError: If the program determines the number of features.
         """
         if not all(isinstance(size, int) for size in output.shape[:-1]):
             raise _UncountableError
@@ -169,10 +169,10 @@ def _not_prepared(kind: Kind, problem: str) -> MediaError:
 
 
 class RemoteEncoder(Reader):
-    """Lets other processes read pictures, of a package of --decode-only, which has no program for that."""
+    """Image encoder in another process, for packages of --decode-only, which have no vision program."""
 
     kind = "pictures"
-    #: Returns how rows of features lie, and those; set by who reaches such a process.
+    #: Returns the grid of features, and the features; set by the client of such a process.
     ask: Callable[[Mapping[str, Array]], tuple[tuple[int, int, int], dict[str, Array]]] | None = (
         None
     )
@@ -190,7 +190,7 @@ class RemoteEncoder(Reader):
 
 
 def digest_of(prepared: Mapping[str, Array]) -> bytes:
-    """Name a picture or a sound by all that is read of it."""
+    """Return the digest of an image or audio input over all encoder inputs."""
     digest = hashlib.blake2b(digest_size=32)
     for name in sorted(prepared):
         array = np.ascontiguousarray(prepared[name])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of any width and any rows, made to fit a program that was compiled for certain shapes and takes no others."""
+"""Padding of calls with any width and any batch slots to the fixed shapes of a compiled program."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,21 +13,21 @@ from qeff_zoo.runtime.decoder import AXES, PADDING
 from qeff_zoo.runtime.program import Array, Specializations, Tensor
 from qeff_zoo.runtime.token_axis import by_token
 
-#: Input of which the length says of how many tokens of a row a call returns logits.
+#: Input whose length is the number of tokens per row with returned logits.
 KEPT = "num_logits_to_keep"
 _ROWS = "batch_size"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FixedCall:
-    """A call in the shapes of one specialization.
+    """Call in the shapes of one specialization.
 
     Args:
         index: Index of the specialization.
         symbols: Sizes of the specialization by symbol.
-        inputs: All rows and columns; with slots also `batch_index` (batch_size, 1).
-        places: Places of the requested rows in inputs and outputs.
-        width: Columns that were asked for.
+        inputs: Inputs of all rows and columns; with continuous batching also `batch_index` (batch_size, 1).
+        places: Positions of the requested rows in inputs and outputs.
+        width: Number of requested columns.
         kept: Number of tokens per row with requested logits (decoder).
     """
 
@@ -53,7 +53,7 @@ class FixedCall:
         """Cut routing choices to the requested rows and columns: (rows * columns, slots, k).
 
         Args:
-            outputs: Choices of all rows and columns; what is none of tokens is left out.
+            outputs: Choices of all rows and columns; outputs without a token axis are left out.
         """
         found = {}
         for name, array in outputs.items():
@@ -65,15 +65,15 @@ class FixedCall:
 
 
 class FixedShapes:
-    """The shapes that a program was compiled for.
+    """Fixed shapes that a program was compiled for.
 
-    A column that a call does not need has position -1 and token id 0, which every embedding has; so has a row. A row of
-    padding alone leaves its state as it is, and no two rows of a call are of the same slot, so that none writes over
-    another's. An encoder's rows to spare repeat its first: without any token there is no answer.
+    A padding column has position -1 and token id 0, which every embedding has; a padding row, too. A row of padding
+    alone leaves its state unchanged, and all rows of a call have different batch slots, so that none overwrites
+    another. Padding rows of an encoder repeat its first row: it returns no valid result without any token.
 
     Args:
         specializations: Specializations of the manifest.
-        inputs: Inputs of the program; an absent one has a column for each token.
+        inputs: Inputs of the program; an input not listed has a column for each token.
     """
 
     def __init__(
@@ -86,13 +86,13 @@ class FixedShapes:
             {symbol: int(size) for symbol, size in entry["symbols"].items()}
             for entry in specializations
         ]
-        #: Rows of the states.
+        #: Number of batch slots in the states.
         self.rows = max(one.get("full_batch_size", one["batch_size"]) for one in self._every)
 
     def together(
         self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
     ) -> list[list[int]]:
-        """Cut rows into those that one call can take, see `qeff_zoo.runtime.program.Program`."""
+        """Split batch slots into groups that one call takes, see `qeff_zoo.runtime.program.Program`."""
         enough = [one for one in self._every if _keeps(one, kept)] or self._every
         width = (max if prefill and kept == 1 else min)(one["seq_len"] for one in enough)
         batch = max(one["batch_size"] for one in enough if one["seq_len"] == width)
@@ -100,23 +100,23 @@ class FixedShapes:
         return [rows[first : first + batch] for first in range(0, len(rows), batch)]
 
     def fit(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> FixedCall:
-        """Choose the narrowest specialization that a call fits into, and fill it up.
+        """Return a call in the narrowest specialization that it fits, with padding.
 
         Args:
-            inputs: `input_ids` or `attention_mask` (n, w) and others of that shape, or of more axes; `comp_ctx_lengths`
-                (L,) where a call says how much of the cache it reads: there must be a specialization for exactly L;
-                `num_logits_to_keep` (n,) where it says of how many tokens it returns logits: 1, or at least as many
-                as any row has.
-            rows: Rows of the states, n of them; empty without states.
+            inputs: `input_ids` or `attention_mask` (n, w) and others of that shape, or with more axes;
+                `comp_ctx_lengths` (L,) if the call sets its compute context: a specialization for exactly L is
+                required; `num_logits_to_keep` (n,) if the call sets the number of tokens with returned logits: 1, or
+                at least the number of any row's tokens.
+            rows: Batch slots of the n rows; empty without states.
 
         Raises:
-            GenerationError: No specialization is wide enough, has enough rows, or reads and returns what is asked for.
+            GenerationError: If no specialization is wide enough, or supports these rows, compute context and logits.
         """
         count, width = inputs["input_ids" if "input_ids" in inputs else "attention_mask"].shape
         index = self._choose(count, width, inputs)
         symbols = self._every[index]
         shape = symbols["batch_size"], symbols["seq_len"]
-        # A batch of all rows has each at its place; a smaller one is told its slots.
+        # In a batch of all slots each row has a fixed place; a smaller batch has `batch_index`.
         places = [*rows] if shape[0] == self.rows and rows else [*range(count)]
         full: dict[str, Array] = {}
         for name, array in inputs.items():
@@ -145,7 +145,7 @@ class FixedShapes:
         )
 
     def _columns(self, name: str, symbols: Mapping[str, int]) -> int:
-        """Return how many columns an input has."""
+        """Return the number of columns of an input."""
         axis = 2 if name == AXES else 1
         width = self._inputs[name].shape[axis] if name in self._inputs else "seq_len"
         return int(symbols.get(width, width))
@@ -176,7 +176,7 @@ class FixedShapes:
         return min(fitting, key=cost)
 
     def _slots(self, batch: int, places: Sequence[int], rows: Sequence[int]) -> Array:
-        """Return the slot of every row of a call (batch, 1): those to spare are of slots that the call is not for."""
+        """Return the batch slot of every row of a call (batch, 1); padding rows get unused slots."""
         others = iter(sorted({*range(self.rows)} - {*rows}))
         given = dict(zip(places, rows, strict=True))
         slots = [given[place] if place in given else next(others) for place in range(batch)]
@@ -185,12 +185,12 @@ class FixedShapes:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WholeCall:
-    """A call that has the shapes of one specialization.
+    """Call with the exact shapes of one specialization.
 
     Args:
         index: Index of the specialization.
-        inputs: Inputs of the caller, plus padding rows, which repeat the first.
-        count: Rows that were given; None where an axis of rows is not there.
+        inputs: Inputs of the caller, plus padding rows, which repeat the first row.
+        count: Number of rows of the caller; None without an axis of rows.
     """
 
     index: int
@@ -202,7 +202,7 @@ class WholeCall:
         return output[: self.count] if axes and axes[0] == _ROWS else output
 
     def chosen(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return no choices: nothing here is of tokens."""
+        """Return no routing choices: this program has no tokens."""
         return {}
 
 
@@ -228,14 +228,14 @@ class WholeShapes:
     def together(
         self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
     ) -> list[list[int]]:
-        """Leave every row to a call of its own."""
+        """Put every row into a separate call."""
         return [[row] for row in sorted(starts)]
 
     def fit(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> WholeCall:
-        """Find the specialization that a call has the shapes of.
+        """Return a call in the specialization with its shapes.
 
         Raises:
-            GenerationError: There is none.
+            GenerationError: If no specialization has these shapes.
         """
         shapes = {name: [*array.shape] for name, array in inputs.items()}
         count = next((len(inputs[name]) for name in self._in_rows), None)
@@ -255,29 +255,29 @@ class WholeShapes:
         return max((one[1][name][0] for name in self._in_rows), default=0)
 
     def _filled(self, name: str, array: Array, shape: Sequence[int]) -> Array:
-        """Repeat the first row of an input of rows in those to spare."""
+        """Pad an input by repeating its first row."""
         spare = shape[0] - len(array) if name in self._in_rows else 0
         return np.concatenate([array, *[array[:1]] * spare]) if spare > 0 else array
 
 
-#: Inputs of programs that read patches: these, where each lies, and rows of features in the order of windows.
+#: Inputs of programs of image patches: the patches, their positions, and the window order of features.
 _PATCHES, _PLACES, _ORDER = "pixel_values", "position_ids", "window_index"
-#: Of which such a program has one at least.
+#: Inputs of which such a program has at least one.
 _LIE = {_PLACES, "cu_seqlens"}
-#: Inputs of programs that read blocks of sounds: what of those is sound, and the frames of each window.
+#: Inputs of programs of audio blocks: the mask of audio, and the frames of each window.
 _REAL, _FRAMES = "attention_mask", _ORDER
-#: Begins names of those that say where segments end.
+#: Prefix of inputs with the ends of segments.
 _ENDS = "cu_"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PatchCall(WholeCall):
-    """A call whose patches were filled up to one specialization.
+    """Call whose patches were padded to one specialization.
 
     Args:
-        given: Numbers of patches, or of windows of a sound, that were there.
-        made: Patches of the specialization.
-        rows: Axis of what becomes of them.
+        given: Number of patches, or of window frames of audio, before padding.
+        made: Number of patches in the specialization.
+        rows: Axis of the output features.
     """
 
     given: int
@@ -285,7 +285,7 @@ class PatchCall(WholeCall):
     rows: str = "image_rows"
 
     def answer(self, output: Array, axes: Sequence[int | str]) -> Array:
-        """Cut an output of the program to the rows of the patches that were there."""
+        """Cut an output of the program to the features of the patches before padding."""
         kept = (
             slice(size * self.given // self.made) if axis == self.rows else slice(None)
             for axis, size in zip(axes, output.shape, strict=True)
@@ -296,8 +296,8 @@ class PatchCall(WholeCall):
 class PatchShapes(WholeShapes):
     """Shapes of a program of image patches, which takes any number up to the largest.
 
-    What fills up lies nowhere, at -1, and is a segment of its own, or is masked: no patch of the picture sees it. In
-    the order of windows it comes last, and so does what becomes of it.
+    Padding has position -1, and is a separate segment, or masked: no patch of the image attends to it. In the window
+    order it comes last, and so do its features.
 
     Args:
         specializations: Specializations of the manifest.
@@ -305,10 +305,10 @@ class PatchShapes(WholeShapes):
     """
 
     def fit(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> PatchCall:
-        """Choose the smallest specialization that an image fits into, and pad the image.
+        """Return a call in the smallest specialization that an image fits, with padding.
 
         Raises:
-            GenerationError: None is large enough.
+            GenerationError: If no specialization is large enough.
         """
         given = len(inputs[_PATCHES])
         fitting = [index for index, one in enumerate(self._every) if one[_PATCHES][0] >= given]
@@ -323,9 +323,9 @@ class PatchShapes(WholeShapes):
 
 
 class BlockShapes(WholeShapes):
-    """The shapes of a program that reads sounds in blocks, of which any number up to the largest will do.
+    """Shapes of a program of audio blocks, which takes any number up to the largest.
 
-    What fills up is masked, and stands in no window but those that come last.
+    Padding is masked, and is in no window except additional ones at the end.
 
     Args:
         specializations: Specializations of the manifest.
@@ -333,10 +333,10 @@ class BlockShapes(WholeShapes):
     """
 
     def fit(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> PatchCall:
-        """Choose the smallest specialization that a sound fits into, and fill it up.
+        """Return a call in the smallest specialization that an audio input fits, with padding.
 
         Raises:
-            GenerationError: None is large enough.
+            GenerationError: If no specialization is large enough.
         """
         counts = {name: len(array) for name, array in inputs.items()}
         fitting = [
@@ -360,7 +360,7 @@ def _filled_call(
     counted: str,
     rows: str = "image_rows",
 ) -> PatchCall:
-    """Return the call of a specialization, filled up; of its rows, those are kept that belong to what is counted."""
+    """Return the padded call of a specialization; the counted input sets how many features are kept."""
     return PatchCall(
         index=index,
         inputs={name: _filled_up(name, one, shapes[name]) for name, one in inputs.items()},
@@ -371,7 +371,7 @@ def _filled_call(
 
 
 def _filled_up(name: str, array: Array, shape: Sequence[int]) -> Array:
-    """Fill up an input of patches, of segments, or of rows of features."""
+    """Pad an input of patches, of segments, or of features."""
     filled = np.zeros(shape, array.dtype)
     if name == _PLACES or (name == _ORDER and array.ndim > 1):
         filled[...] = PADDING
@@ -386,7 +386,7 @@ def _filled_up(name: str, array: Array, shape: Sequence[int]) -> Array:
 def shapes_of(
     specializations: Specializations, inputs: Mapping[str, Tensor]
 ) -> FixedShapes | WholeShapes:
-    """Return what makes calls fit a program.
+    """Return the shapes of a program, which fit calls to it.
 
     Args:
         specializations: Specializations of the manifest.
@@ -400,7 +400,7 @@ def shapes_of(
 
 
 def _keeps(symbols: Mapping[str, int], kept: int) -> bool:
-    """Whether calls of a specialization return the requested logits: of one token, the newest alone."""
+    """Whether calls of a specialization return the requested logits: those of one token, or of at least as many."""
     made = symbols.get(KEPT, 1)
     return made == 1 if kept == 1 else made >= kept
 

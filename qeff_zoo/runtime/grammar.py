@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of a given form: JSON of a schema, a regular expression, one of several texts, or a grammar.
+"""Structured output: JSON of a schema, a regular expression, one of several texts, or a grammar.
 
-llguidance says before each token which ones go on as the form allows; the others cannot be chosen.
+llguidance computes before each token which ones the grammar allows; the others cannot be sampled.
 """
 
 import json
@@ -16,17 +16,17 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Tokenizer
 
-_KEPT = 32  # grammars of a session that need not be compiled again
-#: Work on an expression, at most; a fifth of llguidance's own bound: a hostile one takes half a second and not eight.
+_KEPT = 32  # compiled grammars cached per session
+#: Maximum work on an expression; a fifth of llguidance's limit: a hostile one takes half a second and not eight.
 _FUEL = 200_000
-#: Between the tokens of JSON: nothing, a space, or a line and its indentation. More would let a weak model go on for
-#: ever without a word.
+#: Whitespace between the tokens of JSON: none, a space, or a line break with indentation. More would let a weak model
+#: generate whitespace without end.
 _BLANKS = r" ?|\n {0,32}"
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """The form of an answer; `json`, `regex`, `choice` and `lark` make one.
+    """Grammar of structured output; created by `json`, `regex`, `choice` and `lark`.
 
     Args:
         source: Grammar in llguidance's syntax.
@@ -43,14 +43,14 @@ class Grammar:
 
     @classmethod
     def json(cls, schema: Mapping[str, Any] | str | None = None) -> "Grammar":
-        """JSON of a schema; any object without one.
+        """Return the grammar of JSON by a schema, or of any JSON object without one.
 
         Args:
-            schema: A JSON Schema, or its text. What cannot be held to, such as `uniqueItems`, is refused when it is
-                asked for.
+            schema: A JSON Schema, or its text. Unsupported keywords, such as `uniqueItems`, are rejected when the
+                grammar is used.
 
         Raises:
-            GenerationError: The schema is not a JSON object.
+            GenerationError: If the schema is not a JSON object.
         """
         wanted: Any = {"type": "object"} if schema is None else schema
         wanted = wanted if isinstance(wanted, str) else json.dumps(wanted)
@@ -67,12 +67,12 @@ class Grammar:
 
     @classmethod
     def regex(cls, pattern: str) -> "Grammar":
-        """A text that a regular expression matches as a whole; in Rust's syntax, without look-around."""
+        """Return the grammar of texts that match a whole regular expression; in Rust's syntax, without look-around."""
         return cls(_matching().grammar_from_regex(pattern))
 
     @classmethod
     def choice(cls, texts: Sequence[str]) -> "Grammar":
-        """One of several texts."""
+        """Return the grammar of one of several texts."""
         if not texts or "" in texts:
             raise GenerationError(
                 f"Cannot choose among {list(texts)!r}; expected at least one text, none of them empty. Correct them."
@@ -82,17 +82,17 @@ class Grammar:
 
     @classmethod
     def lark(cls, text: str) -> "Grammar":
-        """A text of a context-free grammar, in Lark's syntax as llguidance has it; its rule `start` is the whole."""
+        """Return a context-free grammar in llguidance's variant of Lark; its rule `start` is the whole text."""
         return cls(_matching().grammar_from_lark(text))
 
 
 class Guides:
-    """Makes guides for the answers of one package.
+    """Factory of guides for one package.
 
     Args:
         tokenizer: Tokenizer of the package; None without one.
         vocab_size: Size of the model's logits.
-        eos_token_ids: Tokens that end an answer.
+        eos_token_ids: Tokens that end generation.
     """
 
     def __init__(
@@ -102,18 +102,18 @@ class Guides:
         self._compiled = lru_cache(_KEPT)(self._compile)
 
     def check(self, grammar: Grammar) -> None:
-        """Compile a grammar, from any thread.
+        """Compile a grammar. Thread-safe.
 
         Raises:
-            GenerationError: The grammar is invalid or too complex, or the package's tokenizer has no token texts.
+            GenerationError: If the grammar is invalid or too complex, or the package's tokenizer has no token texts.
         """
         self._compiled(grammar.source)
 
     def guide(self, grammar: Grammar) -> "Guide":
-        """Return what guides one answer.
+        """Return the guide of one generation.
 
         Raises:
-            GenerationError: See `check`.
+            GenerationError: On the same conditions as `check`.
         """
         return Guide(self._compiled(grammar.source).deep_copy(), self._vocab_size)
 
@@ -153,15 +153,15 @@ class Guides:
                 "expression or a grammar that llguidance reads. Correct it, or leave it out."
             )
         matcher = _matching()(tokenizer, source, log_level=0, limits=limits)
-        matcher.compute_bitmask()  # the first takes longest, and nobody waits for it here
+        matcher.compute_bitmask()  # the first call takes longest, and no request waits for it here
         return matcher
 
 
 class Guide:
-    """Keeps one answer to its form, token by token.
+    """Guide that keeps one generation to its grammar, token by token.
 
     Args:
-        matcher: At the answer's beginning.
+        matcher: Matcher in its initial state.
         vocab_size: Size of the model's logits.
     """
 
@@ -172,7 +172,7 @@ class Guide:
         """Return a mask of the allowed next tokens, (vocab,).
 
         Raises:
-            GenerationError: None may.
+            GenerationError: If no token is allowed.
         """
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         found = np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(bool)
@@ -184,16 +184,16 @@ class Guide:
         return found
 
     def take(self, token: int) -> bool:
-        """Go on by a token that is allowed.
+        """Advance by an allowed token.
 
         Returns:
-            Whether the answer is complete, so that nothing may follow.
+            Whether the output is complete, so that no token may follow.
         """
         self._matcher.consume_token(token)
         return bool(self._matcher.is_stopped() and not self._matcher.is_error())
 
 
 def _matching() -> Any:
-    from llguidance import LLMatcher  # takes a while, which answers of any form need not
+    from llguidance import LLMatcher  # a slow import, which free text does not need
 
     return LLMatcher

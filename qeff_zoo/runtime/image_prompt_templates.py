@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a picture that is read as tiles lies in a prompt: its rows of features, their order, and the tokens among them.
+"""Layouts of tiled images in a prompt: the order of image features, and the tokens among them.
 
-A recipe names its layout. Features are ordered as transformers' model does, and written as its processor does.
+A recipe names its layout. Features are ordered as in transformers' model, and tokens written as by its processor.
 """
 
 import math
@@ -14,12 +14,12 @@ import numpy as np
 from qeff_zoo.errors import MediaError
 from qeff_zoo.runtime.program import Array
 
-#: Is there beside the arrays of a video, or of a frame that is read by itself.
+#: Marker among the arrays of a video, or of a frame that is encoded separately.
 OF_VIDEO = "of_video"
-#: Tokens by their text, or as `field.number` of a list of the config, and numbers of placeholders.
+#: Tokens by their text, or as `field.number` of a list in the config, and numbers of placeholder tokens.
 Written: TypeAlias = list[str | int]
-#: Tiles in all, or rows of features of the first, and rows and columns of those that are parts; of a picture that is
-#: none, its own rows and columns.
+#: Number of tiles, or of image tokens of the first, and the rows and columns of tiles; for an image without tiles,
+#: rows and columns of image tokens.
 Grid: TypeAlias = tuple[int, int, int]
 
 
@@ -37,14 +37,14 @@ def _counted(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One of `LAYOUTS`.
+    """Layout of an image in a prompt, an entry of `LAYOUTS`.
 
     Args:
-        arrange: Features of each tile -> those of the picture, (rows, width).
-        grid: How many tiles there are, and how they lie.
-        write: What stands for a picture of so many rows in a prompt.
-        settings: Of processor_config.json, those that `write` takes by their names.
-        joined: Whether pictures that stand side by side share the token between them.
+        arrange: A function of the features of each tile that returns those of the image, (image tokens, width).
+        grid: A function that returns the number of tiles, and their rows and columns.
+        write: A function that returns the tokens of an image, given its grid and number of image tokens.
+        settings: Fields of processor_config.json that `write` takes as arguments.
+        joined: Whether adjacent images share the token between them.
     """
 
     arrange: Callable[[Sequence[Array], Mapping[str, Array], Any], Array] = _in_order
@@ -54,11 +54,11 @@ class Layout:
     joined: bool = False
 
 
-# --- LLaVA-NeXT: the whole picture, then all of its parts as one, whose lines each end with a learned row ----------
+# --- LLaVA-NeXT: the whole image, then all tiles joined, with a learned token after each line ------------------------
 
 
 def _best_of(height: int, width: int, choices: Sequence[Sequence[int]]) -> tuple[int, int]:
-    """Choose the (height, width) that keeps most pixels of a picture, and of those the one that wastes least."""
+    """Choose the (height, width) that keeps the most pixels of an image; ties go to the one that wastes least."""
 
     def worth(choice: Sequence[int]) -> tuple[int, int]:
         scale = min(choice[1] / width, choice[0] / height)
@@ -70,7 +70,7 @@ def _best_of(height: int, width: int, choices: Sequence[Sequence[int]]) -> tuple
 
 
 def _unpadded(features: Array, height: int, width: int) -> Array:
-    """Cut off what a picture of (height, width) was padded by, (rows, columns, …)."""
+    """Return features (rows, columns, …) without the padding of an image of (height, width)."""
     rows, columns = features.shape[:2]
     if width / height > columns / rows:
         kept = int(round(height * (columns / width), 7))
@@ -82,7 +82,7 @@ def _unpadded(features: Array, height: int, width: int) -> Array:
 
 
 def _lines(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
-    """Order features of tiles, each of which ends with the learned row."""
+    """Order the features of tiles, each of which ends with the learned token."""
     parts, newline = [tile[:-1] for tile in tiles], tiles[0][-1:]
     if OF_VIDEO in prepared:
         return np.concatenate([*map(_halved, parts), newline])
@@ -101,7 +101,7 @@ def _lines(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -
 
 
 def _shrunk(features: Array, side: int, limit: str | None) -> Array:
-    """Interpolate features of a picture of more tiles than `limit` names, as `anyres_max_9`."""
+    """Interpolate the features of an image with more tiles than `limit` allows, as `anyres_max_9`."""
     rows, columns = features.shape[:2]
     most = int(limit.removeprefix("anyres_max_")) if limit else 0
     ratio = math.sqrt(rows * columns / (most * side**2)) if most else 0
@@ -113,7 +113,7 @@ def _shrunk(features: Array, side: int, limit: str | None) -> Array:
 
 
 def _halved(features: Array) -> Array:
-    """Interpolate features of a frame to half as many rows and columns."""
+    """Interpolate the features of a frame to half as many rows and columns."""
     side = math.isqrt(len(features))
     taps = _taps(side, math.ceil(side / 2)).astype(features.dtype)
     square = features.reshape(side, side, -1)
@@ -122,7 +122,7 @@ def _halved(features: Array) -> Array:
 
 
 def _taps(old: int, new: int) -> Array:
-    """Return the weights of bilinear interpolation, (new, old), without aligned corners."""
+    """Return the weights of bilinear interpolation, (new, old), without corners aligned."""
     at = np.clip((np.arange(new) + 0.5) * (old / new) - 0.5, 0, None)
     first = np.minimum(at.astype(int), old - 1)
     weights = np.zeros((new, old))
@@ -131,7 +131,7 @@ def _taps(old: int, new: int) -> Array:
     return weights
 
 
-# --- Pixtral: a picture of any size, each line of which ends with a token -------------------------------------------
+# --- Pixtral: an image of any size, with a token after each line -----------------------------------------------------
 
 
 def _sized(_: int, prepared: Mapping[str, Array], config: Any) -> Grid:
@@ -145,7 +145,7 @@ def _broken_lines(grid: Grid, rows: int) -> Written:
     return [*(line * grid[1])[:-1], "[IMG_END]"]
 
 
-# --- Gemma 3: crops of a picture, which a sentence would lead to ----------------------------------------------------
+# --- Gemma 3: crops of an image, which a sentence introduces ---------------------------------------------------------
 
 
 def _uncut(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
@@ -157,7 +157,7 @@ def _uncut(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
     return tiles, tiles, 1
 
 
-# --- Idefics 2: each part between tokens, of which neighbours share one ---------------------------------------------
+# --- Idefics 2: each part between tokens, which neighbors share ------------------------------------------------------
 
 
 def _between(grid: Grid, rows: int) -> Written:
@@ -165,11 +165,11 @@ def _between(grid: Grid, rows: int) -> Written:
     return [part[1], *part * grid[0]]
 
 
-# --- tiles that are named in the prompt -----------------------------------------------------------------------------
+# --- tiles with names in the prompt ----------------------------------------------------------------------------------
 
 
 def _split(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
-    """Take what the processor of Idefics 3 says, which counts no tiles of a picture that was not cut."""
+    """Return the grid of Idefics 3's processor, which counts no tiles for an image without tiles."""
     rows, columns = (
         int(prepared[name].reshape(-1)[0]) if name in prepared else 0 for name in ("rows", "cols")
     )
@@ -187,7 +187,7 @@ def _named_tiles(grid: Grid, rows: int) -> Written:
 
 
 def _named_or_one(grid: Grid, rows: int) -> Written:
-    """As of Idefics 3, where a picture that was not cut is named as a tile, and no whole."""
+    """Return the tokens of Idefics 3; an image without tiles has the name of a tile, not of the whole image."""
     each, found = rows // grid[0], Written()
     for row in range(max(grid[1], 1)):
         for column in range(max(grid[2], 1)):
@@ -226,7 +226,7 @@ def _ended_tiles(grid: Grid, rows: int) -> Written:
 
 
 def _shaped(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
-    """Take what the processor of LFM2-VL says, which leaves out how tiles lie unless it is asked for."""
+    """Return the grid of LFM2-VL's processor, which returns rows and columns of tiles only on request."""
     if tiles > 1 and not {"image_rows", "image_cols"} <= prepared.keys():
         raise MediaError(
             f"Cannot tell how the {tiles} tiles of a picture lie: image_rows or image_cols is not there. Expected "
@@ -251,16 +251,16 @@ def _placed_tiles(grid: Grid, rows: int) -> Written:
     return ["<|image_start|>", *(found if tall * wide > 1 else [rows]), "<|image_end|>"]
 
 
-# --- rows and columns of tiles that a processor returns -------------------------------------------------------------
+# --- rows and columns of tiles that a processor returns --------------------------------------------------------------
 
 
 def told_grid(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
-    """Return rows and columns of tiles as the processor returns them."""
+    """Return the rows and columns of tiles that the processor returns."""
     tall, wide = (int(one) for one in np.reshape(prepared.get("grids", (1, 1)), -1))
     return tiles, tall, wide
 
 
-# --- DeepSeek-OCR 2: tiles, then the whole; each ends with the learned row, which is kept of the whole alone ----------
+# --- DeepSeek-OCR 2: tiles, then the whole image; the learned token at its end is kept, those of tiles are not -------
 
 
 def _tiles_first(tiles: Sequence[Array], prepared: Mapping[str, Array], config: Any) -> Array:
@@ -268,11 +268,11 @@ def _tiles_first(tiles: Sequence[Array], prepared: Mapping[str, Array], config: 
     return np.concatenate([*(part[:-1] for part in parts), whole])
 
 
-# --- Step 3.7: tiles line by line, then the whole ---------------------------------------------------------------------
+# --- Step 3.7: tiles in row-major order, then the whole image --------------------------------------------------------
 
 
 def _parts_and_whole(tiles: int, prepared: Mapping[str, Array], config: Any) -> Grid:
-    """Return the rows of the whole, of whose patches sixteen become one, and rows and columns of tiles."""
+    """Return the image tokens of the whole image, one for sixteen patches, and the rows and columns of tiles."""
     side = int(prepared["pixel_values"].shape[-1]) // int(config["vision_config"]["patch_size"])
     tall, wide = (int(one) for one in np.reshape(prepared.get("grids", (tiles - 1, 1)), -1))
     return (side // 4) ** 2, tall, wide
@@ -292,7 +292,7 @@ def _write_parts_first(grid: Grid, rows: int) -> Written:
     return [*found[:-1], "<im_start>", whole, "<im_end>"]
 
 
-#: By the name that recipes say.
+#: Layouts by the names that recipes use.
 LAYOUTS: Mapping[str, Layout] = {
     "": Layout(),
     "between": Layout(write=_between, joined=True),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An image-text-to-text package as a session: pictures, videos and prompts in, generated text and metrics out."""
+"""Session of an image-text-to-text package: images, videos and prompts in, generated text and metrics out."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -43,26 +43,27 @@ from qeff_zoo.runtime.video_steps import (
 from qeff_zoo.runtime.vision_encoder import PassThroughEncoder, Vision
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT
 
-#: So many texts of a recipe's `stamp` stand around steps of a video; those after them around all of it.
+#: Number of texts of a recipe's `stamp` around steps of a video; further texts are around the whole video.
 _AROUND_STEPS = 3
 
 
 class ImageTextToTextSession(MediaTextSession):
-    """An opened package of the task `image-text-to-text`.
+    """Open package of the task `image-text-to-text`.
 
     Args:
-        folder: The package.
-        program: Its language model, opened.
-        vision: Its vision tower, opened; None of a package of --decode-only, or whose one program reads pictures.
-        chosen: What the package's recipe says of pictures: `images` of the manifest's `spec.task`; of one program that
-            reads them itself, `vision_size`, too.
-        tiles: What reads tiles of a picture, where those have another size than the whole; opened.
-        frames: Opens what reads frames of videos, where those go through other operators than pictures.
-        prefixes: As of `TextGenerationSession`.
-        feature_cache_bytes: Memory for what was read of pictures, so that a second question costs no reading.
+        folder: Folder of the package.
+        program: Language model, opened.
+        vision: Vision encoder, opened; None for a package of --decode-only, or with a single program that takes
+            images.
+        chosen: Recipe settings of images: `images` of the manifest's `spec.task`; for a single program that takes
+            images, `vision_size`, too.
+        tiles: Vision encoder of tiles, if these have another size than the whole image; opened.
+        frames: A function that opens the encoder of video frames, if these need other operators than images.
+        prefixes: Options of the prefix cache, as in `TextGenerationSession`.
+        feature_cache_bytes: Memory for image features, so that a second question needs no encoding.
 
     Raises:
-        GenerationError: Another task's package, or the KV cache does not fit into memory.
+        GenerationError: If the package is of another task, or the KV cache does not fit into memory.
     """
 
     task = IMAGE_TEXT_TO_TEXT
@@ -84,7 +85,7 @@ class ImageTextToTextSession(MediaTextSession):
     ) -> None:
         images = images_of(chosen["images"])
         config = model_config(read_json(folder / "config.json"))
-        if feature_cache_bytes:  # those of a prompt at least, where they are a state
+        if feature_cache_bytes:  # at least those of a prompt, if features are a state
             memory: Mapping[str, Array] = program.memory or {}
             read = {one.name for one in program.states if not one.written} & memory.keys()
             of_row = sum(memory[name][0].nbytes for name in read)
@@ -106,7 +107,7 @@ class ImageTextToTextSession(MediaTextSession):
 
     @property
     def most_parts(self) -> int:
-        """Pictures of a prompt at most; 0 for as many as its context has room for."""
+        """Maximum number of images in a prompt; 0 if only the context limits it."""
         one = isinstance(self.reader, PassThroughEncoder)
         return 1 if one else self.decoder.sizes.max_num_images
 
@@ -114,15 +115,15 @@ class ImageTextToTextSession(MediaTextSession):
         return entry_of(self.media)
 
     def prepare(self, given: Any, *, uncut: bool = False) -> Any:
-        """Make the arrays of a picture that the vision program takes.
+        """Return the encoder inputs of an image.
 
         Args:
-            given: A path, the bytes of a file, a Pillow image, an array, or what a processor has prepared.
-            uncut: Make no tiles of it.
+            given: A path, the bytes of a file, a Pillow image, an array, or the output of a processor.
+            uncut: Whether the image is processed without tiles.
 
         Raises:
-            MediaError: It cannot be read.
-            CheckpointError: The package does not say how pictures are prepared.
+            MediaError: If the image cannot be read.
+            CheckpointError: If the package has no settings for image processing.
         """
         if isinstance(given, Mapping | Encoded):
             return given
@@ -130,11 +131,11 @@ class ImageTextToTextSession(MediaTextSession):
         return made
 
     def prepare_all(self, given: Sequence[Any]) -> list[Any]:
-        """As `prepare`; some models see several pictures of a prompt otherwise than one."""
+        """Return the encoder inputs of all images, see `prepare`; some models process a single image differently."""
         return [self.prepare(one, uncut=self._is_uncut(len(given))) for one in given]
 
     def encoding(self, argument: str, given: Sequence[Any]) -> list[Steps[Encoded]]:
-        """As of `MediaTextSession`."""
+        """See `MediaTextSession`."""
         return [self._encoding(one, uncut=self._is_uncut(len(given))) for one in given]
 
     def _encoding(self, given: Any, *, uncut: bool) -> Steps[Encoded]:
@@ -143,13 +144,13 @@ class ImageTextToTextSession(MediaTextSession):
         return self.reader.look(prepared)
 
     def tokens_of(self, sizes: Sequence[tuple[int, int]]) -> list[int]:
-        """Return how many tokens each image of a prompt takes at least, before any is decoded.
+        """Return the minimum number of tokens that each image of a prompt takes, before any is decoded.
 
         Args:
             sizes: Width and height of each image.
 
         Raises:
-            MediaError: The model takes no image of such a size.
+            MediaError: If the model does not support such a size.
         """
         process = self._process(uncut=self._is_uncut(len(sizes)))
         known = dict[tuple[int, int], int]()
@@ -175,15 +176,16 @@ class ImageTextToTextSession(MediaTextSession):
         return found
 
     def prepare_video(self, given: Any) -> Prepared:
-        """Make the arrays of a video that the vision program takes.
+        """Return the encoder inputs of a video.
 
         Args:
-            given: As of `media.videos.read_video`, or what a processor has prepared: see `video_steps.of_processor`.
+            given: A video in any form that `media.videos.read_video` accepts, or the output of a processor: see
+                `video_steps.of_processor`.
 
         Raises:
-            MediaError: It cannot be read.
-            CheckpointError: The package does not say how videos are prepared.
-            GenerationError: The package reads no videos, or not one that is as long.
+            MediaError: If the video cannot be read.
+            CheckpointError: If the package has no settings for video processing.
+            GenerationError: If the package does not support videos, or the video does not fit the context.
         """
         from qeff_zoo.media.video_processor import load_video_processor
 
@@ -207,9 +209,9 @@ class ImageTextToTextSession(MediaTextSession):
     def request(
         self, prompt: Prompt, *, chat: bool = False, videos: Sequence[Any] = (), **choices: Any
     ) -> Request:
-        """As of `MediaTextSession`; videos, too, in the prompt's order.
+        """See `MediaTextSession`, with videos in the prompt's order.
 
-        With `chat`, pictures come first, then videos, then the text.
+        With `chat`, images come first, then videos, then the text.
         """
         videos, pictures = listed(videos), listed(choices.pop(self.argument, ()))
         if not videos:
@@ -235,13 +237,13 @@ class ImageTextToTextSession(MediaTextSession):
         pictures: Sequence[Any],
         films: Sequence[Prepared],
     ) -> tuple[list[int], list[Prepared]]:
-        """Return a prompt whose videos a token stands for, and in its order what is read of it.
+        """Return a prompt whose videos are marked by tokens, and the encoder inputs in its order.
 
         Args:
-            tokens: Of the prompt.
-            text: Of which they are; None where a chat template or a user wrote them.
-            pictures: Of the prompt.
-            films: Its videos, prepared.
+            tokens: Token ids of the prompt.
+            text: Text of the tokens; None for a rendered chat template, or for token ids of the user.
+            pictures: Images of the prompt.
+            films: Prepared videos of the prompt.
         """
         film = self._film()
         self._check_count(tokens, self.marker, len(pictures))
@@ -257,7 +259,7 @@ class ImageTextToTextSession(MediaTextSession):
             films = [step for one in films for step in steps_of(one)]
         left = {self.marker: iter(self.prepare_all(pictures)), film: iter(films)}
         prepared = [next(left[token]) for token in tokens if token in left]
-        # What stands in a feature's place is not read: one token does for both.
+        # The token at a feature's position is ignored: one placeholder serves both.
         return [self.marker if token == film else token for token in tokens], prepared
 
     def _read_in_text(
@@ -267,7 +269,7 @@ class ImageTextToTextSession(MediaTextSession):
         pictures: Sequence[Any],
         films: Sequence[Prepared],
     ) -> tuple[list[int], list[Prepared]]:
-        """As `_read_in_tokens`, of a prompt whose videos stand in its text, as texts that its tokens go across."""
+        """As `_read_in_tokens`, for a prompt whose videos are marked by text that spans several tokens."""
         tokenizer = required(self.tokenizer)
         picture, film = tokenizer.name(self.marker), self.media.video
         if film.endswith("_id"):
@@ -293,16 +295,16 @@ class ImageTextToTextSession(MediaTextSession):
 
     @cached_property
     def _of_videos(self) -> ChatTemplate | None:
-        """The chat template of messages with videos, where it is another."""
+        """Chat template for messages with videos, if it is a separate one."""
         source = self.media.video_template
         return ChatTemplate(source, self._special) if source else None
 
     def run_of(self, encoded: Encoded) -> list[int]:
-        """Return the tokens that a picture or video takes in a prompt."""
+        """Return the placeholder tokens of an image or video in a prompt."""
         return [self._film()] * encoded.rows if encoded.of_video else super().run_of(encoded)
 
     def _check_time(self, made: Request) -> None:
-        """Time may count faster than tokens; tables of rotary positions end with the context."""
+        """Check that rotary positions fit the context: time may count faster than tokens."""
         if made.insets is None or made.insets.axes is None:
             return
         reached, room = int(made.insets.axes.max()) + 1, self.decoder.sizes.ctx_len
@@ -313,9 +315,9 @@ class ImageTextToTextSession(MediaTextSession):
             )
 
     def _stamp(self) -> Sequence[str]:
-        """Return the texts around a step of a video that is read as a picture; nothing where a video is read as one.
+        """Return the texts around each step of a video if steps are encoded as images; empty for a whole video.
 
-        Checkpoints of one type may have processors that write times otherwise.
+        Checkpoints of one type may have processors with different timestamp texts.
         """
         from qeff_zoo.media.video_processor import stamp_of
 
@@ -323,7 +325,7 @@ class ImageTextToTextSession(MediaTextSession):
         return stamp_of(self.folder, self.media.video_processor) or said
 
     def _film(self) -> int:
-        """Return the token of a video."""
+        """Return the placeholder token of a video."""
         named = self._named(self.media.video)
         if len(named) != 1:
             raise GenerationError(
@@ -333,7 +335,7 @@ class ImageTextToTextSession(MediaTextSession):
         return named[0]
 
     def check_reads_videos(self) -> None:
-        """Raise `GenerationError` where nothing reads videos."""
+        """Raise `GenerationError` if the package does not support videos."""
         if not self.media.video:
             raise GenerationError(
                 f"The prompt has videos, and this package of {self.config.get('model_type')!r} reads pictures alone; "
@@ -351,7 +353,7 @@ class ImageTextToTextSession(MediaTextSession):
             )
 
     def _most_patches(self) -> int:
-        """Return how many patches a picture may have, where programs that read them have fixed sizes; else 0."""
+        """Return the maximum number of patches in an image for programs of fixed sizes; else 0."""
         if isinstance(self.reader, RemoteEncoder):
             shape = read_json(self.folder / "manifest.json")["spec"]["shape"]
             return max(shape.get("patches", ()), default=0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a classifier's logits mean: the names of its labels, and how logits become scores."""
+"""Labels of a classifier: their names, and the scores that its logits yield."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from qeff_zoo.runtime.program import Array
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """How well a label fits.
+    """Score of a label.
 
     Args:
-        label: Its name.
-        score: A probability, or the bare logit of a regression.
+        label: Name of the label.
+        score: Probability, or the raw logit of a regression.
     """
 
     label: str
@@ -26,7 +26,7 @@ class Score:
 
 
 def best_first(names: Sequence[str], values: Array) -> tuple[Score, ...]:
-    """Return every label with its score, the best first.
+    """Return all labels with their scores, in descending order.
 
     Args:
         names: Names of the labels, in the order of the scores.
@@ -37,40 +37,40 @@ def best_first(names: Sequence[str], values: Array) -> tuple[Score, ...]:
 
 
 def softmax(logits: Array) -> Array:
-    """Turn logits into probabilities that add up to 1 over the last axis."""
+    """Return probabilities that add up to 1 over the last axis."""
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
     probabilities: Array = powers / powers.sum(axis=-1, keepdims=True)
     return probabilities
 
 
 def sigmoid(logits: Array) -> Array:
-    """Turn each logit into a probability of its own."""
-    probabilities: Array = (1 + np.tanh(logits / 2)) / 2  # which cannot overflow
+    """Return an independent probability for each logit."""
+    probabilities: Array = (1 + np.tanh(logits / 2)) / 2  # without overflow
     return probabilities
 
 
 def unchanged(logits: Array) -> Array:
-    """Return logits as they are."""
+    """Return logits unchanged."""
     return logits
 
 
-#: Classes of torch that sentence-transformers names as a cross-encoder's activation.
+#: Activation classes of torch that sentence-transformers names for cross-encoders.
 _ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
     {"Identity": unchanged, "Sigmoid": sigmoid}
 )
 
 
 def names_of(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
-    """Return the labels' names in the order of the logits.
+    """Return the names of labels in the order of the logits.
 
     Args:
-        config: Content of config.json; without names in it they are transformers' `LABEL_0` and so on.
+        config: Content of config.json; without names the labels are transformers' `LABEL_0` and so on.
         count: Number of logits.
 
     Raises:
-        GenerationError: The config names another number of labels.
+        GenerationError: If the config names another number of labels.
     """
-    listed = dict(enumerate(config.get("label_names") or ()))  # as timm has them
+    listed = dict(enumerate(config.get("label_names") or ()))  # timm's field
     told = config.get("id2label") or listed
     named = {int(number): str(name) for number, name in told.items()}
     if named and sorted(named) != list(range(count)):
@@ -82,14 +82,14 @@ def names_of(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
 
 
 def activation_of(config: Mapping[str, Any], count: int) -> Callable[[Array], Array]:
-    """Return what turns logits into scores, as transformers' pipeline and sentence-transformers' CrossEncoder do.
+    """Return the function from logits to scores of transformers' pipeline and sentence-transformers' CrossEncoder.
 
     Args:
         config: Content of config.json.
         count: Number of labels. sentence-transformers' config may name a single label's activation.
 
     Raises:
-        GenerationError: The config names an unsupported activation.
+        GenerationError: If the config names an unsupported activation.
     """
     own = config.get("sentence_transformers") or {}
     told = own.get("activation_fn") or config.get("sbert_ce_default_activation_function")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codes of the languages that speech models know, and their English names."""
+"""Codes of the languages that speech models support, and their English names."""
 
 from functools import cache
 
@@ -16,7 +16,7 @@ yi yiddish, lo lao, uz uzbek, fo faroese, ht haitian creole, ps pashto, tk turkm
 sa sanskrit, lb luxembourgish, my myanmar, bo tibetan, tl tagalog, mg malagasy, as assamese, tt tatar, haw hawaiian,
 ln lingala, ha hausa, ba bashkir, jw javanese, su sundanese, yue cantonese
 """
-#: Other names of some.
+#: Alternative names.
 _OTHERS = {
     "burmese": "my",
     "castilian": "es",
@@ -40,12 +40,12 @@ def _names() -> dict[str, str]:
 
 
 def name_of(code: str) -> str:
-    """Return the English name of a language, in small letters; the code of one that is not known here."""
+    """Return the English name of a language, in lower case; the code of an unknown language."""
     return _names().get(code, code)
 
 
 def code_of(language: str) -> str:
-    """Return the code of a language that is given by code, by name, or as a model's token."""
+    """Return the code of a language, given its code, its name, or a model's token."""
     plain = language.strip().strip("<|>").lower()
     by_name = {name: code for code, name in _names().items()}
     return by_name.get(plain, _OTHERS.get(plain, plain))

@@ -15,22 +15,22 @@ from qeff_zoo.runtime.tokenizer import read_json
 
 @dataclass(frozen=True, kw_only=True)
 class WritingRules:
-    """Rules of a package for generated text. Lengths count the start token, as in transformers.
+    """Logits processor settings of a package. Lengths count the start token, as in transformers.
 
     Args:
-        start: Token that an answer is begun with.
-        ends: Tokens that end one.
-        first: Token that must come first; None for any.
-        last: Token that ends an answer of all tokens that it may have; None for any.
-        min_length: Tokens before which no answer ends.
-        min_new_tokens: The same, without the one that it is begun with.
-        max_length: Tokens at most; None for as many as the context holds.
-        max_new_tokens: The same, without those that one is begun with; it counts before the other.
-        ngram: No stretch of so many tokens comes twice; 0 for any.
-        source_ngram: None of the source's comes; 0 for any.
-        never: Tokens that never come.
-        not_first: Tokens that do not come first.
-        not_after: Tokens that do not come behind others.
+        start: Start token of the decoder.
+        ends: Tokens that end generation.
+        first: Token that is forced at the beginning; None for any.
+        last: Token that is forced at the maximum length; None for any.
+        min_length: Minimum number of tokens.
+        min_new_tokens: Minimum number of tokens without the start token.
+        max_length: Maximum number of tokens; None for the rest of the context.
+        max_new_tokens: Maximum number of tokens without the initial ones; it overrides `max_length`.
+        ngram: Length of n-grams that are not repeated; 0 for no restriction.
+        source_ngram: Length of n-grams of the source that are not generated; 0 for no restriction.
+        never: Tokens that are always suppressed.
+        not_first: Tokens that are suppressed at the beginning.
+        not_after: Tokens that are suppressed after certain sequences, as pairs of a sequence and a token.
         repetition_penalty: Default for requests without one.
     """
 
@@ -51,14 +51,14 @@ class WritingRules:
 
     @classmethod
     def read(cls, folder: Path) -> "WritingRules":
-        """Read a package's settings; older checkpoints have them in config.json.
+        """Return the settings of a package; older checkpoints have them in config.json.
 
         Raises:
-            GenerationError: They do not say how an answer begins.
+            GenerationError: If the settings have no start token.
         """
         config = read_json(folder / "config.json")
         inner = config.get("decoder") or config.get("text_config")
-        if isinstance(inner, Mapping):  # of several models
+        if isinstance(inner, Mapping):  # a config of several models
             config = {**inner, **{name: one for name, one in config.items() if one is not None}}
         said = read_json(folder / "generation_config.json") or config
         start = next(
@@ -99,7 +99,7 @@ class WritingRules:
         )
 
     def limit(self, begun: int) -> int | None:
-        """Return how many tokens may come behind so many; None for as many as the context holds."""
+        """Return the maximum number of tokens after the initial ones; None for the rest of the context."""
         if self.max_new_tokens:
             return self.max_new_tokens
         return max(1, self.max_length - begun) if self.max_length else None
@@ -113,14 +113,14 @@ class WritingRules:
         limit: int,
         begun: Sequence[int] = (),
     ) -> Array:
-        """Return logits in which tokens that may not come next are lowest.
+        """Return logits with the lowest value for suppressed tokens.
 
         Args:
-            logits: (vocab,), float32, after the newest token; left as they are.
-            source: Token ids.
-            answer: Tokens so far, without those that it is begun with.
-            limit: Tokens of the answer at most.
-            begun: Tokens that begin the text; nothing for `start` alone.
+            logits: Logits (vocab,), float32, after the newest token; they are not modified.
+            source: Token ids of the source.
+            answer: Generated tokens, without the initial ones.
+            limit: Maximum number of generated tokens.
+            begun: Initial tokens of the text; empty for `start` alone.
         """
         begun = begun or (self.start,)
         forced = self.first if len(begun) == 1 and not answer else None
@@ -137,7 +137,7 @@ class WritingRules:
     def _not_now(
         self, source: Sequence[int], begun: Sequence[int], answer: Sequence[int]
     ) -> Iterator[int]:
-        """Yield tokens that do not come behind what is written."""
+        """Yield tokens that are suppressed after the text so far."""
         written = [*begun, *answer]
         if len(written) < max(self.min_length, self.min_new_tokens + len(begun)):
             yield from self.ends
@@ -151,7 +151,7 @@ class WritingRules:
 
 
 def _completing(text: Sequence[int], written: Sequence[int], ngram: int) -> Iterator[int]:
-    """Yield tokens that would complete a stretch of a text."""
+    """Yield tokens that would complete an n-gram of a text."""
     newest = [*written[len(written) - ngram + 1 :]] if ngram else []
     if len(newest) != ngram - 1:
         return

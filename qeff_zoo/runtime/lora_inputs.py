@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What calls of a program are given of adapters: the matrices of their rows.
+"""Adapter inputs of calls: the LoRA matrices of their batch slots.
 
-A program takes the matrices of a call's rows, or keeps those of all slots and is told the slot of each row. Slots are
-those of `qeff_zoo.runtime.adapters`; 0 is the model as it is.
+A program takes the matrices of a call's batch slots, or retains those of all adapter slots and takes the adapter slot
+of each row. Adapter slots are those of `qeff_zoo.runtime.adapters`; 0 is the base model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,22 +13,22 @@ import numpy as np
 from qeff_zoo.checkpoint.adapters import IDS, Site, sites_of
 from qeff_zoo.runtime.program import Array, HoldsLoraWeights, Program
 
-#: By site (in, rank) and (rank, out), the scaling in the second.
+#: Matrices (in, rank) and (rank, out) by site, with the scaling in the second.
 Pairs: TypeAlias = Mapping[Site, tuple[Array, Array]]
 
 
 class RowInputs:
-    """Matrices of the rows of each call alone, each of its own rank: what a layer does not change costs nothing.
+    """LoRA matrices of a call's batch slots, each of its rank: layers that no adapter changes cost nothing.
 
-    Rows that all have the same adapter share its matrices. Of others each row has a copy, made when its adapter changes
-    and not in every call, since most calls are for the rows of the one before.
+    Batch slots that all have the same adapter share its matrices. Otherwise each has a copy, made when its adapter
+    changes and not in every call, since most calls are for the same slots as the previous one.
 
     Args:
-        program: With inputs of as many rows and ranks as a call has.
+        program: A program whose adapter inputs have the rows and ranks of a call.
     """
 
     def __init__(self, program: Program) -> None:
-        #: From how many numbers of a token to how many.
+        #: Input and output size of each site.
         self.sites: dict[Site, tuple[int, int]] = {}
         nothing: dict[str, Array] = {}
         for site in sites_of(program.inputs):
@@ -37,15 +37,15 @@ class RowInputs:
             self.sites[site] = sizes
             nothing[a] = np.zeros((1, sizes[0], 0), np.float32)
             nothing[b] = np.zeros((1, 0, sizes[1]), np.float32)
-        self._own = {0: nothing}  # by slot
-        self._copies: dict[str, Array] = {}  # (rows, …) of the program's states
-        self._holds: dict[int, int] = {}  # row -> the slot whose matrices it has a copy of
+        self._own = {0: nothing}  # by adapter slot
+        self._copies: dict[str, Array] = {}  # (batch slots, …)
+        self._holds: dict[int, int] = {}  # batch slot -> adapter slot of its copy
         self._views: dict[
             tuple[int, int], dict[str, Array]
-        ] = {}  # of copies, by the first row and their number
+        ] = {}  # of copies, by the first batch slot and their number
 
     def write(self, slot: int, pairs: Pairs) -> None:
-        """Let a slot that no row uses have other matrices; those of sites that are not among them are nothing."""
+        """Set the matrices of an adapter slot that is not in use; other sites have none."""
         own = dict(self._own[0])
         for site, pair in pairs.items():
             for name, matrix in zip(site.inputs, pair, strict=True):
@@ -54,18 +54,18 @@ class RowInputs:
         self._own[slot] = own
 
     def free(self, slot: int) -> None:
-        """Forget the matrices of a slot that no row uses."""
+        """Drop the matrices of an adapter slot that is not in use."""
         self._own.pop(slot, None)
         for row in [*self._holds]:
             if self._holds.get(row) == slot:
                 self._holds.pop(row, None)
 
     def given(self, slots: Sequence[int], rows: Sequence[int]) -> Mapping[str, Array]:
-        """Return the inputs of a call; the same arrays as for the call before where nothing changed.
+        """Return the adapter inputs of a call; the same arrays as for the previous call if nothing changed.
 
         Args:
-            slots: Slot of each row.
-            rows: Adjacent rows of the program's states; empty if all rows have the same slot.
+            slots: Adapter slot of each row.
+            rows: Adjacent batch slots; empty if all rows have the same adapter slot.
         """
         first, *others = dict.fromkeys(slots)
         if not others:
@@ -81,7 +81,7 @@ class RowInputs:
         return self._views[stretch]
 
     def _make_room(self, slots: Sequence[int], rows: Sequence[int]) -> None:
-        """Let copies have the largest ranks of those slots, and all these rows."""
+        """Allocate copies with the largest ranks of these adapter slots, and for all these batch slots."""
         for name in self._own[0]:
             known = self._copies.get(name)
             shapes = [self._own[slot][name].shape[1:] for slot in slots]
@@ -105,22 +105,22 @@ class RowInputs:
 
 
 class SlotInputs:
-    """Matrices of all slots, which the program retains from call to call; a call has the slot of each row.
+    """LoRA matrices of all adapter slots, which the program retains; a call takes the adapter slot of each row.
 
     Args:
-        program: Program that retains them.
+        program: A program that retains the matrices.
     """
 
     def __init__(self, program: Program) -> None:
         assert isinstance(program, HoldsLoraWeights)
         self._program = program
         kept = {state.name: state for state in program.matrices}
-        #: (slots + 1, …), the model as it is in slot 0.
+        #: Matrices (slots + 1, …), with the base model in slot 0.
         self._all = {
             name: np.zeros([int(size) for size in state.axes], np.float32)
             for name, state in kept.items()
         }
-        #: From how many numbers of a token to how many.
+        #: Input and output size of each site.
         self.sites = {
             site: (self._all[site.inputs[0]].shape[1], self._all[site.inputs[1]].shape[2])
             for site in sites_of(kept)
@@ -128,7 +128,7 @@ class SlotInputs:
         program.retain(self._all)
 
     def write(self, slot: int, pairs: Pairs) -> None:
-        """Let a slot that no row uses have other matrices; those of sites that are not among them are nothing."""
+        """Set the matrices of an adapter slot that is not in use; other sites have none."""
         for site in self.sites:
             for name, matrix in zip(site.inputs, pairs.get(site, ()) or (None, None), strict=True):
                 place = self._all[name][slot]
@@ -138,13 +138,13 @@ class SlotInputs:
         self._program.retain(self._all)
 
     def free(self, slot: int) -> None:
-        """Free a slot that no row uses: its matrices stay, unread, until another adapter takes it."""
+        """Free an adapter slot that is not in use: its matrices stay, unread, until another adapter takes it."""
 
     def given(self, slots: Sequence[int], rows: Sequence[int]) -> Mapping[str, Array]:
-        """Return the input of a call: the slot of each row."""
+        """Return the adapter input of a call: the adapter slot of each row."""
         return {IDS: np.array(slots, np.int64)[:, None]}
 
 
 def inputs_of(program: Program) -> RowInputs | SlotInputs:
-    """Return what calls of a program are given, which is nothing where it takes no adapters."""
+    """Return the adapter inputs of a program, which are empty for a program without adapters."""
     return SlotInputs(program) if IDS in program.inputs else RowInputs(program)

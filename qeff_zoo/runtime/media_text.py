@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package that reads pictures or sounds among text as a session: those and prompts in, generated text out."""
+"""Base class of sessions with images or audio in the prompt: these and text in, generated text out."""
 
 import os
 import re
@@ -26,45 +26,45 @@ from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.text_generation import Generation, Stream, TextGenerationSession
 from qeff_zoo.runtime.tokenizer import read_json
 
-#: One picture or sound as a processor prepares it: what the model's forward takes of it.
+#: Output of a processor for one image or audio input: arguments of the model's forward.
 Prepared: TypeAlias = Mapping[str, Array]
-#: Bytes that features may take, unless a session is told otherwise.
+#: Default size of the feature cache in bytes.
 FEATURE_CACHE_BYTES = 64 << 20
 USUAL = PrefixCacheOptions()
-#: How the names of fields end that a config has for a token, and for several.
+#: Suffixes of config fields with a token, and with several.
 _FIELDS = "_id", "_index"
 _LISTS = "_ids"
-#: How names of special tokens end.
+#: Suffix of the names of special tokens.
 _SPECIAL = "_token"
-#: Arguments for what some packages are shown beside text.
+#: Arguments of a request with files.
 _SHOWN = {"images", "videos", "sounds"}
 
 
 def listed(given: Any) -> list[Any]:
-    """Return pictures or sounds as a list, which one alone needs not be."""
+    """Return images or audio as a list; a single input may be given without one."""
     whole = str, bytes, os.PathLike, Mapping, np.ndarray
     one = isinstance(given, whole) or not isinstance(given, Iterable)
     return [given] if one else [*given]
 
 
 class MediaTextSession(TextGenerationSession):
-    """What the sessions have in common whose prompts have pictures or sounds in them.
+    """Base class of sessions whose prompts have images or audio.
 
     Args:
-        folder: The package.
-        program: Its language model, opened.
-        reader: What reads the pictures or sounds.
-        media: As the package's manifest declares it.
-        prefixes: As of `TextGenerationSession`.
+        folder: Folder of the package.
+        program: Language model, opened.
+        reader: Encoder of the images or audio.
+        media: Declaration of the encoder in the package's manifest.
+        prefixes: Options of the prefix cache, as in `TextGenerationSession`.
 
     Raises:
-        GenerationError: Another task's package, or the KV cache does not fit into memory.
+        GenerationError: If the package is of another task, or the KV cache does not fit into memory.
     """
 
-    #: What prompts have: the type of a part of a message, and the argument of a request.
+    #: Modality of the prompts: the type of a part of a message, and the argument of a request.
     part: ClassVar[str]
     argument: ClassVar[str]
-    #: Further arguments of a request that are lists for each prompt.
+    #: Further arguments of a request with a list for each prompt.
     more: ClassVar[tuple[str, ...]] = ()
 
     reader: Any
@@ -82,54 +82,54 @@ class MediaTextSession(TextGenerationSession):
         whole = read_json(folder / "config.json")
         self.config = model_config(whole)
         self.media, self.reader = media, reader
-        #: The token that stands for a row of features.
+        #: Placeholder token of a feature.
         self.placeholder = self._id(media.token)
-        #: All tokens that have rows of features.
+        #: All tokens that are replaced by features.
         self.placeholders = {self.placeholder, *self.config.get(media.around, ())}
-        #: Further tokens that are written for a picture, and see its rows both ways.
+        #: Further tokens of an image, which attend bidirectionally to its image tokens.
         self.among = {self._id(name) for name in media.among}
-        #: The token before each marker, where the model finds it by that.
+        #: Token before each marker, by which the model finds it.
         self._begun = [self._id(media.begun)] if media.begun else []
         self._learn_writing(folder)
-        # Of several models the whole knows how an answer ends, and no file needs to say it but the tokenizer's.
+        # A checkpoint of several models may have its end token in the tokenizer's file alone.
         if self.config is not whole and not self.eos_token_ids and "eos_token" in self._special:
             self._end_at(self._named("eos_token"))
         if ends := media.ends:
             self._end_at([self._id(ends)])
-        #: The token that stands for a whole image or sound in a prompt that is not written out, and the text of one
-        #: where that is no token.
+        #: Token that marks a whole image or audio input in a prompt before expansion, and the text of a marker that
+        #: is not a token.
         self.marker, self._mark = self._marker(media.marker or media.token)
-        #: The same by argument of a request.
+        #: Markers by argument of a request.
         self.markers = {self.argument: self.marker}
-        #: How those are written into a text that are not written as they are.
+        #: Text around markers that need spacing in a prompt.
         self.spaced = {self.marker: media.spaced} if media.spaced else {}
 
     def _learn_writing(self, folder: Path) -> None:
-        """Read what of a checkpoint's files says how prompts and pictures are written."""
+        """Read the text conventions for prompts and images from a checkpoint's files."""
         processor = read_json(folder / "processor_config.json")
-        #: What transformers' own processor holds.
+        #: Settings that transformers' processor has built in.
         self._held = read_json(folder / HELD)
-        #: Tokens that the checkpoint's processor writes in place of those of its class.
+        #: Tokens of the checkpoint's processor that replace those of its class.
         self._renamed: Mapping[str, str] = self._held.get("renamed_tokens", {})
         settings = self.reader.layout.settings
-        #: What of a processor's settings a layout depends on.
+        #: Processor settings that the layout depends on.
         self._writing = {name: processor[name] for name in settings if name in processor}
         of_images = processor.get("image_processor")
         of_images = of_images or read_json(folder / "preprocessor_config.json")
-        #: What is written around the number of each picture.
+        #: Tokens around the number of each image.
         self._numbered: Sequence[str] = getattr(self.media, "numbered", ())
         if not of_images.get("use_image_id", True):
             self._numbered = ()
         self._special = special_tokens(folder)
         names = (self._special.get(name) for name in self.media.opening)
-        #: What every prompt begins with.
+        #: Text that every prompt begins with.
         self._opening = self._held.get("opening") or next(filter(None, names), "")
 
     def _marker(self, named: str) -> tuple[int, str]:
-        """Return the token of a marker, and its text if that is no token.
+        """Return the token of a marker, and its text if that is not a token.
 
         Args:
-            named: Field of the config, or a text, unless the checkpoint's processor has a text.
+            named: Field of the config, or a text; a text of the checkpoint's processor overrides it.
         """
         held = self._held.get("image_token") if self.argument == "images" else None
         text = held or ("" if named.endswith(_FIELDS) else named)
@@ -139,25 +139,25 @@ class MediaTextSession(TextGenerationSession):
         return (self.placeholder, text) if text else (self._id(named), "")
 
     def prepare(self, given: Any) -> Prepared:
-        """Make the arrays of a picture or sound that the program takes which reads it."""
+        """Return the encoder inputs of an image or audio input."""
         raise NotImplementedError
 
     def prepare_all(self, given: Sequence[Any]) -> list[Prepared]:
-        """Make the arrays of all that a prompt has, in its order."""
+        """Return the encoder inputs of all images or audio of a prompt, in its order."""
         return [self.prepare(one) for one in given]
 
     def request(self, prompt: Prompt, *, chat: bool = False, **choices: Any) -> Request:
-        """Check what is asked, and put it into one value. Any thread may do this at any time.
+        """Return a checked request. Thread-safe.
 
         Args:
-            prompt: As for `generate`; the token for pictures or sounds stands where each of them belongs.
-            chat: The prompt is a user's message: pictures or sounds come before its text, as the chat template writes.
-            **choices: As of `TextGenerationSession.request`, and `argument`: pictures or sounds in the prompt's order,
-                or one.
+            prompt: A prompt as for `generate`, with a marker token at the place of each image or audio input.
+            chat: Whether the prompt is a user message: images or audio come before its text, by the chat template.
+            **choices: Options of `TextGenerationSession.request`, and `argument`: images or audio in the prompt's
+                order, or a single one.
 
         Raises:
-            GenerationError: It cannot be served.
-            MediaError: A picture or sound cannot be read.
+            GenerationError: If the request is invalid.
+            MediaError: If an image or audio input cannot be read.
         """
         given = listed(choices.pop(self.argument, ()))
         if chat and isinstance(prompt, str):
@@ -168,18 +168,18 @@ class MediaTextSession(TextGenerationSession):
         return replace(made, text=prompt) if isinstance(prompt, str) else made
 
     def _message(self, kinds: Sequence[str], text: str) -> list[int]:
-        """Return the tokens of a user's message: a picture, video or sound for each of the kinds, then a text."""
+        """Return the tokens of a user message: an image, video or audio input for each of the kinds, then a text."""
         content = [*({"type": kind} for kind in kinds), {"type": "text", "text": text}]
         return self.encode_chat([{"role": "user", "content": content if kinds else text}])
 
     def encode(self, prompt: Prompt, *, chat: bool = False) -> list[int]:
-        """As of `PromptReader`; a text begins as the model's processor begins it."""
+        """See `PromptReader`; text begins with the opening of the model's processor."""
         if isinstance(prompt, str) and not chat:
             prompt = self._opened(prompt)
         return super().encode(prompt, chat=chat)
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """As of `PromptReader`; a processor adds the tokenizer's special tokens unless a template begins with BOS."""
+        """See `PromptReader`; a processor adds the tokenizer's special tokens unless the text begins with BOS."""
         text = self._rendered(messages)
         begin = self._special.get("bos_token")
         begun = bool(begin and text.startswith(begin))
@@ -190,7 +190,7 @@ class MediaTextSession(TextGenerationSession):
         return self._opened(super()._rendered(messages))
 
     def _opened(self, text: str) -> str:
-        """Return a prompt with the text that transformers' processor puts before every prompt."""
+        """Return a prompt with the text that transformers' processor adds before every prompt."""
         if not self._held.get("opening_follows_images"):
             return text if text.startswith(self._opening) else self._opening + text
         rest, marker = text, self._held["image_token"]
@@ -200,7 +200,7 @@ class MediaTextSession(TextGenerationSession):
         return text if self._opening in text else leading + self._opening + rest
 
     def _encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
-        """Turn text into token ids, of which one stands for each picture or sound."""
+        """Return the token ids of a text, with one marker for each image or audio input."""
         if self._mark and self.tokenizer is not None:
             text = text.replace(self._mark, self.tokenizer.name(self.marker))
         for marker, form in self.spaced.items():
@@ -213,7 +213,7 @@ class MediaTextSession(TextGenerationSession):
         return super()._encode(text, special_tokens=special_tokens)
 
     def _read(self, prompt: Prompt) -> Sequence[int]:
-        """Encode a prompt, whose text may have to be written otherwise than its user does."""
+        """Return the tokens of a prompt, with the text changes of the model's processor."""
         form = self.media.text
         if not form or not isinstance(prompt, str) or self.tokenizer is None:
             return self.encode(prompt)
@@ -223,7 +223,7 @@ class MediaTextSession(TextGenerationSession):
             return self.encode(prompt)
         if self._encoded(mark) == [self.placeholder]:
             return self._encoded(mark.join([*before, form.format(text)]))
-        # No special token, or none at all: a text would be read otherwise where it stands before or behind one.
+        # The mark is no special token, or none at all: texts are tokenized apart, since they would change next to it.
         parts = ([*self._encoded(part), self.placeholder] for part in before)
         return [*chain.from_iterable(parts), *self._encoded(form.format(text))]
 
@@ -232,25 +232,25 @@ class MediaTextSession(TextGenerationSession):
         return self.tokenizer.encode(text, special_tokens=False) if text else []
 
     def encoding(self, argument: str, given: Sequence[Any]) -> list[Steps[Encoded]]:
-        """Return the work on each image or recording of a prompt.
+        """Return the encoding, in steps, of each image or recording of a prompt.
 
         Args:
-            argument: Name of the argument of `request`, which takes the results as well.
-            given: Files.
+            argument: Name of the argument of `request`, which accepts the results as well.
+            given: Image or audio files.
 
         Raises:
-            MediaError: In a step: one cannot be read.
+            MediaError: If a file cannot be read; raised in a step.
         """
         raise NotImplementedError
 
     def look(self, prepared: Sequence[Prepared | Encoded]) -> list[Encoded]:
-        """Return what the pictures or sounds of a prompt are to the language model."""
+        """Return the encoded images or audio of a prompt."""
         return [one if isinstance(one, Encoded) else self.reader.look(one) for one in prepared]
 
     def request_of(
         self, tokens: Sequence[int], prepared: Sequence[Prepared], **choices: Any
     ) -> Request:
-        """Return a request of token ids with one token for each picture or sound, and of those, prepared."""
+        """Return a request of token ids with one marker for each image or audio input, and of the encoder inputs."""
         parts = self.look(prepared)
         lacking = all(part.kind != self.reader.kind for part in parts)
         if lacking and (self.media.whole == "prompt" or self.media.adapter):
@@ -260,12 +260,12 @@ class MediaTextSession(TextGenerationSession):
                 f"The prompt has no {self.argument}; expected one at least, since this model answers about those "
                 f"alone: {why}. Give one (--{self.part})."
             )
-        if not parts:  # which may be a request that was written out before
+        if not parts:  # the request may have expanded placeholders
             self._check_count(tokens, self.placeholder, 0)
             return super().request(tokens, **choices)
         rows = sum(part.rows for part in parts)
         if len(parts) < rows == sum(token == self.placeholder for token in tokens):
-            return self.request_of_parts(tokens, parts, **choices)  # as some chat templates write
+            return self.request_of_parts(tokens, parts, **choices)  # as some chat templates do
         whole = self._written_out(tokens, parts)
         return replace(
             super().request(whole, **choices), insets=self._arranged(whole, parts, len(whole))
@@ -274,13 +274,13 @@ class MediaTextSession(TextGenerationSession):
     def request_written_out(
         self, tokens: Sequence[int], prepared: Sequence[Prepared], **choices: Any
     ) -> Request:
-        """Return a request of token ids with one for each row of features, as processors write them."""
+        """Return a request of token ids with expanded placeholders, as processors return them."""
         return self.request_of_parts(tokens, self.look(prepared), **choices)
 
     def request_of_parts(
         self, tokens: Sequence[int], parts: Sequence[Encoded], **choices: Any
     ) -> Request:
-        """As `request_written_out`, of pictures or sounds that have been read."""
+        """As `request_written_out`, for encoded images or audio."""
         rows = sum(part.rows for part in parts)
         found = sum(token in self.placeholders for token in tokens)
         if found != rows:
@@ -299,13 +299,13 @@ class MediaTextSession(TextGenerationSession):
         stream: Stream | None = None,
         **choices: Any,
     ) -> list[Generation]:
-        """Generate for prompts with pictures or sounds.
+        """Generate for prompts with images or audio.
 
         Args:
-            prompts: As for `TextGenerationSession.generate`.
-            stream: Told of text as it comes.
-            **choices: As of `TextGenerationSession.generate`, and `argument`: pictures or sounds of the prompt, or one;
-                of several prompts, a list of those, or one, for each.
+            prompts: Prompts as for `TextGenerationSession.generate`.
+            stream: A callback for text as it is generated.
+            **choices: Options of `TextGenerationSession.generate`, and `argument`: images or audio of the prompt, or
+                a single one; for several prompts, a list with such a value for each.
         """
         every = [prompts] if isinstance(prompts, str) else [*prompts]
         if strange := sorted(_SHOWN & choices.keys() - {*self.takes}):
@@ -336,28 +336,28 @@ class MediaTextSession(TextGenerationSession):
         return super().generate(requests, stream=stream)
 
     def _limit(self, tokens: Sequence[int], generation_len: int | None, blocks: int = 0) -> int:
-        # The placeholder may lie beyond all tokens that the model writes.
+        # The placeholder's id may exceed the vocabulary of the logits.
         own = self.placeholders | self.among
         known = [0 if token in own else token for token in tokens]
         return super()._limit(known, generation_len, blocks)
 
     @property
     def of_media(self) -> dict[str, Any]:
-        """The manifest's entry of the declaration, by argument, and the placeholder's token."""
+        """Manifest entries of the declaration, by argument, and the placeholder token."""
         return {self.argument: self._entry(), "placeholder": self.placeholder}
 
     def _entry(self) -> Mapping[str, Any]:
-        """Return the manifest's entry of the declaration."""
+        """Return the manifest entry of the declaration."""
         raise NotImplementedError
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """Arguments of a request beside its prompt, as `images`."""
+        """Arguments of a request besides its prompt, such as `images`."""
         return (self.argument, *self.more)
 
     @property
     def most_parts(self) -> int:
-        """Pictures or sounds of a prompt at most; 0 for as many as its context has room for."""
+        """Maximum number of images or audio inputs in a prompt; 0 if only the context limits it."""
         return 0
 
     @property
@@ -365,8 +365,8 @@ class MediaTextSession(TextGenerationSession):
         return str(self.reader.kind)
 
     def _written_out(self, tokens: Sequence[int], parts: Sequence[Encoded]) -> list[int]:
-        """Replace the token of each picture or sound by those of its rows, and what stands around them."""
-        if len(self.markers) == 1:  # else they were counted
+        """Expand the marker of each image or audio input into placeholder tokens and the tokens around them."""
+        if len(self.markers) == 1:  # else they were counted already
             self._check_count(tokens, self.marker, len(parts))
         self._check_begun(tokens)
         own = (self.placeholders | self.among) - {*self.markers.values(), self.placeholder}
@@ -381,7 +381,7 @@ class MediaTextSession(TextGenerationSession):
             if token in self.markers.values():
                 part = next(left)
                 run = self._number(number) * part.numbered + self.run_of(part)
-                # One token ends a picture and begins the next.
+                # A shared token ends an image and begins the next.
                 whole += run[1:] if joined and whole[-1:] == run[:1] else run
                 number += part.numbered
             else:
@@ -389,7 +389,7 @@ class MediaTextSession(TextGenerationSession):
         return whole
 
     def _number(self, number: int) -> list[int]:
-        """Return the tokens that say how many pictures or sounds came before, where a processor writes that."""
+        """Return the tokens with the number of preceding images or audio inputs, for processors that write them."""
         if not self._numbered:
             return []
         begin, end = self._numbered
@@ -419,16 +419,16 @@ class MediaTextSession(TextGenerationSession):
         )
 
     def place(self, argument: str) -> list[int]:
-        """Return the tokens that say where one belongs, of an argument of `markers`, as a chat template writes them."""
+        """Return the tokens that a chat template writes for an image or audio input, by argument of `markers`."""
         begun = self._begun if argument == self.argument else ()
         return [*begun, self.markers[argument]]
 
     def run_begun(self, encoded: Encoded) -> list[int]:
-        """Return what `run_of` does, and what a chat template writes before it, where that has to be there."""
+        """Return the tokens of `run_of`, after those that a chat template has to write before them."""
         return [*self._begun, *self.run_of(encoded)]
 
     def run_of(self, encoded: Encoded) -> list[int]:
-        """Return the tokens that a picture or sound takes in a prompt; without a tokenizer, those of its rows alone."""
+        """Return the placeholder tokens of an image or audio input, and those around them if there is a tokenizer."""
         whole = self._all_named(self.media.before)
         for part in self.reader.layout.write(encoded.grid, encoded.rows, **self._writing):
             whole += [self.placeholder] * part if isinstance(part, int) else self._named(part)
@@ -438,7 +438,7 @@ class MediaTextSession(TextGenerationSession):
         return [token for one in names for token in self._named(one)]
 
     def _named(self, one: int | str) -> list[int]:
-        """Return what a recipe names: an id, a field of the config, a special token, or a text."""
+        """Return the tokens for a name in a recipe: an id, a field of the config, a special token, or a text."""
         if isinstance(one, int):
             return [one]
         if one.endswith(_FIELDS):
@@ -452,7 +452,7 @@ class MediaTextSession(TextGenerationSession):
         if self.tokenizer is None:
             return []
         found, whole = self._encoded(one), self.tokenizer.token_id(one)
-        # What is a token, and no special one, may not be read as that where it stands alone.
+        # A token that is not special may be split differently when it stands alone.
         return found if len(found) == 1 or whole is None else [whole]
 
     def _special_token(self, name: str) -> str:
@@ -464,12 +464,12 @@ class MediaTextSession(TextGenerationSession):
         return self._special[name]
 
     def insets(self, tokens: Sequence[int], prepared: Sequence[Prepared]) -> MultimodalSpans | None:
-        """Read the pictures or sounds of a prompt.
+        """Return the encoded images or audio of a prompt with their positions.
 
         Args:
-            tokens: With one placeholder for each row of features; where a prompt is to be whole, it ends with the last
-                of them.
-            prepared: In the order of the prompt.
+            tokens: Token ids with expanded placeholders; for attention over a whole prompt, they end with the last
+                placeholder.
+            prepared: Encoder inputs in the order of the prompt.
         """
         return self._arranged(tokens, self.look(prepared))
 
@@ -493,7 +493,7 @@ class MediaTextSession(TextGenerationSession):
         )
 
     def _id(self, name: str) -> int:
-        """Return a token that the config names; older ones call it an index."""
+        """Return the id of a token in the config; older configs have an `_index` field."""
         found = token_of(self.config, name)
         if found is None:
             raise GenerationError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of states, and how much a process may still take: too large a cache is refused, no process killed."""
+"""Memory of states, and the available memory: a cache that is too large is rejected before the process is killed."""
 
 import math
 import os
@@ -15,20 +15,20 @@ from qeff_zoo.graph.states import State
 from qeff_zoo.package.description import human_size
 from qeff_zoo.runtime.program import Memory, Specializations
 
-#: Environment variable: bytes that may be taken at most, where that is less than what is available.
+#: Environment variable with a limit in bytes, below the available memory.
 MEMORY_ENV = "QEFF_ZOO_MEMORY"
 _MEMINFO = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
 
 
 def available_memory() -> int | None:
-    """Return bytes that can be allocated without swapping, also by a container's or a user's limit (`MEMORY_ENV`).
+    """Return the bytes available without swapping, within a container's or the user's limit (`MEMORY_ENV`).
 
     Returns:
-        None where the system does not tell (other systems than Linux).
+        Available bytes; None if the system does not report them (systems other than Linux).
 
     Raises:
-        SettingsError: The user's limit is no number.
+        SettingsError: If the user's limit is not a number.
     """
     bounds: list[int] = []
     if chosen := os.environ.get(MEMORY_ENV, "").strip():
@@ -48,7 +48,7 @@ def available_memory() -> int | None:
 
 
 def _reclaimable() -> int:
-    """Return the group's bytes that only mirror files."""
+    """Return the bytes of the group's page cache."""
     lines = (_GROUP / "memory.stat").read_text(encoding="ascii").splitlines()
     counted = dict(line.split() for line in lines)
     return int(counted.get("inactive_file", 0)) + int(counted.get("active_file", 0))
@@ -61,16 +61,16 @@ def new_states(
     *,
     is_current: bool = True,
 ) -> Memory:
-    """Make the states: zeroed pages of the system's, so that memory is taken as positions are first written.
+    """Return new states in zeroed pages, so that memory is allocated when positions are first written.
 
     Args:
         states: States of a program.
-        dtypes: Type of each, by name.
+        dtypes: Data types by name.
         specializations: Specializations of the program in the manifest.
         is_current: See `Memory`.
 
     Raises:
-        GenerationError: They do not fit into memory.
+        GenerationError: If the states do not fit into memory.
     """
     if not states:
         return Memory({})

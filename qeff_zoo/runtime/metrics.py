@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a `generate` went: what its calls took, as figures."""
+"""Metrics of a `generate` call: its speed, measured over its calls."""
 
 import time
 from collections import Counter
@@ -15,14 +15,14 @@ class Timings:
 
     Args:
         begun: `time.perf_counter()` at the start.
-        first: At the first token.
-        prefill_seconds: Spent in prefill calls.
-        prefill_tokens: Prompt tokens run.
-        reused_tokens: Prompt tokens that the prefix cache had.
-        decode_seconds: Spent in decode calls.
-        decode_tokens: Tokens that decode calls generated.
-        drafted_tokens: Tokens that were drafted and checked.
-        accepted_tokens: Accepted tokens among them.
+        first: Time of the first token.
+        prefill_seconds: Time in prefill calls.
+        prefill_tokens: Number of prompt tokens that were run.
+        reused_tokens: Number of prompt tokens that the prefix cache had.
+        decode_seconds: Time in decode calls.
+        decode_tokens: Number of tokens that decode calls generated.
+        drafted_tokens: Number of drafted and checked tokens.
+        accepted_tokens: Number of accepted tokens among them.
     """
 
     begun: float = field(default_factory=time.perf_counter)
@@ -38,23 +38,23 @@ class Timings:
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """How fast it went.
+    """Speed and token counts of a generation.
 
     Args:
-        prompt_tokens: Tokens of all prompts.
-        reused_tokens: Tokens among them that the prefix cache had.
-        generated_tokens: Tokens of all answers.
+        prompt_tokens: Number of tokens in all prompts.
+        reused_tokens: Number of tokens among them that the prefix cache had.
+        generated_tokens: Number of generated tokens.
         ttft_s: Seconds to the first token of the first prompt.
-        prefill_tokens_per_s: Prompt tokens that were computed by the time of prefill calls.
-        decode_tokens_per_s: Generated tokens by the time of decode calls; 0 where there were none.
-        total_s: Seconds in all.
-        drafted_tokens: Tokens that were drafted and checked.
-        accepted_tokens: Accepted tokens among them.
-        pictures: In all prompts.
-        encoded_pictures: Images among them that the vision encoder ran on; the others were cached.
+        prefill_tokens_per_s: Computed prompt tokens per second of prefill calls.
+        decode_tokens_per_s: Generated tokens per second of decode calls; 0 without decode calls.
+        total_s: Total time in seconds.
+        drafted_tokens: Number of drafted and checked tokens.
+        accepted_tokens: Number of accepted tokens among them.
+        pictures: Number of images in all prompts.
+        encoded_pictures: Number of images among them that the vision encoder encoded; the others were cached.
         sounds: Number of audio inputs, see `pictures`.
         encoded_sounds: Number of encoded audio inputs, see `encoded_pictures`.
-        encoding_s: Seconds that reading took, before the others began.
+        encoding_s: Time for encoding in seconds, before generation began.
     """
 
     prompt_tokens: int
@@ -73,7 +73,7 @@ class Metrics:
     encoding_s: float = 0.0
 
     def as_dict(self) -> dict[str, float]:
-        """Return the values as JSON ones."""
+        """Return the metrics as JSON values."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -99,11 +99,11 @@ class Metrics:
 
 
 def measured(timings: Timings, answers: Sequence[Answer]) -> Metrics:
-    """Return how fast answers came that have ended.
+    """Return the metrics of generations that have ended.
 
     Args:
-        timings: Timings of their scheduler.
-        answers: All of them.
+        timings: Timings of the scheduler.
+        answers: All generations of the scheduler.
     """
     now = time.perf_counter()
     every = [one for answer in answers for one in answer.request.encoded]

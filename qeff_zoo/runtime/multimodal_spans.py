@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pictures or sounds of a prompt are to a language model: rows of features in place of tokens, and where."""
+"""Images or audio of a prompt for the language model: features that replace token embeddings, and positions."""
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
@@ -15,18 +15,19 @@ Kind: TypeAlias = Literal["pictures", "sounds"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Encoded:
-    """A picture or a sound as a program has read it.
+    """Image or audio input, encoded by a program.
 
     Args:
-        digest: Of all that was read of it.
-        features: By input of the language program, (rows, width).
-        grid: Time, height and width in rows of features; or tiles, and the rows and columns in which they lie.
-        seconds: That it took to read it; 0 where it was known.
-        kind: What it is counted with.
-        times: Rotary position of each step of a video, counted from its first; nothing where they follow one another.
-        numbered: Whether it counts where pictures of a prompt have numbers.
-        of_video: Whether it is a video whose frames a program of their own has read; its tokens are those of videos.
-        span: Rotary positions up to what follows it; 0 for as many as the longer of its sides has.
+        digest: Digest of all encoder inputs.
+        features: Features by input of the language program, (placeholder tokens, width).
+        grid: Time, height and width in image tokens; or the number of tiles, and their rows and columns.
+        seconds: Encoding time; 0 for cached features.
+        kind: Modality, for statistics.
+        times: Rotary positions of a video's temporal steps, relative to the first; None if they are consecutive.
+        numbered: Whether it counts in the numbering of a prompt's images.
+        of_video: Whether it is a video whose frames a separate program encoded, with the placeholder tokens of
+            videos.
+        span: Number of rotary positions up to the following token; 0 for the longer side of the grid.
     """
 
     digest: bytes
@@ -41,60 +42,60 @@ class Encoded:
 
     @property
     def rows(self) -> int:
-        """Placeholder tokens that it takes."""
+        """Number of placeholder tokens."""
         return len(next(iter(self.features.values())))
 
     @property
     def nbytes(self) -> int:
-        """Memory of its features."""
+        """Bytes of the features."""
         return sum(array.nbytes for array in self.features.values())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CrossAttentionImage(Encoded):
-    """A picture that a text reads by cross-attention: keys and values, (heads, rows, head_dim), of some layers.
+    """Image for cross-attention: keys and values, (heads, image tokens, head_dim), of some layers.
 
     Args:
-        tiles: (tiles,), which of those that were read are there, and do not fill up.
+        tiles: Mask (tiles,) of tiles without padding tiles.
     """
 
     tiles: Array
 
     @property
     def rows(self) -> int:
-        """One token says where it is, whose embedding is its own."""
+        """Number of placeholder tokens: one, which keeps its embedding."""
         return 1
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RawImage(Encoded):
-    """A picture that the language program reads itself: in place of features, what a processor has prepared.
+    """Image that the language program encodes itself: the output of a processor in place of features.
 
     Args:
-        count: Placeholder tokens that it takes.
+        count: Number of placeholder tokens.
     """
 
     count: int
 
     @property
     def rows(self) -> int:
-        """Placeholder tokens that it takes."""
+        """Number of placeholder tokens."""
         return self.count
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MultimodalSpans:
-    """The pictures or sounds of one prompt.
+    """Images or audio of one prompt.
 
     Args:
-        parts: In the order of the prompt.
-        starts: Position of the first placeholder of each.
-        places: (rows,), positions of all placeholders, ascending.
-        features: By input of the language program, (rows, width).
-        axes: (3, tokens), rotary positions of the prompt's tokens; None of models whose RoPE has one axis.
-        stretches: Where tokens begin and end that see one another, so that they must be in one call.
-        mutual: Positions of the tokens that do, where they are not all placeholders, or others.
-        prompt: Names the tokens up to the end of a stretch that has all pictures of the prompt; nothing of others.
+        parts: Encoded images or audio in the order of the prompt.
+        starts: Position of the first placeholder token of each.
+        places: Positions of all placeholder tokens (n,), ascending.
+        features: Features by input of the language program, (n, width).
+        axes: Rotary positions of the prompt's tokens (3, tokens); None for models with a single RoPE axis.
+        stretches: Start and end of spans with bidirectional attention, which must be in one call.
+        mutual: Positions of tokens with bidirectional attention, if these are not exactly the placeholder tokens.
+        prompt: Digest of the tokens up to the end of a span over all images of the prompt; empty for other spans.
     """
 
     parts: tuple[Encoded, ...]
@@ -108,45 +109,45 @@ class MultimodalSpans:
 
     @property
     def together(self) -> Array:
-        """Positions of the tokens that see others of their stretch."""
+        """Positions of tokens with bidirectional attention in their span."""
         return self.places if self.mutual is None else self.mutual
 
     @property
     def by_grid(self) -> bool:
-        """Whether features and grids say all.
+        """Whether features and grids determine everything.
 
-        Nothing is a state, no time counts otherwise than by steps, and where tokens see one another, all do that have
-        rows.
+        No part is a state, rotary positions of time are consecutive, and bidirectional attention, if any, covers all
+        placeholder tokens.
         """
         alike = self.mutual is None or all(part.kind == "pictures" for part in self.parts)
         return alike and all(part.times is None and not part.span for part in self.parts)
 
     def end(self, start: int, stop: int) -> int:
-        """Return where a call may end that is to end at `stop`: not within a stretch that must be whole."""
+        """Return the end of a call that should end at `stop`, outside of spans that must be whole."""
         for begun, ended in self.stretches:
             if begun < stop < ended:
                 return begun if begun > start else ended
         return stop
 
     def between(self, start: int, stop: int) -> tuple[Array, dict[str, Array]]:
-        """Return of some positions the placeholders among them, counted from the first, and their rows."""
+        """Return the placeholder tokens in a range, relative to its start, and their features."""
         first, last = np.searchsorted(self.places, (start, stop))
         rows = {name: array[first:last] for name, array in self.features.items()}
         return self.places[first:last] - start, rows
 
     def positions(self, start: int, stop: int) -> Array:
-        """Return the rotary positions of tokens, (3, tokens); after the prompt they go on by one."""
+        """Return the rotary positions of tokens, (3, tokens); after the prompt they increase by one."""
         assert self.axes is not None
         known = self.axes[:, start:stop]
         if (more := stop - max(start, self.axes.shape[1])) <= 0:
             return known
-        # As `generate` does: from the last token, also where the time of a video went beyond it.
+        # As in `generate`: from the last token, even if the time of a video exceeds it.
         begun = int(self.axes[:, -1].max()) + 1 + max(start - self.axes.shape[1], 0)
         behind = np.broadcast_to(np.arange(begun, begun + more), (len(known), more))
         return np.concatenate([known, behind], axis=1)
 
     def name(self, start: int, stop: int) -> bytes:
-        """Tell what tokens at some positions see from all else: the parts among them, or all of the prompt's."""
+        """Return the digest of the media that tokens in a range attend to: parts in it, or all of the prompt."""
         if self.prompt and start < self.stretches[0][1] and stop > self.stretches[0][0]:
             return b"".join((self.prompt, *(part.digest for part in self.parts)))
         return b"".join(
@@ -158,24 +159,24 @@ class MultimodalSpans:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Views(MultimodalSpans):
-    """Pictures that the text of a prompt reads by cross-attention."""
+    """Images of a prompt for cross-attention."""
 
     parts: tuple[CrossAttentionImage, ...]
     by_grid = False
 
     def seen(self, start: int, stop: int, most: int) -> Array:
-        """Tell which tiles the tokens at some positions see, (tokens, most, tiles).
+        """Return the image tiles that tokens in a range attend to, (tokens, most, tiles).
 
-        A picture is seen from its own token to that of the next one; several whose tokens follow one another are seen
-        together.
+        Tokens attend to an image from its placeholder token to that of the next one; images with adjacent placeholder
+        tokens are attended to together.
 
         Args:
             start: Position of the first token.
-            stop: Position after the last.
-            most: Pictures that there may be.
+            stop: Position after the last token.
+            most: Maximum number of images.
 
         Returns:
-            1 for a tile that is seen, 0 for another of the prompt's pictures, -1 where there is no picture.
+            A mask with 1 for an attended tile, 0 for other tiles of the prompt's images, -1 without an image.
         """
         tokens = np.arange(start, stop)
         seen = np.full((stop - start, most, len(self.parts[0].tiles)), -1, np.int64)
@@ -189,7 +190,7 @@ class Views(MultimodalSpans):
         return seen
 
     def name(self, start: int, stop: int) -> bytes:
-        """Tokens before the first picture attend to all of them, and those behind to what came of them."""
+        """Return the digest of all images: tokens before the first attend to all, later tokens to their states."""
         return b"".join(part.digest for part in self.parts)
 
 
@@ -203,16 +204,16 @@ def arrange(
     prompt: int | None = None,
     among: Collection[int] = (),
 ) -> MultimodalSpans | None:
-    """Give the placeholders of a prompt, in their order, the rows of its parts; None without any.
+    """Return the features of a prompt's images or audio at its placeholder tokens; None without any.
 
     Args:
-        tokens: Of the prompt: as many placeholders as the parts have rows.
-        placeholders: Ids of the tokens that have rows.
-        parts: In the order of the prompt.
-        axes: Of rotary positions.
-        whole: What must be in one call, as a recipe says.
-        prompt: Tokens that the prompt has; as many as end with its last picture, where it is not told.
-        among: Ids of further tokens that see placeholders and are seen by them.
+        tokens: Token ids of the prompt, with as many placeholder tokens as features.
+        placeholders: Ids of placeholder tokens.
+        parts: Encoded images or audio in the order of the prompt.
+        axes: Number of RoPE axes.
+        whole: Extent of bidirectional attention in the recipe, which must be in one call.
+        prompt: Number of tokens in the prompt; by default it ends with the last image.
+        among: Ids of further tokens with bidirectional attention to placeholder tokens.
     """
     if not parts:
         return None
@@ -224,7 +225,7 @@ def arrange(
         views = [part for part in parts if isinstance(part, CrossAttentionImage)]
         return Views(parts=tuple(views), starts=starts, places=places, features={})
     names = () if isinstance(parts[0], RawImage) else parts[0].features
-    # Tokens of a sound are seen by those that follow them alone.
+    # Audio tokens have causal attention.
     stretches = [
         (start, start + one.rows)
         for start, one in zip(starts, parts, strict=True)
@@ -256,7 +257,7 @@ def _digest(tokens: Sequence[int]) -> bytes:
 
 
 def _axes(length: int, pictures: Sequence[Encoded], starts: Sequence[int]) -> Array:
-    """Count text by one; a picture's tokens by time, row and column, and on from where it ends."""
+    """Return rotary positions: consecutive for text; time, row and column for image tokens."""
     axes = np.zeros((3, length), np.int64)
     at = done = 0
     for picture, start in zip(pictures, starts, strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the patches of a picture lie, as vision towers are told that take pictures of any size."""
+"""Positions of image patches, as inputs of vision encoders for images of any size."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from qeff_zoo.runtime.program import Array
 
 @dataclass(frozen=True, kw_only=True)
 class Tower:
-    """What of a vision tower its geometry depends on.
+    """Geometry settings of a vision encoder.
 
     Args:
-        merge: Patches on a side of the square that becomes a row of features.
-        window: Rows of features on a side of a window of attention; 0 without windows.
-        side: Positions on a side of a table of learned positions; 0 without one.
-        taps: How those are interpolated, as `PatchGrid` declares.
-        lines: Whether a processor gives patches line by line.
-        frames: Whether a patch's frame is told, too.
-        positions: What a processor calls the columns and rows of patches, where it says those.
-        unit: Pixels on a side of what becomes a row of features.
-        inner: Patches on a side of the squares within such a one that are merged first, within the tower.
+        merge: Patches on a side of the square that becomes an image token.
+        window: Image tokens on a side of an attention window; 0 without windows.
+        side: Positions on a side of the table of learned positions; 0 without one.
+        taps: Interpolation of learned positions, as in `PatchGrid`.
+        lines: Whether a processor returns patches in row-major order.
+        frames: Whether positions of patches include the frame.
+        positions: Array of the processor with the columns and rows of patches, if any.
+        unit: Pixels on a side of the square that becomes an image token.
+        inner: Patches on a side of the squares that are merged first, within the encoder.
     """
 
     merge: int
@@ -45,14 +45,14 @@ class Tower:
         inner: int = 1,
         row: int = 0,
     ) -> "Tower":
-        """Read a model's config.json.
+        """Return the geometry for a model's config.json.
 
         Args:
-            config: Its content.
-            images: As a recipe declares them.
-            merge: Patches on a side of the square that becomes a row of features.
+            config: Content of config.json.
+            images: Image encoder of a recipe.
+            merge: Patches on a side of the square that becomes an image token.
             inner: Patches on a side of the squares that the encoder merges first.
-            row: Patches on a side of what becomes a row, if a processor merges them; else `merge`.
+            row: Patches on a side of an image token, if a processor merges them; else `merge`.
         """
         vision = config["vision_config"]
         patch, taps = int(vision.get("patch_size", 14)), images.taps
@@ -74,7 +74,7 @@ class Tower:
         )
 
     def unpadded(self, prepared: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the patches of a picture, (patches, …), and their columns and rows, without those that fill up."""
+        """Return the patches of an image, (patches, …), and their columns and rows, without padding."""
         places = prepared[self.positions].reshape(-1, 2)
         real = (places >= 0).all(1)
         pixels = prepared["pixel_values"]
@@ -84,18 +84,18 @@ class Tower:
         }
 
     def cut(self, picture: Array, patch: int) -> Array:
-        """Return the patches of a picture (channels, height, width), line by line: (patches, channels, rows, columns).
+        """Return patches (patches, channels, rows, columns) of an image (channels, height, width), in row-major order.
 
         Args:
-            picture: Of whole patches.
-            patch: Pixels on a side of one.
+            picture: Image of whole patches.
+            patch: Pixels on a side of a patch.
         """
         channels, height, width = picture.shape
         shape = channels, height // patch, patch, width // patch, patch
         return picture.reshape(shape).transpose(1, 3, 0, 2, 4).reshape(-1, channels, patch, patch)
 
     def describe(self, grid: tuple[int, ...]) -> dict[str, Array]:
-        """Return all that a program may be told of one picture.
+        """Return all position inputs that a program may take for one image.
 
         Args:
             grid: Time, height and width in patches.
@@ -120,22 +120,22 @@ class Tower:
             whole = self.taps == "antialiased"
             taps = self._shares if whole else self._taps
             told |= taps(time, rows, height, columns, width)
-        # A program takes two segments or more: one of nothing is none.
+        # A program takes at least two segments: an empty one is added.
         for name in {"cu_seqlens", "cu_window_seqlens"} & told.keys():
             if len(told[name]) == 2:
                 told[name] = np.append(told[name], told[name][-1:])
         return told
 
     def in_column(self, patches: Array, height: int, width: int) -> dict[str, Array]:
-        """Return the inputs of a program for an image whose merged squares lie one below another.
+        """Return the program inputs of an image whose merged squares form one column.
 
-        Patches of a last line or column that is in no square come behind those, and attend and are attended to as all
-        others; what fills up the last square is an image of its own.
+        Patches of a last line or column without a whole square come after the squares, and take part in attention as
+        all others; padding of the last square is a separate image.
 
         Args:
-            patches: Line by line.
-            height: Lines of patches.
-            width: Patches of a line.
+            patches: Patches in row-major order.
+            height: Number of lines of patches.
+            width: Number of patches in a line.
         """
         merge, numbers = self.merge, np.arange(height * width).reshape(height, width)
         whole = numbers[: height // merge * merge, : width // merge * merge]
@@ -150,7 +150,7 @@ class Tower:
         }
 
     def ordered(self, patches: Array, grid: tuple[int, ...]) -> Array:
-        """Return the patches of a picture square by square of those that are merged."""
+        """Return the patches of an image ordered by merged square."""
         time, height, width = grid
         if not self.lines:
             return patches
@@ -161,7 +161,7 @@ class Tower:
         return ordered
 
     def _places(self, height: int, width: int) -> tuple[Array, Array]:
-        """Return row and column of each patch, square by square of those that are merged, and so within those."""
+        """Return the row and column of each patch, ordered by merged square, and by inner square within it."""
         outer = self.merge // self.inner
         shape = (height // self.merge, outer, self.inner, width // self.merge, outer, self.inner)
         order = (0, 3, 1, 4, 2, 5)
@@ -170,7 +170,7 @@ class Tower:
         return next(ordered), next(ordered)
 
     def _windows(self, time: int, height: int, width: int) -> dict[str, Array]:
-        """Return rows of features window by window, and where each window ends among the patches."""
+        """Return the image tokens ordered by window, and the end of each window among the patches."""
         numbers = np.arange(time * height * width).reshape(time, height, width)
         windows = [
             numbers[frame, top : top + self.window, left : left + self.window].reshape(-1)
@@ -184,7 +184,7 @@ class Tower:
     def _taps(
         self, time: int, rows: Array, height: int, columns: Array, width: int
     ) -> dict[str, Array]:
-        """Return of each patch the learned positions around it, and the weight of each."""
+        """Return the learned positions around each patch, and the weight of each."""
         (tops, above), (lefts, before) = (
             _between(at, size, self.side, self.taps)
             for at, size in ((rows, height), (columns, width))
@@ -199,26 +199,26 @@ class Tower:
     def _shares(
         self, time: int, rows: Array, height: int, columns: Array, width: int
     ) -> dict[str, Array]:
-        """Return of each patch the weight of every learned position."""
+        """Return the weight of every learned position for each patch."""
         down, right = _antialiased(height, self.side), _antialiased(width, self.side)
         weights = (down[rows][:, :, None] * right[columns][:, None, :]).reshape(len(rows), -1)
         return {"interp_weights": np.tile(weights, (time, 1))}
 
 
 def merge_of(vision: Mapping[str, Any]) -> int:
-    """Return how many patches are on a side of the square that becomes a row of features."""
+    """Return the number of patches on a side of the square that becomes an image token."""
     names = "spatial_merge_size", "merge_kernel_size", "pooling_kernel_size", "downsample_factor"
     merge = next((vision[name] for name in names if name in vision), 2)
     return int(merge if isinstance(merge, int) else merge[0])
 
 
 def _extended(rows: Array, count: int) -> Array:
-    """Return rows with so many of zeros behind them."""
+    """Return rows padded with a number of zero rows at the end."""
     return np.pad(rows, [(0, count), *[(0, 0)] * (rows.ndim - 1)])
 
 
 def _nearest(size: int, side: int) -> Array:
-    """Return of each place on an axis the position of a table in whose part of the axis it begins, as PyTorch does."""
+    """Return the table position in whose part of the axis each position begins, as in PyTorch."""
     step = 1 / side
     bounds = (step + step * np.arange(np.ceil((1 - step) / step))).astype(np.float32)
     at = np.arange(size, dtype=np.float32) / np.float32(size)
@@ -227,7 +227,7 @@ def _nearest(size: int, side: int) -> Array:
 
 
 def _between(at: Array, size: int, side: int, taps: str) -> tuple[Array, Array]:
-    """Return of places on an axis the positions of a table around each, and how much each of them counts."""
+    """Return the table positions around each position on an axis, and their weights."""
     if taps:
         place = (at.astype(np.float32) + np.float32(0.5)) * np.float32(side) / np.float32(size)
         place -= np.float32(0.5)
@@ -242,7 +242,7 @@ def _between(at: Array, size: int, side: int, taps: str) -> tuple[Array, Array]:
 
 
 def _antialiased(size: int, side: int) -> Array:
-    """Return of each place on an axis how much each position of a table counts, (size, side), as PyTorch does."""
+    """Return the weight of each table position for each position on an axis, (size, side), as in PyTorch."""
     scale = np.float32(side) / np.float32(size)
     middle = (np.arange(size, dtype=np.float32) + np.float32(0.5)) * scale
     far = np.abs(np.arange(side, dtype=np.float32) + np.float32(0.5) - middle[:, None])
@@ -252,7 +252,7 @@ def _antialiased(size: int, side: int) -> Array:
 
 
 def _cubic(far: Array) -> Array:
-    """Weigh positions by their distance, as PyTorch does: Keys' kernel with a = -0.75."""
+    """Return interpolation weights by distance, as in PyTorch: Keys' kernel with a = -0.75."""
     a = np.float32(-0.75)
     inner = ((a + 2) * far - (a + 3)) * far * far + 1
     outer = ((a * far - 5 * a) * far + 8 * a) * far - 4 * a

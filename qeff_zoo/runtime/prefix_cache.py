@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Common beginnings of prompts are computed once: states of whole blocks of tokens, kept under the tokens before them.
+"""Prefix cache: states of whole blocks of tokens, keyed by all tokens up to their end, for shared prefixes of prompts.
 
-A block is one or several calls of prefill long, so that with the cache and without it a prompt is cut into the same
-calls, and its answer is the same to the last bit. Tokens of answers were run one by one, so that blocks that have some
-differ from a prompt's in their last digits: those are kept where that is asked for.
+A block is one or several prefill calls long, so that a prompt is split into the same calls with and without the
+cache, and generated text is bit for bit the same. Generated tokens were run one by one, so that blocks with such
+tokens differ from those of a prompt in the last digits: they are cached only if enabled.
 """
 
 import hashlib
@@ -20,21 +20,21 @@ from qeff_zoo.runtime.state_cache import KeptStates, StateFiles, check_budget
 from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.versions import installed
 
-#: Bytes that the prefix cache of a session may take, unless it is told otherwise.
+#: Default size of a session's prefix cache in bytes.
 PREFIX_CACHE_BYTES = 128 << 20
 
-_KEY = 32  # bytes of a name
-_LEAST = 16  # tokens of a block: what is smaller costs more to find than to compute
+_KEY = 32  # bytes of a key
+_LEAST = 16  # minimum tokens in a block: smaller ones cost more to look up than to compute
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrefixCacheOptions:
-    """What a session keeps of its prompts.
+    """Options of a session's prefix cache.
 
     Args:
-        bytes: Memory; 0 for none, None for the usual.
-        answers: Whether answers are kept too, for prompts that go on from them: the next turn of a chat.
-        folder: Folder of the cache after the process ends; None for none.
+        bytes: Maximum size in memory; 0 to disable the cache, None for the default.
+        answers: Whether generated tokens are cached, too, for prompts that continue them: the next turn of a chat.
+        folder: Folder for cached blocks that outlive the process; None for none.
     """
 
     bytes: int | None = None
@@ -48,12 +48,12 @@ def open_prefix_cache(
     """Return the prefix cache of a session.
 
     Args:
-        package: Its folder.
-        decoder: Whose states.
+        package: Folder of the package.
+        decoder: Decoder of the states.
         choices: Options of the caller.
 
     Raises:
-        GenerationError: The choices do not go together, or not with the package or the machine.
+        GenerationError: If options contradict one another, or are not supported by the package or the machine.
     """
     if not (choices.answers or choices.folder):
         return PrefixCache(decoder, choices.bytes)
@@ -70,7 +70,7 @@ def open_prefix_cache(
     files = None
     if choices.folder is not None:
         manifest = read_json(package / "manifest.json")
-        engines = manifest.get("target", {}).get("needs", {})  # distributions that compute
+        engines = manifest.get("target", {}).get("needs", {})  # distributions of the runtime
         terms = {
             "package": manifest.get("build_key"),
             "precision": [program["numerics"] for program in manifest.get("programs", ())],
@@ -83,17 +83,17 @@ def open_prefix_cache(
 
 
 class PrefixCache:
-    """States of blocks by their prefix, up to a budget of memory; the least recently used goes first.
+    """LRU cache of the states of blocks by prefix, within a memory budget.
 
     Args:
-        decoder: Whose states.
-        budget: Bytes; a budget below one block keeps nothing. None for the usual, of which less is kept where memory is
-            scarce.
-        answers: Whether blocks with tokens of answers are kept.
-        files: Store of blocks beyond the end of the process.
+        decoder: Decoder of the states.
+        budget: Maximum size in bytes; a budget below one block disables the cache. None for the default, of which
+            less is used if memory is scarce.
+        answers: Whether blocks with generated tokens are cached.
+        files: Store of blocks that outlives the process.
 
     Raises:
-        GenerationError: There cannot be such a budget.
+        GenerationError: If the budget is invalid, or exceeds the memory.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class PrefixCache:
         if budget is not None:
             check_budget(budget, sum(state.nbytes for state in decoder.states.values()))
         width = decoder.sizes.prefill_seq_len
-        #: Tokens of a block.
+        #: Number of tokens in a block.
         self.block = width * -(-_LEAST // width)
         self.answers = answers
         self._decoder = decoder
@@ -126,17 +126,17 @@ class PrefixCache:
         adapter: bytes = b"",
         known: Sequence[bytes] = (),
     ) -> list[bytes]:
-        """Return the keys of the cacheable blocks of some tokens, each over all content up to its end.
+        """Return the keys of the cacheable blocks of tokens, each over all content up to its end.
 
-        Placeholders of all pictures are the same token: without the names of those, one's states would be another's.
+        Images share one placeholder token, so that keys include the digests of images.
 
-        At least one token is left to be computed.
+        At least one token is left to compute.
 
         Args:
-            tokens: Token ids of a prompt, and perhaps of its answer.
-            insets: Its pictures or sounds, if it has any.
-            adapter: Digest of the one that they are run with; nothing for the model as it is.
-            known: Names of the first blocks.
+            tokens: Token ids of a prompt, with or without generated tokens.
+            insets: Images or audio of the prompt, if any.
+            adapter: Digest of the LoRA adapter; empty for the base model.
+            known: Keys of the first blocks.
         """
         keys = [*known]
         if not self._keeps:
@@ -151,19 +151,19 @@ class PrefixCache:
         return keys
 
     def place(self, done: int) -> int:
-        """Return the number of the block that a token is in."""
+        """Return the number of the block with a token."""
         return done // self.block
 
     def restore(self, keys: Sequence[bytes], row: int, done: int) -> int:
-        """Give a row the states of its prompt's blocks, as many as there are.
+        """Restore the states of cached blocks of a prompt in a batch slot.
 
         Args:
-            keys: Keys of its prompt.
-            row: Row of the decoder.
-            done: Tokens that it has.
+            keys: Keys of the prompt.
+            row: Batch slot of the decoder.
+            done: Number of tokens that the slot has run.
 
         Returns:
-            Tokens that it has now.
+            Number of tokens that the slot has now.
         """
         if done % self.block:
             return done
@@ -182,14 +182,14 @@ class PrefixCache:
         return last * self.block
 
     def save(self, keys: Sequence[bytes], row: int, done: int, since: int | None = None) -> None:
-        """Keep the block that a row has just completed.
+        """Cache the blocks that a batch slot has just completed.
 
         Args:
             keys: Keys of its tokens.
-            row: Row of the decoder.
-            done: Tokens that it has.
-            since: Tokens that it had before the call: blocks that ended between are kept too, where all states have a
-                row for each position. None for the block alone that ends here.
+            row: Batch slot of the decoder.
+            done: Number of tokens that the slot has run.
+            since: Number of tokens before the call: blocks that ended in between are cached, too, if all states have
+                an entry for each position. None for only the block that ends here.
         """
         first = done - 1 if since is None or not self._decoder.only_grows else since
         for place in range(first // self.block + 1, done // self.block + 1):
@@ -198,7 +198,7 @@ class PrefixCache:
     def _save(self, keys: Sequence[bytes], row: int, place: int) -> None:
         if place > len(keys) or keys[place - 1] in self.kept:
             return
-        if place > 1 and keys[place - 2] not in self.kept:  # gone, and this one out of reach
+        if place > 1 and keys[place - 2] not in self.kept:  # dropped: this block is unreachable
             return
         start = (place - 1) * self.block
         states = self._decoder.save(row, start, start + self.block)

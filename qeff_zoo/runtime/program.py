@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compiled program, opened: it runs calls on its states. Each target has one of its own."""
+"""Program, opened: it runs calls on its states. Each target implements the protocol."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.graph.states import State
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-#: What a program that draws tokens itself returns in place of logits.
+#: Output of a program that samples on the device, in place of logits.
 TOKENS = "next_tokens"
 Specializations: TypeAlias = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tensor:
-    """An input or an output that is not a state.
+    """Input or output that is not a state.
 
     Args:
-        dtype: Type of its values.
-        shape: A size or a symbol for each axis; None for what each call says anew.
+        dtype: Data type.
+        shape: Size or symbol of each axis; None for an axis that each call sets.
     """
 
     dtype: np.dtype[Any]
@@ -31,7 +31,7 @@ class Tensor:
 
     @classmethod
     def by_name(cls, entries: Sequence[Mapping[str, Any]]) -> "dict[str, Tensor]":
-        """Read the inputs or the outputs of a program of a manifest."""
+        """Return the inputs or outputs of a program in a manifest."""
         return {
             one["name"]: cls(dtype=np.dtype(one["dtype"]), shape=tuple(one["shape"]))
             for one in entries
@@ -39,84 +39,84 @@ class Tensor:
 
 
 class Memory(dict[str, Array]):
-    """The states of a program by name, rows first, on the host.
+    """States of a program by name, batch slots first, on the host.
 
     Args:
         arrays: The states.
-        is_current: Whether they are what the program has, so that the host may read them; else they are rows on
-            their way to a device that keeps them, and the host may only write.
+        is_current: Whether the arrays are the program's states, so that the host may read them; else they are staged
+            for a device that keeps the states, and the host may only write.
     """
 
     def __init__(self, arrays: Mapping[str, Array], *, is_current: bool = True) -> None:
         super().__init__(arrays)
         self.is_current = is_current
-        #: Rows that the host wrote: a device that has the states as well is to take these over.
+        #: Batch slots that the host has written, and that a device with its own states must take over.
         self.written: set[int] = set()
 
 
 class Program(Protocol):
-    """Runs calls, one at a time: the states belong to the calls.
+    """Program that runs calls, one at a time: calls share the states.
 
-    A call is for some rows of the states: batch rows, or the slots of continuous batching. What another call left in a
-    row is never seen by one that starts at position 0.
+    A call is for some batch slots: those of static batching, or of continuous batching. A call that starts at
+    position 0 never attends to KV states of an earlier request in its slot.
     """
 
     @property
     def specializations(self) -> Specializations:
-        """Sizes that it was compiled for, as in the manifest."""
+        """Specializations of the program, as in the manifest."""
 
     @property
     def inputs(self) -> Mapping[str, Tensor]:
-        """What a call is given, by name, besides states."""
+        """Inputs of a call, by name, besides states."""
 
     @property
     def outputs(self) -> Mapping[str, Tensor]:
-        """What a call returns, by name, besides states."""
+        """Outputs of a call, by name, besides states."""
 
     @property
     def states(self) -> Sequence[State]:
-        """What it retains."""
+        """States that the program retains."""
 
     @property
     def memory(self) -> Memory | None:
-        """The states on the host; None if the device keeps all of them, out of the host's reach."""
+        """States on the host; None if the device keeps all of them, without access from the host."""
 
     def together(
         self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
     ) -> list[list[int]]:
-        """Cut rows into those that one call can take.
+        """Split batch slots into groups that one call takes.
 
         Args:
-            starts: Row -> position of its first new token.
-            prefill: Whether rows may have several new tokens.
-            kept: Number of a row's tokens for which the call returns logits.
+            starts: Position of the first new token by batch slot.
+            prefill: Whether slots may have several new tokens.
+            kept: Number of tokens per slot with returned logits.
         """
 
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
         """Run one call.
 
         Args:
-            inputs: All of `inputs`.
-            rows: Rows of the states for the call, as `together` returns them; empty without states.
+            inputs: Arrays for all of `inputs`.
+            rows: Batch slots of the call, as `together` returns them; empty without states.
 
         Returns:
-            All of `outputs`.
+            Arrays for all of `outputs`.
         """
 
 
 @runtime_checkable
 class HoldsLoraWeights(Protocol):
-    """What a program has and does besides that keeps matrices of adapters from call to call."""
+    """Additional interface of a program that retains LoRA matrices from call to call."""
 
     @property
     def matrices(self) -> Sequence[State]:
-        """What it retains of adapters; these are not among its `states`, which rows of requests have."""
+        """LoRA matrices that the program retains; they are not among its `states`, which belong to batch slots."""
 
     def retain(self, states: Mapping[str, Array]) -> None:
-        """Hand over matrices, which the next call takes. Any thread may do so at any time.
+        """Set the matrices for the next call. Thread-safe.
 
         Args:
-            states: By name, those of all slots.
+            states: Matrices of all adapter slots, by name.
         """
 
 
@@ -134,11 +134,11 @@ Observe: TypeAlias = Callable[[Mapping[str, Array], Sequence[int], Mapping[str, 
 
 
 class Observed:
-    """A program that reports its calls.
+    """Program wrapper that reports calls.
 
     Args:
-        program: Any.
-        observe: Told of every call when it is done.
+        program: Program to wrap.
+        observe: A callback for every call, after it has ended.
     """
 
     def __init__(self, program: Program, observe: Observe) -> None:
@@ -155,17 +155,17 @@ class Observed:
 
 
 def require(program: Program, folder: Path, task: str, inputs: Set[str], outputs: Set[str]) -> None:
-    """Make sure that a program is one of a task.
+    """Require that a program belongs to a task.
 
     Args:
-        program: Opened.
+        program: Opened program.
         folder: Folder of its package, for the message.
         task: Hub pipeline tag, for the message.
         inputs: Names that the task's programs have.
-        outputs: Names that the task's programs have; `TOKENS` may stand for them.
+        outputs: Names that the task's programs have; `TOKENS` may replace them.
 
     Raises:
-        GenerationError: The program is of another task.
+        GenerationError: If the program is of another task.
     """
     answers = outputs <= program.outputs.keys() or TOKENS in program.outputs
     if inputs <= program.inputs.keys() and answers:

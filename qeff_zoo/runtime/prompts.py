@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts -> token ids: texts, conversations and passages, as a package's tokenizer and chat template write them."""
+"""Prompts to token ids: texts, conversations and documents, by a package's tokenizer and chat template."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,35 +10,35 @@ from qeff_zoo.runtime.block_attention import Passages
 from qeff_zoo.runtime.chat_template import ChatTemplate, Message
 from qeff_zoo.runtime.tokenizer import Tokenizer
 
-_HERE = "\ue000\ue001"  # where blocks are in a chat; no text has these characters
+_HERE = "\ue000\ue001"  # marks the blocks in a chat; private-use characters, absent from texts
 #: Text, or token ids.
 Prompt: TypeAlias = str | Sequence[int]
 
 
 class PromptReader:
-    """What reads the prompts of a session.
+    """Tokenization of a session's prompts.
 
     Args:
-        folder: The package.
-        ctx_len: Tokens of a prompt and its answer at most.
+        folder: Folder of the package.
+        ctx_len: Maximum number of tokens in a prompt and its output.
     """
 
     def __init__(self, folder: Path, ctx_len: int) -> None:
         self.folder = folder
         self.tokenizer, self.chat_template = Tokenizer.find(folder), ChatTemplate.find(folder)
-        #: Passages that requests may have; None where none may.
+        #: Documents of block attention; None if requests may have none.
         self.passages: Passages | None = None
         self._ctx_len = ctx_len
 
     def encode(self, prompt: Prompt, *, chat: bool = False) -> list[int]:
-        """Turn a prompt into token ids, as `generate` does.
+        """Return the token ids of a prompt, as `generate` does.
 
         Args:
-            prompt: Text, or token ids as they are.
-            chat: The prompt is a user's message: apply the chat template.
+            prompt: Text, or token ids, which are returned unchanged.
+            chat: Whether the prompt is a user message, to which the chat template applies.
 
         Raises:
-            GenerationError: The prompt cannot be served.
+            GenerationError: If the prompt is invalid.
         """
         if not isinstance(prompt, str):
             return [int(token) for token in prompt]
@@ -47,30 +47,31 @@ class PromptReader:
         return self._encode(prompt)
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Turn a conversation into the token ids of a prompt for the assistant's answer.
+        """Return the token ids of a conversation as a prompt for the assistant's reply.
 
         Args:
-            messages: Each with `role` and `content`.
+            messages: Messages, each with `role` and `content`.
 
         Raises:
-            GenerationError: The package has no chat template, or it refuses them.
-            ContextLengthError: They are too long.
+            GenerationError: If the package has no chat template, or the template rejects the messages.
+            ContextLengthError: If the conversation is too long.
         """
         return self._encode(self._rendered(messages), special_tokens=False)
 
     def encode_parts(
         self, prompt: Prompt | Sequence[Message], blocks: Sequence[Prompt]
     ) -> list[list[int]]:
-        """Turn blocks and what comes after them into token ids, in this order.
+        """Return the token ids of blocks and of the prompt after them, in this order.
 
-        What begins a text, and what a chat template writes before its last message, becomes a block too, the first.
+        Tokens that begin a text, and those that a chat template writes before its last message, become the first
+        block.
 
         Args:
-            prompt: Text, token ids as they are, or a conversation: blocks begin the text of its last message.
-            blocks: Texts, or token ids.
+            prompt: Text, token ids, or a conversation, in whose last message the blocks begin the text.
+            blocks: Documents as texts, or token ids.
 
         Raises:
-            GenerationError: They cannot be served.
+            GenerationError: If blocks or prompt are invalid.
         """
         if self.passages is None:
             raise GenerationError(
@@ -100,7 +101,7 @@ class PromptReader:
         return self._encode(before, special_tokens=False), self._encode(after, special_tokens=False)
 
     def _rendered(self, messages: Sequence[Message]) -> str:
-        """Write a conversation as text, special tokens included."""
+        """Return a conversation as text, including special tokens."""
         newest = str(messages[-1].get("content")) if messages else ""
         if self.chat_template is None:
             raise GenerationError(
@@ -110,7 +111,7 @@ class PromptReader:
         return self.chat_template.render(messages)
 
     def _block(self, block: Prompt) -> list[int]:
-        """Return the tokens of a passage."""
+        """Return the tokens of a document."""
         tokens = self._encode(block, special_tokens=False) if isinstance(block, str) else [*block]
         if not tokens:
             raise GenerationError(
@@ -127,7 +128,7 @@ class PromptReader:
         return self.tokenizer
 
     def _encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
-        """Turn text into token ids; no more is read of one that is too long than it takes to know that."""
+        """Return the token ids of a text; one that is too long is tokenized only as far as needed to reject it."""
         tokenizer, longest = self._tokenizer_for(text), self.longest + 1
         if len(tokenizer.beginning(text, longest)) < len(text):
             raise self._too_long(f"at least {2 * longest:,}")
@@ -135,7 +136,7 @@ class PromptReader:
 
     @property
     def longest(self) -> int:
-        """Tokens of a prompt at most."""
+        """Maximum number of tokens in a prompt."""
         return self._ctx_len - 1
 
     def _too_long(self, tokens: str, blocks: int = 0) -> ContextLengthError:
@@ -147,5 +148,5 @@ class PromptReader:
 
 
 def brief(text: str) -> str:
-    """Quote the beginning of a text for a message."""
+    """Return the beginning of a text in quotes, for a message."""
     return repr(text if len(text) <= 40 else f"{text[:40]}…")

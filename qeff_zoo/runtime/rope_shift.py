@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a model's keys turn with their position, found by running a token at several positions: no config is trusted.
+"""Rotation of a model's keys by position, measured by running a token at several positions, without its config.
 
-A token alone at position 0 attends to itself. At position p it attends to the same values wherever all rows before it
-hold its own value, so that every layer sees what it saw at position 0, and its keys are those of position 0, turned.
+A token at position 0 attends only to itself. At position p it attends to the same values if all positions before it
+hold its own value, so that every layer has the same inputs as at position 0, and its keys are those of position 0,
+rotated.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,26 +20,26 @@ from qeff_zoo.runtime.tokenizer import read_json
 
 _KEY, _VALUE = "past_key.", "past_value."
 _TOKENS = 4
-_FARTHEST = 512  # position that is tried: a rounding of its angle is small beside the angle
-_CLOSE = 0.02  # share of a key's length: int8 and int4 round what they multiply by
-#: What configs call a scale of queries that depends on their position: then a passage is another elsewhere.
+_FARTHEST = 512  # largest measured position: rounding of its angle is small beside the angle
+_CLOSE = 0.02  # tolerance, as a share of a key's length: int8 and int4 activations are rounded
+#: Config fields that scale queries by position: documents then differ by position.
 _SCALED = ("attn_temperature_tuning", "llama_4_scaling_beta", "attn_scale")
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A rotary embedding.
+    """Rotary embedding.
 
     Args:
-        interleaved: Whether pairs are neighbours; else a pair has one number of each half of those that turn.
-        frequencies: Angle from one position to the next, of each pair (pairs,); none where keys do not turn.
+        interleaved: Whether pairs are neighbors; else a pair has one number of each half of the rotated ones.
+        frequencies: Angle from one position to the next, for each pair (pairs,); empty if keys do not rotate.
     """
 
     interleaved: bool
     frequencies: Array
 
     def pairs(self, keys: Array) -> Array:
-        """Return the numbers that turn as complex ones, (…, pairs)."""
+        """Return the rotated numbers as complex ones, (…, pairs)."""
         count = len(self.frequencies)
         turning = keys[..., : 2 * count].astype(np.float64)
         if self.interleaved:
@@ -46,7 +47,7 @@ class Turn:
         return turning[..., :count] + 1j * turning[..., count:]
 
     def __call__(self, keys: Array, by: int) -> Array:
-        """Turn keys (…, head size) by a number of positions."""
+        """Rotate keys (…, head size) by a number of positions."""
         count = len(self.frequencies)
         turned = self.pairs(keys) * np.exp(1j * by * self.frequencies)
         found = keys.copy()
@@ -57,19 +58,19 @@ class Turn:
         return found
 
     def explains(self, keys: Mapping[int, Array]) -> bool:
-        """Whether keys by their position are those of position 0, rotated."""
+        """Whether keys by position are those of position 0, rotated."""
         return all(_off(self(keys[0], at), key) <= _CLOSE for at, key in keys.items())
 
 
 def turns_of(decoder: Decoder, folder: Path) -> dict[str, Turn]:
-    """Infer how the keys of each state rotate; row 0 must be free.
+    """Return the rotation of each state's keys by name; batch slot 0 must be free.
 
     Args:
         decoder: Decoder of the package.
         folder: Folder of the package.
 
     Raises:
-        GenerationError: They do not, or what the package retains is no keys and values of every position.
+        GenerationError: If keys do not rotate, or states are not keys and values of every position.
     """
     if reason := _obstacle(decoder, folder):
         raise _refusal(folder, reason)
@@ -103,7 +104,7 @@ def _refusal(folder: Path, reason: str) -> GenerationError:
 
 
 def _obstacle(decoder: Decoder, folder: Path) -> str | None:
-    """Return an obstacle that shows without running anything."""
+    """Return an obstacle that is known without running anything."""
     states = decoder.program.states
     if not decoder.movable:
         return "its device keeps the states"
@@ -125,7 +126,7 @@ def _obstacle(decoder: Decoder, folder: Path) -> str | None:
 
 
 def _window(config: Mapping[str, Any]) -> str | None:
-    """Return the windows of a config, which masks hide if the cache has the whole context."""
+    """Return the sliding window of a config, which only masks apply if the cache has the whole context."""
     if kinds := config.get("layer_types"):
         return next((kind for kind in kinds if kind != "full_attention"), None)
     slides = config.get("sliding_window") and config.get("use_sliding_window", True)
@@ -133,7 +134,7 @@ def _window(config: Mapping[str, Any]) -> str | None:
 
 
 def _run(decoder: Decoder) -> dict[str, dict[int, Array]]:
-    """Return of every state what tokens leave at each position, (tokens, heads, size)."""
+    """Return the values of every state for tokens at each position, (tokens, heads, size)."""
     most = min(_FARTHEST, decoder.sizes.ctx_len - 1)
     places = sorted({0, most, *(1 << power for power in range(most.bit_length()))})
     made: dict[str, dict[int, list[Array]]] = {name: {} for name in decoder.states}
@@ -156,13 +157,13 @@ def _run(decoder: Decoder) -> dict[str, dict[int, Array]]:
 
 
 def _before(name: str, first: Array, rows: int) -> Array:
-    """Fill rows with a token's value, and keys that no token attends to."""
+    """Return positions filled with a token's value, and with keys that no token attends to."""
     filled = np.repeat(first, rows, axis=1)
     return filled if name.startswith(_VALUE) else np.zeros_like(filled)
 
 
 def _learn(keys: Mapping[int, Array]) -> Turn:
-    """Find the pairs that turn, by what one step does, and their frequencies, by steps that double."""
+    """Return the rotated pairs, from one step, and their frequencies, from steps that double."""
     best = min(_candidates(keys), key=lambda one: _off(one(keys[0], 1), keys[1]))
     angles = best.frequencies
     zero, at = best.pairs(keys[0]), 1
@@ -182,10 +183,10 @@ def _candidates(keys: Mapping[int, Array]) -> Iterator[Turn]:
 
 
 def _angles(before: Array, after: Array) -> Array:
-    """Return by which angle each pair has turned, over all tokens and heads."""
+    """Return the angle of rotation of each pair, over all tokens and heads."""
     return np.asarray(np.angle((after * before.conj()).sum(axis=(0, 1))))
 
 
 def _off(one: Array, other: Array) -> float:
-    """Return how far keys are apart, as a share of their length."""
+    """Return the distance between keys, as a share of their length."""
     return float(np.linalg.norm(one - other) / max(float(np.linalg.norm(other)), 1e-30))

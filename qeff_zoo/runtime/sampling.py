@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logits in, the next token out: greedily, or drawn at random, as transformers' logits processors do it."""
+"""Sampling: logits in, the next token out, greedily or at random, as transformers' logits processors do."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,31 +11,31 @@ from qeff_zoo.runtime.grammar import Guide
 from qeff_zoo.runtime.program import Array
 
 _SEEDS = 1 << 64
-_BLOCK = 512  # shares that are added up at once
-_COLDEST = 1e-6  # a temperature below it cannot be told from it in float32
-_HOTTEST = 1e6  # above it all tokens are as likely as one another
+_BLOCK = 512  # probabilities that are summed at once
+_COLDEST = 1e-6  # minimum temperature: lower ones are equivalent in float32
+_HOTTEST = 1e6  # maximum temperature: all tokens are equally likely
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How the tokens of an answer are chosen.
+    """Sampling parameters.
 
     The order is that of transformers: penalties, temperature, `top_k`, `top_p`, `min_p`.
 
     Args:
-        temperature: 0 for the likeliest token each time; 1 for the model's own distribution.
-        top_k: Draw from that many most likely tokens; 0 for all.
-        top_p: Draw from the likeliest tokens that together reach this probability.
-        min_p: Draw from tokens with at least this fraction of the most likely one's probability.
-        repetition_penalty: By how much tokens of the prompt and of the answer are made less likely; 1 for none.
-        presence_penalty: Subtracted from the logits of tokens that the answer has.
-        frequency_penalty: Penalty like `presence_penalty`, for each occurrence of the token in the answer.
-        seed: The same seed gives the same answer, whatever runs beside it; None for a different one each time.
-        logprobs: Also return each token's log-probability, and those of that many most likely tokens; None
-            for neither. They are the model's own: penalties, temperature and the limits change nothing in them.
+        temperature: Temperature; 0 for greedy decoding, 1 for the model's distribution.
+        top_k: Number of most likely tokens to sample from; 0 for all.
+        top_p: Probability that the most likely tokens to sample from reach together.
+        min_p: Minimum probability of tokens to sample from, as a fraction of the most likely one's.
+        repetition_penalty: Penalty for tokens of the prompt and of the generated text; 1 for none.
+        presence_penalty: Value subtracted from the logits of tokens in the generated text.
+        frequency_penalty: Penalty like `presence_penalty`, for each occurrence of the token in the generated text.
+        seed: Seed; the same seed generates the same text, independent of concurrent requests. None for a random one.
+        logprobs: Number of most likely tokens with returned log-probabilities, besides that of the sampled token;
+            None for no log-probabilities. They are the model's, without penalties, temperature and limits.
 
     Raises:
-        GenerationError: A value is out of its range; the message names all that are.
+        GenerationError: If a value is out of range; the message lists all of them.
     """
 
     temperature: float = 0.0
@@ -73,14 +73,14 @@ class Sampling:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenLogprobs:
-    """How likely a token was, as natural logarithms.
+    """Log-probabilities of a token and its alternatives.
 
     Args:
-        token_id: The chosen token.
-        logprob: Its own.
-        top: The likeliest tokens, best first, as pairs of token id and logarithm.
-        offset: Start of the token in the answer's text, in characters; beyond its end for a token without text there,
-            such as those of a stop string.
+        token_id: Id of the sampled token.
+        logprob: Log-probability of the sampled token.
+        top: Most likely tokens in descending order, as pairs of token id and log-probability.
+        offset: Start of the token in the generated text, in characters; beyond its end for a token without text
+            there, such as those of a stop string.
     """
 
     token_id: int
@@ -91,12 +91,12 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """A token that was drawn at random.
+    """Randomly sampled token with its distribution.
 
     Args:
-        token: Its id.
-        among: All tokens that it might have been, ascending.
-        shares: How likely each was; they add up to 1.
+        token: Token id.
+        among: All candidate tokens, ascending.
+        shares: Probabilities of the candidates, which add up to 1.
     """
 
     token: int
@@ -105,37 +105,37 @@ class Drawn:
 
 
 def token_of(guess: int | Drawn) -> int:
-    """Return the token of a guess, however it came about."""
+    """Return the token of a draft, with or without probabilities."""
     return guess.token if isinstance(guess, Drawn) else guess
 
 
 class Sampler:
-    """Chooses the tokens of one answer, one after the other.
+    """Sampler of one generation, token by token.
 
     Args:
-        sampling: How.
-        prompt: Token ids that come before.
-        guide: Says which tokens may come next; None where all may.
+        sampling: Sampling parameters.
+        prompt: Token ids of the prompt.
+        guide: Guide with the allowed next tokens; None if all are allowed.
     """
 
     def __init__(
         self, sampling: Sampling, prompt: Sequence[int], guide: Guide | None = None
     ) -> None:
         self._sampling, self._guide = sampling, guide
-        #: Whether the guide lets nothing follow.
+        #: Whether the guide allows no further token.
         self.complete = False
         self._random = generator(sampling)
-        self._counts: dict[int, int] = {}  # of the answer's tokens
+        self._counts: dict[int, int] = {}  # of generated tokens
         self._seen = set(prompt) if sampling.repetition_penalty != 1 else set[int]()
 
     def next(self, logits: Array) -> int:
-        """Choose the next token.
+        """Return the next token.
 
         Args:
-            logits: (vocab,), float32; left as they are.
+            logits: Logits (vocab,), float32; they are not modified.
 
         Raises:
-            GenerationError: The model computes nonsense, or no token may come next.
+            GenerationError: If a logit is not a number, or no token is allowed.
         """
         token = likeliest(logits)
         scores = self._scores(logits)
@@ -147,10 +147,10 @@ class Sampler:
         return self.take(token)
 
     def draw(self, logits: Array) -> Drawn:
-        """Choose a token that is not the answer's yet, at random.
+        """Sample a token at random without appending it.
 
         Args:
-            logits: (vocab,), float32; left as they are.
+            logits: Logits (vocab,), float32; they are not modified.
         """
         assert self._random is not None
         tokens, shares = self._limited(self._scores(logits))
@@ -158,14 +158,14 @@ class Sampler:
         return Drawn(int(tokens[_reach(shares, self._random.random())]), tokens, shares)
 
     def next_of(self, logits: Array, guess: Drawn) -> int:
-        """Choose the next token: a guess with the chance min(1, p/q), else one of what that leaves of p.
+        """Return the next token: a draft with probability min(1, p/q), else a sample of the remainder of p.
 
         Args:
-            logits: (vocab,), float32; left as they are.
-            guess: Drawn from q. Which token comes has the distribution of `next`, p, whatever q is.
+            logits: Logits (vocab,), float32; they are not modified.
+            guess: Draft token sampled from q. The result has the distribution of `next`, p, for any q.
 
         Raises:
-            GenerationError: The model computes nonsense.
+            GenerationError: If a logit is not a number.
         """
         if self._random is None:
             return self.next(logits)
@@ -177,12 +177,12 @@ class Sampler:
         known = guess.among[at] == tokens
         theirs[known] = guess.shares[at[known]]
         place = np.flatnonzero(tokens == guess.token)
-        # It was drawn from q, which therefore is above 0.
+        # The draft was sampled from q, which therefore is above 0.
         if len(place) and self._random.random() * theirs[place[0]] < ours[place[0]]:
             token = guess.token
         else:
             left = np.maximum(ours - theirs, 0)
-            # Where rounding alone leaves nothing, p is q.
+            # If only rounding leaves nothing, p equals q.
             token = int(tokens[_reach(left if left.any() else ours, self._random.random())])
         return self.take(token)
 
@@ -201,21 +201,21 @@ class Sampler:
         )
 
     def take(self, token: int) -> int:
-        """Record a token as the answer's newest, whoever chose it."""
+        """Record a token as the newest, sampled here or elsewhere."""
         self._counts[token] = self._counts.get(token, 0) + 1
         if self._guide is not None:
             self.complete = self._guide.take(token)
         return token
 
     def _scores(self, logits: Array) -> Array:
-        """Return the logits after penalties, and of tokens that may not come none; a copy where that changes any."""
+        """Return logits after penalties, with -inf for forbidden tokens; a copy if anything changes."""
         scores = self._penalized(logits)
         if self._guide is not None:
             scores = np.where(self._guide.allowed(), scores, np.float32(-np.inf))
         return scores
 
     def _penalized(self, logits: Array) -> Array:
-        """Return the logits after penalties; a copy where there are any."""
+        """Return logits after penalties; a copy if there are any."""
         asked = self._sampling
         present = asked.presence_penalty or asked.frequency_penalty
         if asked.repetition_penalty == 1 and not present:
@@ -235,12 +235,12 @@ class Sampler:
         return scores
 
     def _limited(self, scores: Array) -> tuple[Array, Array]:
-        """Return the tokens that may be drawn, ascending, and their shares of any sum."""
+        """Return the candidate tokens, ascending, and their unnormalized probabilities."""
         asked = self._sampling
         tokens = largest(scores, asked.top_k or len(scores))
         kept = scores[tokens]
         temperature = max(asked.temperature, _COLDEST)
-        shares = np.exp((kept - kept.max()) / np.float32(temperature))  # 1 for the likeliest
+        shares = np.exp((kept - kept.max()) / np.float32(temperature))  # 1 for the most likely
         if asked.top_p < 1:
             inside = _nucleus(shares, asked.top_p)
             tokens, shares = tokens[inside], shares[inside]
@@ -251,18 +251,18 @@ class Sampler:
 
 
 def generator(sampling: Sampling) -> np.random.Generator | None:
-    """Return where the random numbers of an answer come from; None where none are needed."""
+    """Return the random number generator of a request; None for greedy decoding."""
     seed = None if sampling.seed is None else sampling.seed % _SEEDS
     return np.random.default_rng(seed) if sampling.temperature else None
 
 
 def likeliest(logits: Array) -> int:
-    """Return the token of the largest logit, the first of equals.
+    """Return the token with the largest logit, the first of equals.
 
     Raises:
-        GenerationError: A logit is not a number.
+        GenerationError: If a logit is not a number.
     """
-    token = int(logits.argmax())  # the first NaN, if there is one
+    token = int(logits.argmax())  # the first NaN, if any
     if not np.isfinite(logits[token]):
         raise GenerationError(
             f"The logit of token {token} is {logits[token]!r}; expected a number. The package "
@@ -272,21 +272,20 @@ def likeliest(logits: Array) -> int:
 
 
 def largest(values: Array, count: int) -> Array:
-    """Return the places of the `count` largest values, ascending, with all that equal the least of them."""
+    """Return the indices of the `count` largest values, ascending, with all that equal the least of them."""
     if count >= len(values):
         return np.arange(len(values))
     return np.flatnonzero(values >= np.partition(values, -count)[-count])
 
 
 def _nucleus(shares: Array, top_p: float) -> Array:
-    """Return the places of the largest shares that reach `top_p` of all, ascending; at least one.
+    """Return the indices of the largest probabilities that reach `top_p` of the sum, ascending; at least one.
 
-    A vocabulary is long, so it is not sorted. What is too small to matter is left out; the rest is counted by its
-    leading bits, which are in the order of the shares; and only what agrees with the least of the nucleus in them is
-    looked at one by one.
+    A vocabulary is long, so it is not sorted. Negligible values are left out; the rest is binned by leading bits,
+    which preserve the order; and only values in the bin of the nucleus' least value are compared one by one.
     """
     total = shares.sum(dtype=np.float64)
-    # All that are smaller do not add up to 1 - top_p; halved, for what rounding may do.
+    # All smaller values do not add up to 1 - top_p; halved, to allow for rounding.
     places = np.flatnonzero(shares >= (1 - top_p) * total / len(shares) / 2)
     found = shares[places]
     kinds = found.view(np.uint32) >> 16
@@ -303,9 +302,9 @@ def _nucleus(shares: Array, top_p: float) -> Array:
 
 
 def _reach(shares: Array, number: float) -> int:
-    """Return the place where the shares, added up, exceed `number` of all of them: never one whose share is 0."""
+    """Return the index where the cumulative sum exceeds `number` of the total; its value is never 0."""
     blocks = np.add.reduceat(shares, np.arange(0, len(shares), _BLOCK), dtype=np.float64).cumsum()
-    wanted = min(number * blocks[-1], np.nextafter(blocks[-1], 0))  # however that was rounded
+    wanted = min(number * blocks[-1], np.nextafter(blocks[-1], 0))  # below the total
     block = int(blocks.searchsorted(wanted, side="right"))
     found = shares[block * _BLOCK : (block + 1) * _BLOCK]
     reached = (blocks[block - 1] if block else 0) + found.cumsum(dtype=np.float64)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which request runs when: any number of requests in, every one of them served.
+"""Scheduler of requests: any number of them, each of which is served.
 
-A request takes a row as soon as one is free, however far the others are, and leaves it when its answer ends. A step is
-at most one call of prefill and one of decode, so that a long prompt delays decoding by one call at a time.
+A request takes a batch slot as soon as one is free, independent of the others, and leaves it when generation ends. A
+step is at most one prefill call and one decode call, so that a long prompt delays decoding by one call at a time.
 
-Requests of one client are submitted together and share the rows fairly with those of others: a free row is for the
-client that has the fewest, and a client that has none takes one from a client that has several. What was computed in
-that row is computed again later, in the same calls, so that an answer does not depend on who else is there.
+Requests of one client are submitted together and share the batch slots fairly with other clients: a free slot is for
+the client with the fewest, and a client without any takes one from a client with several. The evicted request is
+computed again later, in the same calls, so that generated text does not depend on other clients.
 
-Where tokens are drafted, a row's next call has them behind its newest token, and what the model does not choose itself
-is forgotten: states with a row for each position are written over, and the others put back as they were, so that the
-tokens that count run again in front of the next call's. Where one call cannot check the drafts of several rows, each is
-checked in a call of its own, as long as every row that decodes has a draft which is worth the wait of the others.
+With speculative decoding, the next call of a slot has the draft after its newest token, and rejected tokens are
+dropped: states with an entry for each position are overwritten, the others restored, so that accepted tokens run
+again at the start of the next call. If one call cannot check the drafts of several slots, each is checked in a
+separate call, as long as every decoding slot has a draft that is worth the delay of the others.
 """
 
 import time
@@ -35,10 +35,10 @@ from qeff_zoo.runtime.speculation import Drafter, Reader, Sharing, Speculation
 
 @dataclass(eq=False)
 class _Group:
-    """What was submitted together.
+    """Requests that were submitted together.
 
     Args:
-        waiting: Requests without a row.
+        waiting: Requests without a batch slot.
     """
 
     waiting: deque[Answer]
@@ -46,16 +46,16 @@ class _Group:
 
 @dataclass(eq=False)
 class _Slot:
-    """A request that has a row.
+    """Request in a batch slot.
 
     Args:
-        answer: Answer of the request.
+        answer: Generation of the request.
         group: Group of its submission.
-        row: Row of the decoder.
+        row: Batch slot of the decoder.
         keys: Keys of its prompt's blocks in the prefix cache.
-        drafter: Guesses how it goes on; None where nothing is drafted.
-        done: Tokens whose states the row has.
-        placing: Passages of the prompt, of which some are still to be computed; None where none are.
+        drafter: Drafter of the request; None without speculative decoding.
+        done: Number of tokens with states in the slot.
+        placing: Documents of the prompt, some of which are not computed yet; None if all are.
     """
 
     answer: Answer
@@ -68,7 +68,7 @@ class _Slot:
 
     @property
     def left(self) -> int:
-        """Tokens of the prompt that are left to run; not above 0 where none are."""
+        """Number of prompt tokens left to run; 0 or less if there are none."""
         request = self.answer.request
         if self.placing:
             return self.placing.left - self.done + len(request.prompt) - sum(request.blocks)
@@ -76,21 +76,21 @@ class _Slot:
 
     @property
     def prefills(self) -> bool:
-        """Whether tokens of the prompt are left to run."""
+        """Whether prompt tokens are left to run."""
         return self.left > 0
 
     @property
     def is_current(self) -> bool:
-        """Whether all tokens have run, so that the next one can be chosen; not so after the row was lost."""
+        """Whether all tokens have run, so that the next one can be sampled; false after an eviction."""
         return self.due == 0
 
     @property
     def due(self) -> int:
-        """Tokens of the answer that are left to run; more than one after the row was lost, or its states put back."""
+        """Number of generated tokens left to run; more than one after an eviction, or after states were restored."""
         return self.left + len(self.answer.token_ids)
 
     def next_piece(self, length: int) -> Piece:
-        """Return what is to run next: at most `length` tokens, all of a passage, of the prompt or of the answer."""
+        """Return the next tokens to run: at most `length` of a document, of the prompt or of the generated text."""
         if self.placing:
             passage = self.placing.next[self.done : self.done + length]
             return Piece(passage, self.done, None, self.answer.adapter.slot)
@@ -104,11 +104,11 @@ class _Slot:
         return Piece(tokens, self.done, request.insets, slot, len(request.source), drawing=drawing)
 
     def draft(self, most: int, rows: int) -> Sequence[int | Drawn]:
-        """Guess what comes after the newest token, which is still to run.
+        """Return a draft after the newest token, which is still to run.
 
         Args:
-            most: Tokens that a call checks.
-            rows: Decoding rows, each of which is checked by a call of its own.
+            most: Maximum number of tokens that a call checks.
+            rows: Number of decoding slots, each of which is checked in a separate call.
         """
         request, answer = self.answer.request, self.answer.token_ids
         most = min(most - (self.due - 1), request.limit - len(answer) - 1)
@@ -120,14 +120,14 @@ class _Slot:
 
 
 class Scheduler:
-    """Serves requests, step by step. For one thread; while it has requests, the decoder's states are its own.
+    """Scheduler that serves requests step by step, in one thread; it holds the decoder's states while it has any.
 
     Args:
-        decoder: Runs the calls.
-        prefixes: Remembers prompts.
-        speculation: How answers are drafted; None where they are not.
-        sources: Reads the texts or pictures that answers are written of; None where there are none.
-        passages: Known ones, of which prompts may be made; None where none may.
+        decoder: Decoder that runs the calls.
+        prefixes: Prefix cache.
+        speculation: Speculative decoding; None without it.
+        sources: Encoder of texts or images for the decoder; None without one.
+        passages: Computed documents of block attention; None if prompts may have none.
     """
 
     def __init__(
@@ -140,33 +140,33 @@ class Scheduler:
     ) -> None:
         self._decoder, self._prefixes, self._speculation = decoder, prefixes, speculation
         self._sources, self._passages = sources, passages
-        # Where prompts are run token by token as well, an answer's tokens are no others.
+        # If prompts run token by token as well, generated tokens are computed the same way.
         alike = decoder.sizes.prefill_seq_len == 1 and speculation is None
         self._keeps_answers = prefixes.answers or alike
-        self._groups: list[_Group] = []  # that have requests which wait, in the order of joining
-        self._seats: list[_Slot] = []  # in the order of joining
+        self._groups: list[_Group] = []  # with waiting requests, in the order of submission
+        self._seats: list[_Slot] = []  # in the order of admission
         self._shortest_next = False
-        self._silent: _Slot | None = None  # had nothing to be checked, so that nobody was
+        self._silent: _Slot | None = None  # the slot whose missing draft cancelled all
         self.timings = Timings()
 
     @property
     def waiting(self) -> int:
-        """Requests without a row."""
+        """Number of requests without a batch slot."""
         return sum(len(group.waiting) for group in self._groups)
 
     @property
     def running(self) -> int:
-        """Requests with a row."""
+        """Number of requests in a batch slot."""
         return len(self._seats)
 
     def run_prompt(self, prompt: Sequence[int], insets: MultimodalSpans | None = None) -> Array:
-        """Run a prompt in row 0, in the calls that a request's is run in; nothing else must be there.
+        """Run a prompt in batch slot 0, in the same calls as a request's; all slots must be free.
 
         Args:
-            prompt: Token ids that fit into the context.
-            insets: Its pictures.
+            prompt: Token ids that fit the context.
+            insets: Images of the prompt.
 
-        Returns: The logits after it, (vocab,).
+        Returns: Logits after the prompt, (vocab,).
         """
         keys, length = self._prefixes.keys(prompt, insets), self._decoder.sizes.prefill_seq_len
         done, logits = self._prefixes.restore(keys, 0, 0), np.empty(0, np.float32)
@@ -179,12 +179,12 @@ class Scheduler:
         return logits
 
     def submit(self, *answers: Answer) -> None:
-        """Take requests in that share rows as one client's; they begin as soon as it is their turn to have a row."""
+        """Submit requests that share batch slots as one client's; they start when the client's turn comes."""
         if answers:
             self._groups.append(_Group(deque(answers)))
 
     def cancel(self, answer: Answer) -> None:
-        """End a request as it is, wherever it has got to; one that has ended stays so."""
+        """End a request at its current state; no effect on one that has ended."""
         if not answer.ended:
             answer.cancel()
         for group in self._groups:
@@ -202,10 +202,10 @@ class Scheduler:
         self._seats.clear()
 
     def step(self) -> bool:
-        """Make at most one call of prefill and one of decode.
+        """Run at most one prefill call and one decode call.
 
         Returns:
-            Whether anything is left to do.
+            Whether any request is left.
         """
         self._admit()
         if chunk := self._next_chunk():
@@ -216,9 +216,9 @@ class Scheduler:
         return bool(self._groups or self._seats)
 
     def _admit(self) -> None:
-        """Give rows to groups that wait, first to the one that has the fewest.
+        """Give free batch slots to waiting groups, first to the one with the fewest.
 
-        Of those that join at a time the shortest prompt is first: it is the first to decode.
+        Among requests admitted together the shortest prompt is first, since it decodes first.
         """
         taken = {seat.row for seat in self._seats}
         free = [row for row in range(self._decoder.sizes.rows) if row not in taken]
@@ -252,7 +252,7 @@ class Scheduler:
             self._take_over(seat)
 
     def _read(self, requests: Mapping[int, Request]) -> None:
-        """Encode the texts or images of new requests, each into its row; again after that row was lost."""
+        """Encode the texts or images of new requests, each into its batch slot; again after an eviction."""
         if self._sources and requests:
             before = self._sources.seconds
             self._sources.read({row: one.read for row, one in requests.items()})
@@ -260,7 +260,7 @@ class Scheduler:
             self.timings.prefill_tokens += sum(len(one.source) for one in requests.values())
 
     def _take_over(self, seat: _Slot) -> None:
-        """Go on from what another process computed of a prompt; later than that, all is computed here."""
+        """Restore a prompt that another process computed; after an eviction, it is computed here."""
         handed, seat.answer.handed = seat.answer.handed, None
         if handed is not None:
             self._decoder.restore(seat.row, 0, handed.states, latest=True)
@@ -268,13 +268,13 @@ class Scheduler:
             self._extend([seat], {seat.row: handed.logits})
 
     def _spare(self, rows: Counter[_Group]) -> _Slot | None:
-        """Choose what gives its row up to a group without any: of the group with most rows, what has run least."""
+        """Choose the request to evict for a group without slots: the least advanced of the group with most slots."""
         group, count = rows.most_common(1)[0]
         seats = [seat for seat in self._seats if seat.group is group]
         return min(seats, key=lambda seat: seat.done) if count > 1 else None
 
     def _evict(self, seat: _Slot) -> None:
-        """Take a request's row away; it waits, before all others of its group."""
+        """Take a request's batch slot away; the request is the first of its group to wait."""
         self._seats.remove(seat)
         seat.answer.reused_tokens = 0
         seat.group.waiting.appendleft(seat.answer)
@@ -284,9 +284,9 @@ class Scheduler:
     def _next_chunk(self) -> list[_Slot]:
         """Choose the prompts of the next prefill call: one of them, and others that have run as many tokens.
 
-        The one is by turns the oldest, which therefore ends, and the one that is nearest to its end: a short prompt
-        does not wait for a long one. While others decode, the call is no longer than a chunk of one prompt. At most
-        half of it is padding.
+        The one is alternately the oldest, which is thus sure to end, and the one nearest to its end: a short prompt
+        does not wait for a long one. While other requests decode, the call is no longer than a chunk of one prompt.
+        At most half of it is padding.
         """
         length = self._decoder.sizes.prefill_seq_len
         prefilling = [seat for seat in self._seats if seat.prefills]
@@ -312,7 +312,7 @@ class Scheduler:
         return chunk
 
     def _reuse(self, seat: _Slot) -> None:
-        """Take over what is known of the tokens that come next: blocks of the prompt, or passages."""
+        """Restore cached states of the next tokens: blocks of the prompt, or documents."""
         if seat.placing:
             found = 0 if seat.done else seat.placing.look()
             self._place(seat)
@@ -323,7 +323,7 @@ class Scheduler:
         self.timings.reused_tokens += found
 
     def _place(self, seat: _Slot) -> None:
-        """Put the passages of a prompt together once all of them are there."""
+        """Write the documents of a prompt into its batch slot once all of them are computed."""
         if seat.placing and not seat.placing.key:
             seat.done, seat.placing = seat.placing.place(seat.row), None
 
@@ -344,7 +344,7 @@ class Scheduler:
         self.timings.prefill_tokens += sum(len(piece.tokens) for piece in pieces.values())
         for seat in chunk:
             seat.done += len(pieces[seat.row].tokens)
-        # Of passages, what a drafter would read is not where it is.
+        # Draft inputs of documents are not at the positions of the prompt.
         self._tell([seat for seat in chunk if not seat.answer.request.blocks], pieces)
         for seat in chunk:
             if seat.placing and seat.done == len(seat.placing.next):
@@ -358,17 +358,17 @@ class Scheduler:
     def _tell(self, seats: Sequence[_Slot], pieces: Mapping[int, Piece]) -> None:
         """Pass the model's results for a call's tokens to drafters that need them."""
         for seat in seats:
-            # In this order: to ask of a protocol takes longer.
+            # In this order, since `isinstance` with a protocol is slower.
             if seat.row in self._decoder.hidden and isinstance(seat.drafter, Reader):
                 hidden, insets = self._decoder.hidden[seat.row], seat.answer.request.insets
                 start = pieces[seat.row].stop - len(hidden)
-                # What drafts knows nothing of pictures; behind them positions go on as in any text.
+                # Drafters do not support images; after them positions continue as in any text.
                 left = max(0, int(insets.places[-1]) + 1 - start) if insets else 0
                 if len(hidden) > left:
                     seat.drafter.read(start + left, hidden[left:])
 
     def _decode(self, decoding: Sequence[_Slot]) -> None:
-        """Run the newest token of each row: with a draft behind it, and with what was put back in front of it."""
+        """Run the newest token of each slot, with its draft after it, and tokens of restored states before it."""
         if self._speculation is None:
             self._decode_one(decoding)
             return
@@ -380,17 +380,17 @@ class Scheduler:
             self._decode_one(one)
 
     def _draft(self, decoding: Sequence[_Slot], most: int) -> dict[_Slot, Sequence[int | Drawn]]:
-        """Draft for all rows; for none where a call has one row alone, and not all have what is worth the wait."""
+        """Return drafts for all slots; none if each is checked in a separate call, and one has no draft that pays."""
         starts = {seat.row: seat.done for seat in decoding}
         alone = len(self._decoder.verified_together(starts, most + 1)) > 1
         drafts: dict[_Slot, Sequence[int | Drawn]] = {}
-        # First who had nothing the last time: then nobody else drafts in vain.
+        # The slot without a draft last time is first, so that the others do not draft in vain.
         for seat in sorted(decoding, key=lambda seat: seat is not self._silent):
             drafts[seat] = seat.draft(most, len(decoding) if alone else 1)
             if alone and not drafts[seat]:
                 self._silent = seat
                 return {}
-        # A call serves all rows: with one drafted for, the others are in it too.
+        # A call serves all slots: if one has a draft, the others are in the call, too.
         return drafts if any(drafts.values()) else {}
 
     def _check(
@@ -399,7 +399,7 @@ class Scheduler:
         drafts: Mapping[_Slot, Sequence[int | Drawn]],
         most: int,
     ) -> None:
-        """Run several tokens of each row; let answers go on for as long as they agree with their drafts."""
+        """Run several tokens of each slot; generation continues as long as sampled tokens match the draft."""
         ahead = [(seat, seat.next_piece(most + 1), drafts.get(seat, [])) for seat in seats]
         pieces = {
             seat.row: replace(piece, tokens=[*piece.tokens, *map(token_of, draft)])
@@ -449,9 +449,9 @@ class Scheduler:
             self._keep(seat, seat.done - 1)
 
     def _keep(self, seat: _Slot, since: int | None = None) -> None:
-        """Let the prefix cache have what a call has completed, of an answer `since` how many tokens."""
+        """Cache the blocks that a call has completed; `since` is the number of tokens before a decode call."""
         prefixes, answer, request = self._prefixes, seat.answer, seat.answer.request
-        if request.blocks:  # what comes after passages depends on where they are
+        if request.blocks:  # states after documents depend on their positions
             return
         if self._keeps_answers and prefixes.place(seat.done) > len(seat.keys):
             tokens = [*request.prompt, *answer.token_ids]
@@ -459,7 +459,7 @@ class Scheduler:
         prefixes.save(seat.keys, seat.row, seat.done, since)
 
     def _extend(self, seats: Sequence[_Slot], logits: Mapping[int, Array]) -> None:
-        """Give answers their next token."""
+        """Append the next token to each generation."""
         current = [seat for seat in seats if seat.is_current]
         drawn = self._decoder.drawn
         for seat in current:
@@ -472,11 +472,11 @@ class Scheduler:
         self._leave()
 
     def _leave(self) -> None:
-        """Free the rows of answers that have ended."""
+        """Free the batch slots of generations that have ended."""
         self._seats = [seat for seat in self._seats if not seat.answer.ended]
 
     def _pack(self, decoding: Sequence[_Slot]) -> None:
-        """Make the rows that decode adjacent, where states can be moved: a call may take only adjacent rows."""
+        """Make decoding slots adjacent if states can be moved: some calls take only adjacent slots."""
         if not self._decoder.movable:
             return
         rows = [seat.row for seat in decoding]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package in, the session of its task out."""
+"""Opening of packages: a package in, the session of its task out."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from qeff_zoo.runtime.speculation.opening import speculation_of
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, NAMES, TEXT_GENERATION, find
 
-if TYPE_CHECKING:  # a package needs one of them
+if TYPE_CHECKING:  # a package needs only one of them
     from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
     from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
     from qeff_zoo.tasks.audio_classification.session import AudioClassificationSession
@@ -39,7 +39,7 @@ Session: TypeAlias = (
     " | TokenClassificationSession | ImageClassificationSession | ImageEmbeddingSession"
     " | ZeroShotSession | CtcSession | SpeechSeq2SeqSession | AudioClassificationSession"
 )
-#: Opens a program by its role, with `threads` and `choices` as for `qeff_zoo.targets.base.Target.open`.
+#: Opens a program by its role, with `threads` and `choices` as in `qeff_zoo.targets.base.Target.open`.
 Opening: TypeAlias = Callable[..., Program]
 
 
@@ -58,23 +58,23 @@ def open_session(
     """Open a package to run it.
 
     Args:
-        package: For a target that runs here.
+        package: A package for a target that runs on this machine.
         threads: CPU threads that compute one operator; None for one per physical core.
-        prefixes: Of text generation, what is kept of prompts for others that begin alike; None for the usual.
-        speculate: Of text generation, what drafts tokens that this package checks: one of a smaller model; "heads"
-            for those that this package was built with; "lookup" for what the text itself has said before; None for
-            nothing. The cost of calls is measured first.
-        acceptance: Of drafts of a model, which tokens count: those that the request draws as well, so that a seed
-            gives the same answer; or "ratio" for more of them, of the same distribution.
-        blocks: Of text generation, whether requests may have passages that are computed by themselves (block
-            attention). How the model's keys turn is found first.
-        observe: Told of every call, its choices of experts and keys included.
-        lean: For one call that shows that it can be made: what it returns may mean nothing.
-        opening: Opens what runs in place of the package's programs; None for those themselves.
+        prefixes: Options of the prefix cache, for text generation; None for the defaults.
+        speculate: Draft source of speculative decoding, for text generation: the package of a smaller model; "heads"
+            for the draft heads, draft layer or assistant of this package; "lookup" for prompt lookup; None for no
+            drafts. The cost of calls is measured first.
+        acceptance: Acceptance rule for the drafts of a model: by default tokens that the request samples as well, so
+            that a seed generates the same text; or "ratio" for more accepted tokens, from the same distribution.
+        blocks: Whether requests may have documents that are computed independently (block attention), for text
+            generation. The rotation of the model's keys is measured first.
+        observe: A callback for every call, with choices of experts and keys.
+        lean: Whether the session is for a single test call, whose results may be meaningless.
+        opening: A function that opens other programs in place of the package's; None for the package's.
 
     Raises:
-        GenerationError: Its target or its task cannot be run here, or it does not fit into memory.
-        PackageError: Its files are damaged, or do not belong together.
+        GenerationError: If its target or task is not supported here, or it does not fit into memory.
+        PackageError: If its files are damaged, or do not belong together.
     """
     if package.target not in targets.NAMES:
         raise GenerationError(
@@ -109,7 +109,7 @@ def open_session(
         observed = Observed(opened, observe) if observe else opened
         choices |= {program.role: opens(program.role) for program in before}
         others = {one.role for one in package.programs} & beside - {*ROLES}
-        choices |= {role: partial(opens, role) for role in others}  # where it is asked for
+        choices |= {role: partial(opens, role) for role in others}  # opened on demand
         if task.before and task.role == "decoder":
             said = package.manifest["spec"]["task"]
             choices["chosen"] = {**said, VISION_SIZE: answering.vision_size}
@@ -127,7 +127,7 @@ def open_session(
 def _check(
     package: Package, speculate: Package | Own | None, acceptance: Acceptance, *, blocks: bool
 ) -> None:
-    """Refuse choices that do not go together, or not with the task of a package."""
+    """Reject options that contradict one another, or are not supported by the task of a package."""
     if blocks and package.task != TEXT_GENERATION:
         raise GenerationError(
             f"Package {str(package.path)!r} is for task {package.task!r}, in which there are no blocks; expected "
@@ -168,13 +168,13 @@ def open_heads(
     decoder: Decoder | None = None,
     opening: Opening | None = None,
 ) -> Program | None:
-    """Return the heads that draft for a package, or the layer, opened; None where it has none.
+    """Return the draft program of a package, opened; None for a package without one.
 
     Args:
-        package: Opened.
-        threads: Of CPUs; None for all.
-        decoder: Of its session: its own program, where that computes heads itself.
-        opening: As for `open_session`.
+        package: Opened package.
+        threads: Number of CPU threads; None for all.
+        decoder: Decoder of the session; its program is returned if it computes the heads itself.
+        opening: A function that opens programs, as for `open_session`.
     """
     if decoder and decoder.heads:
         return decoder.program
@@ -195,7 +195,7 @@ def _open_draft(package: Package, threads: int | None) -> TextGenerationSession:
 
 @contextmanager
 def _fitting(package: Package) -> Iterator[None]:
-    """Say what does not fit where a graph, its configuration and the manifest are at odds, in whatever way."""
+    """Raise `PackageError` for any mismatch between graph, configuration and manifest."""
     try:
         yield
     except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sizes a package was specialized for, read from the specializations in its manifest."""
+"""Sizes that a package was specialized for, from the specializations in its manifest."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from qeff_zoo.runtime.program import Specializations
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderSizes:
-    """Of a text-generation package.
+    """Sizes of a text-generation package.
 
     Args:
-        prefill_seq_len: Prompt tokens that one call takes.
-        ctx_len: Cache rows: prompt and generated tokens together.
+        prefill_seq_len: Number of prompt tokens in one call.
+        ctx_len: Context length, for prompt and generated tokens together.
         batch_size: Rows of one call, without continuous batching.
-        full_batch_size: Cache slots of continuous batching; None without.
-        comp_ctx_lengths_prefill: How many of the first rows of the cache a prefill call may read, ascending; nothing
-            where a call finds by itself what it has to read.
-        comp_ctx_lengths_decode: The same for decode calls.
-        num_speculative_tokens: Drafted tokens that a decode call may check, ascending.
-        decodes: Whether it was specialized for decode calls, and not for prompts alone.
-        encoder_ctx_len: Tokens of the longest text that it writes of; 0 where it reads its own alone.
-        max_num_images: Pictures of a prompt at most, where they are a state; else 0.
+        full_batch_size: Batch slots of continuous batching; None without.
+        comp_ctx_lengths_prefill: Compute contexts of prefill calls, ascending; empty if calls determine what they
+            read.
+        comp_ctx_lengths_decode: Compute contexts of decode calls.
+        num_speculative_tokens: Numbers of draft tokens that a decode call can check, ascending.
+        decodes: Whether the package has specializations for decode calls, and not for prefill alone.
+        encoder_ctx_len: Maximum number of tokens in the encoder's text; 0 without an encoder.
+        max_num_images: Maximum number of images in a prompt if these are a state; else 0.
     """
 
     prefill_seq_len: int
@@ -39,7 +39,7 @@ class DecoderSizes:
 
     @property
     def rows(self) -> int:
-        """Requests that are served at a time."""
+        """Number of requests that are served at a time."""
         return self.full_batch_size or self.batch_size
 
     def covering(self, lengths: Sequence[int], tokens: int) -> int:
@@ -48,7 +48,7 @@ class DecoderSizes:
 
     @classmethod
     def read(cls, specializations: Specializations) -> "DecoderSizes":
-        """Read the specializations `Prefill` and `Decode`; without the former, decoding prefills token by token."""
+        """Return the sizes of `Prefill` and `Decode`; without the former, decode calls prefill token by token."""
         decodes = _of_kind(specializations, "Decode")
         prefills = _of_kind(specializations, "Prefill") or decodes
         first = next(iter(decodes or prefills), {})
@@ -72,7 +72,7 @@ class DecoderSizes:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderSizes:
-    """Of a package that reads whole texts.
+    """Sizes of an encoder package.
 
     Args:
         batch_size: Texts of one call.
@@ -88,7 +88,7 @@ class EncoderSizes:
 
     @classmethod
     def read(cls, specializations: Specializations) -> "EncoderSizes":
-        """Read one specialization per sequence length."""
+        """Return the sizes of specializations, one per sequence length."""
         wanted = ("batch_size", "seq_len")
         every = [_required(entry["symbols"], entry["name"], wanted) for entry in specializations]
         return cls(
@@ -104,7 +104,7 @@ def batch_sizes(specializations: Specializations) -> tuple[int, ...]:
 
 
 def _of_kind(specializations: Specializations, kind: str) -> list[Mapping[str, str]]:
-    """Return the symbols of those that are named so, perhaps with a number: `Decode`, or `Decode_0` and more."""
+    """Return the symbols of specializations of a kind, with or without a number: `Decode`, `Decode_0` and so on."""
     return [
         entry["symbols"] for entry in specializations if entry["name"].partition("_")[0] == kind
     ]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States of stretches of tokens, kept by key up to a budget of memory; also on disk, where they outlive a process.
+"""Cache of states by key within a memory budget; optionally also on disk, where states outlive a process.
 
-A file is a mark, the length of its JSON in 8 bytes, the JSON, the arrays, and a digest of all that, keyed with a secret
-of the folder. The JSON says which package, precision and layout the states are of, and what computed them: states of
-anything else are never used, nor those that somebody else wrote, who cannot read the secret.
+A file is a magic number, the length of its JSON in 8 bytes, the JSON, the arrays, and a digest of all that, keyed
+with a secret of the folder. The JSON records the package, precision and layout of the states, and the versions that
+computed them: states with other terms are never used, nor those of other users, who cannot read the secret.
 """
 
 import hashlib
@@ -30,25 +30,25 @@ from qeff_zoo.runtime.program import Array
 
 States: TypeAlias = dict[str, Array]
 
-_SPARE = 128 << 20  # bytes of memory that are left to others
+_SPARE = 128 << 20  # bytes of memory left to other processes
 _MARK, _LENGTH, _DIGEST = b"QZSTATE2", 8, 32
 _SECRET, _SECRET_BYTES = "secret", 32
-#: Permissions that let others change what is in a folder, or read a secret.
+#: Permissions with which others may change the contents of a folder, or read a secret.
 _CHANGES, _READS = 0o022, 0o077
 _NAME = re.compile(r"[0-9a-f]{64}\.states")
-_ABANDONED = 600.0  # seconds after which a file that is not whole is nobody's
+_ABANDONED = 600.0  # seconds after which an incomplete file is removed
 _LOG = logging.getLogger(__name__)
 
 
 class StateFiles:
-    """States in files of one folder, one for each key.
+    """States in files of one folder, one file per key.
 
     Args:
-        folder: Made when it is absent; a folder in it is for states of these terms alone.
+        folder: The folder, created if absent; a subfolder is for states with these terms alone.
         terms: Terms of the states, as JSON values.
 
     Raises:
-        GenerationError: There cannot be such a folder, or others may write to it.
+        GenerationError: If the folder cannot be created, or others may write to it.
     """
 
     def __init__(self, folder: Path, terms: Mapping[str, Any]) -> None:
@@ -67,16 +67,16 @@ class StateFiles:
                 "written. Change prefix_cache_dir."
             ) from error
         self._writes = True
-        #: Keys and bytes of what is there, the least recently used first.
+        #: Keys and sizes of the files, least recently used first.
         self.found = self._look(entries)
 
     def read(self, key: bytes) -> States | None:
-        """Return what has a key; None, and a word about it, where the file is damaged or of something else."""
+        """Return the states of a key; None, with a warning, if the file is damaged or has other terms."""
         path = self._path(key)
         try:
             content = read_regular(path)
             states = self._unpacked(content, key)
-        except FileNotFoundError:  # another process has dropped it
+        except FileNotFoundError:  # another process has removed it
             return None
         except (OSError, ValueError, LookupError, TypeError) as error:
             _LOG.warning("%s is not used: %s. What it had is computed again.", path, error)
@@ -87,13 +87,13 @@ class StateFiles:
         return states
 
     def write(self, key: bytes, states: States) -> bool:
-        """Write a file atomically; return whether it is there."""
+        """Write a file atomically; return whether it exists."""
         if not self._writes:
             return False
         path = self._path(key)
         scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         try:
-            # Not waiting for the disk: what a power failure spoils, the digest shows.
+            # Without waiting for the disk: the digest detects damage by a power failure.
             scratch.touch(0o600, exist_ok=False)
             with scratch.open("wb") as file:
                 file.writelines(self._packed(key, states))
@@ -115,7 +115,7 @@ class StateFiles:
         return self._folder / f"{key.hex()}.states"
 
     def _look(self, entries: Sequence[Path]) -> list[tuple[bytes, int]]:
-        """List the entries; remove what a killed process left, and report foreign files."""
+        """Return the entries; remove files of killed processes, and report foreign files."""
         found = []
         for path in entries:
             with suppress(OSError):
@@ -160,13 +160,13 @@ class StateFiles:
 
 
 def _secret(path: Path) -> bytes:
-    """Return the secret of a folder, made when it is absent; one that others may read or have written is refused."""
+    """Return the secret of a folder, created if absent; reject one that others may read or have written."""
     with suppress(FileExistsError):
         scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         try:
             scratch.touch(0o600, exist_ok=False)
             scratch.write_bytes(secrets.token_bytes(_SECRET_BYTES))
-            os.link(scratch, path)  # the first of several processes makes it, whole
+            os.link(scratch, path)  # atomic: the first of several processes creates it
         finally:
             scratch.unlink(missing_ok=True)
     _require_ours(path, _READS)
@@ -180,7 +180,7 @@ def _secret(path: Path) -> bytes:
 
 
 def _require_ours(path: Path, forbidden: int) -> None:
-    """Refuse what another user owns, or may write to or read: states are answers to come, and prompts that were."""
+    """Reject a path that another user owns, or may write to or read: states reveal prompts and determine output."""
     facts = path.stat()
     if facts.st_uid != os.geteuid():
         found = f"it belongs to user {facts.st_uid}"
@@ -196,12 +196,12 @@ def _require_ours(path: Path, forbidden: int) -> None:
 
 @dataclass
 class _Kept:
-    """What one key has.
+    """Entry of one key.
 
     Args:
-        size: In bytes.
-        states: None while they are in a file only.
-        on_disk: Whether they are in a file.
+        size: Size in bytes.
+        states: States; None while they are only in a file.
+        on_disk: Whether the states are in a file.
     """
 
     size: int
@@ -210,10 +210,10 @@ class _Kept:
 
 
 class KeptStates:
-    """States by key, the least recently used dropped first: beyond the budget, or where memory gets scarce.
+    """LRU cache of states by key, limited by the budget, and by memory if it gets scarce.
 
     Args:
-        budget: Bytes, of files that are not read yet too.
+        budget: Maximum size in bytes, including files that are not read yet.
         files: Second store of the states, on disk.
     """
 
@@ -230,7 +230,7 @@ class KeptStates:
         return key in self._kept
 
     def get(self, key: bytes) -> States | None:
-        """Return what a key has; None if nothing."""
+        """Return the states of a key; None without any."""
         kept = self._kept.get(key)
         if kept is not None and kept.states is None:
             assert self._files is not None
@@ -240,12 +240,12 @@ class KeptStates:
         return kept.states if kept else None
 
     def put(self, key: bytes, states: States, used: Sequence[bytes]) -> None:
-        """Keep states, and drop others if that is too much; not what is too much by itself.
+        """Add states, and drop others beyond the budget; states that exceed the budget alone are not added.
 
         Args:
             key: Key of a new entry.
-            states: Nobody changes them.
-            used: Keys that are used now, as for `touch`.
+            states: States, which are not modified.
+            used: Keys in use, as for `touch`.
         """
         size = sum(one.nbytes for one in states.values())
         if size > self.budget:
@@ -256,7 +256,7 @@ class KeptStates:
         self._make_room()
 
     def touch(self, keys: Sequence[bytes]) -> None:
-        """Mark keys as used, the first last: without it the rest cannot be found."""
+        """Mark keys as used, the first one last: without it the others cannot be found."""
         for key in reversed(keys):
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -291,14 +291,14 @@ class KeptStates:
 
 
 def check_budget(budget: int, beside: int) -> None:
-    """Refuse a budget that memory does not hold.
+    """Reject a budget that exceeds the memory.
 
     Args:
-        budget: Bytes, as somebody has asked for.
-        beside: Bytes of states that rows will take.
+        budget: Requested size in bytes.
+        beside: Bytes of the batch slots' states.
 
     Raises:
-        GenerationError: There cannot be such a budget.
+        GenerationError: If the budget is negative, or exceeds the memory.
     """
     if budget < 0:
         raise GenerationError(

@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Growing text, up to the first of some stop strings: text that may become one of them is held back."""
+"""Streamed text up to the first stop string: text that may begin one is held back."""
 
 from collections.abc import Sequence
 
 
 class StopStrings:
-    """Watches growing text. Where it ends depends on the text alone, not on the pieces it comes in.
+    """Stop string search in streamed text. The end depends on the text alone, not on its pieces.
 
     Args:
-        stops: Strings, not empty, of which the first to be complete ends the text before it.
+        stops: Stop strings, not empty; text ends before the first complete one.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = stops
         self._held = ""
-        #: Whether a string was found.
+        #: Whether a stop string was found.
         self.found = False
 
     def push(self, piece: str) -> str:
-        """Add text; return what is now sure to come before any stop string."""
+        """Add text; return text that is sure to come before any stop string."""
         text = self._held + piece
         if not self._stops:
             return text
@@ -33,12 +33,12 @@ class StopStrings:
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """Return what was held back: no more text comes."""
+        """Return text that was held back, at the end."""
         held, self._held = self._held, ""
         return held
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Return how much of the end of a text begins a stop string."""
+    """Return the length of the text's end that begins a stop string."""
     longest = min(len(stop) - 1, len(text))
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jinja for templates of strangers: they change nothing, and take no more time and memory than a budget holds.
+"""Sandbox for untrusted Jinja templates, without side effects, and within a budget of time and memory.
 
-Calls, rounds of loops, and the text and lists that are made are paid from the budget of a rendering, before they are
-made where their size can be told. One long call of a built-in function cannot be stopped.
+Calls, loop iterations, and created text and lists are charged to the budget of a rendering, before they are created
+if their size is known. One long call of a built-in function cannot be interrupted.
 """
 
 import functools
@@ -21,21 +21,21 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-#: Characters that one rendering may make. The longest contexts have some millions of characters.
+#: Characters that one rendering may create. The longest contexts have some millions of characters.
 _BUDGET = 1 << 28
-_STEP = 500  # what a call or a round of a loop costs, in characters
-_LOOK = 50  # what it costs to look at a value within another
-_REFERENCE = 8  # what an entry of a list takes
-_SOURCE = 1 << 20  # characters of a template
-_LARGEST = 1 << 20  # of numbers that say how long a text or a list is to be
-_BITS = 4096  # of a number
-_WIDE = re.compile(r"%[^a-zA-Z%]*(\*|\d{7})|\{[^{}]*\d{7}")  # in what a text is formatted by
-#: What returns more than it is given: as much as the product of that.
+_STEP = 500  # cost of a call or a loop iteration, in characters
+_LOOK = 50  # cost of a nested value
+_REFERENCE = 8  # cost of a list entry
+_SOURCE = 1 << 20  # maximum characters of a template
+_LARGEST = 1 << 20  # maximum of numbers that set the length of a text or a list
+_BITS = 4096  # maximum bits of a number
+_WIDE = re.compile(r"%[^a-zA-Z%]*(\*|\d{7})|\{[^{}]*\d{7}")  # widths in format strings
+#: Functions whose result may be as large as the product of their arguments.
 _GROWING = {
     *("center", "expandtabs", "indent", "join", "ljust", "replace", "rjust", "tojson", "translate"),
     *("wordwrap", "zfill"),
 }
-#: Filters that make text of whatever they are given. Others look at its entries alone.
+#: Filters that convert any argument to text. Others only read its entries.
 _WRITING = _GROWING | {
     *("capitalize", "e", "escape", "forceescape", "format", "lower", "pprint", "safe", "string"),
     *("striptags", "title", "trim", "truncate", "upper", "urlencode", "urlize", "wordcount"),
@@ -44,11 +44,11 @@ _WRITING = _GROWING | {
 
 
 class OverBudgetError(jinja2.TemplateError):
-    """A template costs more than a rendering may, or may cost more than can be known before."""
+    """A template exceeds the budget of a rendering, or its cost cannot be bounded in advance."""
 
 
 class _Priced(NodeTransformer):
-    """Writes into a template that it pays for loops, slices and joined texts."""
+    """AST transformer that adds charges for loops, slices and concatenated texts to a template."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 -- as Jinja looks for it
         text = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
@@ -75,12 +75,12 @@ def _call(name: str, argument: nodes.Expr, lineno: int) -> nodes.Call:
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """An environment for templates that came with a package; threads may use it at once.
+    """Environment for templates of a package. Thread-safe.
 
     Args:
         extensions: Extensions of Jinja.
-        filters: Besides Jinja's own.
-        functions: Global ones.
+        filters: Filters besides Jinja's.
+        functions: Global functions.
     """
 
     intercepted_binops = frozenset(("+", "*", "**", "%"))
@@ -98,14 +98,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
         known = {**self.filters, **filters}
         self.filters = {name: self._priced(name, one) for name, one in known.items()}
         self.globals.update(functions)
-        del self.globals["lipsum"]  # as long as one likes
+        del self.globals["lipsum"]  # of unlimited length
 
     def parsed(self, source: str) -> jinja2.Template:
         """Compile a template.
 
         Raises:
-            OverBudgetError: It is too long.
-            jinja2.TemplateError: It is not Jinja.
+            OverBudgetError: If the template is too long.
+            jinja2.TemplateError: If the template is not valid Jinja.
         """
         self._account.left = _BUDGET  # constants are computed now
         if len(source) > _SOURCE:
@@ -116,7 +116,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Render a template of this environment.
 
         Raises:
-            OverBudgetError: It costs more than a rendering may.
+            OverBudgetError: If rendering exceeds the budget.
         """
         self._account.left = _BUDGET
         return template.render(**values)
@@ -126,14 +126,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return tree
 
     def step(self, cost: int) -> bool:
-        """Pay, if there is enough left."""
+        """Charge a cost to the budget."""
         self._account.left -= cost
         if self._account.left < 0:
             raise OverBudgetError("it runs for too long, or makes too much text")
         return True
 
     def taken(self, value: Any) -> Any:
-        """Pay for what was made."""
+        """Charge a created value to the budget."""
         if isinstance(value, GeneratorType):
             value = [one for one in value if self.step(1)]
         if isinstance(value, int) and value.bit_length() > _BITS:
@@ -142,7 +142,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return value
 
     def written(self, value: Any) -> Any:
-        """Pay for all that a value has in it, since it becomes text."""
+        """Charge all contents of a value that becomes text."""
         self._measured(value)
         return value
 
@@ -159,7 +159,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return found
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        """Call a function, or a method of a text, as far as the budget allows."""
+        """Call a function, or a method of a text, within the budget."""
         __self.step(_STEP)
         method = getattr(__obj, "__wrapped__", __obj)  # Jinja wraps str.format
         owner = getattr(method, "__self__", None)
@@ -168,7 +168,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return __self.taken(super().call(__context, __obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Compute what may become large."""
+        """Compute an operation whose result may be large."""
         sizes = [_size(one) or _number(one) for one in (left, right)]
         if operator == "*" and (_size(left) or _size(right)):
             self.step(math.prod(sizes))
@@ -179,7 +179,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return self.taken(super().call_binop(context, operator, left, right))
 
     def _priced(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Let a filter be paid for; what Jinja passes to it first is no value of the template's."""
+        """Return a filter with charges; Jinja's implicit first argument is not charged."""
         skipped = 1 if getattr(function, "jinja_pass_arg", None) else 0
 
         @functools.wraps(function)
@@ -190,22 +190,22 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return priced
 
     def _allow(self, name: str, values: tuple[Any, ...], *, writes: bool) -> None:
-        """Refuse a call that would make too much, or take too long."""
+        """Reject a call that would create too much, or take too long."""
         sizes = [self._measured(one) if writes else _size(one) for one in values]
         self.step(sum(sizes))
         if name in _GROWING:
-            first = 2 if name == "replace" else 1  # what is replaced makes nothing longer
+            first = 2 if name == "replace" else 1  # the replaced text does not lengthen the result
             self.step(sizes[0] * max([1, *sizes[first:], *map(_number, values[1:])]))
         if any(_number(one) > _LARGEST for one in values[1:]) and name not in ("default", "d"):
             raise OverBudgetError(f"{name!r} is given a number above {_LARGEST:,}")
         if name == "sum" and any(isinstance(one, list | tuple) for one in values[1:]):
-            raise OverBudgetError("it adds lists up")  # each time copying what it has so far
+            raise OverBudgetError("it adds lists up")  # each addition copies the sum
         if name.startswith("format") and _WIDE.search(str(values[0])):
             raise OverBudgetError("it formats a text by a number above 999,999")
 
 
 def _size(value: Any) -> int:
-    """Return what a value takes, in characters."""
+    """Return the cost of a value, in characters."""
     if isinstance(value, list | tuple | Mapping):
         return _REFERENCE * len(value)
     return len(value) if isinstance(value, str | bytes | range) else 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A text-generation package as a session: prompts in, generated text and metrics out."""
+"""Session of a text-generation package: prompts in, generated text and metrics out."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,25 +35,25 @@ from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.tasks import TEXT_GENERATION
 
 _GREEDY, _USUAL = Sampling(), PrefixCacheOptions()
-#: Called with the number of a prompt and the text that was added to its answer.
+#: A callback with the number of a prompt and the text that was added to its output.
 Stream: TypeAlias = Callable[[int, str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """What came of one prompt.
+    """Result for one prompt.
 
     Args:
-        prompt: As text.
-        text: Generated text, without the EOS token and without a stop string and what follows it.
-        token_ids: Generated tokens, all of them.
-        finish_reason: "eos"; "stop" for a stop string; "length" where `generation_len` or the context ended it; or
+        prompt: Text of the prompt.
+        text: Generated text, without the EOS token, and up to the first stop string.
+        token_ids: All generated tokens.
+        finish_reason: "eos"; "stop" for a stop string; "length" for the limit of `generation_len` or the context; or
             "cancelled".
-        prompt_tokens: Tokens of the prompt.
-        logprobs: Of each token, where they were asked for.
-        reused_tokens: Tokens of the prompt that the prefix cache had.
-        drafted_tokens: Tokens that were drafted and checked.
-        accepted_tokens: Of those, how many the model chose as well.
+        prompt_tokens: Number of tokens in the prompt.
+        logprobs: Log-probabilities of each token, if requested.
+        reused_tokens: Number of prompt tokens that the prefix cache had.
+        drafted_tokens: Number of drafted and checked tokens.
+        accepted_tokens: Number of accepted tokens among them.
     """
 
     prompt: str
@@ -68,17 +68,17 @@ class Generation:
 
 
 class TextGenerationSession(PromptReader):
-    """An opened package of the task `text-generation`.
+    """Open package of the task `text-generation`.
 
-    It answers one `generate` or `stream` at a time; `qeff_zoo.runtime.Engine` serves any number of threads.
+    One `generate` or `stream` runs at a time; `qeff_zoo.runtime.Engine` serves any number of threads.
 
     Args:
-        folder: The package.
-        program: Of the package, opened.
-        prefixes: What is kept of prompts for others that begin alike, also from one `generate` to the next.
+        folder: Folder of the package.
+        program: Program of the package, opened.
+        prefixes: Options of the prefix cache, which is kept from one `generate` to the next.
 
     Raises:
-        GenerationError: Another task's package, or the KV cache does not fit into memory.
+        GenerationError: If the package is of another task, or the KV cache does not fit into memory.
 
     Example:
         >>> session = qeff_zoo.load("packages/tiny-llama")  # doctest: +SKIP
@@ -87,13 +87,13 @@ class TextGenerationSession(PromptReader):
     """
 
     task: ClassVar[str] = TEXT_GENERATION
-    #: Whether it writes of one image that is no part of a prompt, and whether it is told languages.
+    #: Whether the model takes one image that is not part of a prompt, and whether it takes languages.
     describes_images: ClassVar[bool] = False
     translates: ClassVar[bool] = False
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """Arguments of a request beside its prompt, as `images`."""
+        """Arguments of a request besides its prompt, such as `images`."""
         return ()
 
     @property
@@ -109,31 +109,31 @@ class TextGenerationSession(PromptReader):
         prefixes: PrefixCacheOptions = _USUAL,
     ) -> None:
         require(program, folder, TEXT_GENERATION, {"input_ids", "position_ids"}, {"logits"})
-        #: That requests may ask for.
+        #: LoRA adapters for requests.
         self.adapters = Adapters(program, folder)
         self.decoder = Decoder(program, self.adapters)
         super().__init__(folder, self.decoder.sizes.ctx_len)
-        #: Reads the texts or pictures that answers are written of; None where they go on with prompts.
+        #: Encoder of texts or images for the decoder; None for a decoder-only model.
         self.sources: Sources | None = None
         self._end_at(_eos_token_ids(folder))
-        #: Reads pictures or sounds; None where prompts have none.
+        #: Encoder of images or audio in prompts; None without one.
         self.reader: Reader | None = None
-        #: Of the last `generate`.
+        #: Metrics of the last `generate`.
         self.metrics: Metrics | None = None
-        #: How answers are drafted; None where they are not. See `qeff_zoo.runtime.speculation`.
+        #: Speculative decoding; None without it. See `qeff_zoo.runtime.speculation`.
         self.speculation: Speculation | None = None
         self._prefixes = open_prefix_cache(folder, self.decoder, prefixes)
         self._in_use = threading.Lock()
 
     def _end_at(self, tokens: Iterable[int]) -> None:
-        """Let answers end with one of these tokens, free ones and those of a grammar."""
+        """Set the tokens that end generation, with and without a grammar."""
         self.eos_token_ids = frozenset(tokens)
-        #: That hold answers to a request's grammar.
+        #: Factory of guides for structured output.
         self.guides = Guides(self.tokenizer, self.decoder.vocab_size, self.eos_token_ids)
 
     @property
     def readers(self) -> Sequence[Reader]:
-        """Whatever reads pictures or sounds."""
+        """All encoders of images or audio."""
         return (self.reader,) if self.reader else ()
 
     def generate(
@@ -153,22 +153,22 @@ class TextGenerationSession(PromptReader):
         """Generate until EOS, a stop string, `generation_len` or the end of the context, for any number of prompts.
 
         Args:
-            prompts: Texts, token ids as they are, or requests, which have their choices already.
-            generation_len: Tokens per prompt at most; None for as many as the context holds.
-            sampling: How tokens are chosen; greedily by default.
-            stop: Strings that end an answer before them.
-            ignore_eos: Generate `generation_len` tokens whatever they are.
-            chat: Each prompt is a user's message: apply the chat template.
-            adapter: Name of one of `adapters`; None for the model as it is.
-            grammar: The form of the answers; None for any.
-            blocks: Passages before each prompt, as for `request`.
-            stream: Told of text as it comes.
+            prompts: Texts, token ids, or requests, which have their options already.
+            generation_len: Maximum number of tokens per prompt; None for the rest of the context.
+            sampling: Sampling parameters; greedy decoding by default.
+            stop: Stop strings; generated text ends before them.
+            ignore_eos: Whether EOS tokens do not end generation.
+            chat: Whether each prompt is a user message, to which the chat template applies.
+            adapter: Name of one of `adapters`; None for the base model.
+            grammar: Grammar of structured output; None for any text.
+            blocks: Documents before each prompt, as for `request`.
+            stream: A callback for text as it is generated.
 
         Returns:
-            One per prompt, in their order; `metrics` has the speed.
+            One result per prompt, in their order; `metrics` has the speed.
 
         Raises:
-            GenerationError: A prompt is empty, too long, or not of this vocabulary; a choice is out of its range; or
+            GenerationError: If a prompt is empty, too long, or not of this vocabulary; an option is out of range; or
                 another thread is using the session.
         """
         choices: dict[str, Any] = {
@@ -199,13 +199,13 @@ class TextGenerationSession(PromptReader):
         return [self.generation(answer) for answer in answers]
 
     def stream(self, request: Prompt | Request) -> Iterator[Delta]:
-        """Generate for one prompt, and give what each step adds as it comes. To leave early is to cancel.
+        """Generate for one prompt, and yield what each step adds. Leaving the iteration early cancels generation.
 
         Args:
-            request: Text, token ids, or a request with its choices.
+            request: Text, token ids, or a request with its options.
 
         Raises:
-            GenerationError: As `generate`.
+            GenerationError: On the same conditions as `generate`.
         """
         if not isinstance(request, Request):
             request = self.request(request)
@@ -232,23 +232,23 @@ class TextGenerationSession(PromptReader):
         grammar: Grammar | None = None,
         blocks: Sequence[Prompt] = (),
     ) -> Request:
-        """Check what is asked, and put it into one value. Any thread may do this at any time.
+        """Return a checked request. Thread-safe.
 
         Args:
-            prompt: As for `generate`, and so the others.
-            generation_len: Tokens at most.
-            sampling: How tokens are chosen.
-            stop: Strings that end the answer.
-            ignore_eos: EOS tokens do not.
-            chat: The prompt is a user's message.
+            prompt: Text or token ids, as for `generate`.
+            generation_len: Maximum number of tokens.
+            sampling: Sampling parameters.
+            stop: Stop strings.
+            ignore_eos: Whether EOS tokens do not end generation.
+            chat: Whether the prompt is a user message.
             adapter: Name of one of `adapters`.
-            grammar: The form of the answer.
-            blocks: Passages before the prompt, each computed by itself, whatever stands before it (block attention), of
-                a session that was opened with `blocks`. Of a chat they begin the user's message.
+            grammar: Grammar of structured output.
+            blocks: Documents before the prompt, each computed independently (block attention), for a session that was
+                opened with `blocks`. In a chat they begin the user message.
 
         Raises:
-            GenerationError: It cannot be served.
-            AdapterError: There is no such adapter.
+            GenerationError: If the request is invalid.
+            AdapterError: If no such adapter is loaded.
         """
         if adapter is not None:
             self.adapters.find(adapter)
@@ -286,10 +286,10 @@ class TextGenerationSession(PromptReader):
         )
 
     def allow_blocks(self) -> None:
-        """Let requests have passages that are computed by themselves; how keys turn is found first.
+        """Enable documents that are computed independently, after the rotation of keys is measured.
 
         Raises:
-            GenerationError: The model's keys cannot be turned, or the session is in use.
+            GenerationError: If the model's keys cannot be rotated to other positions, or the session is in use.
         """
         with self.exclusively():
             self.passages = Passages(self.decoder, self.folder, self._prefixes.kept)
@@ -297,10 +297,10 @@ class TextGenerationSession(PromptReader):
     def answer(
         self, request: Request, listen: Callable[[Delta | None], None] | None = None
     ) -> Answer:
-        """Return the empty answer of a request, for a scheduler.
+        """Return the empty generation of a request, for a scheduler.
 
         Raises:
-            GenerationError: The request is of a session with a longer context.
+            GenerationError: If the request is of a session with a longer context.
         """
         ctx_len = self.decoder.sizes.ctx_len
         if len(request.prompt) + request.limit > ctx_len:
@@ -314,10 +314,10 @@ class TextGenerationSession(PromptReader):
         return answer
 
     def generation(self, answer: Answer) -> Generation:
-        """Return what came of an answer that has ended.
+        """Return the result of a generation that has ended.
 
         Raises:
-            GenerationError: It failed.
+            GenerationError: If generation failed.
         """
         if answer.error:
             raise answer.error
@@ -340,21 +340,21 @@ class TextGenerationSession(PromptReader):
 
     @property
     def shown(self) -> Mapping[str, int]:
-        """How many pictures or sounds requests had so far, and how many were encoded, as `Stats` calls them."""
+        """Numbers of images or audio inputs in requests so far, and of encoded ones, by the names in `Stats`."""
         asked = {one.kind: one.asked for one in self.readers}
         return asked | {f"encoded_{one.kind}": one.read for one in self.readers}
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that its prefix cache takes."""
+        """Size of the prefix cache in bytes."""
         return self._prefixes.used
 
     @contextmanager
     def exclusively(self) -> Iterator[Scheduler]:
-        """Yield a scheduler of the session's rows; there is one at a time.
+        """Yield a scheduler of the session's batch slots; only one exists at a time.
 
         Raises:
-            GenerationError: There is one already.
+            GenerationError: If there is one already.
         """
         if not self._in_use.acquire(blocking=False):
             raise GenerationError(
@@ -369,7 +369,7 @@ class TextGenerationSession(PromptReader):
             self._in_use.release()
 
     def _limit(self, tokens: Sequence[int], generation_len: int | None, blocks: int = 0) -> int:
-        """Check a request; return how many tokens it may generate."""
+        """Check a request; return its maximum number of generated tokens."""
         ctx_len, vocab_size = self.decoder.sizes.ctx_len, self.decoder.vocab_size
         if generation_len is not None and generation_len < 1:
             raise GenerationError(
@@ -400,7 +400,7 @@ class TextGenerationSession(PromptReader):
 
 
 def _eos_token_ids(folder: Path) -> frozenset[int]:
-    """Read every token that ends an answer; a model without a generation config has it in its config."""
+    """Return all tokens that end generation, from the generation config, else from the config."""
     config = read_json(folder / "config.json")
     for told in (read_json(folder / "generation_config.json"), config, model_config(config)):
         found = told.get("eos_token_id")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts, pairs or token ids to what programs take that read each of them whole; what they cannot take is refused."""
+"""Conversion of texts, pairs or token ids to inputs of encoder programs; unsupported inputs are rejected."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,23 +11,23 @@ from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer
 
 #: Text, or token ids.
 Text: TypeAlias = str | Sequence[int]
-#: Text, token ids, or two texts that are read together.
+#: Text, token ids, or a pair of texts.
 Texts: TypeAlias = Text | tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextReader:
-    """Turns texts into tokens. Any thread may do this at any time.
+    """Tokenization of texts. Thread-safe.
 
     Args:
-        folder: The package.
+        folder: Folder of the package.
         task: Hub pipeline tag.
         tokenizer: Tokenizer of the package; None without one.
-        max_length: Texts are cut to that many tokens.
-        longest: Tokens that the program takes of one text; at least `max_length`.
+        max_length: Number of tokens to which texts are truncated.
+        longest: Maximum number of tokens in a text for the program; at least `max_length`.
         vocab_size: Vocabulary of the model; 0 if only its tokenizer has it.
-        takes_pairs: Whether two texts may be read together.
-        lowercase: Whether texts are made lower case first.
+        takes_pairs: Whether pairs of texts are supported.
+        lowercase: Whether texts are converted to lower case first.
     """
 
     folder: Path
@@ -40,14 +40,14 @@ class TextReader:
     lowercase: bool = False
 
     def read(self, texts: Sequence[Texts]) -> list[Encoded]:
-        """Turn texts into tokens.
+        """Return the tokens of texts.
 
         Args:
-            texts: Texts and pairs, cut to `max_length` tokens; or token ids as they are.
+            texts: Texts and pairs, truncated to `max_length` tokens; or token ids, which are not.
 
         Raises:
-            GenerationError: A list of token ids is empty, too long, or not of this vocabulary; or there is a pair,
-                and the task knows none.
+            GenerationError: If a list of token ids is empty, too long, or not of this vocabulary; or if a pair is
+                given, which the task does not support.
         """
         if not texts:
             raise GenerationError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was computed for every token of a call, in whatever shape, brought into one: (batch, width, slots, n)."""
+"""Results for every token of a call, in any shape, brought into one: (batch, width, slots, n)."""
 
 from collections.abc import Sequence
 
@@ -9,15 +9,15 @@ from qeff_zoo.runtime.program import Array
 
 
 def by_token(values: Array, batch: int, width: int) -> Array | None:
-    """Bring what was computed for every token of a call into one shape.
+    """Return the results for every token of a call in one shape.
 
     Args:
-        values: (batch * width, …, n), or (batch, …, n) with an axis of the tokens.
+        values: Array (batch * width, …, n), or (batch, …, n) with a token axis.
         batch: Rows of the call.
-        width: Tokens of each.
+        width: Tokens of each row.
 
     Returns:
-        (batch, width, slots, n), or None where no axis is that of the tokens.
+        An array (batch, width, slots, n), or None without a token axis.
     """
     axis = token_axis(values.shape, batch, width)
     if axis is None:
@@ -30,10 +30,10 @@ def as_it_was(values: Array, shape: Sequence[int], batch: int, width: int) -> Ar
     """Undo `by_token`.
 
     Args:
-        values: (batch, width, slots, n).
+        values: Array (batch, width, slots, n).
         shape: Original shape of the values; the last axis may have had another size.
         batch: Rows of the call.
-        width: Tokens of each.
+        width: Tokens of each row.
     """
     axis, last = token_axis(shape, batch, width), values.shape[-1]
     if not axis:
@@ -43,7 +43,7 @@ def as_it_was(values: Array, shape: Sequence[int], batch: int, width: int) -> Ar
 
 
 def token_axis(shape: Sequence[int], batch: int, width: int) -> int | None:
-    """Return which axis is that of the tokens: 0 where rows and tokens are one, None where there is none."""
+    """Return the token axis: 0 if rows and tokens share an axis, None without one."""
     if not shape[:-1]:
         return None
     if shape[0] == batch * width:

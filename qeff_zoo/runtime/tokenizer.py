@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text to token ids and back, by a package's tokenizer.json; and text as it grows, token by token."""
+"""Text to token ids and back, by a package's tokenizer.json; and streamed text, token by token."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,8 @@ from qeff_zoo.errors import GenerationError, PackageError, Translating, is_panic
 from qeff_zoo.terminal.sanitize import shortened
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
-_CHARACTERS = 16  # of a token, at most, unless a text is unusual
-#: English text as words and punctuation -> as it is written, in transformers' order.
+_CHARACTERS = 16  # of a token, at most, except in unusual texts
+#: English text as words and punctuation -> its usual form, in transformers' order.
 _TIDY = {
     **{f" {mark}": mark for mark in ".?!,"},
     " ' ": "'",
@@ -29,14 +29,14 @@ _UNTIDY = tuple({untidy[:length] for untidy in _TIDY for length in range(1, len(
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """A text, or a pair of texts, as tokens.
+    """Tokens of a text, or of a pair of texts.
 
     Args:
         ids: Token ids.
         type_ids: 1 for every token in the second text of a pair if the tokenizer distinguishes them, else 0.
         offsets: Start and end of every token in its text, in characters.
         special: Whether a token was added to the text, for every token.
-        cut: Whether tokens were left out.
+        cut: Whether the text was truncated.
     """
 
     ids: list[int]
@@ -47,7 +47,7 @@ class Encoded:
 
     @classmethod
     def of_ids(cls, ids: Sequence[int]) -> "Encoded":
-        """Take token ids as they are; each is its own place."""
+        """Return token ids unchanged, each with its index as offset."""
         places = [(place, place + 1) for place in range(len(ids))]
         return cls(
             ids=list(ids), type_ids=[0] * len(ids), offsets=places, special=[False] * len(ids)
@@ -55,13 +55,13 @@ class Encoded:
 
 
 class Tokenizer:
-    """A package's tokenizer, as transformers would apply it.
+    """Tokenizer of a package, with the results of transformers.
 
     Args:
-        folder: Holds tokenizer.json.
+        folder: A folder with tokenizer.json.
 
     Raises:
-        PackageError: The tokenizer is damaged; also from methods that read text.
+        PackageError: If the tokenizer is damaged; also raised by methods that tokenize.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -76,31 +76,31 @@ class Tokenizer:
         self._understood = Translating(partial(_explanation, path))
         with self._understood:
             self._tokenizer = tokenizers.Tokenizer.from_str(content)
-        # A file keeps the settings of whoever saved it last; truncation and padding are ours to decide.
+        # A file has the settings of its last save; truncation and padding are set here.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         settings = read_json(folder / "tokenizer_config.json")
         self._tokenizer.encode_special_tokens = bool(settings.get("split_special_tokens"))
         self._tidies = _tidies(settings, self._tokenizer.model)
-        #: By length, tokenizers that cut; those never change, so that any number of threads may use them.
+        #: Tokenizers that truncate, by length; they never change, so that any number of threads may use them.
         self._cutting: dict[int, tokenizers.Tokenizer] = {}
         self._cut_on = "left" if settings.get("truncation_side") == "left" else "right"
-        # transformers hands a model only what its tokenizer lists.
+        # transformers passes only the inputs that the tokenizer lists to a model.
         listed = settings.get("model_input_names")
-        #: Whether special tokens are part of what `decode` returns.
+        #: Whether `decode` returns special tokens.
         self.shows_special = False
-        #: Tokens that are never part of it.
+        #: Tokens that `decode` never returns.
         self.hidden: frozenset[int] = frozenset()
         self._has_types = not isinstance(listed, list) or "token_type_ids" in listed
 
     @classmethod
     def find(cls, folder: Path) -> "Tokenizer | None":
-        """Open a folder's tokenizer, if it has one."""
+        """Return the tokenizer of a folder, if it has one."""
         return cls(folder) if (folder / "tokenizer.json").is_file() else None
 
     @cached_property
     def _anchor(self) -> list[int]:
-        """A token before others: many decoders strip a first space."""
+        """Token that precedes others, since many decoders strip a leading space."""
         return self.encode("a", special_tokens=False)[-1:]
 
     @property
@@ -116,30 +116,30 @@ class Tokenizer:
 
     @property
     def json(self) -> str:
-        """All of it, as tokenizer.json has it."""
+        """Whole tokenizer in the format of tokenizer.json."""
         return str(self._tokenizer.to_str())
 
     def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
-        """Turn text into token ids.
+        """Return the token ids of a text.
 
         Args:
             text: Any text.
-            special_tokens: Add what the tokenizer's post-processor says, such as a BOS token.
+            special_tokens: Whether the tokenizer's post-processor adds special tokens, such as BOS.
 
         Raises:
-            GenerationError: The text has half of a character.
+            GenerationError: If the text has half of a surrogate pair.
         """
         _check(text)
-        # Of a batch, since `encode` stops all other threads for as long as it takes.
+        # As a batch, since the library's `encode` blocks all other threads.
         with self._understood:
             (found,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special_tokens)
         return list(found.ids)
 
     def beginning(self, text: str, tokens: int) -> str:
-        """Return a beginning of a text that has twice as many tokens as that, or more; all of a text that has fewer.
+        """Return a beginning of a text with at least twice as many tokens; the whole text if it has fewer.
 
-        So that a long text can be refused, or cut, without being read: no number of characters says how many tokens
-        there are at least, since a tokenizer may drop or merge any number of them, such as spaces.
+        With it a long text can be rejected, or truncated, without being tokenized whole: the number of characters is
+        no lower bound for tokens, since a tokenizer may drop or merge any number of them, such as spaces.
         """
         length = _CHARACTERS * tokens
         while length < len(text):
@@ -149,16 +149,16 @@ class Tokenizer:
         return text
 
     def encode_batch(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
-        """Turn texts into token ids, special tokens added, none longer than `max_length`."""
+        """Return the token ids of texts, with special tokens, truncated to `max_length`."""
         return [encoded.ids for encoded in self.encode_all(texts, max_length)]
 
     def encode_all(self, texts: Sequence[str | tuple[str, str]], max_length: int) -> list[Encoded]:
-        """Turn texts and pairs into tokens, special tokens added, none longer than `max_length`.
+        """Return the tokens of texts and pairs, with special tokens, truncated to `max_length`.
 
-        Of a pair the longer text is cut first, as transformers does.
+        The longer text of a pair is truncated first, as in transformers.
 
         Raises:
-            GenerationError: One is half of a character.
+            GenerationError: If a text has half of a surrogate pair.
         """
         for text in texts:
             for part in (text,) if isinstance(text, str) else text:
@@ -192,22 +192,22 @@ class Tokenizer:
         return self._cutting[max_length]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Turn token ids into text, special tokens left out unless it `shows_special`."""
+        """Return the text of token ids, without special tokens unless `shows_special`."""
         skips = not self.shows_special
         shown = [token for token in token_ids if token not in self.hidden]
         text = self._decoded(shown, skip_special_tokens=skips)
         return _tidied(text) if self._tidies else text
 
     def is_open(self, text: str) -> bool:
-        """Return whether tokens that follow may change how a text ends."""
+        """Return whether further tokens may change the end of a text."""
         return text.endswith(_INCOMPLETE) or (self._tidies and text.endswith(_UNTIDY))
 
     def spelled(self, token_ids: Sequence[int]) -> str:
-        """Return the text of which `encode` makes these tokens, where it made them: special ones by their names."""
+        """Return the text that `encode` converts to these tokens, if any: special tokens by their names."""
         return self._decoded(token_ids)
 
     def piece(self, token_id: int) -> str:
-        """Return what one token adds to a text, with a space that it begins with; a special token by its name."""
+        """Return the text that one token adds, with a leading space; a special token by its name."""
         before = self._anchor
         texts = [self._decoded(tokens) for tokens in (before, [*before, token_id])]
         return texts[1].removeprefix(texts[0])
@@ -219,7 +219,7 @@ class Tokenizer:
             )
 
     def name(self, token_id: int) -> str:
-        """Return a token as the vocabulary has it; "" for an id that it does not have."""
+        """Return a token's text in the vocabulary; "" for an unknown id."""
         return str(self._tokenizer.id_to_token(token_id) or "")
 
     def token_id(self, token: str) -> int | None:
@@ -229,10 +229,10 @@ class Tokenizer:
 
 
 class TextStream:
-    """Text that grows by tokens; what it returned, joined, is the text of all tokens.
+    """Text streamed by token; the returned pieces, joined, are the text of all tokens.
 
-    A character may take several tokens: it is held back until it is whole. The exception are byte tokens that spell no
-    character in the end: some decoders then also replace the bytes before, which are shown already.
+    A character may take several tokens: it is held back until it is complete. The exception are byte tokens that
+    never complete a character: some decoders then also replace preceding bytes, which were returned already.
 
     Args:
         tokenizer: Tokenizer of the tokens.
@@ -241,11 +241,11 @@ class TextStream:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._tokens: list[int] = []
-        self._context = 0  # decoding starts here, since a token's text may depend on the one before
+        self._context = 0  # start of decoding, since a token's text may depend on the one before
         self._shown = 0
 
     def push(self, token: int) -> str:
-        """Add a token; return the text that is now complete, which may be none."""
+        """Add a token; return the text that is now complete, which may be empty."""
         self._tokens.append(token)
         fresh = self._fresh()
         if not fresh or self._tokenizer.is_open(fresh):
@@ -254,7 +254,7 @@ class TextStream:
         return fresh
 
     def finish(self) -> str:
-        """Return what was held back."""
+        """Return text that was held back."""
         fresh = self._fresh()
         self._context, self._shown = self._shown, len(self._tokens)
         return fresh
@@ -265,7 +265,7 @@ class TextStream:
 
 
 def _tidies(settings: Mapping[str, Any], model: object) -> bool:
-    """Return whether decoded text loses spaces as in transformers: of BPE only if a second setting is on."""
+    """Return whether decoded text loses spaces as in transformers: for BPE only with a second setting."""
     asked = bool(settings.get("clean_up_tokenization_spaces"))
     of_bpe = settings.get("clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output")
     return asked and (not isinstance(model, tokenizers.models.BPE) or bool(of_bpe))
@@ -279,7 +279,7 @@ def _tidied(text: str) -> str:
 
 
 def _explanation(path: str, error: BaseException) -> PackageError | GenerationError | None:
-    """Return what an error of the library means: a file that is wrong, or a text that it gives up on."""
+    """Return the error for an exception of the library: a damaged file, or a text that it cannot tokenize."""
     if is_panic(type(error)):
         return GenerationError(
             f"The tokenizer of {path!r} gives up on a text: {error}. Expected a text that its patterns match in "
@@ -308,10 +308,10 @@ def _check(text: str) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; none for a file that is not there.
+    """Return a JSON object; empty for a missing file.
 
     Raises:
-        PackageError: The file has other content.
+        PackageError: If the file has other content.
     """
     if not path.is_file():
         return {}

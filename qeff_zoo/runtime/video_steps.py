@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Videos that are read step by step: each step is a picture in the prompt, behind a text that says when it is."""
+"""Videos whose temporal steps are encoded one by one: each is an image in the prompt, after its timestamp text."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -13,9 +13,9 @@ from qeff_zoo.runtime.media_text import Prepared
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.runtime.vision_encoder import FILM_GRID, FILM_MERGE, FRAMES, GRID, KEPT
 
-#: Of each step, in seconds, as the processor says it.
+#: Timestamp of each step in seconds, among the arrays of a processor.
 TIMES = "timestamps"
-#: Of the whole video, in seconds, where somebody knows it.
+#: Duration of the video in seconds, if known.
 DURATION = "duration"
 _ONES = (
     *("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
@@ -24,24 +24,23 @@ _ONES = (
 _TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 
 
-#: What processors make of the sound of a video.
+#: Arrays of processors for the audio of a video.
 _SOUNDS = {"input_features", "feature_attention_mask"}
 
 
 def of_processor(given: Mapping[str, Any], images: ImageEncoder) -> Prepared:
-    """Call what a processor has prepared of a video as the arrays of pictures are called.
+    """Return a processor's arrays of a video under the names of image arrays.
 
     Args:
-        given: `pixel_values_videos`, or `pixel_values` where a processor calls frames so; of patches `video_grid_thw`,
-            and `second_per_grid_ts` or `video_second_per_grid` (1 where neither is there); of patches that are merged
-            otherwise than those of pictures `video_merge_sizes` and `video_compression_mask`; of crops
-            `video_token_pooling` and `video_grids`; of slices `target_sizes_videos` and `grids_videos`; and where each
-            step's time is written in the prompt, `timestamps`, and perhaps how long the video is, `duration`, in
-            seconds.
-        images: As the package's manifest declares it.
+        given: `pixel_values_videos`, or `pixel_values` for processors with that name for frames; for patches
+            `video_grid_thw`, and `second_per_grid_ts` or `video_second_per_grid` (1 by default); for patches with
+            another merge size than images `video_merge_sizes` and `video_compression_mask`; for crops
+            `video_token_pooling` and `video_grids`; for slices `target_sizes_videos` and `grids_videos`; and for
+            prompts with timestamp texts `timestamps`, and optionally `duration`, in seconds.
+        images: Image encoder of the package's manifest.
 
     Raises:
-        GenerationError: It has sound, too, or lacks what is said of patches.
+        GenerationError: If the arrays include audio, or lack those of patches.
     """
     if sound := given.keys() & _SOUNDS:
         raise GenerationError(
@@ -55,12 +54,12 @@ def of_processor(given: Mapping[str, Any], images: ImageEncoder) -> Prepared:
 
 
 def rows_of(prepared: Prepared, images: ImageEncoder, config: Mapping[str, Any]) -> int:
-    """Return how many rows of features a video takes at least.
+    """Return the minimum number of placeholder tokens of a video.
 
     Args:
-        prepared: Of a video.
-        images: As the package's manifest declares it.
-        config: Of the model.
+        prepared: Arrays of the video.
+        images: Image encoder of the package's manifest.
+        config: Config of the model.
     """
     if KEPT in prepared:
         return int(prepared[KEPT].sum())
@@ -72,7 +71,7 @@ def rows_of(prepared: Prepared, images: ImageEncoder, config: Mapping[str, Any])
 
 
 def check_times(given: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    """Return the times of a video's steps, of which there are as many as of steps."""
+    """Return the timestamps of a video after a check that there is one per step."""
     steps, found = _count(given), given.get(TIMES)
     times = np.asarray([] if found is None else found, np.float64).reshape(-1)
     if len(times) != steps:
@@ -90,7 +89,7 @@ def _count(prepared: Mapping[str, Any]) -> int:
 
 
 def steps_of(prepared: Prepared) -> list[Prepared]:
-    """Take a video apart into pictures, which do not see one another."""
+    """Return the temporal steps of a video as images, which do not attend to one another."""
     if KEPT in prepared:
         steps, height, width = (int(one) for one in prepared[FILM_GRID].reshape(3))
         parts = zip(*(np.split(prepared[name], steps) for name in (FRAMES, KEPT)), strict=True)
@@ -110,7 +109,7 @@ def required(tokenizer: Tokenizer | None) -> Tokenizer:
     """Return a package's tokenizer.
 
     Raises:
-        GenerationError: It has none.
+        GenerationError: If the package has no tokenizer.
     """
     if tokenizer is None:
         raise GenerationError(
@@ -121,14 +120,14 @@ def required(tokenizer: Tokenizer | None) -> Tokenizer:
 
 
 class Stamps:
-    """Writes the places of a video's steps into a prompt.
+    """Text of a video's temporal steps in a prompt.
 
     Args:
-        texts: Before and after a step, between steps, and before and after all of them, as a recipe says.
-        tokenizer: Of the package.
-        film: What stands for a video in a text.
-        step: What is written for a step; nothing for the same.
-        around: Texts around the number of each video of a prompt; nothing where they have none.
+        texts: Texts before and after a step, between steps, and before and after all of them, as in a recipe.
+        tokenizer: Tokenizer of the package.
+        film: Text that marks a video.
+        step: Text that marks a step; empty for the same as `film`.
+        around: Texts around the number of each video in a prompt; empty without numbers.
     """
 
     def __init__(
@@ -144,12 +143,13 @@ class Stamps:
         self._film, self._tokenizer, self._around = film, tokenizer, around
 
     def text(self, video: Prepared, number: int, most: int) -> str:
-        """Return what is written for a video, the first of which has number 0.
+        """Return the text of a video.
 
         Args:
-            video: As it is prepared.
-            number: Of the prompt's videos before it.
-            most: Steps of the longest of the prompt's videos, which processors fill others up to and say of each.
+            video: Arrays of the video.
+            number: Number of preceding videos in the prompt.
+            most: Number of steps in the prompt's longest video, to which processors pad the others, and which every
+                text has.
         """
         times = video[TIMES]
         seconds = int(video.get(DURATION, times[-1]))
@@ -163,13 +163,13 @@ class Stamps:
         return str(number).join(self._around) + first + self._between.join(steps) + self._last
 
     def in_text(self, prompt: str, videos: Sequence[Prepared]) -> str:
-        """Write out the videos of a text, of which it has as many places."""
+        """Return a text with its video markers expanded."""
         first, *rest = prompt.split(self._film)
         written = zip(self._texts(videos), rest, strict=True)
         return first + "".join(text + after for text, after in written)
 
     def in_tokens(self, tokens: Sequence[int], film: int, videos: Sequence[Prepared]) -> list[int]:
-        """Write out the videos of a prompt's tokens: between others that stand for no text, as templates write them."""
+        """Return a prompt's tokens with its video markers expanded; texts between them are tokenized separately."""
         left, whole = iter(self._texts(videos)), list[int]()
         for token in tokens:
             if token == film:
@@ -184,7 +184,7 @@ class Stamps:
 
 
 def _in_words(number: int) -> str:
-    """Write a number below a million as people say it: two thousand, three hundred and sixty-four."""
+    """Return a number below a million in words: two thousand, three hundred and sixty-four."""
     if number < 20:
         return _ONES[number]
     if number < 100:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A vision program at work: a picture in, as a processor prepares it, its rows of features out."""
+"""Vision encoder program at runtime: the output of an image processor in, image features out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -14,31 +14,31 @@ from qeff_zoo.runtime.multimodal_spans import Encoded, RawImage
 from qeff_zoo.runtime.patch_positions import Tower
 from qeff_zoo.runtime.program import Array, Program, Tensor
 
-#: What a processor says of a picture that was cut into patches: time, height and width in patches.
+#: Array of a processor with the grid of each image: time, height and width in patches.
 GRID = "image_grid_thw"
-#: How many of these are on a side of the square that becomes a row, where it says that of each picture.
+#: Array of a processor with the merge size of each image, in patches on a side.
 MERGE = "image_merge_sizes"
-#: What it says of a video beside that: how long each step of its time takes.
+#: Array of a processor with the duration of each temporal step of a video.
 STEP_SECONDS = "second_per_grid_ts"
 
 
-#: Begins the names of features in more rows than usual, which a program makes beside the others.
+#: Prefix of the outputs with finer image features.
 FINER = "finer."
-#: How the names of pictures end, as programs are given them.
+#: Suffix of the names of image inputs.
 PIXELS = "pixel_values"
-#: Frames of a video, where a program of their own reads them.
+#: Frames of a video for a separate program.
 FRAMES = "pixel_values_videos"
-#: What processors of Qwen Omni call `STEP_SECONDS`.
+#: Name of `STEP_SECONDS` in processors of Qwen Omni.
 OMNI_SECONDS = "video_second_per_grid"
-#: Of patches of those: time, height and width, what is merged, and which rows are kept.
+#: Grid, merge size and kept image tokens of patches for a separate program of frames.
 FILM_GRID, FILM_MERGE, KEPT = "video_grid_thw", "video_merge_sizes", "video_compression_mask"
 
 
 class PassThroughEncoder(Reader):
-    """Leaves pictures as a processor prepares them: the language program, which is given, reads them itself.
+    """Pass-through of an image processor's output to a language program that encodes images itself.
 
     Attributes:
-        size: Rows of features that a picture becomes there.
+        size: Number of image tokens of an image.
     """
 
     kind = "pictures"
@@ -46,7 +46,7 @@ class PassThroughEncoder(Reader):
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """As of `Reader`."""
+        """See `Reader`."""
         return tuple(name for name in self.program.inputs if name.endswith(PIXELS))[:1]
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> RawImage:
@@ -64,15 +64,15 @@ class PassThroughEncoder(Reader):
 
 
 class Vision(Reader):
-    """Reads pictures: `pixel_values` as the program takes them, and of one in patches `image_grid_thw`, (1, 3).
+    """Vision encoder for `pixel_values`, with `image_grid_thw` (1, 3) for images in patches.
 
     Args:
-        program: Opened.
+        program: Opened program.
         config: config.json of the model.
-        budget: Bytes of features that are kept.
-        images: As the package's manifest declares it.
-        tiles: What reads tiles of a picture, where those have another size; opened.
-        frames: Opens what reads frames of videos, where that is another program.
+        budget: Maximum size of the feature cache in bytes.
+        images: Image encoder of the package's manifest.
+        tiles: Program of tiles, if these have another size than the whole image; opened.
+        frames: A function that opens the program of video frames, if it is a separate one.
     """
 
     kind = "pictures"
@@ -89,9 +89,9 @@ class Vision(Reader):
         super().__init__(program, config, budget, images.prompt_layout)
         self.images, self.config = images, config
         self.tiles, self._open_frames = tiles, frames
-        #: Geometry of patches, of a program that takes those.
+        #: Geometry of patches, for a program that takes these.
         self.tower: Tower | None = images.geometry(config)
-        #: The same of frames of videos, if those are merged otherwise.
+        #: Geometry of video frames with another merge size.
         self._film_tower: Tower | None = images.frame_geometry(config)
 
     @property
@@ -102,17 +102,17 @@ class Vision(Reader):
 
     @property
     def has_frames(self) -> bool:
-        """Whether there is a program that reads frames of videos alone."""
+        """Whether there is a separate program of video frames."""
         return self._open_frames is not None
 
     @cached_property
     def _frames(self) -> Program:
-        assert self._open_frames is not None  # or videos are refused
+        assert self._open_frames is not None  # or videos are rejected
         return self._open_frames()
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """As of `Reader`."""
+        """See `Reader`."""
         pixels = self.images.pixels
         return (pixels, FRAMES) if self.has_frames else (pixels,)
 
@@ -121,17 +121,17 @@ class Vision(Reader):
 
         Args:
             inputs: Arrays, some of which the program may not take.
-            program: The vision program by default.
+            program: Program to run; the vision program by default.
         """
         return self._run(inputs, program)
 
     def arranged(
         self, digest: bytes, tiles: Sequence[Mapping[str, Array]], prepared: Mapping[str, Array]
     ) -> Encoded:
-        """Return an image of its tiles' features, in the order of its layout.
+        """Return an image from the features of its tiles, in the order of its layout.
 
         Args:
-            digest: Of the image.
+            digest: Digest of the image.
             tiles: Features by name.
             prepared: Arrays of the processor.
         """
@@ -145,7 +145,7 @@ class Vision(Reader):
     def joined(
         self, digest: bytes, tiles: Sequence[Mapping[str, Array]], prepared: Mapping[str, Array]
     ) -> Encoded:
-        """Return an image of its tiles' features, one after another; arguments as of `arranged`."""
+        """Return an image from the features of its tiles, one after another; arguments as for `arranged`."""
         features = {name: np.concatenate([one[name] for one in tiles]) for name in tiles[0]}
         grid = self.layout.grid(len(tiles), prepared, self.config)
         return Encoded(digest=digest, features=features, grid=grid)
@@ -159,12 +159,12 @@ class Vision(Reader):
         return self._look_at_frames(digest, prepared[FRAMES])
 
     def _shape(self, output: Tensor, told: Mapping[str, Array]) -> tuple[int, ...]:
-        """As of `Reader`; some encoders make a row of each patch or merged square."""
+        """See `Reader`; some encoders return an image token for each patch or merged square."""
         rows = self.images.rows_of(self, told) if len(output.shape) == 2 else None
         return super()._shape(output, told) if rows is None else (rows, 1)
 
     def _look_at_frames(self, digest: bytes, pixels: Array) -> Encoded:
-        """Read frames of a video, (1, frames, channels, height, width), one by one by the program for those."""
+        """Return the features of video frames, (1, frames, channels, height, width), encoded one by one."""
         frames = np.ascontiguousarray(pixels[0], np.float32)
         found = [self._run({PIXELS: one[None]}, self._frames) for one in frames]
         features = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
@@ -172,7 +172,7 @@ class Vision(Reader):
         return Encoded(digest=digest, features=features, grid=grid, of_video=True)
 
     def _look_at_step(self, digest: bytes, prepared: Mapping[str, Array], tower: Tower) -> Encoded:
-        """Read the patches of one frame of a video, and keep the rows that its processor says."""
+        """Return the features of one video frame, reduced to the image tokens that its processor keeps."""
         check_merge(prepared.get(FILM_MERGE), tower)
         told = tower.describe(tuple(int(size) for size in prepared[FILM_GRID].reshape(3)))
         pixels = np.ascontiguousarray(prepared[FRAMES], np.float32)
@@ -183,14 +183,14 @@ class Vision(Reader):
 
 
 def check_merge(found: Array | None, tower: Tower) -> None:
-    """Refuse patches that a processor merged otherwise than the program.
+    """Check that a processor merged patches as the program does.
 
     Args:
         found: Patches on a side of a merged square, of each image; None if the processor does not return them.
         tower: Geometry of the program's patches.
 
     Raises:
-        MediaError: They differ.
+        MediaError: If the merge sizes differ.
     """
     if found is not None and (found != tower.merge).any():
         raise MediaError(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages between two processes: the length of a JSON in 8 bytes, the JSON, then arrays.
 
-Of some arrays both sides know the sizes; of others the JSON says them, under `arrays`.
+The sizes of some arrays are known to both sides; the JSON has those of others, under `arrays`.
 """
 
 import json
@@ -17,7 +17,7 @@ from qeff_zoo.errors import HandoffError
 from qeff_zoo.runtime.program import Array
 
 VERSION = 3
-LENGTH = 8  # bytes that say how long the JSON is
+LENGTH = 8  # bytes of the JSON's length
 _MOST_JSON = 8 << 20  # bytes: more tokens than any context has
 _MOST_ARRAYS = 1 << 30  # bytes: more features, or pixels, than any prompt has
 _MOST_IN_ALL, _MOST_AXES = 4096, 8  # arrays of a message, and axes of one
@@ -28,12 +28,12 @@ _NUMBERS = frozenset(
 
 
 def as_bytes(array: Array) -> memoryview:
-    """Return the bytes of an array; they are its own where it is contiguous."""
+    """Return the bytes of an array, without a copy if it is contiguous."""
     return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def packed(said: Mapping[str, Any]) -> bytes:
-    """Return the JSON of a message, with its length before it."""
+    """Return the JSON of a message, preceded by its length."""
     text = json.dumps(said).encode()
     return len(text).to_bytes(LENGTH, "big") + text
 
@@ -46,14 +46,14 @@ def send(connection: socket.socket, said: Mapping[str, Any], arrays: Sequence[Ar
 
 
 def receive(connection: socket.socket, until: float | None = None) -> dict[str, Any]:
-    """Read the JSON of a message; its arrays are still to come.
+    """Read the JSON of a message; its arrays follow.
 
     Args:
         connection: The sender's connection.
         until: The deadline, by `time.monotonic`; None for the connection's own timeout, again for each piece.
 
     Raises:
-        HandoffError: The bytes are not a message.
+        HandoffError: If the bytes are not a message.
     """
     length = np.empty(LENGTH, np.uint8)
     fill(connection, length, until)
@@ -63,10 +63,10 @@ def receive(connection: socket.socket, until: float | None = None) -> dict[str, 
 
 
 def size_of(length: bytes, most: int) -> int:
-    """Return how many bytes of JSON a message begins with.
+    """Return the number of JSON bytes in a message.
 
     Raises:
-        HandoffError: They are too many.
+        HandoffError: If they are too many.
     """
     size = int.from_bytes(length, "big")
     if size > most:
@@ -81,7 +81,7 @@ def parsed(text: bytes) -> dict[str, Any]:
     """Parse the JSON of a message.
 
     Raises:
-        HandoffError: The JSON is not an object.
+        HandoffError: If the JSON is not an object.
     """
     try:
         said = json.loads(text)
@@ -97,14 +97,14 @@ def parsed(text: bytes) -> dict[str, Any]:
 
 
 def require_version(said: Mapping[str, Any], who: str) -> None:
-    """Refuse a message of another version.
+    """Reject a message of another version.
 
     Args:
-        said: The message's JSON.
+        said: JSON of the message.
         who: The sender, for messages.
 
     Raises:
-        HandoffError: The version is another one.
+        HandoffError: If the version differs.
     """
     if said.get("version") != VERSION:
         raise HandoffError(
@@ -114,7 +114,7 @@ def require_version(said: Mapping[str, Any], who: str) -> None:
 
 
 def fill(connection: socket.socket, array: Array, until: float | None = None) -> None:
-    """Read as many bytes as an array has into it.
+    """Read bytes into an array until it is full.
 
     Args:
         connection: The sender's connection.
@@ -122,8 +122,8 @@ def fill(connection: socket.socket, array: Array, until: float | None = None) ->
         until: The deadline, as for `receive`.
 
     Raises:
-        EOFError: Fewer come.
-        TimeoutError: They are not there in time.
+        EOFError: If fewer bytes arrive.
+        TimeoutError: If they do not arrive in time.
     """
     left = as_bytes(array)
     while left:
@@ -146,7 +146,7 @@ def room_for(told: Any) -> list[dict[str, Array]]:
     """Allocate arrays of a message's types and shapes.
 
     Raises:
-        HandoffError: They are none, or too large.
+        HandoffError: If there are none, or they are too large.
     """
     sizes = (
         [one.items() if isinstance(one, dict) else None for one in told]
@@ -159,7 +159,7 @@ def room_for(told: Any) -> list[dict[str, Array]]:
             f"A message says of its arrays {str(told)[:60]!r}; expected a type and a shape of each, and at most "
             f"{_MOST_IN_ALL:,}. Use the same qeff-zoo on both sides."
         )
-    # An axis of no length counts as one: numpy refuses a product that is too large beside it.
+    # An axis of length 0 counts as 1: numpy rejects a product that is too large beside it.
     bytes_ = sum(
         np.dtype(kind).itemsize * math.prod(axis or 1 for axis in shape) for kind, shape in every
     )

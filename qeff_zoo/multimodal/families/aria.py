@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Aria: images of any size that the processor pads to a square, of which alone the number of rows depends."""
+"""Aria: images of any size that the processor pads to a square, whose size alone sets the number of image tokens."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -12,7 +12,7 @@ from qeff_zoo.multimodal.sized_images import SizedImages
 if TYPE_CHECKING:
     from qeff_zoo.runtime.program import Array
 
-#: Attribute of a module with the number of rows for each number of patches.
+#: Module attribute with the number of image tokens for each number of patches.
 _ROWS_OF = "patch_to_query_dict"
 
 
@@ -28,12 +28,12 @@ class _AnyNumber:
 
 @dataclass(frozen=True, kw_only=True)
 class Aria(SizedImages):
-    """Images of any size; a patch that padding covers in part is read."""
+    """Images of any size; patches with partial padding are encoded."""
 
     mask: str = "pixel_mask"
 
     def traced_with(self, model: Any) -> AbstractContextManager[Any]:
-        """As of `Images`: the forward makes as many rows as of the square, though it is given no padding."""
+        """See `Images`: the forward returns the image tokens of the padded square for input without padding."""
         from unittest import mock
 
         vision = model.config.vision_config
@@ -43,7 +43,7 @@ class Aria(SizedImages):
         return mock.patch.object(module, _ROWS_OF, {_AnyNumber(): rows})
 
     def cropped(self, tile: "Array", height: int, width: int, config: Mapping[str, Any]) -> "Array":
-        """As of `Images`."""
+        """See `Images`."""
         vision = config["vision_config"]
         side, patch = int(vision["image_size"]), int(vision["patch_size"])
         if tile.shape[1:] != (side, side):
@@ -55,5 +55,5 @@ class Aria(SizedImages):
         return tile[:, :height, :width]
 
     def padded(self, size: tuple[int, int], most: int) -> tuple[int, int]:
-        """As of `SizedImages`."""
+        """See `SizedImages`."""
         return most, most

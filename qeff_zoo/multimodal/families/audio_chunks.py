@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audio of any length, whose encoder attends within chunks and to what precedes them (Gemma 4)."""
+"""Audio of any length, whose encoder attends within chunks and to preceding frames (Gemma 4)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Lengths of random recordings, in chunks.
 _LENGTHS = (0.7, 2.4, 1.0, 3.3)
-#: The same if the reference computes one recording at a time: those of a prompt are equally long.
+#: The same for references that encode one recording at a time: recordings of a prompt have equal lengths.
 SEPARATE_LENGTHS = (0.7, 0.7, 1.6, 2.0, 2.0, 0.4)
 
 
@@ -26,10 +26,10 @@ class AudioChunks(AudioEncoder):
     """Audio of any length in chunks.
 
     Args:
-        chunk: Field of the audio config with the rows of a chunk.
+        chunk: Field of the audio config with the audio tokens of a chunk.
 
     Attributes:
-        rows: Field of the config with the number of rows of every recording, if the forward pads them to that.
+        rows: Field of the config with the fixed number of audio tokens to which the forward pads a recording, if any.
     """
 
     any_length: ClassVar[str] = "sounds of any length"
@@ -38,13 +38,13 @@ class AudioChunks(AudioEncoder):
     chunk: str = ""
 
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         from qeff_zoo.tasks import audio_chunk_tracing
 
         return audio_chunk_tracing.tracing(model, self)
 
     def encoder(self) -> "type[Hearing]":
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         from qeff_zoo.runtime.audio_encoder import ChunkHearing
 
         return ChunkHearing
@@ -52,7 +52,7 @@ class AudioChunks(AudioEncoder):
     def prepare(
         self, features: "Features", shape: Sequence[int], samples: "Samples"
     ) -> dict[str, Any]:
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         import numpy as np
 
         features.check_length(samples, features.most)
@@ -60,7 +60,7 @@ class AudioChunks(AudioEncoder):
         return {features.name: logs, self.mask: np.ones(logs.shape[:2], bool)}
 
     def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         frames, bins = shape
         lengths = SEPARATE_LENGTHS if self.separate else _LENGTHS
         return self._random([int(length * frames) for length in lengths], bins)

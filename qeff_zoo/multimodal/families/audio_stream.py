@@ -26,11 +26,11 @@ class AudioStream(AudioWindows):
     window: str = ""
 
     def frames(self, config: Any) -> int:
-        """As of `AudioWindows`."""
+        """See `AudioWindows`."""
         return int(getattr(config, self.window))
 
     def encoder(self) -> "type[Hearing]":
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         from qeff_zoo.runtime.audio_encoder import StreamHearing
 
         return StreamHearing
@@ -38,7 +38,7 @@ class AudioStream(AudioWindows):
     def prepare(
         self, features: "Features", shape: Sequence[int], samples: "Samples"
     ) -> dict[str, Any]:
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         import numpy as np
 
         logs = np.ascontiguousarray(self.compute(features, samples).T)[None]
@@ -49,7 +49,7 @@ class AudioStream(AudioWindows):
         return features.compute(samples)
 
     def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         for found in super().samples(shape):
             features = found[self.features].transpose(1, 0, 2)
             joined = features.reshape(1, features.shape[0], -1)

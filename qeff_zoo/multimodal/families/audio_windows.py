@@ -25,13 +25,13 @@ class AudioWindows(AudioEncoder):
     """Audio in windows of one length; the last window is padded with silence.
 
     Args:
-        windows: Maximum number of windows of a recording; 0 for as many as fit into a prompt.
+        windows: Maximum number of windows of a recording; 0 if only the prompt limits it.
 
     Attributes:
-        times: Name of the model's method that returns the time of each row of each window, (windows, rows) in seconds;
-            nothing if rows have no times.
+        times: Name of the model's method that returns the time of each audio token of each window, (windows, tokens) in
+            seconds; empty if audio tokens have no times.
         packed: Whether the forward takes all windows of a recording as one sequence, and separates them by offsets.
-        joined: Whether the features of all windows are computed at once: the loudest sample of the recording counts.
+        joined: Whether features are computed over the whole recording, whose maximum counts, and not per window.
     """
 
     times: ClassVar[str] = ""
@@ -41,17 +41,17 @@ class AudioWindows(AudioEncoder):
     windows: int = 0
 
     def frames(self, config: Any) -> int:
-        """Return the frames of a window from the audio config; 0 for as many as the encoder has positions for."""
+        """Return the frames of a window from the audio config; 0 for the number of the encoder's positions."""
         return 0
 
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         from qeff_zoo.tasks import audio_encoder_tracing
 
         return audio_encoder_tracing.tracing(model, self)
 
     def encoder(self) -> "type[Hearing]":
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         from qeff_zoo.runtime.audio_encoder import Hearing
 
         return Hearing
@@ -59,7 +59,7 @@ class AudioWindows(AudioEncoder):
     def prepare(
         self, features: "Features", shape: Sequence[int], samples: "Samples"
     ) -> dict[str, Any]:
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         import numpy as np
 
         frames = shape[1]
@@ -78,7 +78,7 @@ class AudioWindows(AudioEncoder):
         return found
 
     def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         import numpy as np
 
         random, (bins, frames) = np.random.default_rng(0), shape

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BLIP-2: `generate` is that of the language model, whose token ends an answer."""
+"""BLIP-2: `generate` is the language model's, whose end token ends generation."""
 
 from dataclasses import dataclass
 from typing import ClassVar

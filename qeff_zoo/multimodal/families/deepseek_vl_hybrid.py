@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepSeek-VL hybrid: a second vision encoder reads each image in a higher resolution."""
+"""DeepSeek-VL hybrid: a second vision encoder encodes each image in a higher resolution."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class DeepSeekVlHybrid(Images):
     """Images in two resolutions, both of which the program takes."""
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.tasks import vision_tracing
 
         config = getattr(model.config, f"{_FINE}_vision_config")
@@ -28,12 +28,12 @@ class DeepSeekVlHybrid(Images):
         return vision_tracing.tracing(model, self, side=side, more=more)
 
     def forward_arguments(self, pixels: Any, more: Sequence[Any]) -> dict[str, Any]:
-        """As of `Images`."""
+        """See `Images`."""
         (fine,) = more
         return {self.pixels: pixels, _PIXELS: fine}
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
-        """As of `Images`."""
+        """See `Images`."""
         import numpy as np
 
         found = super().sample(vision, size, random)

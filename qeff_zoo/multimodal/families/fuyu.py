@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fuyu: a matrix makes a row of features of each patch, and there is no vision encoder."""
+"""Fuyu: a matrix projects each patch to an image token, without a vision encoder."""
 
 import math
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Fuyu(Images):
-    """Patches of images of any size, each of which becomes a row by itself; lines of them end with a token."""
+    """Patches of images of any size, each an image token; lines of patches end with a newline token."""
 
     after: tuple[int | str, ...] = ("<s>",)
     text: str = "{}<0x04>"
@@ -27,24 +27,24 @@ class Fuyu(Images):
 
     @property
     def one_piece(self) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return False
 
     @property
     def prompt_layout(self) -> "Layout":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.runtime.image_prompt_templates import Layout, told_grid
 
         return Layout(grid=told_grid, write=_write)
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.tasks import vision_tracing
 
         return vision_tracing.of_patches(model)
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
-        """As of `Images`: all patches together."""
+        """See `Images`: all patches together."""
         import numpy as np
 
         from qeff_zoo.runtime.multimodal_spans import Encoded
@@ -54,16 +54,16 @@ class Fuyu(Images):
         return Encoded(digest=digest, features=found, grid=grid)
 
     def rows_of(self, vision: "Vision", inputs: "Mapping[str, Array]") -> int | None:
-        """As of `Images`."""
+        """See `Images`."""
         return len(inputs[self.pixels])
 
     @property
     def drawn_as_pixels(self) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return True
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
-        """As of `Images`."""
+        """See `Images`."""
         import numpy as np
 
         values = [one for one in vision.program.inputs[self.pixels].shape if isinstance(one, int)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audio of Gemma 3n: chunks, of which every recording becomes the same number of rows, and as image features."""
+"""Audio of Gemma 3n: chunks, with the same number of audio tokens per recording, inserted as image features."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,7 +9,7 @@ from qeff_zoo.multimodal.families.audio_chunks import AudioChunks
 
 @dataclass(frozen=True, kw_only=True)
 class Gemma3nAudio(AudioChunks):
-    """Audio in chunks, padded to `audio_soft_tokens_per_image` rows."""
+    """Audio in chunks, padded to `audio_soft_tokens_per_image` audio tokens."""
 
     rows: ClassVar[str] = "audio_soft_tokens_per_image"
     separate: ClassVar[bool] = True

@@ -19,7 +19,7 @@ class Gemma4(PatchGrid):
     """Patches with positions of the processor, padded.
 
     Args:
-        merged: Whether the processor merges patches, so that each that it returns becomes a row.
+        merged: Whether the processor merges patches, so that each returned patch becomes an image token.
     """
 
     types: str = "mm_token_type_ids"
@@ -31,14 +31,14 @@ class Gemma4(PatchGrid):
     positions: ClassVar[str] = "image_position_ids"
 
     def geometry(self, config: Mapping[str, Any]) -> "Tower":
-        """As of `PatchGrid`."""
+        """See `PatchGrid`."""
         from qeff_zoo.runtime.patch_positions import Tower, merge_of
 
         merge = merge_of({**config, **config["vision_config"]})
         return Tower.read(config, self, 1 if self.merged else merge, row=merge)
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
-        """As of `Images`."""
+        """See `Images`."""
         import numpy as np
 
         from qeff_zoo.runtime.multimodal_spans import Encoded
@@ -51,7 +51,7 @@ class Gemma4(PatchGrid):
         return Encoded(digest=digest, features=vision.run(inputs), grid=grid)
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
-        """As of `Images`."""
+        """See `Images`."""
         import numpy as np
 
         found = super().sample(vision, size, random)

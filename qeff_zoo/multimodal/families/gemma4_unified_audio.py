@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audio of Gemma 4 without an encoder: a matrix makes a row of each frame of samples."""
+"""Audio of Gemma 4 without an encoder: a matrix projects each frame of samples to an audio token."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ class Gemma4UnifiedAudio(AudioChunks):
     chunk: str = "audio_embed_dim"
 
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         from qeff_zoo.tasks import audio_encoder_tracing
 
         return audio_encoder_tracing.tracing_of_samples(model, self)
 
     def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         return self._random(_LENGTHS, shape[1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Granite 4 Vision: features that are added before listed layers, and take no token's place."""
+"""Granite 4 Vision: image features that are added before listed layers, and replace no token embeddings."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Granite Docling: tiles whose features are added after several layers, and which may become more rows than usual."""
+"""Granite Docling: tiles whose features are added after several layers, with optional finer image tokens."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from qeff_zoo.runtime.program import Array
     from qeff_zoo.tasks import Tracing
 
-#: Array of the processor that asks for finer rows; field of the vision config of models that make those; and the
-#: argument of the module that does.
+#: Array of the processor that selects finer image tokens; field of the vision config that enables them; and the
+#: argument of the module that computes them.
 _ASKS, _HAS, _ARGUMENT = "tile_fine_mask", "use_fine_route", "fine"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraniteDocling(Images):
-    """Tiles, each in the usual number of rows and, if the model makes those, in a finer one."""
+    """Tiles, each with the usual image tokens and, if the model has weights for them, with finer ones."""
 
     layout: str = "named_tiles_or_one"
     nested: bool = True
@@ -27,7 +27,7 @@ class GraniteDocling(Images):
     deepstack: str = "deepstack_visual_indexes"
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.tasks import vision_tracing
 
         argument = _ARGUMENT if getattr(model.config.vision_config, _HAS) else ""
@@ -36,7 +36,7 @@ class GraniteDocling(Images):
     def chosen(
         self, features: "dict[str, Array]", prepared: "Mapping[str, Array]"
     ) -> "dict[str, Array]":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.runtime.vision_encoder import FINER
 
         wanted = _ASKS in prepared
@@ -51,5 +51,5 @@ class GraniteDocling(Images):
 
     @property
     def arrays(self) -> tuple[str, ...]:
-        """As of `Images`."""
+        """See `Images`."""
         return (*super().arrays, _ASKS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audio of Granite Speech: any length, whose encoder attends within blocks, and a projector that reads windows."""
+"""Audio of Granite Speech: any length; the encoder attends within blocks, the projector within windows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,13 +31,13 @@ class GraniteSpeechAudio(AudioEncoder):
     block: str = "context_size"
 
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         from qeff_zoo.tasks import audio_block_tracing
 
         return audio_block_tracing.tracing(model, self)
 
     def encoder(self) -> "type[Hearing]":
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         from qeff_zoo.runtime.audio_encoder import BlockHearing
 
         return BlockHearing
@@ -45,11 +45,11 @@ class GraniteSpeechAudio(AudioEncoder):
     def prepare(
         self, features: "Features", shape: Sequence[int], samples: "Samples"
     ) -> dict[str, Any]:
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         return {features.name: features.compute(samples)[None]}
 
     def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         import numpy as np
 
         random, (frames, bins) = np.random.default_rng(0), shape

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LFM2-VL: tiles of any size, each a padded sequence of patches, and names of tiles in the prompt."""
+"""LFM2-VL: tiles of any size, each a padded sequence of patches, with tile names in the prompt."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: Array of the processor with rows and columns of each tile's patches.
 _SHAPES = "spatial_shapes"
-#: Merged squares of a sequence that validation draws, padding included.
+#: Merged squares of a random sequence for validation, including padding.
 _PADDED = 7
 
 
@@ -31,13 +31,13 @@ class Lfm2Vl(PatchGrid):
     placed: ClassVar[bool] = False
 
     def traced_module(self, model: Any, tower: "Tower", names: list[str]) -> Any:
-        """As of `PatchGrid`."""
+        """See `PatchGrid`."""
         from qeff_zoo.tasks.vision_tracing import Shaped
 
         return Shaped(model, tower.merge)
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
-        """As of `Images`: tile by tile, of patches (tiles, patches, values)."""
+        """See `Images`: tile by tile, of patches (tiles, patches, values)."""
         import numpy as np
 
         found, pixels = [], np.asarray(prepared[self.pixels], np.float32)
@@ -49,7 +49,7 @@ class Lfm2Vl(PatchGrid):
         return vision.joined(digest, found, prepared)
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
-        """As of `Images`: one tile, padded."""
+        """See `Images`: one tile, padded."""
         import numpy as np
 
         merge = vision.geometry.merge

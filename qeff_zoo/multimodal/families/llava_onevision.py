@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LLaVA-OneVision: an image is cut into tiles only if the prompt has no other."""
+"""LLaVA-OneVision: an image is tiled only if it is the prompt's only image."""
 
 from dataclasses import dataclass
 
@@ -13,5 +13,5 @@ class LlavaOneVision(Images):
     layout: str = "lines"
 
     def is_uncut(self, images: int) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return images > 1

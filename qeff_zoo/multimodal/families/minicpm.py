@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MiniCPM-V: the whole image, then slices of it; patches of all of them lie side by side in one line."""
+"""MiniCPM-V: the whole image, then its slices; their patches are concatenated in one line."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,24 +31,24 @@ class MiniCpm(PatchGrid):
     numbered: ClassVar[tuple[str, ...]] = ("image_id_start_token", "image_id_end_token")
 
     def geometry(self, config: Mapping[str, Any]) -> "Tower":
-        """As of `PatchGrid`."""
+        """See `PatchGrid`."""
         return _geometry(config, self)
 
     @property
     def prompt_layout(self) -> "Layout":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.runtime.image_prompt_templates import Layout
 
         return Layout(grid=_grid, write=_write)
 
     def traced_module(self, model: Any, tower: "Tower", names: list[str]) -> Any:
-        """As of `PatchGrid`."""
+        """See `PatchGrid`."""
         from qeff_zoo.tasks.packed_patch_tracing import Packed
 
         return Packed(model, tower.merge)
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
-        """As of `Images`: tile by tile, of patches (1, channels, rows, columns of all)."""
+        """See `Images`: tile by tile, of patches (1, channels, rows, columns of all)."""
         from dataclasses import replace
 
         import numpy as np
@@ -69,7 +69,7 @@ class MiniCpm(PatchGrid):
     def video_arrays(
         self, pixels: "Array", given: Mapping[str, Any], known: "Mapping[str, Array]"
     ) -> "dict[str, Array]":
-        """As of `Images`: patches of all frames lie side by side; frames of a video are cut alike."""
+        """See `Images`: patches of all frames are concatenated; all frames of a video have the same slices."""
         import numpy as np
 
         from qeff_zoo.runtime.image_prompt_templates import OF_VIDEO
@@ -90,17 +90,17 @@ class MiniCpm(PatchGrid):
         }  # fmt: skip
 
     def video_rows(self, prepared: "Mapping[str, Array]", config: Mapping[str, Any]) -> int:
-        """As of `Images`."""
+        """See `Images`."""
         patches = len(prepared["pixel_values"]) * int(prepared[_SIZES].prod(1).sum())
         return int(patches / self.geometry(config).merge ** 2)
 
     @property
     def drawn_as_pixels(self) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return True
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
-        """As of `Images`: one tile."""
+        """See `Images`: one tile."""
         import numpy as np
 
         height, width = (one * vision.geometry.merge for one in size)
@@ -109,14 +109,14 @@ class MiniCpm(PatchGrid):
         return {_SIZES: np.array([[height, width]]), self.pixels: pixels}
 
     def joined(self, arrays: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        """As of `Images`: patches of all images lie side by side."""
+        """See `Images`: patches of all images are concatenated."""
         import torch
 
         return {**arrays, self.pixels: [torch.cat(arrays[self.pixels], -1)]}
 
 
 def _geometry(config: Mapping[str, Any], images: PatchGrid) -> "Tower":
-    """Return the geometry of patches, squares of which the encoder may merge behind one of its layers."""
+    """Return the geometry of patches, of which the encoder may merge squares after one of its layers."""
     from qeff_zoo.runtime.patch_positions import Tower, merge_of
 
     vision = config["vision_config"]

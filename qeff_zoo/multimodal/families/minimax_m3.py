@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MiniMax M3: positions of patches have the frame beside the row and column."""
+"""MiniMax M3: positions of patches include the frame, besides row and column."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Molmo 2: overlapping crops of an image, rows of which are pooled of patches of several crops."""
+"""Molmo 2: overlapping crops of an image; each image token is pooled from patches of several crops."""
 
 import math
 from collections.abc import Mapping
@@ -23,15 +23,15 @@ _IMAGE = (
     "image_end_token_id",
 )
 _FRAME = "frame_start_token_id", "frame_end_token_id"
-#: Array of the processor with the patches of each row, counted over all crops of an image, -1 for none.
+#: Array of the processor with the patches of each image token, counted over all crops of an image, -1 for padding.
 _POOLING = "image_token_pooling"
-#: Array of the processor with rows and columns of the whole image and of its canvas.
+#: Array of the processor with the rows and columns of image tokens of the whole image and of its canvas.
 _GRIDS = "image_grids"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Molmo2(Images):
-    """All crops of an image in one call, and the patches of which each row is pooled."""
+    """All crops of an image in one call, with the patches pooled into each image token."""
 
     token: str = "image_patch_id"
     types: str = "mm_token_type_ids"
@@ -44,12 +44,12 @@ class Molmo2(Images):
 
     @property
     def one_piece(self) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return False
 
     @property
     def prompt_layout(self) -> "Layout":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.runtime.image_prompt_templates import Layout
 
         return Layout(
@@ -65,13 +65,13 @@ class Molmo2(Images):
         )
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.tasks import overlapping_crop_tracing
 
         return overlapping_crop_tracing.tracing(model, _POOLING)
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
-        """As of `Images`: all crops together, since rows are pooled of patches of several."""
+        """See `Images`: all crops together, since an image token is pooled from patches of several."""
         import numpy as np
 
         from qeff_zoo.runtime.multimodal_spans import Encoded
@@ -83,7 +83,7 @@ class Molmo2(Images):
         return Encoded(digest=digest, features=found, grid=grid)
 
     def check_prompt(self, images: int, videos: int) -> None:
-        """As of `Images`: the model reads one video alone."""
+        """See `Images`: the model accepts at most one video, without images."""
         if videos and images + videos > 1:
             raise GenerationError(
                 f"The prompt has {videos} videos and {images} pictures; expected one video alone, as this "
@@ -93,26 +93,26 @@ class Molmo2(Images):
     def video_arrays(
         self, pixels: "Array", given: Mapping[str, Any], known: "Mapping[str, Array]"
     ) -> "dict[str, Array]":
-        """As of `Images`."""
+        """See `Images`."""
         import numpy as np
 
         _, rows, columns = (int(one) for one in np.reshape(given["video_grids"], 3))
-        each = np.asarray(given["video_token_pooling"])[: rows * columns]  # alike of every frame
+        each = np.asarray(given["video_token_pooling"])[: rows * columns]  # equal for every frame
         return {
             "pixel_values": pixels, _POOLING: each, _GRIDS: np.array([[rows, columns, 0, 0]]), **known
         }  # fmt: skip
 
     def video_rows(self, prepared: "Mapping[str, Array]", config: Mapping[str, Any]) -> int:
-        """As of `Images`."""
+        """See `Images`."""
         return len(prepared["pixel_values"]) * len(prepared[_POOLING])
 
     @property
     def drawn_as_pixels(self) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return True
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
-        """As of `Images`: the whole image and one crop."""
+        """See `Images`: the whole image and one crop."""
         import numpy as np
 
         from qeff_zoo.media.crops import squares_of
@@ -128,7 +128,7 @@ class Molmo2(Images):
         }
 
     def joined(self, arrays: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        """As of `Images`: patches are counted over the crops of all images."""
+        """See `Images`: patches are counted over the crops of all images."""
         import torch
 
         found, before = [], 0
@@ -152,7 +152,7 @@ def _write(
     video_use_col_tokens: bool | None = False,
     use_frame_special_tokens: bool | None = True,
 ) -> "Written":
-    """Write an image: the whole, then its canvas; without a canvas, a frame of a video."""
+    """Return the placeholder tokens of an image, the whole and its canvas; without a canvas, of a video frame."""
     first, tall, wide = grid
     side, end = math.isqrt(first), "image_end_token_id"
     if not tall:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audio of Music Flamingo: windows, whose rows rotate by their time in the recording."""
+"""Audio of Music Flamingo: windows with rotary embedding by time in the recording."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ovis 2: the whole image, then its tiles, with rows of features for the tokens around them as well."""
+"""Ovis 2: the whole image, then its tiles, with embeddings of the visual indicator tokens around them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _AROUND = "visual_indicator_token_ids"
 
 @dataclass(frozen=True, kw_only=True)
 class Ovis2(Images):
-    """Tiles between tokens that have rows of features."""
+    """Tiles between visual indicator tokens."""
 
     marker: str = "<image>"
 
@@ -24,24 +24,24 @@ class Ovis2(Images):
 
     @property
     def one_piece(self) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return False
 
     @property
     def prompt_layout(self) -> "Layout":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.runtime.image_prompt_templates import Layout, told_grid
 
         return Layout(arrange=_arrange, grid=told_grid, write=_write)
 
     @property
     def drawn_as_pixels(self) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return True
 
 
 def _between(grid: "Grid") -> list[int]:
-    """Return which of the listed tokens stand before each tile, and at the end."""
+    """Return the numbers of the visual indicator tokens before each tile, and at the end."""
     begin, whole, column, row, end = range(5)
     _, tall, wide = grid
     line = [*[column] * (wide - 1), row]
@@ -49,7 +49,7 @@ def _between(grid: "Grid") -> list[int]:
 
 
 def _arrange(tiles: "Sequence[Array]", prepared: "Mapping[str, Array]", config: Any) -> "Array":
-    """Put the rows of tokens around tiles where those stand; each tile ends with all of them."""
+    """Return tiles with the features of indicator tokens around them, all of which follow each tile in the input."""
     import numpy as np
 
     from qeff_zoo.runtime.image_prompt_templates import told_grid

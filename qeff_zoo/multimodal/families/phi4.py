@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Phi-4 multimodal: masked tiles, lines of which end with a learned row, and an adapter for prompts with images."""
+"""Phi-4 multimodal: masked tiles with a learned token after each line, and a LoRA adapter for prompts with images."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,18 +26,18 @@ class Phi4(Images):
 
     @property
     def one_piece(self) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return False
 
     @property
     def prompt_layout(self) -> "Layout":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.runtime.image_prompt_templates import Layout
 
         return Layout(arrange=_arrange)
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.tasks import tile_tracing
 
         return tile_tracing.tracing(model, self)
@@ -45,7 +45,7 @@ class Phi4(Images):
     def tiles_of(
         self, vision: "Vision", prepared: "Mapping[str, Array]"
     ) -> "tuple[Sequence[Array], dict[str, Array]]":
-        """As of `Images`: the program takes the mask."""
+        """See `Images`: the program takes the mask."""
         import numpy as np
 
         pixels, mask = np.asarray(prepared[self.pixels], np.float32), prepared[self.mask]
@@ -54,11 +54,11 @@ class Phi4(Images):
 
     @property
     def drawn_as_pixels(self) -> bool:
-        """As of `Images`."""
+        """See `Images`."""
         return True
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
-        """As of `Images`: the whole image, and one tile of the same size."""
+        """See `Images`: the whole image, and one tile of the same size."""
         import numpy as np
 
         names = self.pixels, self.mask
@@ -71,7 +71,7 @@ class Phi4(Images):
 
 
 def _arrange(tiles: "Sequence[Array]", prepared: "Mapping[str, Array]", config: Any) -> "Array":
-    """Order features of the whole image and its tiles; lines of each end with a row, and each with another one."""
+    """Return the features of the tiles and the whole image, with a learned token after each line, and one between."""
     import numpy as np
 
     side, size = math.isqrt(len(tiles[0])), int(config["vision_config"]["crop_size"])

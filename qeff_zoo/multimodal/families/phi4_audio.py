@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audio of Phi-4 multimodal: any length, whose encoder merges frames to rows and attends within spans of those."""
+"""Audio of Phi-4 multimodal: any length; the encoder merges frames to audio tokens and attends within spans."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from qeff_zoo.runtime.audio_encoder import Hearing
     from qeff_zoo.tasks import Tracing
 
-#: Processor's name of the number of rows of a recording.
+#: Array of the processor with the number of audio tokens of each recording.
 ROWS = "audio_embed_sizes"
-#: Lengths of random recordings, in frames; those of a prompt are equally long.
+#: Lengths of random recordings, in frames; recordings of a prompt have equal lengths.
 _LENGTHS = (39, 39, 70, 17, 17, 33)
 
 
@@ -26,7 +26,7 @@ class Phi4Audio(AudioEncoder):
     """Audio of any length in spans.
 
     Args:
-        span: Rows of a span.
+        span: Number of audio tokens in a span.
     """
 
     features: ClassVar[str] = "audio_input_features"
@@ -35,13 +35,13 @@ class Phi4Audio(AudioEncoder):
     span: int = 500
 
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         from qeff_zoo.tasks import audio_span_tracing
 
         return audio_span_tracing.tracing(model, self, images)
 
     def encoder(self) -> "type[Hearing]":
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         from qeff_zoo.runtime.audio_encoder import SpanHearing
 
         return SpanHearing
@@ -49,11 +49,11 @@ class Phi4Audio(AudioEncoder):
     def prepare(
         self, features: "Features", shape: Sequence[int], samples: "Samples"
     ) -> dict[str, Any]:
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         return self._with_rows(features.compute(samples), shape[0])
 
     def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """As of `AudioEncoder`."""
+        """See `AudioEncoder`."""
         import numpy as np
 
         random, (merged, bins) = np.random.default_rng(0), shape

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audio of Qwen2.5-Omni: a stream padded to its maximum length, whose last frames the padding changes."""
+"""Audio of Qwen2.5-Omni: a stream padded to its maximum length; the padding changes its last frames."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,22 +10,22 @@ if TYPE_CHECKING:
     from qeff_zoo.media.features import Features
     from qeff_zoo.media.sound import Samples
 
-#: Frames of silence behind a recording: those whose transforms overlap it, and as many as the last is reflected by.
+#: Frames of silence after a recording: those whose transforms overlap it, and those reflected at its end.
 _SILENCE = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Qwen25OmniAudio(AudioStream):
-    """Audio of at most the length of the feature extractor; `window` is half of a window."""
+    """Audio of at most the feature extractor's length; `window` is the field with half a window's frames."""
 
     window: str = "n_window"
 
     def frames(self, config: Any) -> int:
-        """As of `AudioWindows`."""
+        """See `AudioWindows`."""
         return 2 * super().frames(config)
 
     def compute(self, features: "Features", samples: "Samples") -> Any:
-        """Compute the features of a recording with as much silence behind it as the last frames overlap."""
+        """Return the features of a recording, padded with the silence that its last frames overlap."""
         import numpy as np
 
         features.check_length(samples, features.most)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Qwen Omni: a token before each image, and text that comes after the last step of a video."""
+"""Qwen Omni: a start token before each image, and text positions after the last temporal step of a video."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -16,7 +16,7 @@ class QwenOmni(QwenVideo):
     """Patches of images, and of videos whose steps have positions in time.
 
     Args:
-        fractions: Whether the model puts steps at fractions of positions, which programs do not: refused.
+        fractions: Whether the model has fractional positions of steps, which programs do not support: rejected.
     """
 
     fractions: bool = False
@@ -25,7 +25,7 @@ class QwenOmni(QwenVideo):
     lasting: ClassVar[bool] = True
 
     def check_times(self, times: "Array", seconds: float, each_second: float) -> None:
-        """As of `QwenVideo`."""
+        """See `QwenVideo`."""
         if self.fractions and (times != times.round()).any():
             raise MediaError(
                 f"Cannot read a video whose steps take {seconds:g} s: with {each_second:g} rotary positions of each "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Qwen 2.5 VL: rotary positions of a video's steps count seconds."""
+"""Qwen 2.5 VL: rotary positions of a video's temporal steps are proportional to time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,21 +16,21 @@ class QwenVideo(PatchGrid):
     """Patches of images, and of videos whose steps have positions in time.
 
     Args:
-        pace: Rotary positions of a second, unless the config has `position_id_per_seconds`, or the vision config
-            `tokens_per_second`.
+        pace: Default number of rotary positions per second, which `position_id_per_seconds` of the config, or
+            `tokens_per_second` of the vision config, overrides.
     """
 
     axes: int = 3
     video: str = "video_token_id"
     pace: int = 25
 
-    #: Whether the text after a video comes after its last step, and not after its rows and columns alone.
+    #: Whether the positions of text after a video start after its last step, and not after its rows and columns alone.
     lasting: ClassVar[bool] = False
 
     def times(
         self, steps: int, prepared: "Mapping[str, Array]", config: Mapping[str, Any]
     ) -> "Array | None":
-        """As of `PatchGrid`."""
+        """See `PatchGrid`."""
         import numpy as np
 
         from qeff_zoo.runtime.vision_encoder import STEP_SECONDS
@@ -39,7 +39,7 @@ class QwenVideo(PatchGrid):
             return None
         seconds = np.float32(prepared[STEP_SECONDS].reshape(()))
         order = np.arange(steps, dtype=np.float32)
-        # float32, one product after the other, and cut off: so a model's own forward counts.
+        # float32, one product after the other, and truncated, as in the model's forward.
         if each_second := config.get("position_id_per_seconds"):
             times = order * seconds * np.float32(each_second)
         else:
@@ -51,14 +51,14 @@ class QwenVideo(PatchGrid):
         return None if same else whole
 
     def check_times(self, times: "Array", seconds: float, each_second: float) -> None:
-        """Raise `MediaError` if programs do not have such positions.
+        """Raise `MediaError` if programs do not support the positions.
 
         Args:
             times: Positions of the steps.
             seconds: Duration of a step.
-            each_second: Positions of a second.
+            each_second: Number of positions per second.
         """
 
     def span(self, grid: tuple[int, int, int], times: "Array") -> int:
-        """As of `PatchGrid`."""
+        """See `PatchGrid`."""
         return max(*grid[1:], int(times[-1]) + 1) if self.lasting else 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SmolVLM: named tiles, and videos whose frames are images with a text each."""
+"""SmolVLM: named tiles, and videos whose frames are images with a timestamp text each."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,7 +11,7 @@ _BEFORE = "You are provided the following series of {frames} frames from a {dura
 
 @dataclass(frozen=True, kw_only=True)
 class SmolVlm(Images):
-    """Tiles that the prompt names, and videos of frames behind their times."""
+    """Tiles with names in the prompt, and video frames after their timestamps."""
 
     layout: str = "named_tiles"
     nested: bool = True
@@ -19,7 +19,7 @@ class SmolVlm(Images):
     video_processor: str = "SmolVLMVideoProcessor"
     stamp: tuple[str, ...] = ("\nFrame from {clock}:", "", "", _BEFORE, "\n\n")
 
-    #: The processor's own, whatever template a checkpoint has.
+    #: Chat template of the processor for videos, which overrides that of a checkpoint.
     video_template: ClassVar[str] = (
         "<|im_start|>{% for one in messages %}{{ one.role | capitalize }}:"
         "{% if one.content is string %} {{ one.content }}{% else %}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VideoLLaMA 3: patches of images and, merged otherwise, of frames, some rows of which the processor drops."""
+"""VideoLLaMA 3: patches of images, and of frames with another merge size, some of which the processor drops."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from qeff_zoo.runtime.program import Array
     from qeff_zoo.tasks import Tracing
 
-#: Patches on a side of the square of a frame that becomes a row.
+#: Patches on a side of the square of a frame that becomes an image token.
 _MERGE = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class VideoLlama3(PatchGrid):
-    """Patches of images, and a program for patches of frames."""
+    """Patches of images, with a separate program for patches of frames."""
 
     merge: int = 1
     video: str = "video_token_id"
@@ -29,13 +29,13 @@ class VideoLlama3(PatchGrid):
     has_frame_program: ClassVar[bool] = True
 
     def frame_geometry(self, config: Mapping[str, Any]) -> "Tower":
-        """As of `Images`."""
+        """See `Images`."""
         from qeff_zoo.runtime.patch_positions import Tower
 
         return Tower.read(config, self, _MERGE)
 
     def trace_frame(self, model: Any) -> "Tracing":
-        """As of `Images`."""
+        """See `Images`."""
         from dataclasses import replace
 
         return replace(self, merge=_MERGE).trace(model)
@@ -43,7 +43,7 @@ class VideoLlama3(PatchGrid):
     def video_arrays(
         self, pixels: "Array", given: Mapping[str, Any], known: "Mapping[str, Array]"
     ) -> "dict[str, Array]":
-        """As of `Images`."""
+        """See `Images`."""
         import numpy as np
 
         from qeff_zoo.runtime.vision_encoder import FILM_GRID, FILM_MERGE, FRAMES, KEPT
@@ -57,7 +57,7 @@ class VideoLlama3(PatchGrid):
         return {FRAMES: pixels, **{name: np.asarray(given[name]) for name in names}, **known}
 
     def sample_frame(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
-        """As of `Images`."""
+        """See `Images`."""
         import numpy as np
 
         from qeff_zoo.runtime.vision_encoder import FILM_GRID, FILM_MERGE, FRAMES, KEPT

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audio of Voxtral: windows, whose features are computed of the whole recording."""
+"""Audio of Voxtral: windows, whose features are computed over the whole recording."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speculative decoding: tokens are drafted cheaply, and verified in one call of the model.
 
-A drafter guesses; the model decides. Each position is drawn by the request's own sampler from the model's own logits,
-and the next one counts as long as the draw equals the draft. So what an answer says, its seed, penalties, stop strings
-and log-probabilities do not depend on who drafts, or how well; only the number of calls does. For drafts that are
-certain that accepts as many as any rule can that leaves the distribution as it is.
+A drafter proposes tokens; the model decides. Each position is sampled by the request's sampler from the model's
+logits, and the next draft token counts as long as the sample equals the draft. Thus the generated text, its seed,
+penalties, stop strings and log-probabilities do not depend on the drafter or its quality; only the number of calls
+does. For deterministic drafts no rule that preserves the distribution accepts more tokens.
 
-A drafter may draw its tokens at random, and say from which distribution. Then each counts with the chance min(1, p/q),
-where p is the request's own distribution and q the drafter's, and what does not count is drawn from what q left of p
-(Leviathan et al., arXiv 2211.17192): more count, and the distribution is the same, but a seed gives another answer.
+A drafter may sample its tokens, and return their distribution. Then each is accepted with probability min(1, p/q),
+where p is the request's distribution and q the drafter's, and a rejected token is replaced by a sample of the
+remainder of p (Leviathan et al., arXiv 2211.17192): more tokens are accepted, and the distribution is the same, but a
+seed generates another text.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,15 +22,16 @@ from qeff_zoo.runtime.sampling import Drawn
 
 
 class Drafter(Protocol):
-    """Guesses how one answer goes on."""
+    """Drafter of one generation."""
 
     def draft(self, tokens: Sequence[int], most: int, rows: int = 1) -> Sequence[int | Drawn]:
-        """Guess what follows: as many tokens as pay, none where none do.
+        """Return a draft of the next tokens, as long as pays off; empty if none does.
 
         Args:
-            tokens: The prompt and all of the answer so far.
-            most: Tokens that may be drafted.
-            rows: Requests that would share a call without drafts, each of which is now checked in one of its own.
+            tokens: Prompt and all generated tokens.
+            most: Maximum number of draft tokens.
+            rows: Number of requests that would share a call without drafts, each of which is now checked in a
+                separate call.
         """
 
     def accepted(self, count: int) -> None:
@@ -41,41 +43,41 @@ class Reader(Protocol):
     """A drafter that receives the model's results for each token."""
 
     def read(self, start: int, hidden: Array) -> None:
-        """Take what heads draft from, of tokens that follow one another.
+        """Receive the draft inputs of consecutive tokens.
 
         Args:
-            start: Position of the first; what was told of it and of those after it before holds no longer.
-            hidden: (tokens, size).
+            start: Position of the first token; earlier inputs from it on are invalid.
+            hidden: Draft inputs (tokens, size).
         """
 
 
 @runtime_checkable
 class Sharing(Protocol):
-    """A drafter that reads what the model retains of its request."""
+    """A drafter that reads the model's states of its request."""
 
     def sees(self, row: int) -> None:
-        """Receive the current row; called before each draft."""
+        """Receive the current batch slot; called before each draft."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speculation:
-    """How the answers of a session are drafted.
+    """Speculative decoding of a session.
 
     Args:
-        most: Tokens that a call can check.
-        drafter: Makes one for a request.
+        most: Maximum number of draft tokens that a call can check.
+        drafter: A function that returns the drafter of a request.
     """
 
     most: int
     drafter: Callable[[Request], Drafter]
 
 
-#: What drafts without another package: the text itself, and heads that the package has.
+#: Draft sources without another package: prompt lookup, and the package's draft heads, layer or assistant.
 Own: TypeAlias = Literal["lookup", "heads"]
 LOOKUP: Own = "lookup"
 HEADS: Own = "heads"
 OWN: tuple[Own, ...] = (LOOKUP, HEADS)
-#: When a token of a draft model counts: where the request's own draw equals it, or by min(1, p/q).
+#: Acceptance of a draft model's token: if the request's sample equals it, or with probability min(1, p/q).
 Acceptance: TypeAlias = Literal["draw", "ratio"]
 DRAW: Acceptance = "draw"
 RATIO: Acceptance = "ratio"

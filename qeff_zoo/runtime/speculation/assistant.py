@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts of an assistant: a package's program `assistant`, which reads the states that the model itself retains.
+"""Drafts of an assistant: a package's program `assistant`, which reads the states of the target model.
 
-It is told of a place in a text, and says one token after the other from there. It retains nothing, and what it reads is
-never written for a guess: so there is nothing to run before it drafts, and nothing to put back.
+It starts at a position of a text, and drafts one token after the other. It retains nothing, and the states that it
+reads are never written for drafts: nothing needs to run before it drafts, and nothing needs to be restored.
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ from qeff_zoo.runtime.speculation.draft_model import Guessing
 
 
 class Assistant:
-    """The program `assistant` of a package.
+    """Program `assistant` of a package.
 
     Args:
-        program: Opened.
+        program: Opened program.
         decoder: Decoder of the target model, whose states it reads.
     """
 
@@ -30,13 +30,13 @@ class Assistant:
         self._size = int(program.inputs["hidden_states"].shape[2])
 
     def run(self, row: int, token: int, position: int, hidden: Array) -> tuple[Array, Array]:
-        """Run a token; return the logits (vocab,) after it, and what stands for its hidden state, (size,).
+        """Run a token; return the logits (vocab,) after it, and its approximate hidden state, (size,).
 
         Args:
-            row: Row of the target model, whose states before the position are read.
-            token: The newest, or one that was drafted.
-            position: Position of the newest.
-            hidden: (size,), of the token before.
+            row: Batch slot of the target model, whose states before the position are read.
+            token: Newest token, or a draft token.
+            position: Position of the newest token.
+            hidden: Hidden state (size,) of the previous token.
         """
         states = {name: self._decoder.states[name][row : row + 1] for name in self._read}
         found = self._program.run(
@@ -50,18 +50,18 @@ class Assistant:
         return found["logits"][0, 0], found["drafted_states"][0, 0]
 
     def measure(self) -> float:
-        """Return the seconds of a token."""
+        """Return the seconds per token."""
         hidden = np.zeros(self._size, np.float32)
         position = behind(self._decoder.sizes.ctx_len)
         return fastest(lambda: self.run(0, 0, position, hidden))[0]
 
 
 class AssistantDrafter(Guessing):
-    """Drafts for one request by an assistant; a `Reader`, and `Sharing`.
+    """Drafter of one request by an assistant; a `Reader`, and `Sharing`.
 
     Args:
-        assistant: Shared with other requests.
-        costs: See `Guessing`.
+        assistant: Assistant, shared with other requests.
+        costs: Costs of calls, as for `Guessing`.
     """
 
     def __init__(self, assistant: Assistant, costs: Costs) -> None:
@@ -70,32 +70,32 @@ class AssistantDrafter(Guessing):
         self._start, self._hidden = 0, np.empty((0, 0), np.float32)
 
     def read(self, start: int, hidden: Array) -> None:
-        """Keep what is drafted from."""
+        """Store the draft inputs."""
         self._start, self._hidden = start, hidden
 
     def sees(self, row: int) -> None:
-        """Take the row whose states are read."""
+        """Set the batch slot whose states are read."""
         self._row = row
 
     def draft(self, tokens: Sequence[int], most: int, rows: int = 1) -> list[int | Drawn]:
-        """Guess what follows."""
+        """Return a draft of the next tokens."""
         known = 0 <= len(tokens) - 2 - self._start < len(self._hidden)
         return super().draft(tokens, most, rows) if known else []
 
     def guess(self, tokens: Sequence[int], count: int) -> list[int | Drawn]:
-        """Draft the next tokens."""
+        """Return a draft of the next tokens."""
         return [int(one.argmax()) for one in self.say(tokens, count)]
 
     def say(self, tokens: Sequence[int], count: int, told: Sequence[int] = ()) -> list[Array]:
         """Draft one token after the other.
 
         Args:
-            tokens: All so far; the hidden state of the one before the newest is known.
-            count: Tokens to say.
-            told: Which they are, as far as they are to be others than the likeliest.
+            tokens: All tokens so far; the hidden state of the one before the newest is known.
+            count: Number of tokens to draft.
+            told: Draft tokens that override the most likely ones, from the first on.
 
         Returns:
-            Logits (vocab,) of each.
+            Logits (vocab,) of each draft token.
         """
         position, token = len(tokens) - 1, tokens[-1]
         state, found = self._hidden[position - 1 - self._start], list[Array]()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many tokens to draft: expected tokens over the measured cost of the call that checks them."""
+"""Number of tokens to draft: expected tokens over the measured cost of the call that checks them."""
 
 import time
 from bisect import bisect_left
@@ -10,22 +10,22 @@ from itertools import accumulate
 
 from qeff_zoo.runtime.decoder import Decoder, Piece
 
-_BEHIND = 512  # tokens: with each, attention costs more, and at the beginning of a text it is another kernel
-_ROUNDS = 3  # of which the fastest counts: whatever else the machine does only adds
-_SURE = 1.1  # times as many tokens a second as others get anyway who wait: what is hoped for is not sure
+_BEHIND = 512  # tokens: attention costs more with each, and short contexts use another kernel
+_ROUNDS = 3  # measurements, of which the fastest counts: other load only adds time
+_SURE = 1.1  # required speedup over a shared call of all slots: the expected tokens are uncertain
 
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What calls cost.
+    """Measured costs of calls.
 
     Args:
         seconds: Time of calls that return logits after each token, by the number of tokens; 1 and others.
-        together: Time of calls that decode one token of several rows, by the number of rows; 2 and others.
-        repeats: Whether a rejected token costs more than itself: states that do not grow with the context are put back,
-            and the tokens that were accepted run again, in front of the next call's.
-        drafting: Seconds to draft one token.
-        beginning: Seconds of a draft besides, however many tokens it has.
+        together: Time of calls that decode one token of several batch slots, by the number of slots; 2 and others.
+        repeats: Whether a rejected token costs more than itself: states of constant size are restored, and the
+            accepted tokens run again at the start of the next call.
+        drafting: Time in seconds to draft one token.
+        beginning: Fixed time of a draft in seconds, independent of its number of tokens.
     """
 
     seconds: Mapping[int, float]
@@ -39,12 +39,13 @@ class Costs:
         return _on_a_line(self.seconds, width)
 
     def best(self, chance: float, most: int, rows: int = 1) -> int:
-        """Return how many tokens to draft, each of which is accepted with a chance if all before it were.
+        """Return the number of tokens to draft, given the probability of acceptance of each after accepted ones.
 
         Args:
-            chance: 0 to 1.
-            most: Tokens that may be drafted.
-            rows: Number of waiting rows, this one included: a call of all has to make fewer tokens a second.
+            chance: Probability from 0 to 1.
+            most: Maximum number of draft tokens.
+            rows: Number of waiting slots, including this one: a shared call of all has to generate fewer tokens per
+                second.
         """
         single = self.of(1)
         tokens, reached, repeated = 1.0, 1.0, 0.0
@@ -63,7 +64,7 @@ class Costs:
 
 
 def _on_a_line(known: Mapping[int, float], size: int) -> float:
-    """Return what a size costs, on a line through those that are known."""
+    """Return the cost of a size by linear interpolation of the known ones."""
     sizes = sorted(known)
     place = min(bisect_left(sizes, size), len(sizes) - 1)
     upper = sizes[place]
@@ -75,11 +76,11 @@ def _on_a_line(known: Mapping[int, float], size: int) -> float:
 
 
 def measure(decoder: Decoder, most: int) -> Costs:
-    """Time calls of several widths, and of several rows; what rows retain is lost.
+    """Measure calls of several widths, and of several batch slots; their states are lost.
 
     Args:
         decoder: Idle decoder of a package that checks drafts.
-        most: Drafted tokens of a call.
+        most: Maximum number of draft tokens in a call.
     """
     start = behind(decoder.sizes.ctx_len, most + 1)
 
@@ -100,12 +101,12 @@ def measure(decoder: Decoder, most: int) -> Costs:
 
 
 def behind(ctx_len: int, width: int = 1) -> int:
-    """Return where calls of a number of tokens are timed: behind as many tokens as texts often have."""
+    """Return the position at which calls of a number of tokens are measured: after as many tokens as is typical."""
     return min(_BEHIND, ctx_len - width)
 
 
 def fastest(*calls: Callable[[], object]) -> list[float]:
-    """Time calls in turns; return the seconds of each."""
+    """Measure calls alternately; return the seconds of each."""
     least = [float("inf")] * len(calls)
     for _ in range(_ROUNDS):
         for place, call in enumerate(calls):
@@ -122,6 +123,6 @@ def _doubling(least: int, most: int) -> list[int]:
 
 
 def _rising(name: str, found: Mapping[tuple[str, int], float]) -> dict[int, float]:
-    """Return the seconds of one kind of call by size; a larger one that seems to be cheaper is noise."""
+    """Return the seconds of one kind of call by size; a larger one that seems cheaper is noise."""
     sizes = [size for one, size in found if one == name]
     return dict(zip(sizes, accumulate((found[name, size] for size in sizes), max), strict=True))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts of a smaller model: a package of its own with the same vocabulary, decoded greedily."""
+"""Drafts of a smaller model: a separate package with the same vocabulary."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,20 +12,20 @@ from qeff_zoo.runtime.sampling import Drawn, Sampler, Sampling, token_of
 from qeff_zoo.runtime.speculation.costs import Costs, behind, fastest
 from qeff_zoo.runtime.speculation.rows import Rows
 
-_CHANCE, _BELIEF = 0.7, 8.0  # of a token to be accepted, until a request has shown its own
+_CHANCE, _BELIEF = 0.7, 8.0  # prior probability of acceptance, and its weight in tokens
 _MEMORY, _FADING = 64.0, 0.75
-_HOPE = 0.01  # of what was learnt, forgotten with each token that is not drafted: a text may become easier
+_HOPE = 0.01  # share of the record that decays with each token without a draft: a text may become easier
 
 
 @dataclass(eq=False)
 class _Row:
-    """A row of the draft model.
+    """Batch slot of the draft model.
 
     Args:
-        number: Number of the decoder's row.
+        number: Number of the batch slot.
         tokens: Tokens that it has run.
-        held: States that do not grow with the context, after `sure` tokens.
-        sure: Tokens that were known when they ran, and not guessed.
+        held: States of constant size, after `sure` tokens.
+        sure: Number of tokens that were known when they ran, and not drafted.
     """
 
     number: int
@@ -35,7 +35,7 @@ class _Row:
 
 
 class DraftModel:
-    """A package that drafts for any number of requests, as its `Rows` are given.
+    """Package that drafts for any number of requests, with slots by `Rows`.
 
     Args:
         decoder: Decoder of the draft package.
@@ -48,7 +48,7 @@ class DraftModel:
         self._known: dict[int, _Row] = {}
 
     def measure(self) -> float:
-        """Return the seconds of a token; what rows retain is lost."""
+        """Return the seconds per token; states are lost."""
         piece = Piece([0], behind(self.decoder.sizes.ctx_len))
         return fastest(lambda: self.decoder.decode({0: piece}))[0]
 
@@ -62,10 +62,10 @@ class DraftModel:
         """Draft the next tokens.
 
         Args:
-            user: Owner of the request: a row keeps the tokens that it ran for an owner.
-            tokens: All so far.
-            count: At least one; fewer are drafted where the draft model's context ends.
-            choose: Takes logits (vocab,), returns the next token; None for the likeliest.
+            user: Owner of the request: a slot keeps the tokens that it ran for an owner.
+            tokens: All tokens so far.
+            count: Number of tokens, at least one; fewer are drafted at the end of the draft model's context.
+            choose: A function of logits (vocab,) that returns the next token; None for greedy decoding.
         """
         count = min(count, self.decoder.sizes.ctx_len - len(tokens))
         if count < 1:
@@ -81,14 +81,14 @@ class DraftModel:
         return found
 
     def _row_of(self, user: object) -> _Row:
-        """Return a user's row, empty if it is no longer the user's."""
+        """Return the slot of an owner, empty if the owner has lost it."""
         number, is_own = self._rows.of(user)
         if not is_own:
             self._known[number] = _Row(number)
         return self._known[number]
 
     def _catch_up(self, row: _Row, tokens: Sequence[int]) -> Array:
-        """Run what a row has not run; return the logits (vocab,) after it."""
+        """Run the tokens that a slot has not run; return the logits (vocab,) after them."""
         same = sum(1 for _ in takewhile(bool, map(eq, row.tokens, tokens)))
         same = min(same, len(tokens) - 1)  # the newest has to run for its logits
         if same < len(row.tokens) and not self.decoder.only_grows:
@@ -130,7 +130,7 @@ class Guessing:
         self._drafted = 0
 
     def draft(self, tokens: Sequence[int], most: int, rows: int = 1) -> list[int | Drawn]:
-        """Guess what follows."""
+        """Return a draft of the next tokens."""
         count = self._costs.best(self._right / self._tried, most, rows)
         if not count:
             self._right += _HOPE * (_BELIEF * _CHANCE - self._right)
@@ -141,11 +141,11 @@ class Guessing:
         return found
 
     def guess(self, tokens: Sequence[int], count: int) -> list[int | Drawn]:
-        """Draft at most so many next tokens."""
+        """Return a draft of at most `count` next tokens."""
         raise NotImplementedError
 
     def accepted(self, count: int) -> None:
-        """Learn how many of the last draft were right."""
+        """Update the acceptance rate with the last draft."""
         self._right += count
         self._tried += count + (count < self._drafted)
         if self._tried > _MEMORY:
@@ -154,12 +154,12 @@ class Guessing:
 
 
 class ModelDrafter(Guessing):
-    """Drafts by a model of its own.
+    """Drafter of one request by a draft model.
 
     Args:
-        model: Shared with other requests.
-        costs: See `Guessing`.
-        sampling: How the tokens of a draft are drawn, but for penalties; None for the likeliest.
+        model: Draft model, shared with other requests.
+        costs: Costs of calls, as for `Guessing`.
+        sampling: Sampling parameters of drafts, without penalties; None for greedy decoding.
     """
 
     def __init__(self, model: DraftModel, costs: Costs, sampling: Sampling | None = None) -> None:
@@ -168,12 +168,12 @@ class ModelDrafter(Guessing):
         self._choose = None if sampling is None else _sampler(sampling).draw
 
     def guess(self, tokens: Sequence[int], count: int) -> list[int | Drawn]:
-        """Draft the next tokens."""
+        """Return a draft of the next tokens."""
         return self._model.draft(self, tokens, count, self._choose)
 
 
 def _sampler(sampling: Sampling) -> Sampler:
-    """Make what draws drafts; by other random numbers than those that decide which of them count."""
+    """Return the sampler of drafts, with other random numbers than those that decide acceptance."""
     seed = None if sampling.seed is None else ~sampling.seed
     limits = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "min_p")}
     return Sampler(Sampling(seed=seed, **limits), ())

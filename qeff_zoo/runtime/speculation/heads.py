@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts of heads: what they make of the hidden state of the token before the newest.
+"""Draft heads: drafts from the hidden state of the token before the newest.
 
-They are a package's program `heads`, or part of the program that answers.
+Heads are a package's program `heads`, or part of the language model's program.
 """
 
 from collections.abc import Sequence
@@ -17,15 +17,15 @@ _LIKELIEST = -1
 
 
 class Heads:
-    """The program `heads` of a package.
+    """Program `heads` of a package.
 
     Args:
-        program: Opened.
+        program: Opened program.
     """
 
     def __init__(self, program: Program) -> None:
         self._program, shape = program, program.outputs["logits"].shape
-        #: Tokens that a call drafts.
+        #: Number of tokens that a call drafts.
         self.count = int(shape[1])
         self._reads_tokens = "input_ids" in program.inputs
 
@@ -33,12 +33,11 @@ class Heads:
         """Run one call.
 
         Args:
-            hidden: (rows, size), of the tokens before the newest.
-            tokens: Newest token of each row, and the drafted ones after it as far as they differ from the most
-                likely.
+            hidden: Hidden states (rows, size) of the tokens before the newest.
+            tokens: Newest token of each row, and the draft tokens after it that override the most likely ones.
 
         Returns:
-            (rows, count, vocab), of the tokens after the newest.
+            Logits (rows, count, vocab) of the tokens after the newest.
         """
         inputs = {"hidden_states": hidden}
         if self._reads_tokens:
@@ -56,7 +55,7 @@ class Heads:
 
 
 class HeadsWithin:
-    """The heads of a program that answers: their logits come with the model's own.
+    """Draft heads within the language model's program, which returns their logits with its own.
 
     Args:
         count: Number of heads.
@@ -66,20 +65,20 @@ class HeadsWithin:
         self.count = count
 
     def logits(self, hidden: Array, tokens: Sequence[Sequence[int]]) -> Array:
-        """Return what was read: (rows, count, vocab), of the tokens after the newest."""
+        """Return the logits that were read: (rows, count, vocab), of the tokens after the newest."""
         return hidden
 
     def measure(self) -> float:
-        """Return the seconds of a call, of which there is none."""
+        """Return the seconds of a call, which are 0."""
         return 0.0
 
 
 class HeadsDrafter(Guessing):
-    """Drafts for one request by heads; a `Reader`.
+    """Drafter of one request by draft heads; a `Reader`.
 
     Args:
-        heads: Shared with other requests.
-        costs: See `Guessing`.
+        heads: Draft heads, shared with other requests.
+        costs: Costs of calls, as for `Guessing`.
     """
 
     def __init__(self, heads: Heads | HeadsWithin, costs: Costs) -> None:
@@ -88,16 +87,16 @@ class HeadsDrafter(Guessing):
         self._start, self._hidden = 0, np.empty((0, 0), np.float32)
 
     def read(self, start: int, hidden: Array) -> None:
-        """Keep what heads draft from."""
+        """Store the draft inputs."""
         self._start, self._hidden = start, hidden
 
     def draft(self, tokens: Sequence[int], most: int, rows: int = 1) -> list[int | Drawn]:
-        """Guess what follows, in as many tokens as there are heads."""
+        """Return a draft of the next tokens, at most one per head."""
         known = 0 <= len(tokens) - 2 - self._start < len(self._hidden)
         return super().draft(tokens, min(most, self._heads.count), rows) if known else []
 
     def guess(self, tokens: Sequence[int], count: int) -> list[int | Drawn]:
-        """Draft the next tokens."""
+        """Return a draft of the next tokens."""
         before = self._hidden[len(tokens) - 2 - self._start][None]
         logits = self._heads.logits(before, [tokens[-1:]])[0, :count]
         return [int(token) for token in logits.argmax(-1)]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts of a decoder layer: a package's program `draft`, with a cache of its own, which reads the model's states.
+"""Drafts of a decoder layer: a package's program `draft` with its KV cache, which takes the model's hidden states.
 
-It runs each token with the hidden state that the model had of the one before. A token that it drafts it runs with what
-it made of that one itself; once the model has checked the draft, tokens that count run again with the model's states,
-over what was written for the guesses. So nothing has to be put back, but a window, which forgets for each guess.
+The layer runs each token with the model's hidden state of the previous one. It runs a draft token with its
+approximation of that state; once the model has checked the draft, accepted tokens run again with the model's hidden
+states, and overwrite the states of the draft. So nothing is restored except a sliding window, which drops an entry
+for each draft token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,10 +20,10 @@ from qeff_zoo.runtime.speculation.rows import Rows
 
 
 class Layer:
-    """The program `draft` of a package, and whose tokens its rows have.
+    """Program `draft` of a package, with the owners of its batch slots.
 
     Args:
-        program: Opened.
+        program: Opened program.
     """
 
     def __init__(self, program: Program) -> None:
@@ -33,7 +34,7 @@ class Layer:
     def run(
         self, row: int, tokens: Sequence[int], start: int, hidden: Array
     ) -> tuple[Array, Array]:
-        """Run tokens; return the logits (vocab,) after the last, and what stands for its hidden state, (1, size)."""
+        """Run tokens; return the logits (vocab,) after the last, and its approximate hidden state, (1, size)."""
         length, logits = self.decoder.sizes.prefill_seq_len, np.empty(0, np.float32)
         for at in range(0, len(tokens), length):
             stop = at + length
@@ -42,37 +43,33 @@ class Layer:
         return logits, self.decoder.hidden[row][-1:]
 
     def measure(self) -> float:
-        """Return the seconds of a token; what rows retain is lost."""
+        """Return the seconds per token; states are lost."""
         hidden = np.zeros((1, self.size), np.float32)
         start = behind(self.decoder.sizes.ctx_len)
         return fastest(lambda: self.run(0, [0], start, hidden))[0]
 
 
 class LayerDrafter(Guessing):
-    """Drafts for one request by a layer; a `Reader`.
+    """Drafter of one request by a layer; a `Reader`.
 
     Args:
-        layer: Shared with other requests.
-        costs: See `Guessing`.
+        layer: Draft layer, shared with other requests.
+        costs: Costs of calls, as for `Guessing`.
     """
 
     def __init__(self, layer: Layer, costs: Costs) -> None:
         super().__init__(costs)
         self._layer = layer
-        self._first = 0  # token whose hidden state is the first that the layer has
-        self._at = 0  # token whose hidden state is the next that it has to run
-        self._told: list[
-            Array
-        ] = []  # hidden states of that one and those after it, to before `_end`
+        self._first = 0  # token of the first hidden state in the layer
+        self._at = 0  # token of the next hidden state to run
+        self._told: list[Array] = []  # hidden states from that token on, up to `_end`
         self._end = 0
-        self._held: Mapping[str, Array] = {}  # of a window before the last guesses
+        self._held: Mapping[str, Array] = {}  # sliding window before the last draft tokens
 
     def read(self, start: int, hidden: Array) -> None:
-        """Keep what is drafted from; of tokens that have run it is known, even if the model runs them again."""
+        """Store the draft inputs; those of tokens that the layer has run are known, even if they are repeated."""
         hidden, start = hidden[max(0, self._at - start) :], max(self._at, start)
-        if (
-            start > self._end
-        ):  # of those between nothing was told, as of the beginning of a known prompt
+        if start > self._end:  # no inputs in between, as after a cached prefix
             self._first = self._at = self._end = start
             self._told = []
         while self._end > start:
@@ -85,24 +82,24 @@ class LayerDrafter(Guessing):
         self._end += len(hidden)
 
     def draft(self, tokens: Sequence[int], most: int, rows: int = 1) -> list[int | Drawn]:
-        """Guess what follows."""
+        """Return a draft of the next tokens."""
         known = self._at < len(tokens) - 1 <= self._end
         return super().draft(tokens, most, rows) if known else []
 
     def guess(self, tokens: Sequence[int], count: int) -> list[int | Drawn]:
-        """Draft the next tokens."""
+        """Return a draft of the next tokens."""
         return [int(one.argmax()) for one in self.say(tokens, count)]
 
     def say(self, tokens: Sequence[int], count: int, told: Sequence[int] = ()) -> list[Array]:
-        """Run what has not run, then one token after the other.
+        """Run the tokens that have not run, then draft one token after the other.
 
         Args:
-            tokens: All so far; the hidden states of all but the newest are known.
-            count: Tokens to say.
-            told: Which they are, as far as they are to be others than the likeliest.
+            tokens: All tokens so far; the hidden states of all but the newest are known.
+            count: Number of tokens to draft.
+            told: Draft tokens that override the most likely ones, from the first on.
 
         Returns:
-            Logits (vocab,) of each.
+            Logits (vocab,) of each draft token.
         """
         row, is_own = self._layer.rows.of(self)
         decoder = self._layer.decoder

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session and what drafts for it -> its `Speculation`; or why the two do not go together."""
+"""Opening of speculative decoding: a session and its draft source in, a `Speculation` out, or an error."""
 
 from dataclasses import replace
 from functools import partial
@@ -20,10 +20,10 @@ from . import DRAW, HEADS, LOOKUP, RATIO, Acceptance, Own, Speculation
 
 
 def drafting_by(program: Program, decoder: Decoder) -> Layer | Assistant | Heads | HeadsWithin:
-    """Return what a package's own program drafts by: a layer with states, an assistant at a position, or heads.
+    """Return the drafter of a package's program: a layer with states, an assistant at a position, or heads.
 
     Args:
-        program: Opened; that of the decoder where its calls draft themselves.
+        program: Opened program; that of the decoder if it has the draft heads.
         decoder: Decoder of the package.
     """
     if program is decoder.program:
@@ -38,17 +38,17 @@ def speculation_of(
     drafts: TextGenerationSession | Program | Own,
     acceptance: Acceptance = DRAW,
 ) -> Speculation:
-    """Measure what calls cost, and choose how the answers of a session are drafted.
+    """Return the speculative decoding of a session, with measured costs of calls.
 
     Args:
-        session: In use by nobody.
-        drafts: A session of a smaller model, in use by nobody, which it then belongs to; the package's own program of
-            heads, of a layer that drafts or of an assistant; the session's own, where that has heads; or "lookup".
-        acceptance: When a token of a draft model counts: where the request's own draw is the same, or by min(1, p/q),
-            for which it is drawn as the request draws.
+        session: Idle session.
+        drafts: An idle session of a smaller model, which is then reserved for drafts; the package's program of draft
+            heads, draft layer or assistant; the session's program if it has the heads; or "lookup".
+        acceptance: Acceptance rule for a draft model's tokens: if the request's sample is the same, or with
+            probability min(1, p/q), for which drafts are sampled by the request's parameters.
 
     Raises:
-        GenerationError: The package cannot check drafts, or the two packages do not speak of the same tokens.
+        GenerationError: If the package cannot check drafts, or the two packages have different vocabularies.
     """
     _check(session)
     most = session.decoder.sizes.num_speculative_tokens[-1]
@@ -78,7 +78,7 @@ def speculation_of(
 
 
 def drafter_of(drafts: Layer | Assistant, costs: Costs) -> LayerDrafter | AssistantDrafter:
-    """Return what drafts for one request, a token after the other."""
+    """Return the drafter of one request that drafts token by token."""
     if isinstance(drafts, Layer):
         return LayerDrafter(drafts, costs)
     return AssistantDrafter(drafts, costs)
@@ -108,7 +108,7 @@ def _check(session: TextGenerationSession) -> None:
 
 
 def _check_read(session: TextGenerationSession, drafts: Program) -> None:
-    """Refuse what drafts from more than a package hands out: without it nothing would ever be drafted."""
+    """Require the outputs and states that a draft program takes: without them nothing would be drafted."""
     decoder = session.decoder
     read = {name for name in drafts.inputs if name.startswith(("past_key.", "past_value."))}
     lacking = sorted(read - {*decoder.states}) or [
