@@ -19,7 +19,7 @@ class Text2TextTrial(DecoderTrial):
     """Runs an encoder-decoder on sample texts.
 
     Args:
-        session: Of the package.
+        session: Session of the package.
     """
 
     session: Text2TextSession
@@ -54,7 +54,7 @@ class ImageToTextTrial(DecoderTrial):
     """Runs an image encoder and a decoder on sample images, with a prompt if the encoder reads one.
 
     Args:
-        session: Of the package.
+        session: Session of the package.
     """
 
     session: ImageToTextSession
@@ -95,7 +95,7 @@ class ImageToTextTrial(DecoderTrial):
         return {"sources": self._sources}
 
     def _read(self, number: int) -> Any:
-        """Return what the encoder reads of a sequence."""
+        """Return the encoder's input for a sequence."""
         source = self._sources[number]
         shown, tokens = source[: sample_images.NUMBERS], source[sample_images.NUMBERS :]
         image = self.session.prepare(sample_images.draw(*shown))
