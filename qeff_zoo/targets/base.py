@@ -217,7 +217,7 @@ class Target(ABC):
     def open_unrounded(
         self, package: "Package", role: str, *, threads: int | None = None, choices: bool = False
     ) -> "Program":
-        """Open a program of the same weights whose products do not round activations, to compare it exactly.
+        """Open a program of the same weights whose products do not round activations, for an exact comparison.
 
         Args:
             package: A package for this target.

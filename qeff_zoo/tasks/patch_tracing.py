@@ -33,7 +33,7 @@ from . import Tracing
 _UNIT = 4  # patches of the example, by the square of what a tower merges
 _MOST = 1 << 20  # patches
 #: Arguments of some encoders that their models compute from sizes with Python's numbers, as functions of the number of
-# patches and the patches on a side of a merged square, for one image whose patches are ordered already.
+#: patches and the patches on a side of a merged square, for one image whose patches are ordered already.
 _MADE: Mapping[str, Callable[[int, int], Tensor]] = {
     "frame_index": lambda count, merge: torch.zeros(count, dtype=torch.long),
     "temporal_merge_index": lambda count, merge: torch.arange(count).reshape(-1, 1, merge**2),
@@ -41,7 +41,7 @@ _MADE: Mapping[str, Callable[[int, int], Tensor]] = {
 
 
 #: Function that joins rows of even and odd steps of a video by their numbers; those of an image are joined with
-# themselves.
+#: themselves.
 _JOINS = "_temporal_slicing"
 
 

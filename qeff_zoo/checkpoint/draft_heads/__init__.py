@@ -24,7 +24,7 @@ from qeff_zoo.errors import SpeculatorError
 from . import assistant, mtp
 
 #: Roles of draft programs: heads, each of which drafts one token; a decoder layer with its own KV cache; or a model
-# that reads keys and values of the target model.
+#: that reads keys and values of the target model.
 HEADS: Literal["heads"] = "heads"
 DRAFT: Literal["draft"] = "draft"
 ASSISTANT: Literal["assistant"] = assistant.KIND
