@@ -33,7 +33,6 @@ class Media:
             features of this kind.
         adapter: Folder of a checkpoint, "." for its own, with an adapter that is active only for prompts with images
             or audio.
-            pictures or sounds.
     """
 
     token: str
@@ -141,7 +140,7 @@ class ImageEncoder(Media):
         """Describe how to trace the vision encoder.
 
         Args:
-            model: From `loader.load_meta`.
+            model: Model from `loader.load_meta`.
             side: Pixels on a side of an image; None for the config's value.
         """
         raise NotImplementedError
@@ -150,7 +149,7 @@ class ImageEncoder(Media):
         """Describe how to trace the language model.
 
         Args:
-            model: From `loader.load_meta`, possibly with fewer layers than its config.
+            model: Model from `loader.load_meta`, possibly with fewer layers than its config has.
             audio: Audio input of the same prompts, if the model has one.
             **variant: Arguments of `qeff_zoo.tasks.multimodal_tracing.tracing`.
         """
@@ -295,7 +294,7 @@ class AudioEncoder(Media):
         """Describe how to trace the encoder.
 
         Args:
-            model: From `loader.load_meta`.
+            model: Model from `loader.load_meta`.
             images: Image input of the same prompts, if the model has one.
         """
         raise NotImplementedError

@@ -14,7 +14,7 @@ from qeff_zoo.errors import CheckpointError, Translating, ZooError
 from qeff_zoo.terminal.progress import out_of_memory
 
 _SHOWN = 3  # fields, in a message
-_LONGEST = 300  # characters of what transformers says
+_LONGEST = 300  # characters of transformers' message
 #: Fields with objects that the configuration of any model may have.
 _OBJECTS = ("rope_scaling", "rope_parameters", "id2label", "label2id", "task_specific_params")
 
@@ -71,7 +71,7 @@ def _suspects(config: Mapping[str, Any], error: BaseException) -> Iterator[tuple
         yield from named
         return
     if any(name.rpartition(".")[2] in str(error) for name, _ in fields if len(name) > 3):
-        return  # the message names it
+        return  # the message has it
     for name, value in fields:
         in_rope = name.startswith(("rope_scaling.", "rope_parameters.")) and "type" not in name
         is_odd = value < 1 if type(value) is int else type(value) is str and in_rope

@@ -95,7 +95,7 @@ def _original(files: Files, file: str) -> str:
     """Return the configuration beside a file, or create one from its metadata."""
     if (files.folder / "config.json").is_file():
         return str(files.folder)
-    files.fetch(shards_of(file))  # nothing else says what the model is
+    files.fetch(shards_of(file))  # the only source of the configuration
     paths = [files.folder / one for one in shards_of(file)]
     return str(_from_metadata(paths, read_shards(paths)))
 

@@ -150,7 +150,7 @@ class Checkpoint:
         """
         known = {name: self.files.sha256(name) for name in self.weight_files}
         unknown = [name for name, digest in known.items() if digest is None]
-        self.files.fetch(unknown)  # small: the Hub tells the digest of every file over 10 MB
+        self.files.fetch(unknown)  # small files: the Hub has the digest of every file over 10 MB
         try:
             read = {name: (file_digest or sha256_file)(self.folder / name) for name in unknown}
         except OSError as error:

@@ -296,7 +296,7 @@ class TensorReader:
             _, mapped = self._maps.popitem()
             try:
                 mapped.close()
-            except BufferError:  # a view still shows it: dropping the reference is enough
+            except BufferError:  # a view still uses it: dropping the reference is enough
                 continue
 
     def _info(self, name: str) -> TensorInfo:

@@ -83,7 +83,7 @@ def guarded(command: Callable[[], int | None], argv: Sequence[str]) -> int:
     with redirect_stdout(escaping(sys.stdout)), redirect_stderr(escaping(sys.stderr)):
         try:
             return _run(command)
-        except Exception as error:  # a defect, or no memory: whatever it is, it is said in a line
+        except Exception as error:  # a defect, or a lack of memory: reported in one line
             where = f"in `qeff-zoo {' '.join(argv[:1])}`"
             try:
                 said = str(out_of_memory(error, where) or report(error, argv))
@@ -96,7 +96,7 @@ def guarded(command: Callable[[], int | None], argv: Sequence[str]) -> int:
 def _run(command: Callable[[], int | None]) -> int:
     try:
         code = int(command() or 0)
-        sys.stdout.flush()  # here a reader that has left is noticed, and not when Python ends
+        sys.stdout.flush()  # raises here, not at exit, if the reader has closed it
     except ZooError as error:
         print(f"qeff-zoo: {error}", file=sys.stderr)
         return error.exit_code
@@ -116,7 +116,7 @@ def _run(command: Callable[[], int | None]) -> int:
     except KeyboardInterrupt:
         print("qeff-zoo: interrupted; nothing half-made counts as done.", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output has left; nobody misses the rest of it
+    except BrokenPipeError:  # the reader of stdout has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:

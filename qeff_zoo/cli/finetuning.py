@@ -47,7 +47,7 @@ def train(config: Config, arguments: argparse.Namespace) -> None:
 
     found = finetune(config, resume=arguments.resume, reporter=reporter(arguments))
     if found is None:
-        return  # the first process of torchrun says it
+        return  # the first process of torchrun prints it
     if arguments.json:
         print_json(found.as_dict())
         return

@@ -34,7 +34,7 @@ def cache_rm_command(arguments: argparse.Namespace) -> None:
 
     store = Store()
     chosen = _chosen(store.entries(), arguments.packages)
-    rows = _facts(chosen) if arguments.json else _table(chosen)  # as long as they are there
+    rows = _facts(chosen) if arguments.json else _table(chosen)  # before their removal
     size = store.remove(chosen, dry_run=arguments.dry_run)
     if arguments.json:
         print_json({"bytes_freed": size, "packages": rows})

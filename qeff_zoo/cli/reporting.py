@@ -43,7 +43,7 @@ def report(error: Exception, argv: Sequence[str]) -> str:
     try:
         handle, path = tempfile.mkstemp(
             prefix="qeff-zoo-", suffix=".txt"
-        )  # for nobody else to read
+        )  # readable by the user alone
         with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:  # noqa: PTH123
             file.write(shown(text))
     except OSError as failure:

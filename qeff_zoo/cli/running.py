@@ -33,7 +33,7 @@ def run_command(arguments: argparse.Namespace) -> None:
             "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE; for a package that "
             "reads pictures --image FILE, and name recordings for one that reads those."
         )
-    from qeff_zoo.runtime import open_session  # what is not installed is missed before a pull
+    from qeff_zoo.runtime import open_session  # a missing package fails before a pull
 
     package = usable_package(arguments.package)
     task = task_of(package)

@@ -138,7 +138,7 @@ def _split(_: Any, args: Any, kwargs: Any) -> tuple[Tensor, ...] | None:
     lengths = args[1] if len(args) > 1 else kwargs.get("split_size_or_sections")
     if not isinstance(lengths, list | tuple):
         return None
-    if len(lengths) == 1:  # whatever its length, which may depend on what the pictures are
+    if len(lengths) == 1:  # of any length, which may depend on the images
         return (args[0],)
     axis = args[2] if len(args) > 2 else kwargs.get("dim", 0)
     ends = [0, *accumulate(lengths)]

@@ -193,7 +193,7 @@ def _translate(export: Callable[[], torch.export.ExportedProgram], tracing: Trac
         program.run_decompositions = lambda *_: program
         try:
             return translate(program)
-        except torch.onnx.OnnxExporterError:  # an op that it knows decomposed only
+        except torch.onnx.OnnxExporterError:  # an op that it supports only decomposed
             program = export()  # the failed attempt changed the first
     return translate(program)
 

@@ -142,7 +142,7 @@ def _copy(node: ir.Node, inputs: list[ir.Value | None]) -> ir.Node:
 
 def _is_invariant(value: ir.Value, place_of: dict[ir.Node, int]) -> bool:
     """Return whether a value made inside a layer depends on nothing in that layer."""
-    left, seen = [value], set[ir.Value]()  # of a deep model thousands, beyond what may recur
+    left, seen = [value], set[ir.Value]()  # thousands in a deep model, beyond the recursion limit
     while left:
         one = left.pop()
         producer = one.producer()
@@ -224,7 +224,7 @@ def _canonical(nodes: list[ir.Node], inputs: list[ir.Value], results: list[ir.Va
         attributes = ",".join(
             f"{name}={_attribute(value)}" for name, value in sorted(node.attributes.items())
         )
-        if node.op_type == "Constant":  # by value: how many readers share one says nothing
+        if node.op_type == "Constant":  # by value, whatever the number of its readers
             source[node.outputs[0]] = f"[{attributes}]"
             continue
         source.update({output: f"{len(lines)}:{i}" for i, output in enumerate(node.outputs)})

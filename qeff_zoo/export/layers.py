@@ -209,7 +209,7 @@ def _kinds(
     found = [
         (
             before[i],
-            _signature(layer, i, config),  # what the model wrote on it; its hooks only record
+            _signature(layer, i, config),  # the model's attributes; hooks only record
             *(id(one) if isinstance(one, torch.Tensor) else _value(one) for one in seen.given[i]),
         )
         for i, layer in enumerate(layers)

@@ -75,7 +75,7 @@ def build_meta(config: Mapping[str, Any], task: str, untied: Collection[str] = (
         parsed = parsed_model_config(kind.from_dict(kind._decode_special_floats(raw)))
     if (
         tasks.find(task).role == "encoder"
-    ):  # of two halves this one alone, as most of its classes say
+    ):  # of two halves the encoder alone, as in most of its classes
         parsed.is_encoder_decoder = False
     parsed.add_cross_attention = (
         False  # of a whole model: no encoder is beside it, so transformers skips it

@@ -77,7 +77,7 @@ def _begin(
 
 
 def commands_of(plan: Plan) -> list[list[str]]:
-    """Return the compiler commands for a plan's programs; empty if only a package build determines them."""
+    """Return the compiler commands for a plan's programs; empty if qeff-zoo itself compiles them."""
     target = targets.find(plan.target)
     return [
         words

@@ -96,7 +96,7 @@ class Assembly:
     def trace(self) -> None:
         """Fetch the weights, and trace the graph of each program or load it from the store."""
         checkpoint, plan = self.checkpoint, self.plan
-        changes = graphs.changes_of(plan, checkpoint)  # what cannot be merged is refused here
+        changes = graphs.changes_of(plan, checkpoint)  # refuses unmergeable adapters
         checkpoint.fetch()
         _ = checkpoint.tensors  # refuses a damaged file before the graph is traced
         checkpoint.require_finite_scales()

@@ -19,6 +19,6 @@ def has_uncommitted_changes(root: Path = Path(__file__).parents[2]) -> bool:
     command = ["git", "-C", str(root), "status", "--porcelain", "--", *_SOURCES]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):  # without git nobody can tell
+    except (OSError, subprocess.TimeoutExpired):  # unknown without git
         return False
     return bool(done.stdout.strip())

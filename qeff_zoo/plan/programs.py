@@ -28,7 +28,8 @@ class ProgramPlan:
         variant: Arguments of the task's `tracing`.
         specializations: Specializations, as in the manifest.
         weights: Storage format of the checkpoint's float matrices, or of all matrices.
-        stored: Whether quantized matrices keep their stored format; otherwise those of `weights` alone do.
+        stored: Whether quantized matrices keep their stored format; otherwise only those already in the format
+            `weights` do.
         named: Storage formats of other matrices, by patterns of their names.
         flags: Flags of the target's compiler.
         fused: Programs whose results it consumes, and which it computes itself.

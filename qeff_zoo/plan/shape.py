@@ -44,7 +44,7 @@ def decide_shape(
         decisions.set("full_batch_size", None, "user: --batch-size")
     patches = choose_image_sizes(checkpoint, recipe, target, decisions)
     for name in [item.name for item in fields(Shape) if not decisions.value[item.name]]:
-        del decisions.why[name]  # it does not apply, so nobody chose it
+        del decisions.why[name]  # no choice, since it does not apply
     _check_sizes(decisions, request)
     if decisions.value["max_num_images"] and not base.max_num_images:
         decisions.refuse(

@@ -24,9 +24,9 @@ def submit(engine: Engine, requests: Sequence[Request]) -> list[Handle]:
         return engine.submit_together(requests)
     except BusyError as error:
         raise queue_full(error) from error
-    except AdapterError as error:  # unloaded since it was asked for
+    except AdapterError as error:  # unloaded since the request
         raise ApiError(404, str(error), param="model", code="model_not_found") from error
-    except GenerationError as error:  # requests are checked, so the engine must be closed
+    except GenerationError as error:  # requests are valid, so the engine is closed
         raise shutting_down() from error
 
 

@@ -57,7 +57,7 @@ class EmbeddingQueue:
     def __init__(self, session: EmbeddingSession, *, max_waiting: int) -> None:
         self.session, self._requests = session, Waiting(max_waiting)
         self._worker = ThreadPoolExecutor(1, "qeff-zoo embeddings")
-        self._jobs: deque[_Job] = deque()  # whose turn it is comes first
+        self._jobs: deque[_Job] = deque()  # in turn
         self._serving: asyncio.Task[None] | None = None  # as long as there are jobs
         self._closing, self._lock = False, threading.Lock()
         self._running = self._tokens = 0
@@ -122,7 +122,7 @@ class EmbeddingQueue:
             await asyncio.wait([running])
             self._running = 0
             _deliver(call, running)
-        for job in self._jobs:  # there are some where the server ends
+        for job in self._jobs:  # left at shutdown
             job.future.set_exception(shutting_down())
         self._jobs.clear()
         self._serving = None

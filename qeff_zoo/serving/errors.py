@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from qeff_zoo.errors import BusyError
 
-_RETRY_AFTER = "1"  # seconds; a row is free again within an answer's time, which nobody knows
+_RETRY_AFTER = "1"  # seconds; the time until a batch slot is free is unknown
 _TYPES = {
     401: "authentication_error",
     404: "not_found_error",
@@ -124,7 +124,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def _(_: Request, error: Exception) -> JSONResponse:
-        return internal_error().response  # the exception itself goes on to the log
+        return internal_error().response  # the exception itself is logged
 
 
 def _invalid(problems: Sequence[Any]) -> ApiError:

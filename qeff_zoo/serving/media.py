@@ -25,8 +25,8 @@ from qeff_zoo.serving.errors import ApiError
 _T = TypeVar("_T")
 _NICENESS = 10  # of threads whose work is large: a tenth of a CPU's time where others want it
 _FETCHES = 16  # at a time; they wait for other servers
-_SMALL = 1 << 25  # bytes; what takes no more does not wait for what takes more
-_SHARE = 8  # the memory of small work is this part of all
+_SMALL = 1 << 25  # bytes; smaller steps do not wait for larger ones
+_SHARE = 8  # small steps have this fraction of the memory
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ async def _turn(pool: Executor, work: Callable[[], _T]) -> _T:
     try:
         return await asyncio.shield(ended)
     except asyncio.CancelledError:
-        if not called.cancel():  # what it takes is in use until it returns
+        if not called.cancel():  # its memory is in use until it returns
             await asyncio.wait([ended])
         raise
 

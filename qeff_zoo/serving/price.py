@@ -18,7 +18,7 @@ from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
 
 #: Memory per pixel during the decoding of an image, by the decoder with the largest need.
 BYTES_OF_PIXEL = 12
-#: Memory of a sample at the model's rate while features are computed.
+#: Memory per sample, at the model's rate, during feature extraction.
 BYTES_OF_SAMPLE = 7
 #: Minimum number of tokens per second of a recording in a prompt; published models have from 6 to 50.
 _TOKENS_OF_SECOND = 1

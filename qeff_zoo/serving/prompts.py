@@ -400,9 +400,9 @@ def blaming(param: str, code: str = "invalid_value") -> Iterator[None]:
         raise
     except ContextLengthError as error:
         raise ApiError(400, str(error), param=param, code="context_length_exceeded") from error
-    except AdapterError as error:  # unloaded since it was asked for
+    except AdapterError as error:  # unloaded since the request
         raise ApiError(404, str(error), param="model", code="model_not_found") from error
-    except HandoffError as error:  # no client is to blame for it
+    except HandoffError as error:  # not the client's fault
         raise ApiError(503, str(error), code="prefill_unavailable") from error
     except GenerationError as error:
         raise ApiError(400, str(error), param=param, code=code) from error

@@ -99,7 +99,7 @@ class NamedSchema(BaseModel):
     name: str = ""
     description: str | None = None
     content: dict[str, Any] = Field(alias="schema")
-    strict: bool | None = None  # it always is
+    strict: bool | None = None  # always strict
 
 
 class ResponseFormat(BaseModel):
@@ -210,9 +210,7 @@ class ImageUrl(_InMessage):
     """URL of an image."""
 
     url: str
-    detail: str | None = (
-        None  # of OpenAI's models alone: here every picture is read as its processor says
-    )
+    detail: str | None = None  # only for OpenAI's models: here the processor sets the detail
 
 
 class ImagePart(_Part):
@@ -239,7 +237,7 @@ class InputAudio(_InMessage):
     """Content of a recording."""
 
     data: str
-    format: str | None = None  # the file itself says what it is
+    format: str | None = None  # the file itself has its format
 
 
 class AudioPart(_Part):
@@ -308,7 +306,7 @@ class ChatRequest(_Generating):
         list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)
     ]
     max_completion_tokens: int | None = Field(None, ge=1)
-    max_tokens: int | None = Field(None, ge=1)  # its name before
+    max_tokens: int | None = Field(None, ge=1)  # its former name
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
 

@@ -28,8 +28,10 @@ from qeff_zoo.serving.options import ServerOptions
 from qeff_zoo.tasks import find
 from qeff_zoo.tasks.commands import DISAGGREGATED
 
-_KEEPALIVE = 60  # seconds without a word until a client is asked whether it is there, and until it is given up
-_SWITCH = 0.0005  # seconds that a thread keeps Python from the event loop and the model, if it is not done before
+_KEEPALIVE = (
+    60  # seconds of silence until the first TCP keepalive probe, and until the client is dropped
+)
+_SWITCH = 0.0005  # seconds that a thread may hold the GIL
 _LAST_WORDS = 1  # second for clients to read why their request was cancelled
 
 

@@ -28,7 +28,10 @@ class EventStream(StreamingResponse):
     """
 
     def __init__(self, events: AsyncIterator[bytes], handles: Sequence[Handle]) -> None:
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # a proxy is to pass on
+        headers = {
+            "Cache-Control": "no-cache",
+            "X-Accel-Buffering": "no",
+        }  # no buffering by proxies
         super().__init__(events, headers=headers, media_type="text/event-stream")
         self._handles = handles
 

@@ -121,7 +121,7 @@ class SpeechQueue:
 
         def tell(item: Segment | Transcription | BaseException) -> None:
             if not isinstance(item, Segment) or wanted(item):
-                with suppress(RuntimeError):  # the loop is closed, and nobody waits
+                with suppress(RuntimeError):  # the loop is closed, and no request waits
                     loop.call_soon_threadsafe(fresh.put_nowait, item)
 
         with self._requests.one():
@@ -184,7 +184,7 @@ class SpeechQueue:
                     del self._jobs[recording]
                     found = session.transcription(recording)
                     if not self._jobs:
-                        break  # the session is free when the last client has its answer
+                        break  # the session is free when the last client has its result
                     job.tell(found)
                 if self._closing:
                     raise shutting_down()

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 from qeff_zoo.errors import BusyError
 
-_SMALL = 1 << 20  # bytes of a body; what takes no more does not wait for what takes more
-_SHARE = 4  # the memory of small bodies is this part of all
+_SMALL = 1 << 20  # bytes of a body; smaller bodies do not wait for larger ones
+_SHARE = 4  # small bodies have this fraction of the memory
 
 
 class Bodies:

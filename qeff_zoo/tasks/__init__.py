@@ -209,7 +209,7 @@ def task_of(architecture: str, recipe: Recipe) -> str:
         architecture: Class name.
         recipe: Recipe of its `model_type`.
     """
-    if recipe.media:  # a name may end as that of a class for text alone
+    if recipe.media:  # the suffix may be that of a class for text alone
         return recipe.task
     reads = find(recipe.task).reads
     alike = (task for task in map(find, NAMES) if task.reads == reads)

@@ -46,7 +46,7 @@ class _Hidden(FeatureRecorder):
     ) -> Any:
         if func is functional.scaled_dot_product_attention:
             scores = kwargs.get("attn_mask")
-            if scores is not None:  # of distances, of which attention behind the encoder has none
+            if scores is not None:  # of distances, which attention after the encoder lacks
                 least = torch.finfo(scores.dtype).min
                 seen = torch.where(self.real[:, None, None, :], scores, least)
                 kwargs = {**kwargs, "attn_mask": seen}

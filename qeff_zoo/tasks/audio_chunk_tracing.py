@@ -129,7 +129,7 @@ class Sound(nn.Module):
 
         if hasattr(self.tower, _HIDDEN):
             hidden = [(self.tower, _HIDDEN, lambda _: self._unseen(real, around))]
-        else:  # its attention tells by itself what a chunk sees, and its convolutions are told of no mask
+        else:  # its attention masks chunks itself, and its convolutions take no mask
             parts = [one for one in merged.children() if not isinstance(one, nn.Linear)]
             hidden = [
                 (one, "forward", _within(one, real[:, :: 2**at])) for at, one in enumerate(parts)

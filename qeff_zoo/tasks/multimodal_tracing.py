@@ -80,7 +80,7 @@ class _Merged(TorchFunctionMode):
             return self.put(args[0], rows, add=added)
         if func is Tensor.__getitem__ and _is_mask(args[1], args[0]):
             self.taken = args[0]
-            return args[0]  # only its size is asked for, or features are added to it
+            return args[0]  # only its size is used, or features are added to it
         if func in _SUMS and args[0] is self.taken:
             self.adds = True
             return args[1]
@@ -144,7 +144,9 @@ class Step(decoder_tracing.Step):
             deepstack_features=deep,
             last_hidden_state=features[None],
         )
-        turned = self.media.whole == "prompt"  # 0 of tokens that see one another, and 1 of others
+        turned = (
+            self.media.whole == "prompt"
+        )  # 0 for tokens with bidirectional attention, 1 for others
         types = {
             name.removeprefix(TYPES): 1 - value if turned else value
             for name, value in told.items()
@@ -166,7 +168,7 @@ class Step(decoder_tracing.Step):
         arguments = inspect.signature(model.forward).parameters
         if _ROUTES in arguments:
             types[_ROUTES] = _of_pictures(self.model.config, input_ids)
-        if projector := getattr(model, _PROJECTOR, None):  # features come behind it
+        if projector := getattr(model, _PROJECTOR, None):  # features are its outputs
             swaps.append((projector, "forward", lambda rows, *_, **__: rows))
         if _TAKES not in arguments or self.media.around or self.media.embedded:
             given, embed = {}, model.get_input_embeddings()

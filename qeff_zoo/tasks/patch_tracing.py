@@ -30,7 +30,7 @@ from qeff_zoo.runtime.patch_positions import Tower
 
 from . import Tracing
 
-_UNIT = 4  # patches of the example, by the square of what a tower merges
+_UNIT = 4  # patches of the example, per merged square
 _MOST = 1 << 20  # patches
 #: Arguments of some encoders that their models compute from sizes with Python's numbers, as functions of the number of
 #: patches and the patches on a side of a merged square, for one image whose patches are ordered already.
@@ -79,7 +79,7 @@ class _Unpadded(TorchFunctionMode):
         # Squares of one patch are interpolated to their own size.
         if func is nn.functional.interpolate and kwargs["size"] == tuple(args[0].shape[2:]):
             return args[0]
-        if func is nn.functional.interpolate and self.merge == 2:  # what lies in the middle of four
+        if func is nn.functional.interpolate and self.merge == 2:  # the middle of four
             return nn.functional.avg_pool2d(args[0], self.merge)
         return func(*args, **(kwargs or {}))
 
@@ -111,7 +111,7 @@ class Sizes(list[Any]):
     def __getitem__(self, index: Any) -> Any:
         if not isinstance(index, tuple):
             return super().__getitem__(index)
-        if isinstance(index[0], Tensor):  # of each patch, for places that are told: see `_Sampled`
+        if isinstance(index[0], Tensor):  # per patch, for given points: see `_Sampled`
             return torch.ones(index[0].shape)
         return Sizes([row[index[1]] for row in self[index[0]]])
 

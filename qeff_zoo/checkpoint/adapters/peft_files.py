@@ -151,7 +151,7 @@ class Adapter:
         rows = self.tensors[self.matrices(module)[0]].shape[0]
         if "" in owners and rows != self.rank(
             owner
-        ):  # named without its module: several matrices tell
+        ):  # named without its module: several matrices identify it
             return True
         return any(f".{owner}".endswith(f".{one}") for one in owners - {""})
 

@@ -123,7 +123,7 @@ FORMS = (
         embed="model.mtp.embed_tokens.weight",
         normed=True,
         told={"num_layers": 1, "n_routed_experts": 2, "zero_expert_num": 0, "moe_topk": 2},
-        count=2,  # of which transformers counts two a layer
+        count=2,  # transformers counts two per layer
         called={
             "self_attn.": "self_attn.0.",
             "input_layernorm.": "input_layernorm.0.",

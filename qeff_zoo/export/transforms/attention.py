@@ -144,7 +144,7 @@ def additive_mask(
 
 
 _FAR = 1 << 20  # a query with more keys before it than any window has
-_NEAR = 48  # positions of which every pair is tried
+_NEAR = 48  # positions whose pairs are all tried
 
 
 def causal_window(mask_function: Callable[..., Tensor]) -> int | None:
@@ -159,7 +159,7 @@ def causal_window(mask_function: Callable[..., Tensor]) -> int | None:
     try:
         with _disable_current_modes():  # real numbers, also while a graph is traced
             return _tried_window(mask_function)
-    except IndexError:  # it looks up tokens, of which there are not so many
+    except IndexError:  # the mask indexes tokens beyond their number
         return None
 
 
@@ -169,7 +169,7 @@ def _tried_window(mask_function: Callable[..., Tensor]) -> int | None:
         return mask_function(none, none, queries.view(1, 1, -1, 1), keys.view(1, 1, 1, -1))
 
     near, far = torch.arange(_NEAR), torch.arange(_FAR - _NEAR, _FAR)
-    if isinstance(allowed(near, near), FakeTensor):  # it reads numbers that a trace does not have
+    if isinstance(allowed(near, near), FakeTensor):  # the mask reads values that a trace lacks
         return None
     window = int(allowed(far[-1:], torch.arange(_FAR)).sum())
     if window == 0:  # a mask that no layer uses; see `attend`

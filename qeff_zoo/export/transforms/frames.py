@@ -112,7 +112,7 @@ def _frames_of(
     self: Any, feature_vector_length: int, attention_mask: Tensor, add_adapter: bool | None = None
 ) -> Tensor:
     """Return which frames are audio, without an index that torch.export does not support."""
-    if attention_mask.dim() > 2:  # of each query, for what was read before
+    if attention_mask.dim() > 2:  # per query, for inputs that were encoded before
         return attention_mask
     lengths = self._get_feat_extract_output_lengths(self.heard.lengths)
     self.heard.frames = torch.arange(feature_vector_length) < lengths[:, None]
@@ -144,7 +144,7 @@ def _limit(norm: nn.GroupNorm, conv: nn.Conv1d, heard: Heard) -> None:
 
 def _root_of_share(counts: Tensor, dtype: torch.dtype) -> Tensor:
     """Return 1 / sqrt(counts): a mean applies it before and after its sum, so that neither exceeds float16."""
-    blocks = counts // 64  # ends of long sounds are themselves beyond it
+    blocks = counts // 64  # lengths of long audio themselves exceed it
     return torch.rsqrt(blocks.to(dtype) + (counts - 64 * blocks).to(dtype) / 64) / 8
 
 

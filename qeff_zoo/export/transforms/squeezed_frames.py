@@ -45,7 +45,7 @@ def apply(encoder: Any) -> None:
             hidden_states.dtype
         )
         whole = at < real.sum(1, keepdim=True) // factor * factor
-        heard.append(states.transpose(1, 2).clone())  # positions see the frames that are dropped
+        heard.append(states.transpose(1, 2).clone())  # position embeddings read the dropped frames
         with mock.patch.object(nn.functional, "max_pool1d", pooled):
             result = plain(states, attention_mask=whole, **given)
         stretched = result.last_hidden_state * whole[:, :, None].to(states.dtype)

@@ -36,7 +36,7 @@ class Text2TextReference(DecoderReference):
         self._sources: list[list[int]] = request["sources"]
 
     def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:
-        if not self._model.config.is_encoder_decoder:  # what was read is in no cache of theirs
+        if not self._model.config.is_encoder_decoder:  # their caches lack the encoder states
             more |= {"use_cache": False}
         told = "decoder_input_ids" if self._model.config.is_encoder_decoder else "input_ids"
         return self._model(**self._given(numbers), **{told: inputs["input_ids"]}, **more)
@@ -47,7 +47,7 @@ class Text2TextReference(DecoderReference):
 
     def _go_on(self, tokens: Tensor, before: Any, **cache: Any) -> Any:
         read: Any = BaseModelOutput(last_hidden_state=before.encoder_last_hidden_state)
-        read.attention_mask = None  # of one that is not padded, where a model looks for it here
+        read.attention_mask = None  # for unpadded inputs of a model that reads it here
         return self._model(encoder_outputs=read, decoder_input_ids=tokens, use_cache=True, **cache)
 
 

@@ -173,7 +173,7 @@ class Read(nn.Module):
             for module, width in self.asking:
                 query = torch.zeros(*positions.shape, width)
                 module(query, key_value_states=read, past_key_values=cache)
-        else:  # the whole forward on one token, most of which is of no use
+        else:  # the whole forward on one token, mostly unused
             _call(self.model, positions, positions, cache, given)
         return (*(value for _, _, value in cross.named()), *lengths)
 
@@ -236,7 +236,7 @@ class Step(decoder_tracing.Step):
         width = reader_of(self.model).config.hidden_size
         nothing = torch.zeros(input_ids.shape[0], 1, width)
         read: Any = BaseModelOutput(last_hidden_state=nothing)
-        read.attention_mask = None  # some models look here for what others are given
+        read.attention_mask = None  # some models read it here, not from an argument
         given: dict[str, Any] = {"encoder_outputs": read}
         for there in more:
             mask = torch.where(there > 0, 0.0, torch.finfo(nothing.dtype).min)
@@ -256,7 +256,7 @@ def _call(
 ) -> Any:
     if _asks(model) and "pixel_values" in given:
         given = _embedded(model, given)
-    with Unsqueezed():  # positions, of which some models expect those of a single row
+    with Unsqueezed():  # positions; some models expect those of a single row
         if not model.config.is_encoder_decoder:
             return _write(model, input_ids, position_ids, cache, given)
         return model(

@@ -18,7 +18,7 @@ from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.tasks import IMAGE_CLASSIFICATION, IMAGE_FEATURE_EXTRACTION
 from qeff_zoo.tasks.encoders.embedding_session import cosines
 
-_TOGETHER = 64  # pictures whose arrays are held at a time
+_TOGETHER = 64  # images whose arrays are in memory at a time
 
 
 class ImageSession:

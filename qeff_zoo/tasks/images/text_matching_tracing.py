@@ -38,7 +38,7 @@ class EmbedTexts(nn.Module):
         found = self.model.get_text_features(input_ids=input_ids).pooler_output
         told = [self.model.logit_scale.exp().reshape(1)]
         if (bias := getattr(self.model, "logit_bias", None)) is not None:
-            told.append(bias.reshape(1) + 0)  # a weight itself would be no output
+            told.append(bias.reshape(1) + 0)  # a weight itself cannot be an output
         return nn.functional.normalize(found, dim=-1), *told
 
 

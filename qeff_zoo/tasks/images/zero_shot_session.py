@@ -18,7 +18,7 @@ from qeff_zoo.tasks.images.session import ImageEmbeddingSession
 
 #: Default text of a label, in the place of `{}`; as in transformers' pipeline.
 TEMPLATE = "This is a photo of {}."
-_PADDING = 1  # of both families, where a config does not say
+_PADDING = 1  # default of both families
 
 
 class ZeroShotSession(ImageEmbeddingSession):

@@ -34,7 +34,7 @@ from qeff_zoo.tasks.speech.transcription_options import TranscriptionOptions
 from qeff_zoo.tasks.speech.word_timestamps import UNSPACED, times_of
 
 _USUAL = TranscriptionOptions()
-_MEDIAN = 7  # frames, unless config.json says otherwise
+_MEDIAN = 7  # frames, unless config.json sets another width
 _TOKENS = "input_ids"
 _NOTHING: Mapping[int, int] = {}
 
@@ -354,7 +354,7 @@ class SpeechSeq2SeqSession:
                 timings.first = timings.first or time.perf_counter()
                 for row in ended:
                     if rows[row].recording.again(rows[row].window):
-                        continue  # from its newest token before the answer, whose states are still there
+                        continue  # from the newest token of its prompt, whose states remain
                     one = rows.pop(row)
                     yield one.recording, one.recording.end(one.window, self._times(row, one))
                     if not one.recording.ended:

@@ -17,7 +17,7 @@ from qeff_zoo.tasks.speech.speech_tokens import SpeechTokens
 from qeff_zoo.tasks.speech.speech_windows import Recording
 from qeff_zoo.tasks.speech.transcription_options import TranscriptionOptions
 
-_LEAST = 0.1  # seconds of a sound of any length
+_LEAST = 0.1  # seconds, for audio of any length
 
 
 class Transcriber(Protocol):

@@ -244,7 +244,7 @@ class SpeechTokens:
         if self.no_times is None:
             return None
         shares = np.exp(logits - logits.max())
-        return float(shares[self.no_times - 1] / shares.sum())  # that token stands before it
+        return float(shares[self.no_times - 1] / shares.sum())  # the no-speech token precedes it
 
     def allowed(self, logits: Array, answer: Sequence[int], *, times: bool) -> Array:
         """Return logits with the lowest value for tokens that must not follow.

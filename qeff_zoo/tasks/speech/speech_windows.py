@@ -21,7 +21,7 @@ from qeff_zoo.tasks.speech.word_timestamps import words_of
 #: Function from token ids to text.
 Decode = Callable[[Sequence[int]], str]
 _DIGITS = 2  # of seconds
-_HOT = 0.5  # a temperature; what was drawn at that does not begin the next window
+_HOT = 0.5  # temperature from which text is not in the next prompt
 
 
 @dataclass(kw_only=True)
@@ -307,11 +307,11 @@ def cut(
         # Without pairs, the latest timestamp counts.
         told = [token - base for token, is_time in zip(answer, times, strict=True) if is_time]
         return [(0, told[-1] if told and told[-1] else ticks, answer)], frames
-    said_last = times[-2:] == [False, True]  # nothing was said after it
+    said_last = times[-2:] == [False, True]  # no text after it
     if said_last:
         ends.append(len(answer))
     else:
-        ends[-1] += 1  # the time at which the next segment begins, which is not heard to its end
+        ends[-1] += 1  # start of the next segment, which is incomplete
     pieces: list[tuple[int, float, Sequence[int]]] = []
     begun = 0
     for place, end in enumerate(ends):

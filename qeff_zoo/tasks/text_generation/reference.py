@@ -80,7 +80,7 @@ class DecoderReference(Answers):
             pairs = [(numbers[row], column) for row, column in zip(rows, columns, strict=True)]
             if layer:
                 after = [tokens_of_layer(self._sequences[one], at) for one, at in pairs]
-                with unwatched():  # what it chooses itself is none of the model's choices
+                with unwatched():  # its own choices are not the model's
                     drafted = layer.logits(inputs["input_ids"], rows, columns, after)
             else:
                 assert callable(self._heads)
