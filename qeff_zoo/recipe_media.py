@@ -81,7 +81,7 @@ class ImageEncoder(Media):
     Args:
         layout: Order of the tiles in the features and in the prompt: one of `image_prompt_templates.LAYOUTS`.
         nested: Whether the forward takes the tiles of an image on an axis of their own.
-        video: Field of the config with the placeholder token of a video, or the token itself where no config has it;
+        video: Field of the config with the placeholder token of a video, or the token itself if no config has it;
             empty if the vision encoder reads no frames.
         video_processor: transformers' class for videos, if a checkpoint's own files name none.
         stamp: Texts before and after the rows of each step of a video, which is read as an image by itself, and

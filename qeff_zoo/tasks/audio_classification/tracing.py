@@ -3,7 +3,7 @@
 
 IN   input_values (batch_size, seq_len) f32            samples; or
      input_features (batch_size, seq_len, bins) f32    feature frames, as the model takes them
-     attention_mask (batch_size, seq_len) i64          1 is audio, 0 is padding behind it
+     attention_mask (batch_size, seq_len) i64          1 is audio, 0 is padding after it
 OUT  logits (batch_size, labels)
 """
 

@@ -60,7 +60,7 @@ class ImageToTextTrial(DecoderTrial):
     session: ImageToTextSession
 
     def draw(self, stages: Sequence[cases.Stage]) -> None:
-        """Set the stages, the tokens of each sequence, its image, and the prompt behind that."""
+        """Set the stages, the tokens of each sequence, its image, and the encoder prompt."""
         super().draw(stages)
         session = self.session
         self.sequences = sample_texts.without_padding(self.sequences, session)
@@ -91,7 +91,7 @@ class ImageToTextTrial(DecoderTrial):
         return replace(request, picture=source)
 
     def about(self) -> Mapping[str, Any]:
-        """Return the images as `sample_images.draw` takes them, and the tokens behind."""
+        """Return the images as in `sample_images.draw`, and the tokens of the encoder prompts."""
         return {"sources": self._sources}
 
     def _read(self, number: int) -> Any:
