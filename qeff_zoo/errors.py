@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tree of errors. A message has what failed, the value, what was expected, and what to do next.
+"""The exception hierarchy. A message has four parts: what failed, the value, what was expected, and what to do next.
 
-ZooError                    the user can act on it; the command line prints it and exits with 1
+ZooError                    base class: the user can act on it; the command line prints it and exits with 1
 ├── UnsupportedModelError   no recipe, or the recipe refuses this checkpoint
 ├── CheckpointError         a checkpoint that is missing, damaged, or at odds with its own config
 ├── AdapterError            an adapter that cannot be read, or does not fit a model or a package
-├── SpeculatorError         heads that draft which cannot be read, or are damaged
-├── PlanError               choices that conflict; lists every conflict
-├── ExportError             the graph could not be made, or is not what the recipe promises
+├── SpeculatorError         draft heads that cannot be read, or are damaged
+├── PlanError               options that conflict; lists every conflict
+├── ExportError             a model that cannot be traced, or a graph that contradicts the recipe
 ├── CompileError            a target could not lower or compile the graph
 ├── ParityError             the result disagrees with the Hugging Face reference
-├── PackageError            a package that is damaged, foreign, or not what was asked for
-├── StoreError              no room, no permission, or another process in the way
+├── PackageError            a package that is damaged, foreign, or of another kind than required
+├── StoreError              no room, no permission, or a lock held by another process
 ├── OutOfMemoryError        less memory than a stage of the work needs
 ├── GenerationError         a request that the package cannot serve
-│   ├── BusyError           more requests than are allowed at a time
-│   ├── ContextLengthError  a prompt that the context cannot hold
-│   ├── HandoffError        states of a prompt that another process does not hand over
-│   └── MediaError          a picture or a recording that cannot be read, or is too large
+│   ├── BusyError           more requests than the limit
+│   ├── ContextLengthError  a prompt that exceeds the context
+│   ├── HandoffError        KV states of a prompt that a prefill server does not deliver
+│   └── MediaError          an image, audio or video file that cannot be read, or is too large
 ├── ServingError            a server that cannot start
-├── TrainingError           a training run that cannot begin, or cannot go on
+├── TrainingError           a training run that cannot start or continue
 ├── SettingsError           a settings file or variable with a value that is not allowed
-├── RemoteError             a place where packages are shared cannot be reached, or is not what it claims
-├── ResolutionError         no shared package does what was asked for
-├── PublishError            a package that must not, or could not, be published
+├── RemoteError             a remote that cannot be reached, or has invalid content
+├── ResolutionError         no shared package matches the request
+├── PublishError            a package that must not be published, or a publication that failed
 └── TrustError              a manifest or an index that the trust policy refuses
 """
 
@@ -32,25 +32,25 @@ from types import TracebackType
 
 
 class ZooError(Exception):
-    """Base of every error a user can act on.
+    """Base class of every error that a user can act on.
 
     Attributes:
-        exit_code: Exit code of the command line.
+        exit_code: Exit code of the command line for this error.
     """
 
     exit_code = 1
 
 
 class UnsupportedModelError(ZooError):
-    """No recipe covers the model, or its recipe refuses it by name."""
+    """The model has no recipe, or its recipe refuses the checkpoint by name."""
 
 
 class CheckpointError(ZooError):
-    """A checkpoint cannot be read, is incomplete, or disagrees with its config."""
+    """A checkpoint cannot be read, is incomplete, or contradicts its config."""
 
 
 class AdapterError(ZooError):
-    """An adapter (LoRA) cannot be read, or does not fit the model or the package that it was given to."""
+    """A LoRA adapter cannot be read, or does not fit the model or package."""
 
 
 class SpeculatorError(ZooError):
@@ -58,10 +58,10 @@ class SpeculatorError(ZooError):
 
 
 class PlanError(ZooError):
-    """The requested choices conflict.
+    """The requested options conflict.
 
     Args:
-        problems: One full sentence each, all of them, in the order found.
+        problems: All conflicts, one full sentence each, in the order of their detection.
     """
 
     def __init__(self, problems: list[str]) -> None:
@@ -70,11 +70,11 @@ class PlanError(ZooError):
 
 
 class ExportError(ZooError):
-    """A model could not be turned into a graph that keeps its recipe's promises."""
+    """A model cannot be traced to a graph, or the graph contradicts its recipe."""
 
 
 class CompileError(ZooError):
-    """A target could not lower or compile a graph."""
+    """A target cannot lower or compile a graph."""
 
 
 class ParityError(ZooError):
@@ -90,27 +90,27 @@ class StoreError(ZooError):
 
 
 class OutOfMemoryError(ZooError):
-    """A stage of the work needs more memory than there is."""
+    """A stage of the work needs more memory than is available."""
 
 
 class GenerationError(ZooError):
-    """A request cannot be served by the package it was given to."""
+    """A package cannot serve a request."""
 
 
 class BusyError(GenerationError):
-    """More requests wait than are allowed; the same request can be served later."""
+    """The queue is full; the same request may succeed later."""
 
 
 class HandoffError(GenerationError):
-    """A prompt's states do not come from the process that was to compute them, or are of something else."""
+    """KV states of a prompt do not arrive from their prefill server, or belong to another package or prompt."""
 
 
 class ContextLengthError(GenerationError):
-    """A prompt has more tokens than the context holds."""
+    """A prompt has more tokens than the context."""
 
 
 class MediaError(GenerationError):
-    """An image or a recording is unreadable, damaged, or larger than allowed."""
+    """An image, audio or video file is unreadable, damaged, or larger than allowed."""
 
 
 class ServingError(ZooError):
@@ -118,20 +118,20 @@ class ServingError(ZooError):
 
 
 class TrainingError(ZooError):
-    """A training run cannot begin or go on: its data, its device or its folder will not do."""
+    """A training run cannot start or continue: its data, device or folder is unsuitable."""
 
 
 class SettingsError(ZooError):
-    """The settings file, or a variable in its place, has a value that is not allowed."""
+    """The settings file, or an environment variable in its place, has an invalid value."""
 
 
 class RemoteError(ZooError):
-    """A remote cannot be read or written, or holds what it must not.
+    """A remote cannot be read or written, or has invalid content.
 
     Args:
         message: Description of the failure.
         retryable: Whether the same request may succeed later.
-        retry_after: Seconds that the server asks to wait before that.
+        retry_after: Seconds to wait before another request, as the server requires.
     """
 
     def __init__(self, message: str, *, retryable: bool = False, retry_after: float = 0.0) -> None:
@@ -144,7 +144,7 @@ class ResolutionError(ZooError):
 
 
 class PublishError(ZooError):
-    """A package must not be published, or its publication did not succeed."""
+    """A package must not be published, or its publication failed."""
 
 
 class TrustError(ZooError):
@@ -152,22 +152,23 @@ class TrustError(ZooError):
 
 
 def is_panic(kind: type[BaseException] | None) -> bool:
-    """Return whether an error's class is that of panics in Rust: it is no `Exception`, and cannot be imported."""
+    """Return whether an error's class is that of Rust panics, which is no `Exception` and cannot be imported."""
     return kind is not None and kind.__name__ == "PanicException"
 
 
 class Translating:
-    """Context that raises an error of ours in place of one of a library that raises nothing narrower than `Exception`.
+    """Context manager that replaces errors of a library that raises nothing narrower than `Exception`.
 
     Args:
-        translate: Returns our error, or None to let the library's pass; its argument may be a panic, too.
+        translate: Function that returns our error, or None to re-raise the library's; its argument may also be a
+            panic.
     """
 
     def __init__(self, translate: Callable[[BaseException], ZooError | None]) -> None:
         self._translate = translate
 
     def __enter__(self) -> None:
-        """Do nothing yet."""
+        """Enter the context."""
 
     def __exit__(
         self,
@@ -175,7 +176,7 @@ class Translating:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Raise what the caller can act on."""
+        """Raise our error in place of the library's."""
         if error is None or not (isinstance(error, Exception) or is_panic(kind)):
             return
         if ours := self._translate(error):

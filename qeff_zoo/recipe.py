@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Declarations: what a recipe can say about an architecture. Values only; nothing here acts.
+"""Declarations of an architecture for recipes. Values only; nothing here acts.
 
-A recipe is one frozen `Recipe` in one file named after its Hugging Face `model_type`. Whatever the core must know about
-a model is a field here. Importing a recipe imports neither torch nor transformers.
+A recipe is one frozen `Recipe` in one file named after its Hugging Face `model_type`. Every property of a model that
+the core requires is a field here. Importing a recipe imports neither torch nor transformers.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,21 +25,22 @@ Role: TypeAlias = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The sizes a package is specialized for; 0, None or nothing where one does not apply to the task.
+    """Sizes that a package is specialized for; 0, None or empty for sizes that the task does not have.
 
     Args:
-        prefill_seq_len: Prompt tokens taken by one prefill call.
-        ctx_len: Rows of the KV cache: prompt and generated tokens together.
-        batch_size: Rows of one call.
-        full_batch_size: Cache slots of a continuous-batching package; None for none.
+        prefill_seq_len: Number of prompt tokens of one prefill call.
+        ctx_len: Length of the KV cache: prompt and generated tokens together.
+        batch_size: Number of rows of one call.
+        full_batch_size: Number of batch slots with continuous batching; None without.
         seq_lens: Sequence lengths of an encoder, ascending.
-        comp_ctx_lengths_prefill: See `qeff_zoo.tasks.compute_contexts`.
-        comp_ctx_lengths_decode: See `qeff_zoo.tasks.compute_contexts`.
-        num_speculative_tokens: Drafted tokens that a decode call may check, ascending.
-        prefill_only: Whether there are calls for prompts alone, whose states another package goes on from.
-        decode_only: Whether there are calls for one token of a row alone, and for drafted ones.
-        image_size: Of pictures of any size, those that a program of fixed sizes is made for: `HEIGHTxWIDTH` in pixels.
-        max_num_images: Pictures of a prompt at most, of models that read them by cross-attention.
+        comp_ctx_lengths_prefill: Compute contexts of prefill, see `qeff_zoo.tasks.compute_contexts`.
+        comp_ctx_lengths_decode: Compute contexts of decode, see `qeff_zoo.tasks.compute_contexts`.
+        num_speculative_tokens: Numbers of draft tokens that a decode call may verify, ascending.
+        prefill_only: Whether the package has prefill calls alone; another package decodes from their states.
+        decode_only: Whether the package has decode calls alone, of one token per slot and of draft tokens.
+        image_size: Sizes of images that fixed shapes are specialized for, if a model takes any size: `HEIGHTxWIDTH` in
+            pixels.
+        max_num_images: Maximum number of images in a prompt, for models with cross-attention to images.
     """
 
     prefill_seq_len: int = 0
@@ -57,16 +58,16 @@ class Shape:
 
     @property
     def apart(self) -> bool:
-        """Whether prompts run in one package, and answers in another."""
+        """Whether prefill and decode run in separate packages."""
         return self.prefill_only or self.decode_only
 
 
 @dataclass(frozen=True, kw_only=True)
 class SoundShape(Shape):
-    """The sizes of a package that writes of sounds of any length.
+    """Sizes of a package that decodes from audio of any length.
 
     Args:
-        inputs_per_row: Samples, or frames of features, that become a row of what the decoder asks of the encoder.
+        inputs_per_row: Number of samples or feature frames per row of encoder states.
     """
 
     inputs_per_row: int
@@ -74,12 +75,12 @@ class SoundShape(Shape):
 
 @dataclass(frozen=True, kw_only=True)
 class PatchShape(Shape):
-    """The sizes of a package that reads pictures of any size with programs of fixed ones.
+    """Sizes of a package that encodes images of any size with fixed shapes.
 
     Args:
-        patches: Of the pictures that it is made for, ascending.
-        merged: Patches that become a row of features.
-        window: Rows of features on a side of a window of attention; 0 without windows.
+        patches: Numbers of patches per image that it is specialized for, ascending.
+        merged: Number of patches per feature row.
+        window: Feature rows on a side of an attention window; 0 without windows.
     """
 
     patches: tuple[int, ...]
@@ -89,15 +90,15 @@ class PatchShape(Shape):
 
 @dataclass(frozen=True, kw_only=True)
 class Transform:
-    """A change of torch modules, by name.
+    """A named change of torch modules.
 
     `qeff_zoo.export.transforms.<name>.apply(model, **parameters)` returns the number of modules changed.
 
     Args:
         name: Module below `qeff_zoo.export.transforms`.
-        count: From the text config, the number of modules that must change; another number is an error.
+        count: Number of modules that must change, from the text config; another number is an error.
         parameters: Keyword arguments, JSON values.
-        version: Raised when the transform's result changes; part of a package's identity.
+        version: Version of the transform, raised if its result changes; part of a package's identity.
     """
 
     name: str
@@ -108,11 +109,11 @@ class Transform:
 
 @dataclass(frozen=True, kw_only=True)
 class Component:
-    """A model that becomes a program of its own in the package.
+    """A model that becomes its own program in the package.
 
     Args:
-        role: Of the program: "decoder", "encoder", ….
-        task: Hub pipeline tag of what it computes.
+        role: Role of the program: "decoder", "encoder", ….
+        task: Hub pipeline tag of its computation.
     """
 
     role: str
@@ -121,13 +122,13 @@ class Component:
 
 @dataclass(frozen=True, kw_only=True)
 class Tiny:
-    """A configuration that runs in seconds, awkward on purpose, with every layer kind at least twice.
+    """A configuration that runs in seconds, deliberately irregular, with every layer kind at least twice.
 
     Args:
         config: Arguments of the Hugging Face config class.
-        name: Tells apart several variants of one recipe.
-        image_processor: Content of its preprocessor_config.json, where it reads images.
-        ctx_len: Rows of the context that it is tried with, where one picture takes more than the usual; 0 for those.
+        name: Name of the variant, if a recipe has several.
+        image_processor: Content of its preprocessor_config.json, if it reads images.
+        ctx_len: Context length of its validation, if one image exceeds the default; 0 otherwise.
     """
 
     config: Mapping[str, Any]
@@ -138,34 +139,36 @@ class Tiny:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All that is special about one architecture.
+    """Everything that distinguishes one architecture.
 
     Args:
         model_type: Hugging Face `model_type`; the file's name with `-` and `.` written `_`.
-        architectures: Class names of `config.architectures` that this recipe covers; how they end also says which
+        architectures: Class names of `config.architectures` that this recipe covers; their suffixes also set which
             tasks it serves besides `task`, see `qeff_zoo.tasks.tasks_of`.
-        task: Hub pipeline tag; names a module of `qeff_zoo.tasks`. The default where a checkpoint does not tell.
-        special: In words, what sets the architecture apart; `qeff-zoo show` prints it.
-        transforms: Applied in order.
-        images: How pictures come in, of a model that reads them.
-        towers: The same by `model_type` of a vision config, of checkpoints whose tower takes them otherwise.
-        sounds: The same of a model that hears.
-        speech: How what is written of speech begins; None where generation_config.json says it.
-        halves: Which models it may be made of; None where its halves are of its own architecture.
-        asked: What an encoder reads besides a picture; None where it reads that alone.
-        between: Names, in the text's config, of the tokens that an answer begins and ends with; nothing where
-            generation_config.json says it.
+        task: Hub pipeline tag; names a module of `qeff_zoo.tasks`. It is the default if the checkpoint sets none.
+        special: Description of what sets the architecture apart; `qeff-zoo show` prints it.
+        transforms: Transforms in the order of their application.
+        images: Image input of a model that reads images.
+        towers: Image inputs by `model_type` of the vision config, for vision encoders that differ from `images`.
+        sounds: Audio input of a model that reads audio.
+        speech: Decoder prompt of a speech model; None if generation_config.json sets it.
+        halves: Encoders and decoders that it may consist of; None if both are of its own architecture.
+        asked: Encoder prompt besides an image; None if the encoder reads the image alone.
+        between: Names, in the text config, of the first and last token of a generated text; empty if
+            generation_config.json sets them.
         shapes: Named profiles; the first is the default.
-        retains_context: Some state of a decoder grows with the context; else all are windows or recurrent states.
-        fixed_kv_heads: Why `--kv-heads` cannot repeat the key/value heads, in words; nothing where it can, or where a
-            config tells.
-        positions_after_padding: Learned positions are counted from `pad_token_id + 1`, so that many fewer tokens fit.
-        told_by: Fields of config.json by which its checkpoints are known that have no `model_type`.
-        requires: Packages beside those of extra `build` that transformers' class needs; extras have their names.
-        image_processor: transformers' class that makes arrays of pictures, where a checkpoint's own files name none.
-        compile_flags: Options of one target by its name, which the architecture needs instead of their defaults.
+        retains_context: Whether some state of a decoder grows with the context; otherwise all are windows or recurrent
+            states.
+        fixed_kv_heads: Reason why `--kv-heads` cannot repeat the key/value heads; empty if it can, or if the config
+            decides.
+        positions_after_padding: Whether learned positions are counted from `pad_token_id + 1`, so that as many fewer
+            tokens fit.
+        told_by: Fields of config.json that identify its checkpoints without a `model_type`.
+        requires: Python packages that transformers' class needs beyond extra `build`; extras have their names.
+        image_processor: Image processor class of transformers, if a checkpoint's own files name none.
+        compile_flags: Compiler options by target, which replace that target's defaults for the architecture.
         tiny: Configurations of the tiny parity ladder.
-        rev: Raised when a change here must rebuild packages although no other field shows it.
+        rev: Revision, raised if a change here must rebuild packages although no other field shows it.
     """
 
     model_type: str
@@ -193,12 +196,12 @@ class Recipe:
 
     @property
     def media(self) -> Media | None:
-        """How what is no text comes in, of a model that reads it among text: pictures, where it reads both."""
+        """Declaration of multimodal inputs among text: the image input, if the model has both."""
         return self.images or self.sounds
 
 
 def frames(count: Callable[[Any], int]) -> Transform:
-    """Declare that `count(config)` norms over time and convolutions of an encoder of sound know its end.
+    """Declare that `count(config)` time norms and convolutions of an audio encoder respect the end of the audio.
 
     Args:
         count: Number of modules, from the config.
@@ -207,7 +210,7 @@ def frames(count: Callable[[Any], int]) -> Transform:
 
 
 def row_positions(count: Callable[[Any], int] = lambda config: 1) -> Transform:
-    """Declare that `count(config)` tables or biases of a decoder take positions that differ from row to row."""
+    """Declare that `count(config)` tables or biases of a decoder take positions that differ per slot."""
     return Transform(name="row_positions", count=count)
 
 
@@ -217,7 +220,7 @@ def rms_norm(count: Callable[[Any], int], *, offset: float = 0.0, suffix: str = 
     Args:
         count: Number of norm modules, from the text config.
         offset: Added to the weight before use (Gemma stores weight - 1).
-        suffix: What the name of their class ends with, where that is not RMSNorm.
+        suffix: Suffix of their class name, if it is not RMSNorm.
     """
     given = {"offset": offset, "suffix": suffix}
     parameters = {name: value for name, value in given.items() if value}
@@ -225,7 +228,7 @@ def rms_norm(count: Callable[[Any], int], *, offset: float = 0.0, suffix: str = 
 
 
 def experts(count: Callable[[Any], int] | None = None) -> Transform:
-    """Declare that `count(config)` blocks of experts become semantic ops, whole or each of their products.
+    """Declare that `count(config)` expert blocks become semantic ops, as a whole or per product.
 
     Args:
         count: Number of blocks, from the text config; None for `sparse_layers`.
@@ -248,26 +251,26 @@ def window_cache(count: Callable[[Any], int] | None = None) -> Transform:
 
 
 def layers_of(kind: str) -> Callable[[Any], int]:
-    """Return what counts the layers that `layer_types` of a text config calls by a name, as "full_attention"."""
+    """Return a function that counts the layers of a kind in `layer_types` of a text config, as "full_attention"."""
     return lambda config: list(config.layer_types).count(kind)
 
 
 def sliding_layers(config: Any) -> int:
-    """Count the layers whose attention slides; without a window none does, whatever `layer_types` says."""
+    """Count the sliding-window layers; without a window size there are none, whatever `layer_types` has."""
     return layers_of("sliding_attention")(config) if config.sliding_window else 0
 
 
 def sparse_layers(config: Any) -> int:
-    """Count the layers with experts, by whichever of transformers' fields the config has; all if it has none."""
+    """Count the layers with experts, by the config's fields for them; all layers if it has none."""
     return sum(map(partial(_is_sparse, config), range(config.num_hidden_layers)))
 
 
 def declared(config: Any, *names: str, default: Any = None) -> Any:
-    """Return the first value of a config's fields; a field that its class lacks is not read by its model.
+    """Return the first value of a config's fields; a model does not read fields that its class lacks.
 
     Args:
-        config: As transformers parses it, which keeps unknown fields as well.
-        *names: The fields, in order.
+        config: Config parsed by transformers, which keeps unknown fields as well.
+        *names: Names of the fields, in order of precedence.
         default: Returned if there is no value.
     """
     known = (getattr(config, name) for name in names if hasattr(type(config), name))
@@ -275,7 +278,7 @@ def declared(config: Any, *names: str, default: Any = None) -> Any:
 
 
 def _is_sparse(config: Any, layer: int) -> bool:
-    """Tell whether a layer has experts."""
+    """Whether a layer has experts."""
     said = partial(declared, config)
 
     if kinds := said("mlp_layer_types", default=()):
@@ -292,15 +295,15 @@ DECODER_SHAPES: Mapping[str, Shape] = {
     "throughput": Shape(prefill_seq_len=128, ctx_len=4096, full_batch_size=16),
     "long": Shape(prefill_seq_len=256, ctx_len=32768),
 }
-#: Pictures have the size that a checkpoint's processor gives them.
+#: Profiles of image models, whose image size the checkpoint's processor sets.
 IMAGE_SHAPES: Mapping[str, Shape] = {"latency": Shape(), "throughput": Shape(batch_size=8)}
-#: Tokens that are written of a picture: a line of text, a caption, or with "long" a page.
+#: Lengths of generated text about an image: a line of text, a caption, or with "long" a page.
 CAPTION_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(prefill_seq_len=16, ctx_len=512),
     "throughput": Shape(prefill_seq_len=16, ctx_len=512, full_batch_size=8),
     "long": Shape(prefill_seq_len=16, ctx_len=4096),
 }
-#: Lengths with those of a picture, of which there are hundreds of tokens.
+#: Lengths that include image tokens, of which an image has hundreds.
 IMAGE_PROMPT_SHAPES: Mapping[str, Shape] = {
     name: replace(shape, ctx_len=min(shape.ctx_len, 1024), seq_lens=(640, 1024))
     for name, shape in CAPTION_SHAPES.items()
@@ -309,22 +312,22 @@ ENCODER_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(seq_lens=(32, 128, 256)),
     "throughput": Shape(seq_lens=(128, 512), batch_size=8),
 }
-#: Lengths in samples, of which there are 16,000 a second.
+#: Lengths in samples at 16,000 per second.
 SOUND_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(seq_lens=(80_000, 240_000, 480_000)),
     "throughput": Shape(seq_lens=(480_000,), batch_size=8),
 }
-#: Lengths in frames of features, of 20 ms each.
+#: Lengths in feature frames of 20 ms each.
 FRAME_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(seq_lens=(250, 750, 1500)),
     "throughput": Shape(seq_lens=(1500,), batch_size=8),
 }
-#: Tokens of what was said in a window of sound, of which the decoder has positions for 448.
+#: Tokens of the transcript of an audio window; the decoder has positions for 448.
 WINDOW_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(prefill_seq_len=32, ctx_len=448),
     "throughput": Shape(prefill_seq_len=32, ctx_len=448, full_batch_size=8),
 }
-#: The same for sounds of any length, of which a model writes at once.
+#: The same for audio of any length, which the model transcribes in one pass.
 AUDIO_SEQ2SEQ_SHAPES: Mapping[str, SoundShape] = {
     "latency": SoundShape(
         prefill_seq_len=8, ctx_len=256, seq_lens=(80_000, 240_000, 480_000), inputs_per_row=384
@@ -333,7 +336,7 @@ AUDIO_SEQ2SEQ_SHAPES: Mapping[str, SoundShape] = {
         prefill_seq_len=8, ctx_len=256, seq_lens=(480_000,), inputs_per_row=384, full_batch_size=8
     ),
 }
-#: Tokens of a text, and of what is written of it.
+#: Lengths of a source text, and of the generated text.
 SEQ2SEQ_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(prefill_seq_len=16, ctx_len=256, seq_lens=(64, 256, 512)),
     "throughput": Shape(

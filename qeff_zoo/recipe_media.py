@@ -11,28 +11,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Media:
-    """How pictures or sounds, of which another program makes rows of features, come into a language model.
+    """Image or audio input of a language model, whose features another program computes.
 
     Args:
-        token: Field of the config with the token of which there is one for each row of features; `part.field` of one of
-            its parts.
-        axes: Of rotary positions: 1, or 3 for time, height and width.
-        types: Argument that tells the forward which tokens are a picture's, where attention depends on that.
-        whole: What must be in one call of prefill, since its tokens see one another: "image", "images" for all those of
-            a prompt with what lies between them, "prompt", or nothing.
+        token: Field of the config with the placeholder token that has one occurrence per feature row; `part.field` for
+            a field of a part.
+        axes: Axes of rotary positions: 1, or 3 for time, height and width.
+        types: Argument of the forward that marks image tokens, if attention depends on them.
+        whole: Tokens that must be in one prefill call, since they attend to one another: "image", "images" for all
+            images of a prompt with the text between them, "prompt", or empty.
         deepstack: Field of the vision config that lists the layers whose features are added in the language model.
-        marker: Field of the config with the token that stands for a picture or sound in a prompt, or a text that does,
-            which need not be one token; nothing for `token`.
-        before: Tokens before those of the rows, of those that the marker becomes: ids, fields of the config, or texts.
+        marker: Field of the config with the token that stands for an image or audio in a prompt, or a text of any
+            number of tokens; empty for `token`.
+        before: Tokens before the placeholder tokens, which the marker expands to: ids, fields of the config, or texts.
         after: Tokens after them.
-        spaced: How its marker, `{}`, is written into a prompt's text, which is read with what stands beside it; a space
-            at the end only before a word.
-        text: How what follows the last picture of a prompt is written, as `<bos>{}`; nothing for as it is.
-        mask: What a processor calls the part of its result that is no padding, where it fills up.
-        embedded: Whether rows are put among the embeddings of tokens, since a forward cannot be told them as it can be
-            those of another kind.
-        adapter: Folder of a checkpoint, "." for its own, that has an adapter which is to be on only where a prompt has
-            pictures or sounds.
+        spaced: Format of its marker, `{}`, in the text of a prompt, which is tokenized together with its surroundings;
+            a space at the end only before a word.
+        text: Format of the text after the last image of a prompt, such as `<bos>{}`; empty for no change.
+        mask: Name of the padding mask in the processor's output, if the processor pads.
+        embedded: Whether feature rows replace embeddings of tokens before the forward, since the forward takes no
+            features of this kind.
+        adapter: Folder of a checkpoint, "." for its own, with an adapter that is active only for prompts with images
+            or audio.
     """
 
     token: str
@@ -81,7 +81,7 @@ class ImageEncoder(Media):
     Args:
         layout: Order of the tiles in the features and in the prompt: one of `image_prompt_templates.LAYOUTS`.
         nested: Whether the forward takes the tiles of an image on an axis of their own.
-        video: Field of the config with the placeholder token of a video, or the token itself where no config has it;
+        video: Field of the config with the placeholder token of a video, or the token itself if no config has it;
             empty if the vision encoder reads no frames.
         video_processor: transformers' class for videos, if a checkpoint's own files name none.
         stamp: Texts before and after the rows of each step of a video, which is read as an image by itself, and
@@ -123,7 +123,7 @@ class ImageEncoder(Media):
         """Return the geometry of patches; None if the vision encoder takes images.
 
         Args:
-            config: Of the model.
+            config: Config of the model.
         """
         raise NotImplementedError
 
@@ -140,7 +140,7 @@ class ImageEncoder(Media):
         """Describe how to trace the vision encoder.
 
         Args:
-            model: From `loader.load_meta`.
+            model: Model from `loader.load_meta`.
             side: Pixels on a side of an image; None for the config's value.
         """
         raise NotImplementedError
@@ -149,9 +149,9 @@ class ImageEncoder(Media):
         """Describe how to trace the language model.
 
         Args:
-            model: From `loader.load_meta`, possibly with fewer layers than its config.
+            model: Model from `loader.load_meta`, possibly with fewer layers than its config has.
             audio: Audio input of the same prompts, if the model has one.
-            **variant: As of `qeff_zoo.tasks.multimodal_tracing.tracing`.
+            **variant: Arguments of `qeff_zoo.tasks.multimodal_tracing.tracing`.
         """
         raise NotImplementedError
 
@@ -176,8 +176,8 @@ class ImageEncoder(Media):
         """Return the features of an image: here tile by tile.
 
         Args:
-            vision: Runs the program.
-            digest: Of the image.
+            vision: Runner of the program.
+            digest: Digest of the image.
             prepared: Arrays of the processor.
         """
         raise NotImplementedError
@@ -190,15 +190,15 @@ class ImageEncoder(Media):
         """Return a tile (channels, rows, columns) without padding.
 
         Args:
-            tile: As the processor makes it.
-            height: Rows that are no padding.
-            width: Columns that are no padding.
-            config: Of the model.
+            tile: Tile from the processor.
+            height: Number of rows without padding.
+            width: Number of columns without padding.
+            config: Config of the model.
         """
         raise NotImplementedError
 
     def chosen(self, features: Any, prepared: Any) -> Any:
-        """Return those of a tile's features that the processor asks for."""
+        """Return the features of a tile that the processor selects."""
         raise NotImplementedError
 
     def rows_of(self, vision: Any, inputs: Any) -> int | None:
@@ -211,10 +211,10 @@ class ImageEncoder(Media):
         raise NotImplementedError
 
     def is_uncut(self, images: int) -> bool:
-        """Tell whether images of a prompt are not cut into tiles.
+        """Whether images of a prompt are not cut into tiles.
 
         Args:
-            images: Their number.
+            images: Number of images in the prompt.
         """
         raise NotImplementedError
 
@@ -225,18 +225,18 @@ class ImageEncoder(Media):
         """Name the arrays of a video as those of images are named.
 
         Args:
-            pixels: Of all frames.
-            given: Result of the processor.
+            pixels: Pixels of all frames.
+            given: Output of the processor.
             known: Times of the steps, and the duration, if the processor returns them.
         """
         raise NotImplementedError
 
     def video_rows(self, prepared: Any, config: Mapping[str, Any]) -> int:
-        """Return how many rows of features a video takes at least.
+        """Return the minimum number of feature rows of a video.
 
         Args:
-            prepared: Of `video_arrays`.
-            config: Of the model.
+            prepared: Arrays from `video_arrays`.
+            config: Config of the model.
         """
         raise NotImplementedError
 
@@ -246,24 +246,24 @@ class ImageEncoder(Media):
         raise NotImplementedError
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> Any:
-        """Draw a result of the processor.
+        """Draw a random output of the processor.
 
         Args:
-            vision: With the program.
-            size: Height and width in rows of features, if the vision encoder takes any.
+            vision: Runner of the program.
+            size: Height and width in feature rows, if the vision encoder takes any size.
             random: A generator of numpy.
         """
         raise NotImplementedError
 
     def sample_frame(self, vision: Any, size: tuple[int, int], random: Any) -> Any:
-        """Draw a result of the video processor, for the frame program."""
+        """Draw a random output of the video processor, for the frame program."""
         raise NotImplementedError
 
     def joined(self, arrays: dict[str, list[Any]]) -> dict[str, list[Any]]:
         """Return torch tensors of several images as transformers' processor returns them in one call.
 
         Args:
-            arrays: By name, a tensor for each image.
+            arrays: Tensors of each image, by name.
         """
         raise NotImplementedError
 
@@ -294,7 +294,7 @@ class AudioEncoder(Media):
         """Describe how to trace the encoder.
 
         Args:
-            model: From `loader.load_meta`.
+            model: Model from `loader.load_meta`.
             images: Image input of the same prompts, if the model has one.
         """
         raise NotImplementedError
@@ -309,10 +309,10 @@ class AudioEncoder(Media):
         Args:
             features: The feature extractor.
             shape: Shape of one window or block of the program's input.
-            samples: Of one channel.
+            samples: Samples of one channel.
 
         Raises:
-            MediaError: The recording is too long.
+            MediaError: The recording exceeds the maximum length.
         """
         raise NotImplementedError
 
@@ -320,20 +320,20 @@ class AudioEncoder(Media):
         """Yield random recordings without end, as `prepare` returns them, for validation.
 
         Args:
-            shape: As of `prepare`.
+            shape: Shape of the program's input, as in `prepare`.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speech:
-    """How what is written of speech begins, where no file of a checkpoint says it.
+    """Decoder prompt of a speech model, if no file of a checkpoint has it.
 
     Args:
-        languages: Codes of those that may be spoken.
-        begins: Its tokens, with `{source}` in place of the code of the language that is spoken, and `{target}` of that
-            which is written; nothing where a checkpoint's chat template writes them.
-        translates: Whether the one may differ from the other.
+        languages: Codes of the spoken languages.
+        begins: Tokens of the prompt, with `{source}` for the code of the spoken language, and `{target}` for that of
+            the transcript; empty if the checkpoint's chat template writes them.
+        translates: Whether the two languages may differ.
     """
 
     languages: tuple[str, ...]
@@ -343,13 +343,13 @@ class Speech:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What an encoder reads besides a picture: a prompt, behind the places of the picture's tokens.
+    """Encoder prompt besides an image: its tokens follow the placeholder tokens of the image.
 
     Args:
-        placeholder: Name in the config of the token that stands in those places.
-        strides: Name in `vision_config` of what a picture's sides are divided by, one stage after the other.
-        questions: What a prompt says in place of a task's token; `{input}` is what else the prompt has, and where it is
-            not, there must be nothing else.
+        placeholder: Name in the config of the placeholder token.
+        strides: Name in `vision_config` of the factors that divide an image's sides, one per stage.
+        questions: Texts of the prompt in place of a task's token; `{input}` is the rest of the prompt, and a text
+            without it allows no rest.
     """
 
     placeholder: str
@@ -359,14 +359,14 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class SubModels:
-    """The models that a checkpoint may be made of, where each of its halves is of an architecture of its own.
+    """Encoders and decoders that a checkpoint may consist of, each with its own architecture.
 
     Args:
-        encoders: `model_type` of what reads.
-        decoders: `model_type` of what writes.
-        after_padding: Those decoders whose learned positions are counted from `pad_token_id + 1`.
-        tagging: Those encoders whose checkpoints answer in tags: special tokens are part of an answer, and a prompt is
-            how it begins. Beside others, the token that begins every answer comes before a prompt.
+        encoders: `model_type` of each encoder.
+        decoders: `model_type` of each decoder.
+        after_padding: Decoders whose learned positions are counted from `pad_token_id + 1`.
+        tagging: Encoders whose checkpoints generate tags: special tokens are part of a generated text, and a prompt is
+            its beginning. With other encoders, the decoder start token precedes a prompt.
     """
 
     encoders: tuple[str, ...]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints: a model id or a path in; configuration, companion files, tensors and identity out."""
+"""Checkpoints: from a model id or a path to configuration, companion files, tensors and identity."""

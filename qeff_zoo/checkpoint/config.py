@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
-#: The parts of a config that are about a language model, and about what it reads beside text.
+#: Parts of a config for a language model, and for its image and audio encoders.
 _TEXT, _TOWERS = "text_config", frozenset({"vision_config", "audio_config"})
 
 
 def model_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a config says of the model that writes: of several, the one with a language model and a tower.
+    """Return the config of the generating model; of several, that of the one with a language model and an encoder.
 
     Args:
         config: Raw config.json.
@@ -20,11 +20,11 @@ def model_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def token_of(config: Mapping[str, Any], name: str) -> int | None:
-    """Return a token that a config names, in some older ones by an index; None where it does not.
+    """Return the id of a token by its field, in some older configs an index; None if it is absent.
 
     Args:
-        config: Of the model that writes.
-        name: Of the field; `part.field` of one of its parts.
+        config: Config of the generating model.
+        name: Name of the field; `part.field` for a field of a part.
     """
     *parts, field = name.split(".")
     part = reduce(lambda whole, one: whole.get(one) or {}, parts, config)
@@ -39,12 +39,12 @@ def _part_of(config: Mapping[str, Any]) -> str:
 
 
 def parsed_model_config(config: Any) -> Any:
-    """Return the same of a config as transformers parses it."""
+    """Return the same part of a config parsed by transformers."""
     name = _part_of(config.to_dict())
     return getattr(config, name) if name else config
 
 
-#: Configs' names for the number of positions that a model has a table or a mask for.
+#: Fields of configs with the number of positions in a table or a mask.
 POSITIONS = (
     "max_position_embeddings",
     "n_positions",
@@ -52,12 +52,12 @@ POSITIONS = (
     "seq_length",
     "max_target_positions",
 )
-#: Graphs are traced with fewer tokens and cache rows than that.
+#: Minimum of positions: more than the tokens and cache lengths of traced examples.
 LEAST_POSITIONS = 16
 
 
 def positions_of(config: Mapping[str, Any]) -> int | None:
-    """Return the number of positions that a config gives its model, or None if it names none.
+    """Return the number of positions in a config; None if it sets none.
 
     Args:
         config: Raw config.json, or a text model's part of it.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a config.json that transformers does not take: one error, with the field.
+"""Faults of a config.json that transformers rejects, as one error with the field.
 
-In: a configuration, and what transformers raised of it. Out: a `CheckpointError`. transformers validates types of
-fields when it parses them, and their values, such as the name of an activation, only where a module is made of them.
+Input: a configuration, and the exception of transformers. Output: a `CheckpointError`. transformers validates types of
+    fields when it parses them, and their values, such as the name of an activation, only when it creates a model.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,16 +14,16 @@ from qeff_zoo.errors import CheckpointError, Translating, ZooError
 from qeff_zoo.terminal.progress import out_of_memory
 
 _SHOWN = 3  # fields, in a message
-_LONGEST = 300  # characters of what transformers says
-#: Objects that the configuration of any model may have.
+_LONGEST = 300  # characters of transformers' message
+#: Fields with objects that the configuration of any model may have.
 _OBJECTS = ("rope_scaling", "rope_parameters", "id2label", "label2id", "task_specific_params")
 
 
 def refusals_of(config: Mapping[str, Any]) -> Translating:
-    """Return a context in which what transformers raises is an error about a configuration.
+    """Return a context in which exceptions of transformers become errors about a configuration.
 
     Args:
-        config: Raw config.json, of which transformers makes an object or a model.
+        config: Raw config.json, from which transformers makes an object or a model.
     """
 
     def translate(error: BaseException) -> ZooError | None:
@@ -34,7 +34,7 @@ def refusals_of(config: Mapping[str, Any]) -> Translating:
 
 
 def fault_of(path: Path) -> CheckpointError | None:
-    """Find why transformers does not parse a config.json; None if it does, or does not know its type.
+    """Return the fault for which transformers does not parse a config.json; None if it does, or lacks its type.
 
     Args:
         path: The file.
@@ -65,13 +65,13 @@ def _refusal(config: Mapping[str, Any], error: BaseException) -> CheckpointError
 
 
 def _suspects(config: Mapping[str, Any], error: BaseException) -> Iterator[tuple[str, Any]]:
-    """Return the fields that an error is about: those with the value that it names, else those that no model has."""
+    """Yield the fields that an error is about: those with the value in its message, else those that no model has."""
     fields = [*_fields(config)]
     if named := [each for each in fields if type(each[1]) is str and repr(each[1]) in str(error)]:
         yield from named
         return
     if any(name.rpartition(".")[2] in str(error) for name, _ in fields if len(name) > 3):
-        return  # the message names it
+        return  # the message has it
     for name, value in fields:
         in_rope = name.startswith(("rope_scaling.", "rope_parameters.")) and "type" not in name
         is_odd = value < 1 if type(value) is int else type(value) is str and in_rope

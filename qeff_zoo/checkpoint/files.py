@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a checkpoint: which ones matter, where they are, and what identifies them.
+"""Files of a checkpoint: relevant names, locations, and identity.
 
-In: a folder, or whatever else offers `Files`. Out: names, small JSON files read, digests over
-several files.
+Input: a folder, or another source of `Files`. Output: names, contents of small JSON files, and digests over several
+    files.
 """
 
 import hashlib
@@ -21,11 +21,10 @@ from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.registry import list_recipes
 
-#: Called with the bytes done and the bytes in all.
+#: Callback with the number of bytes done and in total.
 Progress = Callable[[int, int], None]
 
-#: Files beside the weights that say how the model and its tokenizer work: part of a checkpoint's
-#: identity.
+#: Files beside the weights that configure the model and its tokenizer: part of a checkpoint's identity.
 COMPANIONS = (
     "config.json",
     "generation_config.json",
@@ -59,10 +58,10 @@ COMPANIONS = (
     "[0-9]*_*/config.json",
 )
 
-#: Files for people. They travel too, and do not count for identity.
+#: Files for people, which are copied too, and are not part of the identity.
 DOCUMENTS = ("README.md", "LICENSE*", "LICENCE*", "NOTICE*", "COPYING*", "USE_POLICY*")
 
-#: What the last word of a number's name in config.json says that it counts -> far more than any model has.
+#: Last words of numeric fields in config.json, and limits far above those of any model.
 _MOST = (
     (re.compile(r"(sizes?|dims?|rank|width|ffn|embd|inner)$"), 1 << 24),
     (re.compile(r"(layers?|blocks|depth)$"), 1000),
@@ -70,7 +69,7 @@ _MOST = (
     (re.compile(r"(heads?|groups|queries)$"), 10_000),
     (re.compile(r""), (1 << 63) - 1),
 )
-#: Of these every model has one at least, wherever its configuration counts them.
+#: Numbers that are at least one in every model that has them.
 _SOME = re.compile(
     r"hidden_size|d_model|n_embd|vocab_size|(num_attention_|num_|n_)heads?|num_(key_value|kv)_heads"
 )
@@ -80,11 +79,11 @@ _OBJECTS = ("rope_scaling", "rope_parameters", "quantization_config", "id2label"
 
 
 class Files(Protocol):
-    """Where a checkpoint's files come from; `str()` of it names the place in messages."""
+    """Source of a checkpoint's files; `str()` returns its name for messages."""
 
     @property
     def folder(self) -> Path:
-        """Folder that has the files, or will have them once fetched."""
+        """Folder of the files after their fetch."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -99,7 +98,7 @@ class Files(Protocol):
 
 @dataclass(frozen=True)
 class LocalFiles:
-    """Files that are here.
+    """Files on this machine.
 
     Args:
         folder: An existing folder.
@@ -114,22 +113,22 @@ class LocalFiles:
 
     @classmethod
     def of_folder(cls, path: Path | None) -> "LocalFiles | None":
-        """List the files of a folder; None for no path, or one that is no folder."""
+        """Return the files of a folder; None without a path, or for a path that is no folder."""
         is_folder = path and os.path.isdir(path)  # noqa: PTH112 -- a name too long for a file is none
         return cls.of(path) if path and is_folder else None
 
     @classmethod
     def of(cls, folder: Path) -> "LocalFiles":
-        """List a folder, at most one level deep.
+        """Return the files of a folder, at most one level deep.
 
         Args:
             folder: An existing folder.
 
         Links that leave the folder are followed for model files, with a warning. A document behind such a link is
-        left out, so that it is not copied into a package.
+        omitted, so that it is not copied into a package.
 
         Raises:
-            CheckpointError: A file that would be copied into a package is a link to something else than such a file.
+            CheckpointError: A link of a file that packages copy leads to another kind of file.
         """
         found = [path for pattern in ("*", "*/*") for path in folder.glob(pattern)]
         if special := [path for path in found if path.suffix in _READ and is_special(path)]:
@@ -165,7 +164,7 @@ class LocalFiles:
         return cls(folder, frozenset(names - left_out))
 
     def sha256(self, name: str) -> str | None:
-        """Return None: without reading, nothing is known.
+        """Return None: the digest is unknown without reading.
 
         Args:
             name: Relative path.
@@ -173,16 +172,16 @@ class LocalFiles:
         return None
 
     def fetch(self, names: Sequence[str], progress: Progress | None = None) -> None:
-        """Do nothing: the files are here already.
+        """Do nothing, since the files are local.
 
         Args:
             names: Relative paths.
-            progress: Not called.
+            progress: Callback; not called.
         """
 
 
 def _outside(folder: Path, name: str) -> Path | None:
-    """Return where a link leads that leaves the folder; None for every other file.
+    """Return the target of a link that leaves the folder; None for every other file.
 
     The Hub's cache has the files of `snapshots/COMMIT` in `blobs`.
     """
@@ -198,7 +197,7 @@ def _outside(folder: Path, name: str) -> Path | None:
 def _is_model_file(name: str, target: Path) -> bool:
     """Whether a link leads to a file of the same name, or into the Hub's cache.
 
-    The author of a checkpoint must not select other files of this machine to be shared.
+    A checkpoint must not select other files of this machine to be shared.
     """
     blob = target.parent.name == "blobs" and re.fullmatch(r"[0-9a-f]{40,64}", target.name)
     return bool(blob) or f"/{target.as_posix()}".endswith(f"/{name}")
@@ -230,13 +229,13 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a file that must hold one JSON object.
+    """Read a small file with one JSON object.
 
     Args:
         path: A small file.
 
     Raises:
-        CheckpointError: The file is unreadable, or holds something else.
+        CheckpointError: The file is unreadable, or has other content.
     """
     try:
         value = json.loads(read_text(path))
@@ -260,7 +259,7 @@ def read_config(path: Path) -> dict[str, Any]:
         path: The file.
 
     Raises:
-        CheckpointError: The file is unreadable, or does not name a model type.
+        CheckpointError: The file is unreadable, or has no model type.
     """
     config = _with_type(path, read_json(path))
     model_type, architectures = config.get("model_type"), config.get("architectures") or []
@@ -284,7 +283,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _with_type(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """Add the type and class of a checkpoint that another package made, which has no `model_type`."""
+    """Add the type and class of another package's checkpoint, which has no `model_type`."""
     if "model_type" in config:
         return config
     known = (one for one in list_recipes() if one.told_by and config.keys() >= {*one.told_by})
@@ -301,7 +300,7 @@ def _with_type(path: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _require_possible(path: Path, config: Mapping[str, Any]) -> None:
-    """Refuse numbers that no model has, before one is made of them."""
+    """Refuse numbers beyond those of any model, before a model is created."""
     inner = [("", config)]
     while inner:
         where, part = inner.pop()
@@ -323,7 +322,7 @@ def _require_possible(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def license_of(readme: Path) -> str | None:
-    """Find the licence that a model card declares.
+    """Return the licence in a model card.
 
     Args:
         readme: A README.md.
@@ -338,7 +337,7 @@ def license_of(readme: Path) -> str | None:
 
 
 def digest_of_files(digests: Mapping[str, str]) -> str:
-    """Identify several files: the digest of what `sha256sum` prints for them, sorted by name.
+    """Return the identity of several files: the digest of the output of `sha256sum`, sorted by name.
 
     Args:
         digests: 64 hex digits by relative path.
@@ -351,11 +350,11 @@ def digest_of_files(digests: Mapping[str, str]) -> str:
 
 
 def some(names: Sequence[str], limit: int = 3) -> str:
-    """List names for a message, the first few of many.
+    """Return the first few names of many, for a message.
 
     Args:
         names: Names to list.
-        limit: How many at most.
+        limit: Maximum number of names.
     """
     rest = f" and {len(names) - limit} more" if len(names) > limit else ""
     return (", ".join(names[:limit]) or "no file") + rest
@@ -377,7 +376,7 @@ def require_no_revision(path: Path, revision: str | None) -> None:
         revision: Revision as the user wrote it.
 
     Raises:
-        CheckpointError: There is one.
+        CheckpointError: A revision is given.
     """
     if revision is not None:
         raise CheckpointError(
@@ -387,7 +386,7 @@ def require_no_revision(path: Path, revision: str | None) -> None:
 
 
 def as_path(model: str) -> Path | None:
-    """Treat as a path what exists, or cannot be a model id.
+    """Return a model as a path if it exists, or cannot be a model id.
 
     Args:
         model: Model as the user wrote it.

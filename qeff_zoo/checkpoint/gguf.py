@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints whose weights are GGUF: configuration and tokenizer from the original model, or from the file itself."""
+"""Checkpoints with GGUF weights: configuration and tokenizer from the original model, or from the file itself."""
 
 import json
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from qeff_zoo.checkpoint.weight_files import gguf_entry
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.versions import installed
 
-#: Raised when the same file comes to give another configuration or tokenizer.
+#: Raised if the same file gives another configuration or tokenizer.
 _REVISION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """Where a GGUF checkpoint is.
+    """Location of a GGUF checkpoint.
 
     Args:
         name: Name for display.
@@ -45,7 +45,7 @@ def find(
     config_from: str | None,
     revision: str | None,
 ) -> Found:
-    """Find a GGUF checkpoint and what its configuration is taken from.
+    """Return the location of a GGUF checkpoint and the source of its configuration.
 
     Args:
         model: Model as the user wrote it.
@@ -56,7 +56,7 @@ def find(
 
     Raises:
         CheckpointError: A file is missing or damaged.
-        UnsupportedModelError: There is no configuration, and none can be made of the file.
+        UnsupportedModelError: There is no configuration, and the file's metadata are insufficient.
     """
     if path is None:
         snapshot = open_snapshot(model, revision, is_wanted, need_config=False)
@@ -92,16 +92,16 @@ def _require_files(files: Files, file: str) -> None:
 
 
 def _original(files: Files, file: str) -> str:
-    """Find a configuration beside a file, or make one of it."""
+    """Return the configuration beside a file, or create one from its metadata."""
     if (files.folder / "config.json").is_file():
         return str(files.folder)
-    files.fetch(shards_of(file))  # nothing else says what the model is
+    files.fetch(shards_of(file))  # the only source of the configuration
     paths = [files.folder / one for one in shards_of(file)]
     return str(_from_metadata(paths, read_shards(paths)))
 
 
 def _from_metadata(paths: list[Path], header: GgufHeader) -> Path:
-    """Return a folder of the store with the configuration and the tokenizer that a file's metadata make."""
+    """Return a folder of the store with the configuration and the tokenizer of a file's metadata."""
     from qeff_zoo.checkpoint.formats.gguf_config import config_of, pooling_of
     from qeff_zoo.store import Store
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GGUF files, read without trust: checked metadata, and a checked list of tensors with where their bytes are.
+"""GGUF files, read without trust: checked metadata, and a checked list of tensors with their byte ranges.
 
 A header is "GGUF", a version (uint32), the numbers of tensors and of metadata (uint64 each), the metadata, then name,
 shape, type and offset of each tensor; the data follow at the next multiple of the alignment. Numbers are little-endian.
@@ -22,7 +22,7 @@ from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 from qeff_zoo.disk.regular import open_regular
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 
-#: Tensor types by their number: name, values of a block, bytes of a block. Plain ones have safetensors' names.
+#: Tensor types by number: name, values of a block, bytes of a block. Plain ones have safetensors' names.
 TYPES: Mapping[int, tuple[str, int, int]] = MappingProxyType(
     {
         0: ("F32", 1, 4),
@@ -58,7 +58,7 @@ TYPES: Mapping[int, tuple[str, int, int]] = MappingProxyType(
     }
 )
 _VERSIONS = (2, 3)
-#: Types of metadata that are one number: how `struct` reads it.
+#: Types of metadata that are one number, with their `struct` format.
 _NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIifBQqd", strict=True))
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 _MOST_HEADER = 100_000_000  # bytes; of a vocabulary of a million words it is a third
@@ -73,10 +73,10 @@ class GgufHeader:
     """Metadata and tensor index of a GGUF file.
 
     Args:
-        metadata: By key: numbers, text, arrays of numbers; of arrays of anything else, their length. Arrays of text
-            that `read_gguf` was given the keys of are lists.
-        tensors: By name, in the order of their bytes, with axes as in torch: the last one lies together.
-        digest: SHA-256 of it, hexadecimal.
+        metadata: Metadata by key: numbers, text, arrays of numbers; for other arrays, their length. Arrays of text
+            whose keys were passed to `read_gguf` are lists.
+        tensors: Tensors by name, in the order of their bytes, with axes as in torch: the last one is contiguous.
+        digest: SHA-256 of the header, hexadecimal.
     """
 
     metadata: Mapping[str, Any]
@@ -85,15 +85,15 @@ class GgufHeader:
 
 
 def read_gguf(path: Path, texts: Collection[str] = ()) -> GgufHeader:
-    """Read a header, once every claim of it is checked against the file.
+    """Read a header after a check of all its values against the file.
 
     Args:
         path: A GGUF file; only its header is read.
         texts: Keys of metadata whose arrays of text are read; others are skipped.
 
     Raises:
-        CheckpointError: The file is truncated, or its header is not what the format demands.
-        UnsupportedModelError: Its version, or a type of it, cannot be read.
+        CheckpointError: The file is truncated, or its header violates the format.
+        UnsupportedModelError: The version, or a type, is unsupported.
     """
     try:
         if not path.stat().st_size:  # which cannot be mapped
@@ -112,7 +112,7 @@ def _mapped(file: int) -> mmap.mmap:
 
 
 def shards_of(name: str) -> tuple[str, ...]:
-    """Name all files of a split checkpoint by one of them; the one file where there is no split.
+    """Return the names of all files of a split checkpoint, by one of them; that name alone without a split.
 
     Args:
         name: Name such as "model-00001-of-00003.gguf".
@@ -128,13 +128,13 @@ def read_shards(paths: Sequence[Path]) -> GgufHeader:
     """Read the headers of one checkpoint's files.
 
     Args:
-        paths: In order, as `shards_of` names them.
+        paths: Paths in the order of `shards_of`.
 
     Returns:
-        The metadata of the first, the tensors of all.
+        The metadata of the first file, and the tensors of all.
 
     Raises:
-        CheckpointError: A file is damaged, or they are not the files of one checkpoint.
+        CheckpointError: A file is damaged, or the files are not of one checkpoint.
     """
     headers = [read_gguf(path) for path in paths]
     tensors: dict[str, TensorInfo] = {}
@@ -165,7 +165,7 @@ def _damaged(path: Path, what: str) -> CheckpointError:
 
 
 class _Cursor:
-    """A place in a header; nothing is taken that is not there.
+    """Position in a header; reads never exceed the file.
 
     Args:
         path: Path for messages.
@@ -217,7 +217,7 @@ class _Cursor:
         return value
 
     def _count(self, least: int, what: str = "entries") -> int:
-        """Read how many things follow, of so many bytes each at least."""
+        """Read a number of items, each with a minimum number of bytes."""
         count = int(self._number("Q"))
         if count * least > self.end - self.position:
             place = f"byte {self.position:,} of {self.end:,}"
@@ -297,7 +297,7 @@ class _Cursor:
         return TensorInfo(name, dtype, shape, self.path, offset, elements // block * nbytes)
 
     def _placed(self, infos: list[TensorInfo], alignment: int) -> dict[str, TensorInfo]:
-        """Add the start of the data to offsets; refuse bytes that are not there, or of two tensors."""
+        """Add the start of the data to offsets; refuse ranges beyond the file, and overlapping ones."""
         if len({info.name for info in infos}) != len(infos):
             raise _damaged(self.path, "two tensors have one name")
         start = -(-self.position // alignment) * alignment

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the Hub may see the user's token: never where anybody on the way can read it.
+"""Whether the Hub may receive the user's token: never over an unencrypted connection.
 
-In: `HF_ENDPOINT`. Out: what every call of huggingface_hub is given as its `token`.
+Input: `HF_ENDPOINT`. Output: the `token` of every call of huggingface_hub.
 """
 
 from typing import Literal
 from urllib.parse import urlsplit
 
-#: Hosts that are this machine: what goes there by plain HTTP passes nobody.
+#: Names of this machine, to which plain HTTP is safe.
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def is_open(url: str) -> bool:
-    """Whether traffic to a server is readable on the way: plain HTTP, and not to this machine.
+    """Whether traffic to a server is readable on its way: plain HTTP to another machine.
 
     Args:
         url: URL of the server.
@@ -22,7 +22,7 @@ def is_open(url: str) -> bool:
 
 
 def hub_token() -> Literal[False] | None:
-    """Return the `token` for a call of huggingface_hub: None for the user's, False for none."""
+    """Return the `token` for a call of huggingface_hub: None for the user's, False for no token."""
     from huggingface_hub import constants
 
     return False if is_open(constants.ENDPOINT) else None

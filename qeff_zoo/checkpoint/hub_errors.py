@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What huggingface_hub raises, in our words: what failed, and what to do about it.
+"""Errors of huggingface_hub in our terms: the failure, and advice.
 
-In: one of its errors. Out: a `CheckpointError` chained to it.
+Input: one of its errors. Output: a `CheckpointError` chained to it.
 """
 
 from collections.abc import Iterator
@@ -33,14 +33,14 @@ def is_refusal(error: Exception) -> bool:
 
 @contextmanager
 def hub_errors(model_id: str, revision: str | None) -> Iterator[None]:
-    """Translate what huggingface_hub raises into our words.
+    """Translate errors of huggingface_hub.
 
     Args:
         model_id: `org/name`.
         revision: Requested revision.
 
     Raises:
-        CheckpointError: In place of any error of huggingface_hub, which it is chained to.
+        CheckpointError: An error of huggingface_hub occurred, which is its cause.
     """
     from huggingface_hub import errors
 

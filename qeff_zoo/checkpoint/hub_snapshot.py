@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One revision of a Hub repository: its list of files at once, the files on demand.
+"""One revision of a Hub repository: its list of files, and the files on demand.
 
-Goes through huggingface_hub (imported when used, it is slow), so HF_ENDPOINT, HF_HOME, HF_TOKEN and HF_HUB_OFFLINE mean
-what they mean everywhere; QEFF_ZOO_OFFLINE does the same as the last. A branch or tag is resolved once, to the commit
-that everything is then read from.
+It uses huggingface_hub (imported on use, since it is slow), so HF_ENDPOINT, HF_HOME, HF_TOKEN and HF_HUB_OFFLINE have
+their usual meaning; QEFF_ZOO_OFFLINE has that of the last. A branch or tag is resolved once, to the commit of all
+reads.
 """
 
 import re
@@ -23,16 +23,16 @@ from qeff_zoo.settings import offline
 
 @dataclass(frozen=True)
 class HubSnapshot:
-    """The files of one commit.
+    """Files of one commit.
 
     Args:
         model_id: `org/name`.
         revision: Commit, 40 hex digits.
         folder: The commit's folder in the Hub cache.
-        names: Every file of the commit; offline, every file that the cache has of it.
-        online: Whether the Hub answered.
-        sizes: Bytes by file name, as the Hub tells them.
-        digests: SHA-256 by file name, as the Hub tells them for the large files.
+        names: Names of all files of the commit; offline, of those in the cache.
+        online: Whether the Hub responded.
+        sizes: Sizes in bytes by file name, from the Hub.
+        digests: SHA-256 by file name, from the Hub, for large files.
         token: False for requests without the user's token, None for those with it.
     """
 
@@ -64,15 +64,15 @@ class HubSnapshot:
         return blob.name if named_by_sha256 else None
 
     def fetch(self, names: Sequence[str], progress: Progress | None = None) -> None:
-        """Download the files that are not in the cache, and check what came.
+        """Download the files that are not in the cache, and verify them.
 
         Args:
             names: Paths in the repository.
-            progress: Told of every piece that arrives.
+            progress: Callback for every received piece.
 
         Raises:
-            CheckpointError: The Hub cannot give a file, or gave other bytes than it promised.
-            StoreError: The disk has no room for them.
+            CheckpointError: The Hub cannot provide a file, or its content differs from the announced one.
+            StoreError: The disk is full.
         """
         missing = [name for name in names if not (self.folder / name).exists()]
         if not missing:
@@ -137,25 +137,25 @@ def open_snapshot(
     need_config: bool = True,
     anonymous: bool = False,
 ) -> HubSnapshot:
-    """Pin a revision, list its files, and fetch the wanted small ones.
+    """Pin a revision, list its files, and fetch the selected small ones.
 
     Args:
         model_id: `org/name`.
         revision: Branch, tag or commit; None for the default branch.
-        wanted: Which files to fetch now.
+        wanted: Function that selects the files to fetch now.
         need_config: If False, a repository may lack config.json, and only its files are listed.
-        anonymous: Whether requests go without the user's token, as on behalf of somebody else.
+        anonymous: Whether requests omit the user's token, as on behalf of others.
 
     Raises:
-        CheckpointError: No such repository, revision or permission; or offline and not in the
-            cache.
+        CheckpointError: The repository or revision does not exist, permission is missing, or it is not in the cache
+            when offline.
     """
     from huggingface_hub import HfApi, errors, hf_hub_download
 
     token = False if anonymous else hub_token()
     with hub_errors(model_id, revision):
         try:
-            # Asked for by branch, so that the client notes the branch's commit for offline use.
+            # Requested by branch, so that the client records the branch's commit for offline use.
             config = hf_hub_download(
                 model_id,
                 "config.json",
@@ -200,7 +200,7 @@ def open_snapshot(
 
 
 def _any_file(model_id: str, revision: str | None, token: Literal[False] | None) -> str:
-    """Return a path in the folder of a revision, which has no config.json, and note its branch's commit."""
+    """Return a path in the folder of a revision without config.json, and record its branch's commit."""
     from huggingface_hub import snapshot_download
 
     folder = snapshot_download(
@@ -261,7 +261,7 @@ def _listed_files(model_id: str, revision: str) -> frozenset[str]:
 
 
 def _bar(count: Callable[[int], None] = lambda _: None) -> Any:
-    """Make a class that huggingface_hub uses as a progress bar; it only reports to `count`."""
+    """Return a class of progress bars for huggingface_hub that only calls `count`."""
 
     class Bar:
         def __init__(self, *_: Any, total: int | None = None, initial: int = 0, **__: Any) -> None:
@@ -279,7 +279,7 @@ def _bar(count: Callable[[int], None] = lambda _: None) -> Any:
             count(int(n or 0))
 
         def ignore(self, *_: Any, **__: Any) -> None:
-            """Take what a bar would show, and bytes of the network that are not the file's."""
+            """Ignore arguments of bars, and counts of network bytes."""
 
         close = refresh = set_description = set_description_str = ignore
         set_postfix_str = set_transfer_postfix_str = update_transfer = ignore

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any checkpoint: a model id or a path in; configuration, companions, tensors, identity out.
+"""Any checkpoint: from a model id or a path to configuration, companions, tensors and identity.
 
 Opening reads small files only. Weights are safetensors or GGUF, fetched by `Checkpoint.fetch` and read without a copy.
 Pickle is refused: reading one can run code. Needs neither torch nor transformers.
@@ -66,13 +66,13 @@ class Checkpoint:
         model_id: `org/name` of a Hub model; None for a local one.
         revision: Commit of a Hub model, 40 hex digits; None for a local one.
         folder: Folder of the files.
-        config: config.json as it stands.
-        generation_config: generation_config.json as it stands; empty without one.
+        config: Content of config.json.
+        generation_config: Content of generation_config.json; empty without one.
         companions: Configuration, tokenizer and documents: local path by relative path.
         files: Source of the files.
-        gguf: Name of the GGUF file of the weights, or of the first of several; nothing for safetensors.
-        merged: Adapters that are to be merged into the weights: their tensors are there beside the checkpoint's.
-        speculator: Heads that draft for it, whose tensors are there too; None without.
+        gguf: Name of the GGUF file of the weights, or of the first of several; empty for safetensors.
+        merged: Adapters to merge into the weights, whose tensors are available too.
+        speculator: Draft heads for the model, whose tensors are available too; None without.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Checkpoint:
 
     @property
     def needs_remote_code(self) -> bool:
-        """Whether the configuration points to modelling code of its own (`auto_map`)."""
+        """Whether the configuration refers to its own modelling code (`auto_map`)."""
         return bool(self.config.get("auto_map"))
 
     @cached_property
@@ -137,20 +137,20 @@ class Checkpoint:
         return read_weight_map(self.folder / entry)
 
     def weights_digest(self, file_digest: Callable[[Path], str] | None = None) -> str:
-        """Identify the weights by name and content of their files, wherever those are.
+        """Return the identity of the weights by name and content of their files, local or remote.
 
         Downloads no large file. The digest is that of what `sha256sum` prints, sorted by name.
 
         Args:
-            file_digest: SHA-256 of a file, with or without a "sha256:" before it; where the caller
-                has a cache.
+            file_digest: Function that returns the SHA-256 of a file, with or without the prefix "sha256:"; for callers
+                with a cache.
 
         Returns:
             "sha256:" and 64 hex digits.
         """
         known = {name: self.files.sha256(name) for name in self.weight_files}
         unknown = [name for name, digest in known.items() if digest is None]
-        self.files.fetch(unknown)  # small: the Hub tells the digest of every file over 10 MB
+        self.files.fetch(unknown)  # small files: the Hub has the digest of every file over 10 MB
         try:
             read = {name: (file_digest or sha256_file)(self.folder / name) for name in unknown}
         except OSError as error:
@@ -163,7 +163,7 @@ class Checkpoint:
         )
 
     def companions_digest(self) -> str:
-        """Identify the configuration and tokenizer by name and content; documents do not count.
+        """Return the identity of the configuration and tokenizer by name and content, without documents.
 
         Returns:
             "sha256:" and 64 hex digits.
@@ -172,7 +172,7 @@ class Checkpoint:
         return digest_of_files({name: sha256_file(self.companions[name]) for name in counted})
 
     def fetch(self, progress: Progress | None = None) -> None:
-        """Fetch the weights into `folder`; does nothing where they are there.
+        """Fetch the weights into `folder`, unless they exist.
 
         Args:
             progress: Called with the bytes done and the bytes in all.
@@ -181,7 +181,7 @@ class Checkpoint:
 
     @property
     def tensor_names(self) -> Iterable[str]:
-        """Names of the tensors: of an index, or of files, which are fetched for it."""
+        """Names of the tensors, from an index, or from files, which are fetched first."""
         if self._weight_map and not self.gguf:
             return self._weight_map
         self.fetch()
@@ -189,7 +189,7 @@ class Checkpoint:
 
     @property
     def names_at_hand(self) -> Iterable[str]:
-        """Names of the stored tensors if they are known without a download of weights; else none."""
+        """Names of the stored tensors if they are known without a download of weights; else empty."""
         if self.files.names and not self.gguf and self._weight_map:
             return self._weight_map
         with suppress(CheckpointError):  # a damaged file is refused when it is read
@@ -205,7 +205,7 @@ class Checkpoint:
 
     @property
     def located(self) -> dict[str, Any]:
-        """Where it is for who reads it by code of their own: the folder of config.json, GGUF files, adapters."""
+        """Location for other readers: the folder of config.json, GGUF files, adapters."""
         files = self.weight_files if self.gguf else ()
         return {
             "checkpoint": str(self.companions["config.json"].parent.absolute()),
@@ -216,12 +216,12 @@ class Checkpoint:
 
     @cached_property
     def gguf_header(self) -> GgufHeader:
-        """Checked header of the GGUF files, which must have been fetched."""
+        """Checked header of the fetched GGUF files."""
         return read_shards([self.folder / name for name in self.weight_files])
 
     @cached_property
     def stored(self) -> Mapping[str, TensorInfo]:
-        """Every tensor of the files by name, from checked headers; the weights must have been fetched."""
+        """Tensors of the fetched files by name, from checked headers."""
         if self.gguf:
             return self.gguf_header.tensors
         behind = dense_files(self.companions)
@@ -245,12 +245,12 @@ class Checkpoint:
 
     @cached_property
     def quantization(self) -> Mapping[str, Any]:
-        """`quantization_config` of the configuration; empty for a checkpoint of floats."""
+        """`quantization_config` of the configuration; empty for an unquantized checkpoint."""
         return self.config.get("quantization_config") or {}
 
     @property
     def method(self) -> str:
-        """How it is quantized: `quant_method` of the configuration, "none" for a checkpoint of floats."""
+        """Quantization method: `quant_method` of the configuration, "none" for an unquantized checkpoint."""
         return str(self.quantization.get("quant_method")) if self.quantization else "none"
 
     @cached_property
@@ -275,14 +275,14 @@ class Checkpoint:
 
     @property
     def encoded(self) -> "Mapping[str, Encoded]":
-        """Tensors that are stored in fewer bits, by name."""
+        """Quantized tensors by name."""
         return self._encodings.encoded
 
     def require_finite_scales(self) -> None:
-        """Refuse scales and offsets that are not finite; scales inside blocks are checked where they are read.
+        """Refuse scales and offsets that are not finite; scales inside blocks are checked when read.
 
         Raises:
-            CheckpointError: One is infinite or not a number.
+            CheckpointError: A scale or offset is infinite or not a number.
         """
         from qeff_zoo.checkpoint.formats.fields import FLOATS, finite, to_floats
 
@@ -294,12 +294,12 @@ class Checkpoint:
 
     @property
     def values(self) -> "Mapping[str, Expression]":
-        """Of names of the float model that no tensor has, what they are made of."""
+        """Expressions for names of the float model that no tensor has."""
         return self._encodings.values
 
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
-        """Every tensor that `read` reads: in place of what stores others in fewer bits, those others."""
+        """Tensors that `read` returns, with dequantized ones in place of their storage."""
         return self._own | self._beside if self._beside else self._own
 
     @cached_property
@@ -326,7 +326,7 @@ class Checkpoint:
 
     @cached_property
     def logical(self) -> Mapping[str, TensorInfo]:
-        """The tensors by the names, and in the shapes, that the float checkpoint has them."""
+        """Tensors with the names and shapes of the float checkpoint."""
         if not self.values:
             return self._own
         from qeff_zoo.weights.expressions import shape_of, sources_of
@@ -346,16 +346,16 @@ class Checkpoint:
     def read(
         self, name: str, start: int | None = None, stop: int | None = None
     ) -> "np.ndarray[Any, Any]":
-        """Show a tensor, or rows `start:stop` of its first axis, without a copy.
+        """Return a tensor, or rows `start:stop` of its first axis, without a copy.
 
         Args:
             name: Tensor name.
             start: First row; None for the first.
-            stop: Row after the last; None for all that follow.
+            stop: Row after the last; None for all remaining rows.
 
         Returns:
-            A view: BF16 as uint16, 8-bit floats as uint8, other types as themselves. Of a tensor stored in fewer bits,
-            its values in float32.
+            A view: BF16 as uint16, 8-bit floats as uint8, other types unchanged. For a quantized tensor, its values in
+            float32.
         """
         if name not in self.encoded:
             return self._reader.read(name, start, stop)
@@ -366,11 +366,11 @@ class Checkpoint:
     def read_stored(
         self, name: str, start: int | None = None, stop: int | None = None
     ) -> "np.ndarray[Any, Any]":
-        """Show a tensor of the files, or rows of it, as `read` does, never decoded."""
+        """Return a tensor of the files, or rows of it, see `read`, without dequantization."""
         return self._reader.read(name, start, stop)
 
     def release(self, name: str) -> None:
-        """Give back the memory that reading a tensor took; views of it stay valid.
+        """Release the memory of a read tensor; its views stay valid.
 
         Args:
             name: Tensor name.
@@ -392,19 +392,19 @@ def open_checkpoint(
     config_from: str | None = None,
     gguf_file: str | None = None,
 ) -> Checkpoint:
-    """Open a checkpoint; downloads its small files if it is on the Hub, and no weights.
+    """Open a checkpoint; download its small files from the Hub, and no weights.
 
     Args:
-        model: A folder, a GGUF file, a config.json, or a Hub `org/name`. A path that exists wins.
+        model: A folder, a GGUF file, a config.json, or a Hub `org/name`. An existing path has precedence.
         revision: Branch, tag or commit of a Hub model; None for its default branch.
-        need_weights: Refuse a checkpoint without usable weights.
+        need_weights: Whether a checkpoint without usable weights is refused.
         config_from: Original checkpoint of a GGUF file: a folder, a config.json, or a Hub `org/name`; provides
             configuration and tokenizer. None for a config.json beside the file, else for the file's metadata.
         gguf_file: Name of a GGUF file in the folder or repository, or its quantization ("Q8_0"); None for safetensors,
-            or for the one GGUF file where there is nothing else.
+            or for the only GGUF file if there are no other weights.
 
     Raises:
-        CheckpointError: No such model, or it cannot be used as it is.
+        CheckpointError: The model does not exist, or is unusable.
 
     Example:
         >>> checkpoint = open_checkpoint("org/name")
@@ -430,7 +430,7 @@ def open_checkpoint(
 def _open(
     model: str, place: Path | HubSnapshot | None, revision: str | None, need_weights: bool
 ) -> Checkpoint:
-    """Open a checkpoint of safetensors, or a configuration; of the Hub if no place is known."""
+    """Open a checkpoint of safetensors, or a configuration; from the Hub if no place is known."""
     if isinstance(place, Path):
         checkpoint = _open_path(place, revision, need_weights)
     else:
@@ -448,7 +448,7 @@ def _gguf(
     config_from: str | None,
     revision: str | None,
 ) -> Checkpoint:
-    """Open a GGUF checkpoint; of files that are here, check that every tensor has a place in the model."""
+    """Open a GGUF checkpoint; for local files, check that every tensor has a place in the model."""
     from qeff_zoo.checkpoint.formats import gguf_names
 
     from . import gguf

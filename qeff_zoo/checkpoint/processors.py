@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of a checkpoint's processor, as transformers' own object holds them -> `processor_settings.json`.
+"""Settings of a checkpoint's processor, from transformers' object to `processor_settings.json`.
 
-A checkpoint's files name some settings; classes have defaults for the others, which differ between an image processor
-and the processor around it, and some are computed. So the object is loaded, and asked what it calls its image processor
-with.
+A checkpoint's files have some settings; classes have defaults for the others, which differ between an image processor
+and the processor around it, and some are computed. So the object is loaded, and the arguments of its calls are
+recorded.
 """
 
 import importlib
@@ -23,16 +23,16 @@ from qeff_zoo.media.image_processor import HELD
 
 from . import text
 
-#: Errors of transformers' loaders where files are absent, contradict one another, or need a package.
+#: Errors of transformers' loaders if files are absent, contradict one another, or need a package.
 _UNLOADABLE = (
     OSError, ImportError, ValueError, TypeError, KeyError, AttributeError, IndexError, RuntimeError,
 )  # fmt: skip
 #: Module of torchvision that transformers imports.
 _LEAF = "torchvision.transforms.v2.functional"
 _TEMPLATE = "chat_template.jinja"
-#: Attributes of a processor with the text that stands for an image in a prompt; the first that there is.
+#: Attributes of a processor with the text for an image in a prompt; the first existing one counts.
 _MARKERS = "image_placeholder_token", "image_token"
-#: A prompt to a processor that is asked what it puts before one.
+#: Prompt whose processed form shows the text before prompts.
 _PROBE = "A prompt."
 _SHOWN = 32, 32  # pixels of an image with it
 #: Attributes of a processor with its feature extractor.
@@ -42,7 +42,7 @@ _OF_CALL = {"return_tensors", "data_format", "input_data_format", "device", "dis
 
 
 class _CalledError(Exception):
-    """Ends a processor's call where its image processor is called."""
+    """Exception that ends a processor's call at the call of its image processor."""
 
 
 class _Recorder:
@@ -60,7 +60,7 @@ class _Recorder:
 
 
 def write(source: Path, folder: Path) -> None:
-    """Write the settings of a checkpoint's processor; nothing where transformers has none for it.
+    """Write the settings of a checkpoint's processor, if transformers has one for it.
 
     Args:
         source: Folder of the checkpoint's small files.
@@ -87,10 +87,10 @@ def _has_template(folder: Path) -> bool:
 def load(folder: Path) -> Any:
     """Return transformers' processor of a folder, or its image processor or feature extractor alone, or None.
 
-    What needs torchvision is left out of a processor where that is not installed.
+    Parts that need torchvision are omitted if it is not installed.
 
     Raises:
-        CheckpointError: The tokenizer in it may take all memory.
+        CheckpointError: The tokenizer in it may exhaust the memory.
     """
     from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
     from transformers.processing_utils import ProcessorMixin
@@ -142,7 +142,7 @@ def _settings_of_sounds(processor: Any, folder: Path) -> dict[str, Any]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a setting has a form in JSON; filters and windows, which are computed, have none."""
+    """Return whether a setting has a form in JSON; computed filters and windows have none."""
     if getattr(value, "ndim", 0):
         return False
     return value is None or isinstance(value, str | int | float | list | tuple | dict)
@@ -155,10 +155,10 @@ def held(processor: Any) -> dict[str, Any]:
         processor: Result of `load`.
 
     Returns:
-        `image_processor`, settings of a call by name; of a processor of text, too, `image_token`, the text that stands
-        for an image in a prompt, `opening`, the text that it puts before every prompt, `opening_follows_images`,
-        whether that text stands behind the images that a prompt begins with, `renamed_tokens`, texts by those that its
-        class writes, and `add_special_tokens`, whether a prompt gets the tokenizer's special tokens.
+        Settings of an image processor's call by name, `image_processor`; for a processor with text also `image_token`,
+        the text for an image in a prompt, `opening`, the text before every prompt, `opening_follows_images`, whether
+        that text follows the images at the beginning of a prompt, `renamed_tokens`, texts by those that its class
+        writes, and `add_special_tokens`, whether a prompt gets the tokenizer's special tokens.
     """
     from PIL import Image
 
@@ -191,7 +191,7 @@ def held(processor: Any) -> dict[str, Any]:
 
 
 def _renamed_tokens(processor: Any) -> dict[str, str]:
-    """Return the tokens that a processor's file names in place of its class's own, by those."""
+    """Return the tokens of a processor's file that replace those of its class, by the latter."""
     parameters = inspect.signature(type(processor).__init__).parameters
     defaults = {
         name: one.default
@@ -203,7 +203,7 @@ def _renamed_tokens(processor: Any) -> dict[str, str]:
 
 
 def _opening_of(processor: Any) -> str:
-    """Return the text that a processor puts before every prompt; nothing of one that changes a prompt otherwise."""
+    """Return the text that a processor puts before every prompt; empty if it changes prompts otherwise."""
     text = _expanded(processor, _PROBE)
     return text.removesuffix(_PROBE) if text.endswith(_PROBE) else ""
 
@@ -218,7 +218,7 @@ def _expanded(processor: Any, prompt: str, **media: Any) -> str:
 
 
 def _merged(processor: Any) -> dict[str, Any]:
-    """Return the keyword arguments that a processor gives its parts, by part."""
+    """Return the keyword arguments of a processor for its parts, by part."""
     tokenizer = getattr(processor, "tokenizer", None)
     told = getattr(tokenizer, "init_kwargs", {})
     merged: dict[str, Any] = {}
@@ -242,7 +242,7 @@ def options_of(processor: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a setting as JSON has it."""
+    """Return a setting as a JSON value."""
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     if value is None or isinstance(value, str | bool | float):
@@ -254,7 +254,7 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Let transformers report nothing of what it loads."""
+    """Suppress the reports of transformers during loading."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()
@@ -267,7 +267,7 @@ def _quietly() -> Iterator[None]:
 
 @contextmanager
 def _without_torchvision() -> Iterator[None]:
-    """Let a processor have no part of a kind that needs torchvision, if that is not installed."""
+    """Omit parts of a processor that need torchvision, if that is not installed."""
     from transformers import processing_utils
     from transformers.models.auto import processing_auto
     from transformers.utils.import_utils import is_torchvision_available
@@ -297,7 +297,7 @@ def _without_torchvision() -> Iterator[None]:
 
 
 def _imported(name: str) -> Any:
-    """Return a processor class whose module imports torchvision for what is never called here."""
+    """Return a processor class whose module imports torchvision for functions that are not called here."""
     from transformers.models.auto import processing_auto
 
     named = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
@@ -307,14 +307,14 @@ def _imported(name: str) -> Any:
     modules[parents[-1]].functional = modules[leaf]  # type: ignore[attr-defined]
     for kind in (one.replace("-", "_") for one in types):
         path = f"transformers.models.{kind}.processing_{kind}"
-        # What is imported with these stand-ins is forgotten again.
+        # Modules imported with these stand-ins are removed again.
         with suppress(ModuleNotFoundError), mock.patch.dict(sys.modules, modules):
             return getattr(importlib.import_module(path), name)
     raise ImportError(f"No module of transformers defines {name}.")
 
 
 class _Optional(UserDict[str, Any]):
-    """Auto classes by kind, whose `from_pretrained` returns None for any part but a tokenizer that does not load.
+    """Auto classes by kind, whose `from_pretrained` returns None for any part but a tokenizer that fails to load.
 
     Args:
         kinds: transformers' own mapping.

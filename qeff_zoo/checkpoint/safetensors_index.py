@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Safetensors files, read without trust: a checked list of tensors, memory-mapped views.
 
-The safetensors package gives tensors but not where they lie; the exporter needs the place (offset
-and length), so the header is read here. It is 8 bytes of length, JSON of that length, then the data
-without a gap.
+The safetensors package returns tensors without their places in the file; the exporter needs the place (offset and
+length), so the header is read here. It is 8 bytes of length, JSON of that length, then the data without a gap.
 """
 
 import difflib
@@ -34,7 +33,7 @@ DTYPE_BITS: Mapping[str, int] = {
     **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
 }
 
-#: The dtypes numpy has too. BF16 is seen as uint16; every other dtype as uint8, its bytes.
+#: Data types that numpy has too. BF16 is read as uint16; every other data type as uint8, its bytes.
 _NUMPY: Mapping[str, str] = {
     "BOOL": "?",
     "I8": "i1",
@@ -58,13 +57,13 @@ _MAX_ELEMENTS = 1 << 58  # so that bytes fit an int64
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor of a checkpoint, and where its bytes are.
+    """One tensor of a checkpoint, and its place in a file.
 
     Args:
         name: Name in the checkpoint.
-        dtype: Safetensors dtype: "F32", "BF16", "F8_E4M3", …; of GGUF's blocks their type: "Q4_K", …
+        dtype: Safetensors dtype: "F32", "BF16", "F8_E4M3", …; for GGUF's blocks their type: "Q4_K", …
         shape: Lengths of the axes; empty for a scalar.
-        path: File that holds it.
+        path: File with its bytes.
         offset: First byte, counted from the start of the file.
         nbytes: Number of bytes.
     """
@@ -78,13 +77,13 @@ class TensorInfo:
 
 
 def read_header(path: Path) -> list[TensorInfo]:
-    """List a file's tensors in the order of their bytes, once every claim of its header is checked.
+    """Return a file's tensors in the order of their bytes, after a check of all values of its header.
 
     Args:
         path: A safetensors file; only its header is read.
 
     Raises:
-        CheckpointError: The file is truncated, or its header is not what the format demands.
+        CheckpointError: The file is truncated, or its header violates the format.
     """
     entries, _, data, size = _header(path)
     tensors = [_tensor(path, name, entry, data) for name, entry in entries.items()]
@@ -100,13 +99,13 @@ def read_metadata(path: Path) -> dict[str, str]:
         path: A safetensors file; only its header is read.
 
     Raises:
-        CheckpointError: The file is truncated, or its header is not what the format demands.
+        CheckpointError: The file is truncated, or its header violates the format.
     """
     return _header(path)[1]
 
 
 def _header(path: Path) -> tuple[dict[str, Any], dict[str, str], int, int]:
-    """Return the entries of tensors, the metadata, where the data begin, and the size of the file."""
+    """Return the entries of tensors, the metadata, the start of the data, and the size of the file."""
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -204,13 +203,13 @@ def _check_layout(path: Path, tensors: list[TensorInfo], data: int, size: int) -
 
 
 def index_tensors(paths: Iterable[Path]) -> dict[str, TensorInfo]:
-    """List the tensors of several files by name.
+    """Return the tensors of several files by name.
 
     Args:
         paths: The safetensors files of one checkpoint.
 
     Raises:
-        CheckpointError: A file is damaged, two files hold the same name, or no file holds anything.
+        CheckpointError: A file is damaged, two files have the same name of a tensor, or no file has a tensor.
     """
     tensors: dict[str, TensorInfo] = {}
     paths = list(paths)
@@ -232,10 +231,10 @@ def index_tensors(paths: Iterable[Path]) -> dict[str, TensorInfo]:
 
 
 class TensorReader:
-    """Views of tensors inside memory-mapped files: no copy is made, and pages can be given back.
+    """Views of tensors in memory-mapped files, without copies, with release of pages.
 
     Args:
-        tensors: By name, as `index_tensors` lists them.
+        tensors: Tensors by name, see `index_tensors`.
     """
 
     def __init__(self, tensors: Mapping[str, TensorInfo]) -> None:
@@ -245,16 +244,16 @@ class TensorReader:
     def read(
         self, name: str, start: int | None = None, stop: int | None = None
     ) -> "np.ndarray[Any, Any]":
-        """Show rows `start:stop` of a tensor's first axis, all by default.
+        """Return rows `start:stop` of a tensor's first axis, all by default.
 
         Args:
             name: Tensor name.
             start: First row; None for the first.
-            stop: Row after the last; None for all that follow.
+            stop: Row after the last; None for all remaining rows.
 
         Returns:
-            A read-only view. BF16 is seen as uint16 and 8-bit floats as uint8, of the tensor's
-            shape; smaller floats, and GGUF's blocks, as uint8 with the bytes of a row on the last axis.
+            A read-only view. BF16 is returned as uint16 and 8-bit floats as uint8, in the tensor's shape; smaller
+            floats, and GGUF's blocks, as uint8 with the bytes of a row on the last axis.
         """
         import numpy as np
 
@@ -280,7 +279,7 @@ class TensorReader:
         return np.frombuffer(self._map(info.path), dtype, count, offset).reshape(shape)
 
     def release(self, name: str) -> None:
-        """Give back the memory of a tensor's pages; views stay valid, and read the file again.
+        """Release the memory of a tensor's pages; views stay valid, and read the file again.
 
         Args:
             name: Tensor name.
@@ -292,12 +291,12 @@ class TensorReader:
             mapped.madvise(mmap.MADV_DONTNEED, first, info.offset + info.nbytes - first)
 
     def close(self) -> None:
-        """Unmap every file; one that a view still shows is unmapped when the view goes."""
+        """Unmap every file; one with remaining views is unmapped after them."""
         while self._maps:
             _, mapped = self._maps.popitem()
             try:
                 mapped.close()
-            except BufferError:  # a view still shows it: dropping the reference is enough
+            except BufferError:  # a view still uses it: dropping the reference is enough
                 continue
 
     def _info(self, name: str) -> TensorInfo:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sentence-transformers' files beside a checkpoint: how token states become one embedding."""
+"""sentence-transformers' files beside a checkpoint: pooling, dense layers and normalization."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _MODES = {
     "pooling_mode_max_tokens": "max",
     "pooling_mode_lasttoken": "lasttoken",
 }
-#: Classes of torch that a dense layer may end with.
+#: Torch classes of a dense layer's activation.
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")
 _LISTED, _DENSE_WEIGHTS = "modules.json", "model.safetensors"
 
@@ -27,10 +27,10 @@ class Dense:
 
     Args:
         folder: Folder of its config and weights, below the checkpoint's.
-        in_features: Values in.
-        out_features: Values out.
+        in_features: Number of inputs.
+        out_features: Number of outputs.
         bias: Whether it has a bias.
-        activation: One of `ACTIVATIONS`.
+        activation: Activation, one of `ACTIVATIONS`.
     """
 
     folder: str
@@ -48,10 +48,10 @@ class Dense:
 
 @dataclass(frozen=True)
 class Pooling:
-    """How a sentence-transformers model reduces token states.
+    """Pooling of a sentence-transformers model.
 
     Args:
-        pooling: "mean", "cls", "max" or "lasttoken".
+        pooling: Pooling method: "mean", "cls", "max" or "lasttoken".
         normalize: Whether a normalization follows.
         dense: Layers between the two.
     """
@@ -62,7 +62,7 @@ class Pooling:
 
 
 def dense_files(companions: Mapping[str, Path]) -> dict[str, str]:
-    """Name the weight files of dense layers, which transformers does not read: folder -> relative path.
+    """Return the weight files of dense layers, which transformers does not read: folder -> relative path.
 
     Args:
         companions: Files beside the checkpoint, by relative path.
@@ -80,16 +80,16 @@ def dense_files(companions: Mapping[str, Path]) -> dict[str, str]:
 
 
 def read_pooling(companions: Mapping[str, Path]) -> Pooling | None:
-    """Read modules.json and the configs it names.
+    """Read modules.json and the configs that it lists.
 
     Args:
         companions: Files beside the checkpoint, by relative path.
 
     Returns:
-        What they say, or None for a checkpoint without them.
+        Their content, or None for a checkpoint without them.
 
     Raises:
-        UnsupportedModelError: They ask for a module or a pooling that is not computed here.
+        UnsupportedModelError: A module or a pooling is unsupported.
     """
     if _LISTED not in companions:
         return None

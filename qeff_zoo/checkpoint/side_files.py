@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes with a checkpoint, an adapter or heads that draft: a folder, or a repository of the Hub -> its files."""
+"""Files beside a checkpoint, such as an adapter or draft heads: in a folder, or in a repository of the Hub."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,20 +16,20 @@ def files_beside(
     *,
     anonymous: bool = False,
 ) -> Files | None:
-    """Open what goes with a checkpoint: a folder or, where there is none, a repository of the Hub.
+    """Open files beside a checkpoint: a folder or, without one, a repository of the Hub.
 
     Args:
         source: Source as the user wrote it.
-        repository: Hub id that this would be.
+        repository: Hub id of the repository.
         revision: Revision of the repository; None for its default branch.
-        wanted: Which of its files to fetch now.
-        anonymous: Whether requests go without the user's token.
+        wanted: Function that selects the files to fetch now.
+        anonymous: Whether requests omit the user's token.
 
     Returns:
-        Its files; None for what is neither a folder nor like a Hub id.
+        Its files; None for a source that is neither a folder nor a Hub id.
 
     Raises:
-        CheckpointError: The repository cannot be had.
+        CheckpointError: The repository is not available.
     """
     folder = Path(source).expanduser()
     if folder.is_dir():

@@ -29,22 +29,22 @@ def open_sources(
         **place: See `open_checkpoint`.
 
     Raises:
-        ZooError: One of them cannot be had or used.
+        ZooError: A source is not available, or unusable.
     """
     checkpoint = with_adapters(open_checkpoint(model, need_weights=need_weights, **place), adapters)
     return with_speculator(checkpoint, speculator)
 
 
 def with_adapters(checkpoint: Checkpoint, requested: Sequence[str] | None) -> Checkpoint:
-    """Return a checkpoint with adapters that are to be merged into its weights; see `open_merged`."""
+    """Return a checkpoint with adapters to merge into its weights; see `open_merged`."""
     return replace(checkpoint, merged=open_merged(requested)) if requested else checkpoint
 
 
 def with_speculator(checkpoint: Checkpoint, requested: str | None) -> Checkpoint:
-    """Return a checkpoint with heads that draft for it, see `open_speculator`; "mtp" for a layer of its own.
+    """Return a checkpoint with draft heads, see `open_speculator`; "mtp" for a layer of its own.
 
     Raises:
-        SpeculatorError: There are none, or none that are known, or they are damaged.
+        SpeculatorError: There are no draft heads of a supported format, or they are damaged.
     """
     if requested is None:
         return checkpoint

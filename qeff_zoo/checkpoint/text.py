@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tokenizer and the chat template that transformers makes of a checkpoint -> the files that a package has of them.
+"""Tokenizer and chat template of a package, from transformers' objects of a checkpoint.
 
-In: a folder with a tokenizer in any published form. Out: tokenizer.json, the backend of `AutoTokenizer`'s tokenizer;
-tokenizer_config.json with its settings, as published or as its class sets them; and the template that is the default in
-chat_template.jinja. All of them work without transformers.
+Input: a folder with a tokenizer in any published form. Output: tokenizer.json, the backend of `AutoTokenizer`'s
+    tokenizer; tokenizer_config.json with its settings, as published or as its class sets them; and the default template
+    in chat_template.jinja. All of them work without transformers.
 """
 
 import json
@@ -19,11 +19,11 @@ from qeff_zoo.disk.regular import read_regular, read_text
 from qeff_zoo.errors import CheckpointError, Translating
 from qeff_zoo.versions import installed
 
-#: Raised when the same checkpoint comes to give another tokenizer.
+#: Raised if the same checkpoint gives another tokenizer.
 _REVISION = 1
 _LONGEST = 300  # characters of a library's message
 TOKENIZER, SETTINGS, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
-#: Files of which transformers makes a tokenizer.
+#: Files from which transformers makes a tokenizer.
 _SOURCES = (
     TOKENIZER,
     SETTINGS,
@@ -37,7 +37,7 @@ _SOURCES = (
     "*.tiktoken",
     "*.spm",
 )
-#: Files whose content is in those that are made.
+#: Files whose content is in the written ones.
 _MERGED = ("added_tokens.json", "special_tokens_map.json", "chat_template.json")
 #: Settings of an object of transformers that its class may set, and that the runtime applies.
 _ATTRIBUTES = (
@@ -51,7 +51,7 @@ _OWN_TOKENS = "model_specific_special_tokens"
 
 
 def has_tokenizer(names: Iterable[str]) -> bool:
-    """Return whether a checkpoint has a file of which transformers makes a tokenizer.
+    """Return whether a checkpoint has a file from which transformers makes a tokenizer.
 
     Args:
         names: Relative paths of its files.
@@ -60,7 +60,7 @@ def has_tokenizer(names: Iterable[str]) -> bool:
 
 
 def identity_of(names: Iterable[str]) -> dict[str, Any]:
-    """Return what a package's tokenizer is made with, besides transformers; nothing without a tokenizer.
+    """Return the identity of a package's tokenizer, besides the version of transformers; empty without a tokenizer.
 
     Args:
         names: Relative paths of the checkpoint's files.
@@ -74,12 +74,12 @@ def load(folder: Path, name: str, model_id: str | None = None) -> Any:
     """Return transformers' tokenizer of a checkpoint.
 
     Args:
-        folder: Has config.json and the tokenizer.
+        folder: Folder with config.json and the tokenizer.
         name: Name of the checkpoint, for messages.
-        model_id: `org/name` of a Hub model, by which transformers knows some whose class is wrong.
+        model_id: Hub model `org/name`, by which transformers recognizes some tokenizers with a wrong class.
 
     Raises:
-        CheckpointError: transformers does not make one.
+        CheckpointError: transformers fails to make one.
     """
     from transformers import AutoTokenizer
 
@@ -93,7 +93,7 @@ def load(folder: Path, name: str, model_id: str | None = None) -> Any:
 
 
 def _config(folder: Path, model_id: str) -> Any:
-    """Return the configuration that AutoTokenizer reads, with the name that the model has on the Hub."""
+    """Return the configuration that AutoTokenizer reads, with the name of the model on the Hub."""
     from transformers import AutoConfig, PreTrainedConfig
 
     try:
@@ -105,19 +105,19 @@ def _config(folder: Path, model_id: str) -> Any:
 
 
 def write(folder: Path, name: str, model_id: str | None = None, *, media: bool = False) -> Any:
-    """Write a checkpoint's tokenizer and chat template as transformers has them.
+    """Write a checkpoint's tokenizer and chat template in the form of transformers.
 
     Args:
-        folder: Has a copy of the checkpoint's small files, which stays as it is if the tokenizer is Python code.
+        folder: Copy of the checkpoint's small files, which is not modified if the tokenizer is Python code.
         name: Name of the checkpoint, for messages.
-        model_id: See `load`.
+        model_id: Hub model, see `load`.
         media: Whether a processor of transformers reads the model's prompts.
 
     Returns:
         transformers' tokenizer.
 
     Raises:
-        CheckpointError: transformers does not make one.
+        CheckpointError: transformers fails to make one.
     """
     tokenizer = load(folder, name, model_id)
     if has_backend(tokenizer):
@@ -138,14 +138,14 @@ def write(folder: Path, name: str, model_id: str | None = None, *, media: bool =
 
 
 def require_bounded(folder: Path, name: str) -> None:
-    """Refuse a tokenizer.json that may take all memory, before a library reads it.
+    """Refuse a tokenizer.json that may exhaust the memory, before a library reads it.
 
     Args:
         folder: The checkpoint's folder.
         name: The checkpoint's name, for messages.
 
     Raises:
-        CheckpointError: The text may grow beyond the bound.
+        CheckpointError: The text may grow beyond the limit.
     """
     if (folder / TOKENIZER).is_file():
         _refuse_excess(name, read_regular(folder / TOKENIZER))
@@ -185,7 +185,7 @@ def _texts(backend: Any, number: int) -> list[str]:
 
 
 def _require_same(name: str, backend: Any, made: str) -> None:
-    """Refuse a backend that is another one when it is read again: tokens that were added twice have two faces."""
+    """Refuse a backend that changes when it is read again: tokens that were added twice have two versions."""
     again = type(backend).from_str(made)
 
     def seen(one: Any, number: int) -> list[str]:
@@ -204,12 +204,12 @@ def _require_same(name: str, backend: Any, made: str) -> None:
 
 
 def template_of(tokenizer: Any, folder: Path, *, media: bool) -> str | None:
-    """Return the chat template that transformers takes by default; None without one.
+    """Return the default chat template of transformers; None without one.
 
     Args:
         tokenizer: transformers' tokenizer.
         folder: Folder of the checkpoint's small files.
-        media: Whether a processor reads the prompts: it has files of its own, and its template goes first.
+        media: Whether a processor reads the prompts: its own template files have precedence.
     """
     found: Any = tokenizer.chat_template
     if media:
@@ -233,7 +233,7 @@ def has_backend(tokenizer: Any) -> bool:
 
 
 def warn_of_no_text(name: str, tokenizer: Any) -> None:
-    """Warn that a package takes no text.
+    """Warn that a package accepts no text.
 
     Args:
         name: Name of the checkpoint.
@@ -251,7 +251,7 @@ def settings_of(tokenizer: Any, published: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         tokenizer: transformers' tokenizer.
-        published: The checkpoint's tokenizer_config.json.
+        published: Content of the checkpoint's tokenizer_config.json.
     """
     standard = type(tokenizer).SPECIAL_TOKENS_ATTRIBUTES
     tokens = tokenizer.special_tokens_map
@@ -269,7 +269,7 @@ def _names_tokens(name: str, value: object) -> bool:
 
 
 def _naming(name: str, folder: Path | None = None) -> Translating:
-    """Name the checkpoint whose tokenizer fails: transformers and tokenizers may raise any `Exception`.
+    """Add the name of the checkpoint to a tokenizer's errors: transformers and tokenizers may raise any `Exception`.
 
     Args:
         name: Name of the checkpoint.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bound on how much longer the rules of a tokenizer.json make a text, computed before any of them runs.
+"""Limit of how much the rules of a tokenizer.json lengthen a text, computed before any rule runs.
 
-A rule that doubles a text, forty times over, takes all memory and ends the process. In: the content of a
-tokenizer.json. Out: for a stage, the most characters that come of one.
+A rule that doubles a text, forty times over, exhausts the memory and ends the process. Input: the content of a
+tokenizer.json. Output: for each stage, the maximum number of characters for one.
 """
 
 import base64
@@ -14,13 +14,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-#: Characters that may come of one: ﷺ in NFKC has 18, NFC and GPT-2's bytes have a few.
+#: Maximum number of characters for one: ﷺ in NFKC has 18, NFC and GPT-2's bytes have a few.
 MOST = 1000
-#: Characters of all added tokens, which are normalized when a file is read.
+#: Maximum number of characters of all added tokens, which are normalized when a file is read.
 MOST_ADDED = 100_000_000
 _MODEL = b'"model"'
 _NO_NUMBER = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*[^-0-9 \t\r\n]")  # as a token of that name has
-#: Names of a tokenizer.json's members that have rules, or texts that rules change -> what follows those in JSON.
+#: Members of a tokenizer.json with rules, or with texts that rules change, and the JSON that follows their names.
 _RULES = {
     **{
         f'"{name}"'.encode(): _NO_NUMBER
@@ -30,19 +30,19 @@ _RULES = {
 }
 _ASCII = "".join(map(chr, range(128)))
 _PARTS = ("normalizers", "pretokenizers", "processors", "decoders")
-#: Rules by type -> characters that each makes of one.
+#: Characters that each rule makes of one, by type.
 _FACTORS = {
     "NFC": 4, "NFD": 4, "NFKC": 18, "NFKD": 18, "Lowercase": 3, "BertNormalizer": 6,
     "ByteLevel": 4, "WordPiece": 2, "BPEDecoder": 2, "CTC": 2,
 }  # fmt: skip
-#: Of these each character of ASCII gives one again: itself, or its small letter; for `ByteLevel`, if it is seen.
+#: Types that map each ASCII character to one: itself, or its lower case; for `ByteLevel`, if it is printable.
 _OF_ASCII = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "BertNormalizer", "ByteLevel")
-#: Of these a second one changes nothing, unless a rule between them wrote new characters.
+#: Types whose repetition changes nothing, unless a rule between them writes new characters.
 _NORMAL_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 
 
 class _Weights:
-    """Characters that come of one in the rules that follow, by character; `other` for those without an entry."""
+    """Number of characters that the following rules make of one, by character; `other` for those without an entry."""
 
     def __init__(self) -> None:
         self.other = 1.0
@@ -50,36 +50,36 @@ class _Weights:
 
     @property
     def most(self) -> float:
-        """The largest."""
+        """Maximum of all weights."""
         return max(self.other, *self.own.values(), 1.0)
 
     def of(self, text: str) -> float:
-        """Return what comes of a text."""
+        """Return the number of characters for a text."""
         return sum(self.own.get(char, self.other) for char in text)
 
     def multiply(self, factor: float, kept: str = "") -> None:
-        """Put a rule before, which may make any characters of each, but of those that are kept one."""
+        """Prepend a rule that multiplies characters by a factor, except for kept ones."""
         own = {char: max(self.of(char), self.of(char.lower())) for char in kept}
         self.other, self.own = factor * self.most, own
 
     def insert(self, text: str) -> None:
-        """Put a rule before, which may write a text before each character and at the end."""
+        """Prepend a rule that may insert a text before each character and at the end."""
         more = self.of(text)
         self.other += more
         self.own = {char: weight + more for char, weight in self.own.items()}
 
     def replace(self, old: str, new: str) -> None:
-        """Put a rule before, which writes one text for another; all characters of that have their share in it."""
+        """Prepend a rule that replaces a text by another, whose growth its characters share."""
         share = self.of(new) / len(old)
         for char in set(old):
             self.own[char] = max(self.own.get(char, self.other), share)
 
 
 def excess(text: str | bytes) -> str:
-    """Return what is wrong with a tokenizer that may make more than `MOST` characters of one; "" if nothing is.
+    """Return the fault of a tokenizer that may make more than `MOST` characters of one; "" if there is none.
 
     Args:
-        text: The tokenizer.json; one that is no JSON is left to the library that reads it.
+        text: Content of the tokenizer.json; text that is no JSON is left to the library that reads it.
     """
     try:
         content = _rules(text.encode() if isinstance(text, str) else text)
@@ -104,10 +104,10 @@ def excess(text: str | bytes) -> str:
 
 
 def _rules(text: bytes) -> Any:
-    """Parse a tokenizer.json without its vocabulary, on which most of the time would be spent.
+    """Parse a tokenizer.json without its vocabulary, which would take most of the time.
 
     Raises:
-        ValueError: It is no JSON.
+        ValueError: The text is no JSON.
     """
     # An integer may have more digits than Python takes.
     parse = partial(json.loads, parse_int=float)
@@ -119,7 +119,7 @@ def _rules(text: bytes) -> Any:
 
 
 def _has_rules(text: bytes, start: int) -> bool:
-    """Return whether a part of JSON may have rules: the name of one, or an escaped letter, which may be one's."""
+    """Return whether a part of JSON may have rules: a rule's name, or an escaped letter, which may be part of one."""
     for name, more in _RULES.items():
         at = start
         while (at := text.find(name, at)) >= 0:
@@ -130,10 +130,10 @@ def _has_rules(text: bytes, start: int) -> bool:
 
 
 def growth(content: Mapping[str, Any]) -> dict[str, float]:
-    """Return, for each stage of a tokenizer, the most characters or tokens that come of one.
+    """Return the maximum number of characters or tokens for one character, by stage of a tokenizer.
 
     Args:
-        content: The tokenizer.json, parsed.
+        content: Parsed content of the tokenizer.json.
     """
     names = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
     normalizer, splitter, template, decoder = (_flat(content.get(name)) for name in names)
@@ -192,7 +192,7 @@ def _longest(charsmap: object) -> int:
 
 
 def _repeats(template: Mapping[str, Any]) -> int:
-    """Return how often a template writes a text."""
+    """Return how often a template repeats a text."""
     written = [
         [part for part in pieces if isinstance(part, Mapping) and "Sequence" in part]
         for pieces in (template.get("single"), template.get("pair"))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a checkpoint that hold its weights, by name alone; a refusal where there are none.
+"""Weight files of a checkpoint, by name alone, and the refusal of places without any.
 
-In: the list of a checkpoint's files. Out: the safetensors file or the index of its shards, or a GGUF file. Pickle
-is never read: to read one is to run whatever code it holds.
+Input: the list of a checkpoint's files. Output: the safetensors file or the index of its shards, or a GGUF file. Pickle
+    is never read, since it can execute code.
 """
 
 import re
@@ -25,14 +25,14 @@ _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
 def weights_entry(config: Mapping[str, Any], files: Files) -> str:
-    """Name the file of the weights, or the index of their shards, in transformers' own order.
+    """Return the name of the weight file, or of the index of shards, in transformers' own order.
 
     Args:
-        config: config.json; its `transformers_weights` may name another file.
+        config: Content of config.json; its `transformers_weights` may name another file.
         files: Files to search.
 
     Raises:
-        CheckpointError: There is none, with what is there instead.
+        CheckpointError: There is none; the message lists other files.
     """
     named = config.get("transformers_weights")
     if named is not None:
@@ -50,7 +50,7 @@ def weights_entry(config: Mapping[str, Any], files: Files) -> str:
 
 
 def gguf_models(files: Files) -> list[str]:
-    """List the GGUF files of language models, of a split one the first; vision projectors are left out.
+    """Return the GGUF files of language models, the first of a split one; vision projectors are omitted.
 
     Args:
         files: Files to search.
@@ -60,7 +60,7 @@ def gguf_models(files: Files) -> list[str]:
 
 
 def names_gguf(requested: str, name: str) -> bool:
-    """Whether a name selects a GGUF file, by file name or by quantization.
+    """Return whether a name selects a GGUF file, by file name or by quantization.
 
     Args:
         requested: Name such as "model-Q8_0.gguf" or "Q8_0".
@@ -74,11 +74,11 @@ def names_gguf(requested: str, name: str) -> bool:
 
 
 def gguf_entry(files: Files, requested: str) -> str:
-    """Name the GGUF file that is meant; a name that fits none is returned as it is.
+    """Return the name of the requested GGUF file; an unknown name is returned unchanged.
 
     Args:
         files: Files to search.
-        requested: Its name, or the name of its quantization.
+        requested: File name, or name of its quantization.
 
     Raises:
         CheckpointError: No file, or several, have that quantization.
@@ -96,7 +96,7 @@ def gguf_entry(files: Files, requested: str) -> str:
 
 
 def only_gguf(files: Files) -> str | None:
-    """Name the one GGUF file of a place that has no other weights; None for any other place.
+    """Return the only GGUF file of a place without other weights; None for any other place.
 
     Args:
         files: The place.
@@ -107,7 +107,7 @@ def only_gguf(files: Files) -> str | None:
 
 
 def no_weights(files: Files) -> CheckpointError:
-    """Explain why a place without safetensors weights is refused.
+    """Return the error of a place without safetensors weights.
 
     Args:
         files: The place.
@@ -148,7 +148,7 @@ def _is_adapter(files: Files) -> CheckpointError:
 
 
 def undescribed(name: str, files: Files, tensors: Iterable[str]) -> CheckpointError | None:
-    """Explain why quantized weights without a `quantization_config` are refused; None for weights of floats.
+    """Return the error of quantized weights without a `quantization_config`; None for unquantized weights.
 
     Args:
         name: Name of the checkpoint.
@@ -197,7 +197,7 @@ def no_path(path: Path) -> CheckpointError:
 
 
 def no_files(files: Files, missing: Sequence[str], count: int) -> CheckpointError:
-    """Return the error of weight files that are not there.
+    """Return the error of missing weight files.
 
     Args:
         files: The place.
@@ -211,7 +211,7 @@ def no_files(files: Files, missing: Sequence[str], count: int) -> CheckpointErro
 
 
 def only_config(path: Path) -> CheckpointError:
-    """Return the error of a configuration that has no weights beside it."""
+    """Return the error of a configuration without weights."""
     return CheckpointError(
         f"{str(path)!r} is a configuration alone. Expected weights too. Give the folder of the checkpoint, or ask for "
         "the graph only."
@@ -219,7 +219,7 @@ def only_config(path: Path) -> CheckpointError:
 
 
 def no_config(files: Files) -> CheckpointError:
-    """Explain why a place without config.json is refused.
+    """Return the error of a place without config.json.
 
     Args:
         files: The place.

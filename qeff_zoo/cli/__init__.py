@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: argv -> one typed call -> one printed answer.
+"""The command line: argv -> one typed call -> one printed result.
 
-stdout is the answer, stderr is progress. Both are shown without what would steer a terminal. Exit codes: 0 done, 1 an
-error, 2 wrong usage; `resolve` and `pull` exit with their verdict.
+stdout has the result, stderr the progress, both without terminal control sequences. Exit codes: 0 done, 1 an error, 2
+wrong usage; `resolve` and `pull` exit with their verdict.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from . import (
     signing,
 )
 
-#: Packages that a command may lack -> the extra that brings them.
+#: Packages that a command may lack, and the extras that install them.
 _EXTRAS = {
     **dict.fromkeys(("numpy", "onnxruntime", "tokenizers", "jinja2", "llguidance"), "run"),
     "matplotlib": "plot",
@@ -48,7 +48,7 @@ _EXTRAS = {
 }
 
 
-#: What a disk, or the name of a file, stands in the way with: no defect, whatever was being done.
+#: Errors of a disk or of a file's name, which are no defects of any command.
 _OF_THE_DISK = (
     *(
         errno.EACCES,
@@ -74,16 +74,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def guarded(command: Callable[[], int | None], argv: Sequence[str]) -> int:
-    """Run a command; say in a line what stands in its way, and return its exit code.
+    """Run a command; print its error in one line, and return its exit code.
 
     Args:
-        command: Does the work.
-        argv: What it was told.
+        command: Function of the command.
+        argv: Arguments of the command.
     """
     with redirect_stdout(escaping(sys.stdout)), redirect_stderr(escaping(sys.stderr)):
         try:
             return _run(command)
-        except Exception as error:  # a defect, or no memory: whatever it is, it is said in a line
+        except Exception as error:  # a defect, or a lack of memory: reported in one line
             where = f"in `qeff-zoo {' '.join(argv[:1])}`"
             try:
                 said = str(out_of_memory(error, where) or report(error, argv))
@@ -96,7 +96,7 @@ def guarded(command: Callable[[], int | None], argv: Sequence[str]) -> int:
 def _run(command: Callable[[], int | None]) -> int:
     try:
         code = int(command() or 0)
-        sys.stdout.flush()  # here a reader that has left is noticed, and not when Python ends
+        sys.stdout.flush()  # raises here, not at exit, if the reader has closed it
     except ZooError as error:
         print(f"qeff-zoo: {error}", file=sys.stderr)
         return error.exit_code
@@ -116,7 +116,7 @@ def _run(command: Callable[[], int | None]) -> int:
     except KeyboardInterrupt:
         print("qeff-zoo: interrupted; nothing half-made counts as done.", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output has left; nobody misses the rest of it
+    except BrokenPipeError:  # the reader of stdout has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
@@ -132,7 +132,7 @@ def _run(command: Callable[[], int | None]) -> int:
     return code
 
 
-#: Modules of commands, in the order in which `--help` lists them.
+#: Modules of commands, in the order of `--help`.
 _MODULES = (
     recipes,
     quantizing,
@@ -157,7 +157,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line: a namespace with `command`, and one attribute for each option."""
+    """Return the parser of the command line: its namespace has `command`, and one attribute for each option."""
     parser = argparse.ArgumentParser(
         prog="qeff-zoo",
         description="Build, validate and run compiled packages of Hugging Face models.",

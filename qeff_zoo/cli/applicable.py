@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that apply to a package's or a model's task and target: what `--help` shows, and what is refused.
+"""Options that apply to a package's or a model's task and target, for `--help` and for refusals.
 
-Which they are is in the tables: `Task.commands` for packages, `Option` for builds.
+The tables define them: `Task.commands` for packages, `Option` for builds.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from qeff_zoo.tasks import NAMES, Task, find
 if TYPE_CHECKING:
     from qeff_zoo.package import Package
 
-#: What a package reads, and how to give it that.
+#: Inputs of a package, and the arguments for them.
 _INPUTS = {
     "text": "prompts: use --prompt TEXT",
     "image": "images: use --image FILE",
@@ -34,7 +34,7 @@ def task_of(package: "Package") -> Task:
     """Return the task of a package.
 
     Raises:
-        GenerationError: It is not one of this version.
+        GenerationError: The task is unknown to this version.
     """
     if package.task not in NAMES:
         raise GenerationError(
@@ -45,18 +45,18 @@ def task_of(package: "Package") -> Task:
 
 
 def refuse_inapplicable(command: str, task: Task, arguments: argparse.Namespace) -> Collection[str]:
-    """Refuse options that mean nothing to a task.
+    """Refuse options that do not apply to a task.
 
     Args:
         command: `run`, `serve` or `bench`.
-        task: Of the package.
-        arguments: Of the command.
+        task: Task of the package.
+        arguments: Arguments of the command.
 
     Returns:
-        The options that apply, besides those of every task.
+        The options that apply, besides those that every task has.
 
     Raises:
-        GenerationError: An option that does not apply is given.
+        GenerationError: An option is given that does not apply.
     """
     applicable = task.commands.options(command)
     for name in sorted(_optional(command) - {*applicable}):
@@ -67,7 +67,7 @@ def refuse_inapplicable(command: str, task: Task, arguments: argparse.Namespace)
 
 
 def _optional(command: str) -> set[str]:
-    """Return the options of a command that not every task has."""
+    """Return the options of a command that apply to some tasks only."""
     every = [find(name).commands.options(command) for name in NAMES]
     union, common = set[str]().union(*every), {*every[0]}.intersection(*every)
     return union - common
@@ -86,7 +86,7 @@ def _refusal(command: str, task: Task, name: str, given: Any) -> str:
 
 
 def flag_of(name: str) -> str:
-    """Return an option as users write it."""
+    """Return the flag of an option."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -104,7 +104,7 @@ class ApplicableHelp(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None
     ) -> None:
-        """Print and exit."""
+        """Print the help and exit."""
         if option != "--help-all":
             of_build = hasattr(namespace, "model")
             hidden, epilog = (_of_build if of_build else _of_package)(parser, namespace)
@@ -115,7 +115,7 @@ class ApplicableHelp(argparse.Action):
 
 
 def add_help(parser: argparse.ArgumentParser) -> None:
-    """Add `--help` and `--help-all` to a command that was made without `--help`."""
+    """Add `--help` and `--help-all` to a parser that was created without `--help`."""
     parser.add_argument(
         "-h",
         "--help",
@@ -143,7 +143,7 @@ def _hide(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
 
 
 def _of_package(parser: argparse.ArgumentParser, namespace: Any) -> tuple[Collection[str], str]:
-    """Return the options that do not apply to a package, and what to say below the others."""
+    """Return the options that do not apply to a package, and the text below the other options."""
     from qeff_zoo.api import find_here
 
     try:
@@ -159,7 +159,7 @@ def _of_package(parser: argparse.ArgumentParser, namespace: Any) -> tuple[Collec
 
 
 def _of_build(parser: argparse.ArgumentParser, namespace: Any) -> tuple[Collection[str], str]:
-    """Return the options that do not apply to a model and a target, and what to say below the others."""
+    """Return the options that do not apply to a model and a target, and the text below the other options."""
     if namespace.model is None:
         return (), "Name a model before --help for the options of its task and target."
     target = namespace.target or TARGETS[0]
@@ -175,7 +175,7 @@ def _of_build(parser: argparse.ArgumentParser, namespace: Any) -> tuple[Collecti
 
 
 def _task_of_model(namespace: Any) -> Task | None:
-    """Return the task that a model would be built for; None if its configuration is not on this machine."""
+    """Return the task of a build of a model; None if its configuration is not on this machine."""
     from qeff_zoo.registry import recipe_for
     from qeff_zoo.tasks.selection import choose
 
@@ -195,7 +195,7 @@ def _task_of_model(namespace: Any) -> Task | None:
 
 
 def _config_of(model: str, revision: str | None) -> Path | None:
-    """Return a model's config.json, of a folder or of the Hub's cache; None if there is none."""
+    """Return a model's config.json in a folder or in the Hub's cache; None if there is none."""
     path = Path(model)
     if path.name == "config.json" and path.is_file():
         return path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a model to a package: `plan`, `build`, `adopt` and `export`."""
+"""Commands that make packages of models: `plan`, `build`, `adopt` and `export`."""
 
 import argparse
 import shlex
@@ -25,7 +25,7 @@ def _request(arguments: argparse.Namespace) -> Any:
 
 
 def plan_command(arguments: argparse.Namespace) -> None:
-    """Print every choice of a build and who made it."""
+    """Print every choice of a build and its source."""
     from qeff_zoo.pipeline import commands_of, make_plan
 
     with saying_warnings():
@@ -43,7 +43,7 @@ def plan_command(arguments: argparse.Namespace) -> None:
 
 
 def build_command(arguments: argparse.Namespace) -> None:
-    """Build a package and print its path; publish it, if asked to."""
+    """Build a package and print its path; publish it on request."""
     from qeff_zoo import pipeline
 
     _check_publication(arguments)
@@ -75,7 +75,7 @@ def build_command(arguments: argparse.Namespace) -> None:
 
 
 def _proved(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the level of a validation, and the largest error from each reference: in units of its answers' spread."""
+    """Return the level of a validation, and the largest error from each reference in units of the outputs' spread."""
     errors: dict[str, float] = {}
     for check in manifest["validation"]:
         if check["metric"] == "max_relative_error" and check["value"] is not None:
@@ -85,7 +85,7 @@ def _proved(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tell_errors(manifest: Mapping[str, Any]) -> None:
-    """Say how far what was predicted is from Hugging Face's model: nobody has run it."""
+    """Print the predicted errors from Hugging Face's model, which no run has measured."""
     if manifest["validated"] == "predicted":
         errors = _proved(manifest)["largest_errors"].items()
         shown = ", ".join(f"{error:.2g} ({reference})" for reference, error in errors)
@@ -93,7 +93,7 @@ def _tell_errors(manifest: Mapping[str, Any]) -> None:
 
 
 def _prepare(arguments: argparse.Namespace) -> None:
-    """Prepare a folder, and say what is to be done with it."""
+    """Prepare a folder, and print the next steps."""
     from qeff_zoo import pipeline
     from qeff_zoo.package.prepared import manifest_of
 
@@ -127,7 +127,7 @@ def _prepare(arguments: argparse.Namespace) -> None:
 
 
 def adopt_command(arguments: argparse.Namespace) -> None:
-    """Make a package of what was prepared and compiled, and print its path."""
+    """Assemble a package from a prepared folder and its compiled programs, and print its path."""
     from qeff_zoo.package.prepared import adopt
     from qeff_zoo.store import Store
     from qeff_zoo.store.copies import copy_out
@@ -143,7 +143,7 @@ def adopt_command(arguments: argparse.Namespace) -> None:
 
 
 def _check_publication(arguments: argparse.Namespace) -> None:
-    """Refuse before the build what could not be published after it."""
+    """Refuse an impossible publication before the build."""
     from qeff_zoo.errors import PublishError
 
     if arguments.publish is None:
@@ -201,7 +201,7 @@ def export_command(arguments: argparse.Namespace) -> None:
 
 
 def reporter(arguments: argparse.Namespace) -> "Reporter":
-    """Show progress bars to a person, and nothing to a pipe."""
+    """Return a reporter with progress bars for a terminal, and a silent one for a pipe."""
     from qeff_zoo.terminal import progress_bars as bars
 
     return bars.reporter(quiet=arguments.quiet)
@@ -279,7 +279,7 @@ def _add_export(commands: Any) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
-#: What adds the arguments of a command, or of several, and their handlers.
+#: Functions that add the arguments of commands, and their handlers.
 COMMANDS = (
     (_add_plan, {"plan": plan_command}),
     (_add_build, {"build": build_command}),

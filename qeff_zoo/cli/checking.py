@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a package is and whether it is right: `validate` and `inspect`."""
+"""Commands that check packages: `validate` and `inspect`."""
 
 import argparse
 from pathlib import Path
@@ -14,7 +14,7 @@ from qeff_zoo.terminal.printing import print_json
 
 
 def validate_command(arguments: argparse.Namespace) -> int:
-    """Compare a package with Hugging Face; 1 if they disagree."""
+    """Compare a package with Hugging Face; return 1 if they disagree."""
     if arguments.perplexity is not None:
         return _perplexity(arguments)
     if useless := [name for name in ("window", "stride", "graph") if getattr(arguments, name)]:
@@ -80,7 +80,7 @@ def _perplexity(arguments: argparse.Namespace) -> int:
 
 
 def inspect_command(arguments: argparse.Namespace) -> int:
-    """Explain a package; 1 if a file is not what it was."""
+    """Print the contents of a package; return 1 if a file has changed."""
     from qeff_zoo.api import find_package
     from qeff_zoo.package.description import describe
 
@@ -164,7 +164,7 @@ def _add_inspect(commands: Any) -> None:
     )
 
 
-#: What adds the arguments of a command, or of several, and their handlers.
+#: Functions that add the arguments of commands, and their handlers.
 COMMANDS = (
     (_add_validate, {"validate": validate_command}),
     (_add_inspect, {"inspect": inspect_command}),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine can do: packages, processor, memory, disk, Hub settings, SDKs.
+"""Capabilities of this machine: packages, processor, memory, disk, Hub settings, SDKs.
 
-In: the machine as it is. Out: findings. Nothing is imported that is heavy, nothing is installed, written or contacted,
-no secret is read, and what cannot be found out is itself a finding.
+Input: the machine. Output: findings. No heavy module is imported, nothing is installed, written or contacted, and no
+    secret is read. A failed check is a finding, too.
 """
 
 import os
@@ -29,7 +29,7 @@ _PURPOSES: Mapping[str, str] = {
     "test": "running the tests",
     "check": "checking the code",
 }
-# By machine: flags of /proc/cpuinfo that ONNX Runtime's kernels use, best last, and what is too slow without.
+# By machine: flags of /proc/cpuinfo that ONNX Runtime's kernels use, best last, and the consequence of their absence.
 _FLAGS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "x86_64": (
         ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16"),
@@ -40,13 +40,13 @@ _FLAGS: Mapping[str, tuple[tuple[str, ...], str]] = {
 
 
 def examine(*, proc: Path = _PROC) -> list[Finding]:
-    """Look at the machine.
+    """Examine the machine.
 
     Args:
-        proc: Where Linux describes itself.
+        proc: Path where Linux describes the machine.
 
     Returns:
-        Findings, always of the same things in the same order.
+        Findings, in a fixed number and order.
 
     Example:
         >>> [finding.name for finding in examine()][:2]
@@ -79,7 +79,7 @@ def _python() -> Finding:
 
 
 def _extras() -> Iterator[Finding]:
-    """Compare what is installed with every extra's ranges; the packages of no extra come first, as "core"."""
+    """Compare installed packages with the ranges of every extra; packages of no extra come first, as "core"."""
     from packaging.requirements import Requirement
 
     wanted: dict[str, list[Requirement]] = {"": []}
@@ -210,7 +210,7 @@ def _endpoint() -> Finding:
 
 
 def _token() -> Finding:
-    """Say whether there is a token, and where; it is not read."""
+    """Return whether there is a token, and its location; the token itself is not read."""
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         if os.environ.get(name):
             return Finding(name="hub token", status="ok", detail=f"in {name}")

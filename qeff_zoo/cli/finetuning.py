@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a checkpoint and data to an adapter, or a checkpoint: `finetune`."""
+"""The `finetune` command: from a checkpoint and data to an adapter or a checkpoint."""
 
 import argparse
 import sys
@@ -27,7 +27,7 @@ _GROUPS = {
 
 
 def finetune_command(arguments: argparse.Namespace) -> None:
-    """Train, and print the path of the adapter or model."""
+    """Fine-tune, and print the path of the adapter or model."""
     from qeff_zoo.finetuning.config_files import read
 
     config = read(
@@ -37,17 +37,17 @@ def finetune_command(arguments: argparse.Namespace) -> None:
 
 
 def train(config: Config, arguments: argparse.Namespace) -> None:
-    """Train, and print what came of it.
+    """Fine-tune, and print the result.
 
     Args:
-        config: Of the run.
-        arguments: Of a command: `resume`, `quiet` and `json`.
+        config: Config of the run.
+        arguments: Arguments of the command: `resume`, `quiet` and `json`.
     """
     from qeff_zoo.finetuning.finetune import finetune
 
     found = finetune(config, resume=arguments.resume, reporter=reporter(arguments))
     if found is None:
-        return  # the first process of torchrun says it
+        return  # the first process of torchrun prints it
     if arguments.json:
         print_json(found.as_dict())
         return
@@ -56,7 +56,7 @@ def train(config: Config, arguments: argparse.Namespace) -> None:
 
 
 def _summary(found: "Finetuned") -> str:
-    """Say what was learnt from, and what became of the loss."""
+    """Return a summary of the training data and the loss."""
     train = found.train
     lines = [
         f"{train['examples']:,} examples of {train['tokens']:,} tokens, {found.steps:,} steps, {found.seconds:,.1f} s"
@@ -109,7 +109,7 @@ def _add_finetune(commands: Any) -> None:
 
 
 def _facts(kind: Any) -> dict[str, Any]:
-    """Say how a flag is given; what it is given is read as an entry of the file is."""
+    """Return the argparse settings of a flag; its value is parsed like an entry of the file."""
     if kind is bool:
         return {"action": argparse.BooleanOptionalAction, "default": None}
     names = {"int": "N", "float": "X", "str": "TEXT", "Mapping": "JSON", "tuple": "NAME,NAME"}
@@ -118,7 +118,7 @@ def _facts(kind: Any) -> dict[str, Any]:
 
 
 def _help(one: Field[Any]) -> str:
-    """Return what a field is, its values and its default."""
+    """Return the help of a field: its description, values and default."""
     allowed = f": {', '.join(one.metadata['allowed'])}" if one.metadata["allowed"] else ""
     default = one.default
     if default in (MISSING, None, "", False):
@@ -128,5 +128,5 @@ def _help(one: Field[Any]) -> str:
     return f"{one.metadata['help']}{allowed} (default: {shown})".replace("%", "%%")
 
 
-#: What adds the arguments of a command, or of several, and their handlers.
+#: Functions that add the arguments of commands, and their handlers.
 COMMANDS = ((_add_finetune, {"finetune": finetune_command}),)

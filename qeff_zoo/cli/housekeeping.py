@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept and what is missing: `cache`, `doctor` and `new`."""
+"""Commands for the store, the machine and new recipes: `cache`, `doctor` and `new`."""
 
 import argparse
 import sys
@@ -19,7 +19,7 @@ _FOREVER = 36_500  # days
 
 
 def cache_ls_command(arguments: argparse.Namespace) -> None:
-    """Print what the store holds."""
+    """Print the contents of the store."""
     from qeff_zoo.store import Store
 
     store = Store()
@@ -28,13 +28,13 @@ def cache_ls_command(arguments: argparse.Namespace) -> None:
 
 
 def cache_rm_command(arguments: argparse.Namespace) -> None:
-    """Remove packages from the store, and say how many bytes that freed."""
+    """Remove packages from the store, and print the number of freed bytes."""
     from qeff_zoo.package.description import human_size
     from qeff_zoo.store import Store
 
     store = Store()
     chosen = _chosen(store.entries(), arguments.packages)
-    rows = _facts(chosen) if arguments.json else _table(chosen)  # as long as they are there
+    rows = _facts(chosen) if arguments.json else _table(chosen)  # before their removal
     size = store.remove(chosen, dry_run=arguments.dry_run)
     if arguments.json:
         print_json({"bytes_freed": size, "packages": rows})
@@ -46,7 +46,7 @@ def cache_rm_command(arguments: argparse.Namespace) -> None:
 
 
 def _chosen(entries: "Sequence[Entry]", references: Sequence[str]) -> "list[Entry]":
-    """Find the packages that are named, damaged ones too."""
+    """Return the packages that the references name, including damaged ones."""
     from qeff_zoo.errors import PackageError
     from qeff_zoo.hub.naming import ambiguity, is_at, name_at
 
@@ -65,7 +65,7 @@ def _chosen(entries: "Sequence[Entry]", references: Sequence[str]) -> "list[Entr
 
 
 def cache_gc_command(arguments: argparse.Namespace) -> None:
-    """Remove what nobody needs from the store."""
+    """Remove unreferenced files from the store."""
     from qeff_zoo.store import Store
 
     older_than = None if arguments.older_than is None else timedelta(days=arguments.older_than)
@@ -95,7 +95,7 @@ def _table(entries: "Sequence[Entry]") -> str:
 
 
 def cache_verify_command(arguments: argparse.Namespace) -> int:
-    """Digest what the store holds; 1 if something changed."""
+    """Digest the contents of the store; return 1 if a file has changed."""
     from qeff_zoo.hub.naming import name_at
     from qeff_zoo.store import Store
 
@@ -110,7 +110,7 @@ def cache_verify_command(arguments: argparse.Namespace) -> int:
 
 
 def doctor_command(arguments: argparse.Namespace) -> None:
-    """Print what this machine can do."""
+    """Print the capabilities of this machine."""
     from qeff_zoo.cli.doctor import examine
 
     findings = examine()
@@ -126,7 +126,7 @@ def doctor_command(arguments: argparse.Namespace) -> None:
 
 
 def new_command(arguments: argparse.Namespace) -> int:
-    """Draft a recipe and try it; 1 if it does not match."""
+    """Draft a recipe and validate it; return 1 if it does not match."""
     from qeff_zoo import scaffold
 
     proposal = scaffold.propose(arguments.model)
@@ -195,7 +195,7 @@ def _add_new(commands: Any) -> None:
     )
 
 
-#: What adds the arguments of a command, or of several, and their handlers.
+#: Functions that add the arguments of commands, and their handlers.
 COMMANDS = (
     (
         _add_cache,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands are given: files, packages to run, and the choices of a build."""
+"""Inputs of commands: files, packages to run, and the options of a build."""
 
 import argparse
 import sys
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def usable_package(reference: str) -> "Package":
-    """Find a package to run, or pull it, and print what to know about it."""
+    """Find a package to run, or pull it, and print its warnings."""
     from qeff_zoo.api import find_usable
 
     with saying_warnings():
@@ -24,7 +24,7 @@ def usable_package(reference: str) -> "Package":
 
 
 def drafting(arguments: argparse.Namespace) -> Any:
-    """Return what drafts tokens: a package, "lookup", "heads" or nothing."""
+    """Return the source of draft tokens: a package, "lookup", "heads" or None."""
     from qeff_zoo.runtime.speculation import OWN
 
     asked = arguments.speculate
@@ -33,7 +33,7 @@ def drafting(arguments: argparse.Namespace) -> Any:
 
 @contextmanager
 def saying_warnings() -> Iterator[None]:
-    """Print what the library warns of, each in a line of its own."""
+    """Print the warnings of the library, one per line."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         yield
@@ -42,12 +42,12 @@ def saying_warnings() -> Iterator[None]:
 
 
 def source_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what says which checkpoint is meant, beside its name."""
+    """Return the options that select a checkpoint, besides its name."""
     return {name: getattr(arguments, name) for name in ("revision", "config_from", "gguf_file")}
 
 
 def choices_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what was asked of a build or of a package, by the fields of `qeff_zoo.plan.request.Request`."""
+    """Return the options of a build or of a package, by the fields of `qeff_zoo.plan.request.Request`."""
     if arguments.activations is not None:
         raise PlanError(
             [
@@ -64,7 +64,7 @@ def choices_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _once(name: str, given: Any, said: Any) -> Any:
-    """Return what --enable-qnn says of a choice, which nothing else may contradict."""
+    """Return the value that --enable-qnn sets for an option; refuse a contradicting one."""
     if given not in (None, said):
         flag = OPTIONS[name].flag
         raise PlanError(

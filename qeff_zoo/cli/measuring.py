@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`bench`: how fast a package is, as a table, as JSON, or drawn."""
+"""The `bench` command: speed of a package as a table, as JSON, or as a chart."""
 
 import argparse
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def bench_command(arguments: argparse.Namespace) -> None:
 
 
 def _prompts(package: Package, arguments: argparse.Namespace) -> Any:
-    """Return the cases of a package that answers prompts, or writes of pictures."""
+    """Return the cases of a package that generates from prompts or images."""
     from qeff_zoo import bench
 
     return bench.plan(
@@ -57,7 +57,7 @@ def _prompts(package: Package, arguments: argparse.Namespace) -> Any:
 
 
 def _speech(package: Package, arguments: argparse.Namespace) -> Any:
-    """Return the cases of a package that writes down speech."""
+    """Return the cases of a package that transcribes speech."""
     from qeff_zoo import bench
 
     return bench.plan_speech(
@@ -161,5 +161,5 @@ def _add_bench(commands: Any) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
-#: What adds the arguments of a command, or of several, and their handlers.
+#: Functions that add the arguments of commands, and their handlers.
 COMMANDS = ((_add_bench, {"bench": bench_command}),)

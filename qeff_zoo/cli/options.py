@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands have in common: the choices of a build, a package, threads, and whether to use the network."""
+"""Options that several commands share: options of a build, a package, threads, and network use."""
 
 import argparse
 import re
@@ -19,10 +19,10 @@ def command(
     """Add a command, with the options that every command has.
 
     Args:
-        commands: Where to add it.
-        name: Of the command.
+        commands: Subparsers that get the command.
+        name: Name of the command.
         text: Help of the command.
-        group: Name of the command that it belongs to.
+        group: Name of its command group.
         applicable: Whether `--help` shows only options that apply to the package or model.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
@@ -36,7 +36,7 @@ def command(
 
 
 def add_choices(parser: argparse.ArgumentParser) -> None:
-    """Add a model and the choices of a build."""
+    """Add the argument of a model and the options of a build."""
     parser.add_argument(
         "model", metavar="MODEL", help="Hub id (org/name) or folder of a checkpoint, or a GGUF file"
     )
@@ -44,7 +44,7 @@ def add_choices(parser: argparse.ArgumentParser) -> None:
 
 
 def add_gguf(parser: argparse.ArgumentParser) -> None:
-    """Add what says which GGUF checkpoint is meant."""
+    """Add the options that select a GGUF checkpoint."""
     parser.add_argument(
         "--gguf-file",
         metavar="NAME",
@@ -59,7 +59,7 @@ def add_gguf(parser: argparse.ArgumentParser) -> None:
 
 
 def add_axes(parser: argparse.ArgumentParser) -> None:
-    """Add the choices of a build."""
+    """Add the options of a build."""
     parser.add_argument("--revision", help="branch, tag or commit of a Hub model")
     groups: dict[tuple[str, ...], Any] = {
         (): parser.add_argument_group("choices", "the recipe makes those that are left out"),
@@ -82,15 +82,15 @@ def add_axes(parser: argparse.ArgumentParser) -> None:
 
 
 def integers(text: str) -> tuple[int, ...]:
-    """Read numbers separated by commas."""
+    """Parse numbers separated by commas."""
     return tuple(int(part) for part in text.split(","))
 
 
 def hosts(text: str) -> tuple[str, ...]:
-    """Read hosts separated by commas, each `HOST` or `HOST:PORT`.
+    """Parse hosts separated by commas, each `HOST` or `HOST:PORT`.
 
     Raises:
-        ArgumentTypeError: One is neither, such as a URL.
+        ArgumentTypeError: A value has another form, such as a URL.
     """
     found = tuple(part.strip().lower() for part in text.split(","))
     if wrong := [one for one in found if not re.fullmatch(r"(\[[^/@]+\]|[^:/@*]+)(:[0-9]+)?", one)]:
@@ -101,19 +101,19 @@ def hosts(text: str) -> tuple[str, ...]:
 
 
 def any_hosts(text: str) -> tuple[str, ...]:
-    """Read hosts as `hosts` does, or `*` for any.
+    """Parse hosts like `hosts`, or `*` for any.
 
     Raises:
-        ArgumentTypeError: One is neither.
+        ArgumentTypeError: A value has another form.
     """
     return ("*",) if text.strip() == "*" else hosts(text)
 
 
 def origins(text: str) -> tuple[str, ...]:
-    """Read origins of web pages separated by commas, each `SCHEME://HOST` or `SCHEME://HOST:PORT`, or `*` for any.
+    """Parse origins of web pages separated by commas, each `SCHEME://HOST` or `SCHEME://HOST:PORT`, or `*` for any.
 
     Raises:
-        ArgumentTypeError: One is neither, such as a URL with a path.
+        ArgumentTypeError: A value has another form, such as a URL with a path.
     """
     found = tuple(part.strip().lower() for part in text.split(","))
     pattern = r"[a-z][a-z0-9+.-]*://[^/?#@*\s]+|null|\*"
@@ -125,10 +125,10 @@ def origins(text: str) -> tuple[str, ...]:
 
 
 def json_text(path: str) -> JsonText:
-    """Read a file that holds a JSON object.
+    """Read a file with a JSON object.
 
     Raises:
-        ArgumentTypeError: There is none.
+        ArgumentTypeError: The file has none.
     """
     from qeff_zoo.package.identity import canonical
     from qeff_zoo.package.manifest import parse
@@ -141,7 +141,7 @@ def json_text(path: str) -> JsonText:
         ) from error
 
 
-#: How a flag is read, by the type of what is chosen.
+#: Argparse settings of a flag, by the type of its option.
 _READERS: Mapping[Any, Mapping[str, Any]] = MappingProxyType(
     {
         str: {},
@@ -155,21 +155,21 @@ _READERS: Mapping[Any, Mapping[str, Any]] = MappingProxyType(
 
 
 def add_package(parser: argparse.ArgumentParser) -> None:
-    """Add the package that a command is about."""
+    """Add the argument of a package."""
     parser.add_argument(
         "package", metavar="PACKAGE", help="folder, model, key or variant of a package"
     )
 
 
 def add_key(parser: argparse.ArgumentParser) -> None:
-    """Add the name of the one package that will do."""
+    """Add the build key of the only acceptable package."""
     parser.add_argument(
         "--key", help="only the package of this key (8 digits or more), variant, or VARIANT/KEY"
     )
 
 
 def add_remote(parser: Any) -> None:
-    """Add the only remote to ask."""
+    """Add the only remote to search."""
     parser.add_argument(
         "--from",
         dest="remote",
@@ -210,7 +210,7 @@ def add_sign_with(parser: argparse.ArgumentParser) -> None:
 
 
 def add_speculate(parser: argparse.ArgumentParser) -> None:
-    """Add what drafts tokens."""
+    """Add the source of draft tokens."""
     parser.add_argument(
         "--speculate",
         metavar="lookup|heads|PACKAGE",

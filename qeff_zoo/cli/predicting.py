@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What numerics do to a model, before anybody has a device: `predict`."""
+"""The `predict` command: effect of a device's numerics on a model, without the device."""
 
 import argparse
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from qeff_zoo.prediction.measures import Figures
     from qeff_zoo.prediction.search import Search
 
-#: The choices of a build that a prediction takes: those that change what is computed, or in which calls.
+#: Options of a build that apply to a prediction: those that change the computation or its calls.
 PREDICTED = ("task", "ctx_len", "prefill_seq_len")
 
 _ASSUMED = (
@@ -30,7 +30,7 @@ _ASSUMED = (
 
 
 def predict_command(arguments: argparse.Namespace) -> None:
-    """Print what the numerics of devices would do to a model."""
+    """Print the effect of devices' numerics on a model."""
     from qeff_zoo.bench import plots
     from qeff_zoo.plan.request import Request
     from qeff_zoo.prediction.measures import THRESHOLDS
@@ -155,5 +155,5 @@ def _add_predict(commands: Any) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
-#: What adds the arguments of a command, or of several, and their handlers.
+#: Functions that add the arguments of commands, and their handlers.
 COMMANDS = ((_add_predict, {"predict": predict_command}),)

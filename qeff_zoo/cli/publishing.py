@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages where others find them: `publish` and `copy`."""
+"""Commands that upload packages: `publish` and `copy`."""
 
 import argparse
 import sys
@@ -13,7 +13,7 @@ from qeff_zoo.terminal.printing import print_json, print_warnings, table
 
 
 def publish_command(arguments: argparse.Namespace) -> None:
-    """Publish a package, or an adapter, and print where the commit can be seen; or print the plan."""
+    """Publish a package or an adapter, and print the URL of the commit; or print the plan."""
     from qeff_zoo.hub.publish.adapter import is_adapter
 
     if is_adapter(arguments.package):
@@ -62,7 +62,7 @@ def _publish_adapter(arguments: argparse.Namespace) -> None:
 
 
 def copy_command(arguments: argparse.Namespace) -> None:
-    """Copy packages from one remote to another, and print what became of each."""
+    """Copy packages from one remote to another, and print the result of each."""
     from qeff_zoo.hub.publish.mirror import Mirror
     from qeff_zoo.package.description import human_size
 
@@ -130,7 +130,7 @@ def _add_copy(commands: Any) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
-#: What adds the arguments of a command, or of several, and their handlers.
+#: Functions that add the arguments of commands, and their handlers.
 COMMANDS = (
     (_add_publish, {"publish": publish_command}),
     (_add_copy, {"copy": copy_command}),

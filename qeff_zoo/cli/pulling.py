@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages from elsewhere: `pull`, `lock`, `repair`, `bundle export` and `bundle import`."""
+"""Commands that obtain packages: `pull`, `lock`, `repair`, `bundle export` and `bundle import`."""
 
 import argparse
 import sys
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def pull_command(arguments: argparse.Namespace) -> int:
-    """Pull a package, or what a lock pins, and print the path; exit as `resolve` does."""
+    """Pull a package, or the packages of a lock, and print the path; exit as `resolve` does."""
     from qeff_zoo.hub.pull import lock
     from qeff_zoo.hub.resolve import EXIT_CODES
     from qeff_zoo.store.copies import copy_out
@@ -155,7 +155,7 @@ def lock_command(arguments: argparse.Namespace) -> None:
 
 
 def repair_command(arguments: argparse.Namespace) -> int:
-    """Repair packages of the store; 1 if one is still damaged."""
+    """Repair packages of the store; return 1 if one is still damaged."""
     from qeff_zoo.hub.naming import name_at
     from qeff_zoo.hub.pull.repair import repair
     from qeff_zoo.package.description import human_size
@@ -200,7 +200,7 @@ def bundle_export_command(arguments: argparse.Namespace) -> None:
 
 
 def bundle_import_command(arguments: argparse.Namespace) -> None:
-    """Bring the packages of a bundle here, and print their paths."""
+    """Import the packages of a bundle into the store, and print their paths."""
     from qeff_zoo.hub.pull.bundle import import_bundle
 
     pulled = import_bundle(arguments.file, reporter=reporter(arguments))
@@ -292,7 +292,7 @@ def _add_bundle(commands: Any) -> None:
         parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
-#: What adds the arguments of a command, or of several, and their handlers.
+#: Functions that add the arguments of commands, and their handlers.
 COMMANDS = (
     (_add_pull, {"pull": pull_command}),
     (_add_lock, {"lock": lock_command}),

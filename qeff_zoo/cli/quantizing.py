@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a checkpoint of floats to one of integers: `quantize`."""
+"""The `quantize` command: from a checkpoint of floats to one of integers."""
 
 import argparse
 import sys
@@ -46,7 +46,7 @@ def quantize_command(arguments: argparse.Namespace) -> None:
 
 
 def _summary(found: "Quantized") -> str:
-    """Say what became of the matrices, of a format each, and of the answers."""
+    """Return a summary of the quantized matrices, by format, and of the outputs' errors."""
     rows = []
     kinds = Counter((one.bits, one.group, one.zero_points) for one in found.matrices)
     for bits, group, zero_points in sorted(kinds):
@@ -135,5 +135,5 @@ def _add_quantize(commands: Any) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
-#: What adds the arguments of a command, or of several, and their handlers.
+#: Functions that add the arguments of commands, and their handlers.
 COMMANDS = ((_add_quantize, {"quantize": quantize_command}),)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What there is: `list` and `show`."""
+"""Commands that describe recipes: `list` and `show`."""
 
 import argparse
 from dataclasses import asdict
@@ -49,7 +49,7 @@ def _in_words(value: Any) -> str:
 
 
 def show_command(arguments: argparse.Namespace) -> None:
-    """Print what a recipe says."""
+    """Print the declarations of a recipe."""
     from qeff_zoo.checkpoint.formats import methods_of
     from qeff_zoo.export.transforms import in_words
     from qeff_zoo.plan.request import OPTIONS
@@ -105,7 +105,7 @@ def _add_show(commands: Any) -> None:
     parser.add_argument("model_type")
 
 
-#: What adds the arguments of a command, or of several, and their handlers.
+#: Functions that add the arguments of commands, and their handlers.
 COMMANDS = (
     (_add_list, {"list": list_command}),
     (_add_show, {"show": show_command}),

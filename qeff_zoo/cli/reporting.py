@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nobody expected: an exception and the command that met it -> a file for who mends it, a line for the user."""
+"""Reports of unexpected exceptions: a file for the developers, and one line for the user."""
 
 import os
 import platform
@@ -20,7 +20,7 @@ _TOOLS = (
 _LONGEST = 200  # characters of the exception in the line
 _SHORTEST = 6  # characters of a secret in the environment
 _WORDS = "(?i:token|password|passwd|secret|api[-_]?key)"
-#: What is never written down, and what stands for it.
+#: Secrets that are never written, and their replacements.
 _SECRETS = (
     (re.compile(r"(://)[^\s/'\"@]+@"), r"\1***@"),  # the user of a URL
     (re.compile(r"([?&][\w.~-]+=)[^\s&'\"]+"), r"\1***"),  # its query
@@ -31,11 +31,11 @@ _SECRETS = (
 
 
 def report(error: Exception, argv: Sequence[str]) -> str:
-    """Write down what happened, without secrets; return the line that says so.
+    """Write a report of an exception, without secrets; return the line for the user.
 
     Args:
-        error: As it was caught.
-        argv: The command's arguments.
+        error: The caught exception.
+        argv: Arguments of the command.
     """
     (*_, last) = traceback.format_exception_only(error)
     happened = shown(" ".join(_without_secrets(last, argv).split())[:_LONGEST])
@@ -43,7 +43,7 @@ def report(error: Exception, argv: Sequence[str]) -> str:
     try:
         handle, path = tempfile.mkstemp(
             prefix="qeff-zoo-", suffix=".txt"
-        )  # for nobody else to read
+        )  # readable by the user alone
         with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:  # noqa: PTH123
             file.write(shown(text))
     except OSError as failure:
@@ -70,7 +70,7 @@ def _described(error: Exception, argv: Sequence[str]) -> str:
 
 
 def _arguments(argv: Sequence[str]) -> list[str]:
-    """Leave out the values of options that are named like secrets."""
+    """Return the arguments with `***` for values of options that are named like secrets."""
     before = ["", *argv]
     return [
         "***" if last.startswith("--") and re.search(f"{_WORDS}$", last) else one

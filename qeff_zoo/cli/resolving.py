@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What shared packages there are, and what is known against one: `ls`, `resolve` and `yank`."""
+"""Commands for shared packages: `ls`, `resolve` and `yank`."""
 
 import argparse
 import sys
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def ls_command(arguments: argparse.Namespace) -> None:
-    """Print what a remote has."""
+    """Print the packages of a remote."""
     from qeff_zoo.hub.naming import said
     from qeff_zoo.hub.remotes import remote_at
     from qeff_zoo.hub.resolve.lookup import listing, snapshot_of
@@ -48,7 +48,7 @@ def ls_command(arguments: argparse.Namespace) -> None:
 
 
 def resolve_command(arguments: argparse.Namespace) -> int:
-    """Print what to do for a model, and what was considered."""
+    """Print the verdict for a model, and the candidates."""
     from qeff_zoo.hub.resolve import resolve
 
     resolution = resolve(
@@ -105,7 +105,7 @@ def _describe(candidate: "Candidate") -> dict[str, Any]:
     }
 
 
-#: What is said of a package in every table.
+#: Columns that every table of packages has.
 _COLUMNS = ["package", "size", "validated", "signed", "status"]
 
 
@@ -150,7 +150,7 @@ def _print(resolution: "Resolution") -> None:
 
 
 def yank_command(arguments: argparse.Namespace) -> None:
-    """Change what a remote's index says of a package."""
+    """Change the status of a package in a remote's index."""
     from qeff_zoo.hub.naming import short_name
     from qeff_zoo.hub.publish.notice import publish_notice
 
@@ -221,7 +221,7 @@ def _add_yank(commands: Any) -> None:
     add_sign_with(parser)
 
 
-#: What adds the arguments of a command, or of several, and their handlers.
+#: Functions that add the arguments of commands, and their handlers.
 COMMANDS = (
     (_add_ls, {"ls": ls_command}),
     (_add_resolve, {"resolve": resolve_command}),

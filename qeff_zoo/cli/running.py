@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package at work: `run`, `serve` and `serve-args`."""
+"""Commands that run packages: `run`, `serve` and `serve-args`."""
 
 import argparse
 import os
@@ -33,7 +33,7 @@ def run_command(arguments: argparse.Namespace) -> None:
             "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE; for a package that "
             "reads pictures --image FILE, and name recordings for one that reads those."
         )
-    from qeff_zoo.runtime import open_session  # what is not installed is missed before a pull
+    from qeff_zoo.runtime import open_session  # a missing package fails before a pull
 
     package = usable_package(arguments.package)
     task = task_of(package)
@@ -56,7 +56,7 @@ def _prompts(arguments: argparse.Namespace) -> list[str]:
 
 
 def _load_adapter(session: Any, given: str, flag: str) -> str:
-    """Load what a flag says, `NAME=DIR`; return the name."""
+    """Load the adapter of a flag, `NAME=DIR`; return its name."""
     name, equals, source = given.partition("=")
     if not (name and equals and source):
         raise AdapterError(
@@ -67,7 +67,7 @@ def _load_adapter(session: Any, given: str, flag: str) -> str:
 
 
 def _generation(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return how a session that generates drafts tokens, and what it keeps of prompts."""
+    """Return the options of a text generation session: its source of draft tokens, and its prefix cache."""
     from qeff_zoo.runtime import PrefixCacheOptions
 
     return {
@@ -469,7 +469,7 @@ def _add_serve_args(commands: Any) -> None:
     )
 
 
-#: What adds the arguments of a command, or of several, and their handlers.
+#: Functions that add the arguments of commands, and their handlers.
 COMMANDS = (
     (_add_run, {"run": run_command}),
     (_add_serve, {"serve": serve_command}),

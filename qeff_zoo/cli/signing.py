@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who vouches for packages, and who is trusted to: `sign` and `trust`."""
+"""Commands for signatures and trusted signers: `sign` and `trust`."""
 
 import argparse
 import os
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def signer(arguments: argparse.Namespace) -> "Sign | None":
-    """Return what signs the index of the remote, if that was asked for."""
+    """Return the signer of the remote's index; None if no key is given."""
     if arguments.sign_with is None:
         return None
     from qeff_zoo.hub.trust import index_signer
@@ -37,7 +37,7 @@ def sign_command(arguments: argparse.Namespace) -> None:
 
 
 def trust_add_command(arguments: argparse.Namespace) -> None:
-    """Pin a key or an identity, and print what was pinned."""
+    """Pin a key or an identity, and print it."""
     from qeff_zoo.hub import policy
 
     scope = policy.scope_of(arguments.scope)
@@ -54,7 +54,7 @@ def trust_add_command(arguments: argparse.Namespace) -> None:
 
 
 def trust_ls_command(arguments: argparse.Namespace) -> None:
-    """Print who is pinned."""
+    """Print the pinned keys and identities."""
     from qeff_zoo.hub import policy
 
     _print(policy.pins(), arguments)
@@ -63,7 +63,7 @@ def trust_ls_command(arguments: argparse.Namespace) -> None:
 
 
 def trust_rm_command(arguments: argparse.Namespace) -> None:
-    """Take a pin back, and print what was removed."""
+    """Remove a pin, and print it."""
     from qeff_zoo.hub import policy
 
     _print(policy.unpin(arguments.who, policy.scope_of(arguments.scope)), arguments)
@@ -126,7 +126,7 @@ def _add_trust(commands: Any) -> None:
         )
 
 
-#: What adds the arguments of a command, or of several, and their handlers.
+#: Functions that add the arguments of commands, and their handlers.
 COMMANDS = (
     (_add_sign, {"sign": sign_command}),
     (

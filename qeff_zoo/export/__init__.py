@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Export: a Hugging Face config becomes a portable ONNX graph, without weights."""
+"""Export of a Hugging Face model to portable ONNX graphs, without weights."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 @torch.library.custom_op("qeff_zoo::context_read", mutates_args=())
 def context_read(cache: Tensor, comp_ctx_lengths: Tensor) -> Tensor:
-    """Return the first rows of a cache; only the length of `comp_ctx_lengths` counts."""
+    """Return the first rows of a cache, as many as `comp_ctx_lengths` has elements."""
     rows = cache[:, :, : comp_ctx_lengths.shape[0]]
     return rows.clone(memory_format=torch.contiguous_format)
 
@@ -21,7 +21,7 @@ def _(cache: Tensor, comp_ctx_lengths: Tensor) -> Tensor:
 
 @torch.library.custom_op("qeff_zoo::causal_mask", mutates_args=())
 def causal_mask(positions: Tensor, ctx_len: int, window: int) -> Tensor:
-    """Mask keys after each query and, with a `window` other than 0, those that many or more positions before it."""
+    """Return the mask of keys after each query and, with a `window` other than 0, of keys that many before it."""
     queries = positions[:, None, :, None]
     keys = torch.arange(ctx_len, device=positions.device)
     allowed = keys <= queries
@@ -38,7 +38,7 @@ def _(positions: Tensor, ctx_len: int, window: int) -> Tensor:
 
 @torch.library.custom_op("qeff_zoo::held_mask", mutates_args=())
 def held_mask(positions: Tensor, key_positions: Tensor, window: int) -> Tensor:
-    """Mask keys after each query, those `window` or more positions before it, and rows without a key."""
+    """Return the mask of keys after each query, of those `window` or more positions before it, and of unused rows."""
     queries, held = positions[:, None, :, None], key_positions[:, None, None, :]
     allowed = (held >= 0) & (held <= queries) & (held > queries - window)
     return torch.where(allowed, 0.0, torch.finfo(torch.float32).min)
@@ -53,7 +53,7 @@ def _(positions: Tensor, key_positions: Tensor, window: int) -> Tensor:
 def _mix(
     query: Tensor, key: Tensor, value: Tensor, scale: float, weigh: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Mix values by the weights that `weigh` makes of the scores (B, H, S, C), each head with its group's keys."""
+    """Return values weighted by `weigh` of the scores (B, H, S, C), each head with the keys of its group."""
     batch, heads, seq, _ = query.shape
     groups, ctx = key.shape[1], key.shape[2]
     grouped = (query * scale).reshape(batch, groups, -1, query.shape[3])  # (B, G, H/G * S, D)

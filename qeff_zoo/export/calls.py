@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls of a model's repeated layers, recorded in one run: arguments, and readers of the results.
 
-A layer that is skipped hands on what it was given, as if it had computed; so a model that counts its layers, or picks
-some by number, still finds all of them. What may be skipped follows from the calls.
+A skipped layer returns its inputs, as if it had computed; so a model that counts its layers, or selects some by number,
+still finds all of them. The calls determine which layers may be skipped.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,14 +21,14 @@ _Links = dict[int, int]
 
 @dataclass(frozen=True)
 class Calls:
-    """How each layer was called: once, in order.
+    """Calls of the layers: each once, in order.
 
     Args:
-        links: Argument places of a layer that hold results of the layer before, and which.
-        apart: Layers whose results the next one is not given straight, or not at those places.
-        read: Layers whose results something else reads than the next one, as the norm does those of the last.
+        links: Positions of arguments with results of the previous layer, and the results' numbers.
+        apart: Layers whose results do not reach the next layer unchanged, or not at those positions.
+        read: Layers whose results are read by more than the next layer, such as the last one by the norm.
         given: Other arguments of each layer: items of two layers are identical, or equal.
-        results: Form of each layer's results.
+        results: Structure of each layer's results.
     """
 
     links: _Links
@@ -38,7 +38,7 @@ class Calls:
     results: Sequence[TreeSpec]
 
     def skip(self, index: int, layer: Any) -> None:
-        """Take a layer's weights, in place, and let it hand on what it is given."""
+        """Remove a layer's weights, in place, and let it return its inputs."""
         for module in layer.modules():
             module._parameters.clear()
             module._buffers.clear()
@@ -55,7 +55,7 @@ class Calls:
 
 
 class _Readers(TorchFunctionMode):
-    """Notes which layers' results are read by others than the next layer."""
+    """Records which layers' results are read by others than the next layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class _Readers(TorchFunctionMode):
         return found
 
     def note(self, read: Any) -> None:
-        """Note that the layer that runs, or none, reads what is there."""
+        """Record that the running layer, or other code, reads the tensors."""
         own = () if self.inside is None else (self.inside, self.inside - 1)
         for tensor in _tensors(read):
             self.read.update(one for one in self.made.get(id(tensor), ()) if one not in own)
@@ -83,7 +83,7 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 
 
 class _Log:
-    """What hooks of layers see, in order."""
+    """Records of the layers' hooks, in order."""
 
     def __init__(self, layers: nn.ModuleList) -> None:
         self.readers = _Readers()
@@ -124,14 +124,14 @@ def _versions(leaves: list[Any]) -> list[int]:
 
 
 def watch(layers: nn.ModuleList, run: Callable[[], Any]) -> Calls | None:
-    """See how a model calls its layers.
+    """Record a model's calls of its layers.
 
     Args:
-        layers: All of them.
-        run: Calls the model once.
+        layers: All repeated layers.
+        run: Function that calls the model once.
 
     Returns:
-        None unless each layer is called once, in order, and has weights of its own.
+        Calls; None unless each layer is called once, in order, and has its own weights.
     """
     owners = [{id(parameter) for parameter in layer.parameters()} for layer in layers]
     if sum(map(len, owners)) != len(set().union(*owners)):  # a weight of several layers
@@ -156,6 +156,6 @@ def watch(layers: nn.ModuleList, run: Callable[[], Any]) -> Calls | None:
 
 
 def _carried(results: list[Any], given: list[Any]) -> _Links:
-    """Return which argument places of a layer hold which results of the layer before."""
+    """Return the positions of a layer's arguments with results of the previous layer, and the results' numbers."""
     found = {id(result): place for place, result in enumerate(results) if _tensors(result)}
     return {place: found[id(item)] for place, item in enumerate(given) if id(item) in found}

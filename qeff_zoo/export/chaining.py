@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call the layers that were not traced, each like the traced one of its kind, with its own weights and states.
+"""Calls of the layers that were not traced, like the traced one of their kind, with their own weights and states.
 
-In comes a graph with calls of the traced layers, out goes the graph of all layers. What a call's operand is (the result
-of the layer before, a weight, a state, or shared by all) is read off the traced calls.
+Input: a graph with calls of the traced layers. Output: the graph of all layers. The origin of a call's operand (the
+    result of the previous layer, a weight, a state, or a value shared by all) is derived from the traced calls.
 """
 
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from qeff_zoo.graph.states import layer_of, mark_layer, states_of
 
 @dataclass(frozen=True)
 class Call:
-    """One layer, folded.
+    """Call of one folded layer.
 
     Args:
         layer: Its index in the full model.
-        node: The call.
+        node: Node of the call.
         inputs: Operands, in the order of the function's parameters.
         outputs: Results.
     """
@@ -33,9 +33,9 @@ class Call:
 
 
 def is_chain(calls: list[Call], repeated: RepeatedLayers) -> bool:
-    """Return whether what a layer passes on is read by no other layer than the next traced one.
+    """Return whether each layer's results are read by no other layer than the next traced one.
 
-    What else reads it must read that layer's, not that of one behind it which was not traced.
+    Other readers must read that layer's results, not those of a later untraced one.
     """
     nodes = {call.node for call in calls}
     for call, following in pairwise(calls):
@@ -56,7 +56,7 @@ def extend(graph: ir.Graph, calls: list[Call], repeated: RepeatedLayers) -> None
         repeated: Kinds and places of all layers.
 
     Raises:
-        ExportError: The traced layers do not take their results from one another, or not all in the same way.
+        ExportError: The traced layers do not take their results from one another, or in different ways.
     """
     chain = _Chain(graph, calls, repeated)
     traced = {call.layer: call for call in calls}
@@ -77,7 +77,7 @@ class _Chain:
         self.states = {
             name: state for state in states_of(graph.inputs) for name in (state.name, state.output)
         }
-        #: Of other inputs of one layer, its index.
+        #: Layer index of other inputs that belong to one layer.
         self.given = {
             value.name: layer
             for value in graph.inputs
@@ -109,7 +109,7 @@ class _Chain:
             call.node.replace_input_with(operand, results[result])
 
     def insert(self, layer: int, before: Call) -> Call:
-        """Call a layer that was not traced, after the one before it."""
+        """Insert the call of an untraced layer after the previous one."""
         template = self.template[self.kinds[layer]]
         results, carried = _carried(before), self.carried[template.node.op_type]
         inputs = [
@@ -138,7 +138,7 @@ class _Chain:
         return type(template)(layer, node, inputs, outputs)
 
     def _own(self, value: ir.Value, template: int, layer: int) -> ir.Value:
-        """Return the layer's own weight or state for the template's, or the value itself where it is shared."""
+        """Return the layer's own weight or state in place of the template's, or a shared value unchanged."""
         name = self._renumbered(value, template, layer)
         if name is None:
             return value
@@ -166,12 +166,12 @@ class _Chain:
 
 
 def _carried(call: Call) -> list[ir.Value]:
-    """Return the results that go to the next layer: all that the graph does not return."""
+    """Return the results for the next layer: all that the graph does not return."""
     return [output for output in call.outputs if not output.is_graph_output()]
 
 
 def _sort_by_layer(graph: ir.Graph) -> None:
-    """Put what belongs to layers in their order again: states, inputs and outputs alike, then other inputs."""
+    """Sort states, inputs and outputs of layers by the layer, followed by other inputs."""
     states = states_of(graph.inputs)
     layers = {name: state.layer for state in states for name in (state.name, state.output)}
     after = 1 + max(layers.values(), default=0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chat template of a package, rendered once before a build: a warning or a refusal by name of one that fails."""
+"""Check of a package's chat template by one rendering before the build: a warning or a refusal on failure."""
 
 import warnings
 from pathlib import Path
@@ -17,15 +17,15 @@ _CHATS = (
 
 
 def check(name: str, tokenizer: Any, folder: Path) -> None:
-    """Warn of a chat template that renders no chat, and refuse one that costs more than a rendering may.
+    """Warn about a chat template that fails to render a chat, and refuse one beyond the budget of a rendering.
 
     Args:
         name: The checkpoint's name, for messages.
         tokenizer: transformers' tokenizer.
-        folder: The package, with the template that transformers takes by default.
+        folder: Folder of the package, with the default template of transformers.
 
     Raises:
-        CheckpointError: The template exceeds the budget of the package's renderer, which transformers' has not.
+        CheckpointError: The template exceeds the budget of the package's renderer, which transformers' renderer lacks.
     """
     template = ChatTemplate.find(folder)
     fault = _fault(name, template) if template else _no_default(tokenizer.chat_template)
@@ -39,7 +39,7 @@ def check(name: str, tokenizer: Any, folder: Path) -> None:
 
 
 def _fault(name: str, template: ChatTemplate) -> str | None:
-    """Return why a template renders no chat; None if it renders one."""
+    """Return why a template fails to render a chat; None if it renders one."""
     found = None
     for chat in _CHATS:
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint's small files -> the folder of a package: its tokenizer, configurations and licence."""
+"""A checkpoint's small files in a package: tokenizer, configurations and licence."""
 
 import json
 import shutil
@@ -16,17 +16,17 @@ from qeff_zoo.tasks import Task
 if TYPE_CHECKING:
     from qeff_zoo.runtime.tokenizer import Tokenizer
 
-#: Settings of a processor of images or sounds.
+#: Settings of an image or audio processor.
 _OF_MEDIA = {"processor_config.json", "preprocessor_config.json"}
-#: Of a tokenizer of SentencePiece's pieces, whose numbers are in a table.
+#: Files of a SentencePiece tokenizer with a separate table of numbers.
 _PIECES = {"vocab.json", "sentencepiece.bpe.model"}
 
 
 def copy(checkpoint: Checkpoint, folder: Path) -> None:
-    """Copy the configuration, the tokenizer and other small files as they are.
+    """Copy the configuration, the tokenizer and other small files unchanged.
 
     Args:
-        checkpoint: Any.
+        checkpoint: Opened checkpoint.
         folder: An existing folder.
     """
     for name, source in checkpoint.companions.items():
@@ -36,15 +36,15 @@ def copy(checkpoint: Checkpoint, folder: Path) -> None:
 
 
 def package(checkpoint: Checkpoint, folder: Path, task: Task) -> None:
-    """Copy what a package has of a checkpoint beside weights; its tokenizer is the one that transformers makes.
+    """Copy the small files of a checkpoint into a package; its tokenizer is the one that transformers makes.
 
     Args:
-        checkpoint: Any.
+        checkpoint: Opened checkpoint.
         folder: Folder of the package under construction.
         task: Task of the package.
 
     Raises:
-        CheckpointError: transformers makes no tokenizer of the checkpoint's files.
+        CheckpointError: transformers fails to make a tokenizer from the checkpoint's files.
     """
     copy(checkpoint, folder)
     if _OF_MEDIA & checkpoint.companions.keys():
@@ -63,13 +63,13 @@ def package(checkpoint: Checkpoint, folder: Path, task: Task) -> None:
 
 
 def tokenizer_of(checkpoint: Checkpoint) -> "Tokenizer | None":
-    """Return the tokenizer that a package of a checkpoint has.
+    """Return the tokenizer of a package of a checkpoint.
 
     Args:
-        checkpoint: Any.
+        checkpoint: Opened checkpoint.
 
     Raises:
-        CheckpointError: transformers makes no tokenizer of the checkpoint's files.
+        CheckpointError: transformers fails to make a tokenizer from the checkpoint's files.
     """
     from qeff_zoo.runtime.tokenizer import Tokenizer
 
@@ -82,7 +82,7 @@ def tokenizer_of(checkpoint: Checkpoint) -> "Tokenizer | None":
 
 
 def _name_labels(checkpoint: Checkpoint, path: Path) -> None:
-    """Write the labels that timm has for a checkpoint, and transformers' name of its type."""
+    """Write timm's labels of a checkpoint, and transformers' name of its type."""
     from transformers import TimmWrapperConfig
 
     labels = TimmWrapperConfig.from_dict(dict(checkpoint.config)).id2label
@@ -91,7 +91,7 @@ def _name_labels(checkpoint: Checkpoint, path: Path) -> None:
 
 
 def _convert_pieces(folder: Path) -> None:
-    """Write a tokenizer.json that makes text of numbers of SentencePiece's pieces, and cuts no text into them."""
+    """Write a tokenizer.json that decodes numbers of SentencePiece's pieces, and does not encode text."""
     import tokenizers
     from tokenizers import decoders, models
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""While a vision tower is traced: what depends on no input is computed at once, and some calls are made otherwise.
+"""Evaluation of constants during the trace of a vision encoder, and replacement of some calls.
 
-Towers compute much from sizes alone: grids, window indices, tables of positions, with loops and `.tolist()`. All of
-that is known while tracing, and only its results become part of the graph; those of more than a million elements would
-make the graph large, and stay calls. And a few calls of PyTorch are exported to ONNX wrongly, or not at all: they
-become others that compute the same.
+Vision encoders compute much from sizes alone: grids, window indices, tables of positions, with loops and `.tolist()`.
+All of that is known during the trace, and only the results become part of the graph; those of more than a million
+elements would enlarge the graph, and remain calls. A few calls of PyTorch are exported to ONNX incorrectly, or not at
+all: they are replaced by equivalent ones.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _EMPTY = (torch.empty, torch.zeros, Tensor.new_empty, Tensor.new_zeros)  # to be
 
 
 class Concrete(TorchFunctionMode):
-    """Computes what depends on no input, and rewrites what ONNX does not have."""
+    """Evaluates calls that depend on no input, and rewrites those that ONNX lacks."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -56,11 +56,11 @@ def _is_choice(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dtype is torch.bool
 
 
-# --- calls that are made otherwise: each rule returns what a call gives, or None where it may stay ----------------
+# --- replaced calls: each rule returns the result of a call, or None to keep it -----------------------------------
 
 
 def _convolve(_: Any, args: Any, kwargs: Any) -> Tensor | None:
-    """A convolution of one patch a row is a product; `conv3d` without a bias would get one of a wrong shape."""
+    """Replace a convolution of one patch per row by a product; a `conv3d` without bias would get a wrong one."""
     x, weight, *others = args
     bias = others[0] if others else kwargs.get("bias")
     if x.shape[1:] != weight.shape[1:]:
@@ -78,7 +78,7 @@ def _set_chosen(_: Any, args: Any, kwargs: Any) -> Tensor | None:
 
 
 def _get_chosen(_: Any, args: Any, kwargs: Any) -> Tensor | None:
-    """Rows chosen by what is known have known places."""
+    """Replace a selection of rows by a constant mask by their indices."""
     values, where = args
     if not _is_choice(where) or _is_traced(where) or not _is_traced(values):
         return None
@@ -89,7 +89,7 @@ def _get_chosen(_: Any, args: Any, kwargs: Any) -> Tensor | None:
 
 
 def _resize(func: Any, args: Any, kwargs: Any) -> Tensor | None:
-    """Antialiased interpolation has no op in ONNX: it is a matrix for each axis."""
+    """Replace antialiased interpolation, which ONNX lacks, by a matrix for each axis."""
     if not kwargs.get("antialias"):
         return None
     x, options = args[0], dict(kwargs)
@@ -106,7 +106,7 @@ def _resize(func: Any, args: Any, kwargs: Any) -> Tensor | None:
 
 
 class Unsqueezed(TorchFunctionMode):
-    """Leaves an axis where there is more than one of it, which PyTorch does too."""
+    """Keeps axes of a size other than 1 in `squeeze`, like PyTorch itself."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -116,14 +116,14 @@ class Unsqueezed(TorchFunctionMode):
 
 
 def _squeeze(_: Any, args: Any, kwargs: Any) -> Tensor | None:
-    """ONNX fails where there is nothing to squeeze."""
+    """Skip `squeeze` without an axis to remove, which fails in ONNX."""
     axis = args[1] if len(args) > 1 else kwargs.get("dim")
     x: Tensor = args[0]
     return x if isinstance(axis, int) and x.shape[axis] != 1 else None
 
 
 def _unfold(_: Any, args: Any, kwargs: Any) -> Tensor | None:
-    """Patches side by side need no `im2col`, whose reshape is exported wrongly."""
+    """Replace `im2col` of adjacent patches, whose reshape is exported incorrectly."""
     size = kwargs.get("kernel_size", args[1] if len(args) > 1 else None)
     if kwargs.get("stride") != size or not isinstance(size, int):
         return None
@@ -134,11 +134,11 @@ def _unfold(_: Any, args: Any, kwargs: Any) -> Tensor | None:
 
 
 def _split(_: Any, args: Any, kwargs: Any) -> tuple[Tensor, ...] | None:
-    """Pieces of given lengths are cut one by one."""
+    """Replace a split by lengths by one slice per piece."""
     lengths = args[1] if len(args) > 1 else kwargs.get("split_size_or_sections")
     if not isinstance(lengths, list | tuple):
         return None
-    if len(lengths) == 1:  # whatever its length, which may depend on what the pictures are
+    if len(lengths) == 1:  # of any length, which may depend on the images
         return (args[0],)
     axis = args[2] if len(args) > 2 else kwargs.get("dim", 0)
     ends = [0, *accumulate(lengths)]
@@ -146,7 +146,7 @@ def _split(_: Any, args: Any, kwargs: Any) -> tuple[Tensor, ...] | None:
 
 
 def _one_hot(_: Any, args: Any, kwargs: Any) -> Tensor | None:
-    """The number of classes may be one that is not known yet, and would become that of the example."""
+    """Replace `one_hot`, whose symbolic number of classes would become that of the example."""
     classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
     if not isinstance(classes, torch.SymInt):
         return None
@@ -156,7 +156,7 @@ def _one_hot(_: Any, args: Any, kwargs: Any) -> Tensor | None:
 
 
 def _bucketize(_: Any, args: Any, kwargs: Any) -> Tensor | None:
-    """The bucket of a value is the number of boundaries below it; where a value is one, that counts if `right`."""
+    """Replace `bucketize` by the number of boundaries below a value; an equal one counts if `right`."""
     values, boundaries = args
     if not (_is_traced(values) or _is_traced(boundaries)):
         return None
@@ -166,7 +166,7 @@ def _bucketize(_: Any, args: Any, kwargs: Any) -> Tensor | None:
 
 
 def _windows(_: Any, args: Any, kwargs: Any) -> Tensor | None:
-    """Windows side by side are a shape."""
+    """Replace `unfold` of adjacent windows by a reshape."""
     given = {**dict(zip(("dimension", "size", "step"), args[1:], strict=False)), **kwargs}
     axis, size, step = (given[name] for name in ("dimension", "size", "step"))
     if size != step:
@@ -177,12 +177,12 @@ def _windows(_: Any, args: Any, kwargs: Any) -> Tensor | None:
 
 
 def _lengths(_: Any, args: Any, kwargs: Any) -> list[None] | None:
-    """Number of rows of the only image: `_split` needs no input for it."""
+    """Return the number of rows of the only image as None: `_split` needs no value for it."""
     return [None] if _is_traced(args[0]) and args[0].shape == (1,) else None
 
 
 def _numbers(_: Any, args: Any, kwargs: Any) -> Tensor | None:
-    """A tensor of sizes that are not known yet would take those of the example."""
+    """Keep symbolic sizes in a new tensor, which would get those of the example."""
     values = args[0]
     if not isinstance(values, list) or not any(isinstance(one, torch.SymInt) for one in values):
         return None
@@ -191,7 +191,7 @@ def _numbers(_: Any, args: Any, kwargs: Any) -> Tensor | None:
 
 
 def _bag(_: Any, args: Any, kwargs: Any) -> Tensor | None:
-    """Rows of a table, weighed and added up, would be a loop."""
+    """Replace `embedding_bag`, which would become a loop, by a weighted sum of rows."""
     given = {**dict(zip(("input", "weight"), args, strict=False)), **kwargs}
     index, shares = given["input"], given.get("per_sample_weights")
     if index.ndim != 2 or shares is None or given.get("mode") != "sum":

@@ -12,7 +12,7 @@ def gated(gate: Tensor, up: Tensor, alpha: float, limit: float, offset: float) -
 
 
 def mix(made: Tensor, weights: Tensor) -> Tensor:
-    """Add up what a token's experts made of it, (T, K, H), by their routing weights (T, K)."""
+    """Return the sum of the outputs of a token's experts, (T, K, H), by their routing weights (T, K)."""
     return (weights[:, None].to(made.dtype) @ made).squeeze(1)
 
 
@@ -48,7 +48,7 @@ def experts(
     limit: float,
     offset: float,
 ) -> Tensor:
-    """Add up what the experts `index` make of each token, times `weights`; gates come first, then ups."""
+    """Return the weighted sum of the outputs of the experts `index` for each token; gates come first, then ups."""
     gate, up = multiply(hidden[:, None], index, gate_up).chunk(2, dim=-1)
     return mix(multiply(gated(gate, up, alpha, limit, offset), index, down), weights)
 
@@ -80,7 +80,7 @@ def interleaved_experts(
     limit: float,
     offset: float,
 ) -> Tensor:
-    """Add up what the experts `index` make of each token, times `weights`."""
+    """Return the weighted sum of the outputs of the experts `index` for each token."""
     last = len(gate_up) - 1
     known, weights = index.clamp(max=last), weights.where(index <= last, 0.0)
     both = multiply(hidden[:, None], index, gate_up.mT) + gate_up_bias[known]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch -> ONNX IR: trace transformers' code without weights and return the portable graph, its layers folded."""
+"""torch -> ONNX IR: trace transformers' code without weights and return the portable graph with folded layers."""
 
 import contextlib
 import io
@@ -50,7 +50,7 @@ def export_graph(
         without data, named as in `model.state_dict()`.
 
     Raises:
-        ExportError: The graph does not keep the recipe's promises.
+        ExportError: The graph contradicts the recipe.
     """
     task = tasks.find(recipe.task)
     part = task.parts.get(role, task) if role else task
@@ -100,7 +100,7 @@ def _attempt(
 
 
 def _run_once(tracing: Tracing) -> Any:
-    """Run a module as it will be traced, without computing anything."""
+    """Run a module like the later trace, without any computation."""
     # Values are symbols.
     with uncomputed(shape_env=ShapeEnv(), static_shapes=True) as mode:
         given = tree_map_only(torch.Tensor, mode.from_tensor, tracing.inputs)
@@ -108,12 +108,12 @@ def _run_once(tracing: Tracing) -> Any:
 
 
 def _stored_names(model: Any, traced: Any) -> dict[str, str]:
-    """Return the names in the model's state_dict of what a checkpoint holds, by those in the module that is traced.
+    """Return the names of stored tensors in the model's state_dict, by those in the traced module.
 
-    A wrapper may hold a module of the model under a name of its own.
+    A wrapper may hold a module of the model under its own name.
 
     Raises:
-        ExportError: The module has a parameter that the model lacks: nothing says its value.
+        ExportError: The module has a parameter that the model lacks, so that its value is unknown.
     """
     kept = model.state_dict(keep_vars=True)
     first = {id(value): name for name, value in reversed(kept.items())}
@@ -135,7 +135,7 @@ def _trace(tracing: Tracing, stored: Mapping[str, str]) -> ir.Model:
 
     Args:
         tracing: Traced module, and the names.
-        stored: See `_stored_names`; all other initializers keep their values in the graph.
+        stored: Result of `_stored_names`; all other initializers keep their values in the graph.
     """
 
     def export() -> torch.export.ExportedProgram:
@@ -171,7 +171,7 @@ def _trace(tracing: Tracing, stored: Mapping[str, str]) -> ir.Model:
 
 
 def _translate(export: Callable[[], torch.export.ExportedProgram], tracing: Tracing) -> ir.Model:
-    """Run the ONNX exporter, without its decompositions where the graph needs none: they take half of all time."""
+    """Run the ONNX exporter, without its decompositions if the graph needs none: they take half of the time."""
 
     def translate(program: torch.export.ExportedProgram) -> ir.Model:
         with promotion.as_traced():
@@ -193,13 +193,13 @@ def _translate(export: Callable[[], torch.export.ExportedProgram], tracing: Trac
         program.run_decompositions = lambda *_: program
         try:
             return translate(program)
-        except torch.onnx.OnnxExporterError:  # an op that it knows decomposed only
+        except torch.onnx.OnnxExporterError:  # an op that it supports only decomposed
             program = export()  # the failed attempt changed the first
     return translate(program)
 
 
 def _mark_states(graph: ir.Graph, tracing: Tracing) -> None:
-    """Write on the inputs which states they are, in place of what the trace wrote there."""
+    """Mark the inputs of states, in place of the trace's metadata."""
     for value in [*graph.inputs, *graph.outputs, *graph.initializers.values()]:
         value.metadata_props.clear()
     inputs = {value.name: value for value in graph.inputs}
@@ -210,7 +210,7 @@ def _mark_states(graph: ir.Graph, tracing: Tracing) -> None:
 
 
 def _drop_unread(graph: ir.Graph, tracing: Tracing) -> None:
-    """Drop inputs of layers that nothing reads, as of a module whose weight is used without calling it."""
+    """Drop unread inputs of layers, such as those of a module whose weight is used without a call of the module."""
     unread = [value for value in graph.inputs if value.name in tracing.layers and not value.uses()]
     for value in unread:
         graph.inputs.remove(value)
@@ -221,10 +221,10 @@ def _reads_no_weight(node: ir.Node) -> bool | None:
 
 
 def _name_initializers(graph: ir.Graph, stored: Mapping[str, str]) -> None:
-    """Name initializers as the checkpoint's model does, without the wrapper's prefix, and forget stored values.
+    """Name initializers as in the checkpoint's model, without the wrapper's prefix, and drop values of stored tensors.
 
-    A matrix of no elements, as of no shared experts, keeps its value: there is nothing to read from a file. So do whole
-    numbers, which a model makes itself, as an index of relative positions: a checkpoint only repeats them.
+    Empty matrices, such as those of no shared experts, keep their value, since no file has one. So do integers that a
+    model computes itself, such as an index of relative positions: a checkpoint only repeats them.
     """
     found = dict(graph.initializers)
     graph.initializers.clear()
@@ -242,7 +242,7 @@ def _name_initializers(graph: ir.Graph, stored: Mapping[str, str]) -> None:
 
 
 def _name_symbols(graph: ir.Graph, tracing: Tracing) -> None:
-    """Give the traced symbols the task's names, and forget the shapes of inner values, which still use the old ones."""
+    """Give the traced symbols the task's names, and drop shapes of inner values, which still use the old ones."""
     dims = torch.utils._pytree.tree_leaves(
         tracing.dynamic_shapes,
         is_leaf=lambda item: isinstance(item, dict) and all(isinstance(k, int) for k in item),
@@ -267,7 +267,7 @@ def _shape(value: ir.Value) -> ir.Shape:
 
 
 def _finish(model: ir.Model) -> ir.Model:
-    """Attach the bodies of the semantic ops, and drop what only the trace needed."""
+    """Attach the bodies of the semantic ops, and drop metadata of the trace."""
     bodies.attach(model)
     inner = (node for function in model.functions.values() for node in function.all_nodes())
     for node in [*model.graph.all_nodes(), *inner]:
@@ -281,7 +281,7 @@ def _finish(model: ir.Model) -> ir.Model:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the progress and advice of exporters and models to themselves; their errors still come through."""
+    """Suppress the progress and advice of exporters and models, but not their errors."""
     names = ("torch.onnx", "torch.export", "onnxscript", "transformers")
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repeated layers -> ONNX functions: cut the traced layers out, prove equal ones equal, and call them for all layers.
+"""Folding of repeated layers into ONNX functions: extraction, proof of equality, and calls for all layers.
 
-In comes the graph of the few layers that were traced; out goes the graph of the whole model. Each traced layer becomes
-one call of a function; layers whose functions agree node by node share one. A layer that was not traced is called like
-the traced one of its kind, with its own weights and states.
+Input: the graph of the few traced layers. Output: the graph of the whole model. Each traced layer becomes one call of a
+    function; layers whose functions are equal node by node share one. An untraced layer is called like the traced one
+    of its kind, with its own weights and states.
 """
 
 import re
@@ -30,7 +30,7 @@ def fold(model: ir.Model, repeated: RepeatedLayers) -> bool:
         repeated: Repeated layers of the module.
 
     Returns:
-        False if two traced layers of a kind differ, so that they prove nothing about the others.
+        False if two traced layers of a kind differ, so that the others of the kind are unknown.
 
     Raises:
         ExportError: The layers are not a chain.
@@ -56,7 +56,7 @@ def fold(model: ir.Model, repeated: RepeatedLayers) -> bool:
 def _needed(
     regions: list[list[ir.Node]], repeated: RepeatedLayers
 ) -> tuple[list[list[ir.Node]], RepeatedLayers]:
-    """Forget layers at the end that nothing reads, as those behind the one whose states a model takes."""
+    """Drop unread layers at the end, such as those after the one whose states a model takes."""
     count = max(place for place, nodes in enumerate(regions, 1) if nodes)
     traced = repeated.traced[:count]
     if count < len(regions):
@@ -66,7 +66,7 @@ def _needed(
 
 def _cut(graph: ir.Graph, repeated: RepeatedLayers) -> list[list[ir.Node]]:
     """Group nodes by the layer in their module path; constants are copied into every layer that reads them."""
-    # Where a module is held twice, torch.export says by which slice a layer was taken.
+    # For a module that is held twice, torch.export records the slice by which a layer was taken.
     path = rf"{re.escape(repeated.path)}(?:\.slice\(None, \d+, None\))?"
     pattern = re.compile(rf"(?:^|[/.]){path}\.(\d+)[.:/]")
     regions: list[list[ir.Node]] = [[] for _ in repeated.traced]
@@ -82,7 +82,7 @@ def _cut(graph: ir.Graph, repeated: RepeatedLayers) -> list[list[ir.Node]]:
 def _place(
     node: ir.Node, pattern: re.Pattern[str], traced: Sequence[int], place_of: dict[ir.Node, int]
 ) -> int | None:
-    """Return a node's layer's place: by its module path, or by what it reads if a rewriting left it without one."""
+    """Return a node's layer: by its module path, or by its inputs if a rewriting removed the path."""
     namespace = node.metadata_props.get("namespace")
     if namespace is not None:
         match = pattern.search(namespace)
@@ -94,7 +94,7 @@ def _place(
 def _with_shared(
     graph: ir.Graph, nodes: list[ir.Node], place: int, place_of: dict[ir.Node, int]
 ) -> list[ir.Node]:
-    """Copy into a region the constants it reads, and what another region made that depends on no layer's data."""
+    """Copy into a region its constants, and values of other regions that depend on no layer's data."""
     copies: dict[ir.Value, ir.Value] = {}
     result: list[ir.Node] = []
 
@@ -142,7 +142,7 @@ def _copy(node: ir.Node, inputs: list[ir.Value | None]) -> ir.Node:
 
 def _is_invariant(value: ir.Value, place_of: dict[ir.Node, int]) -> bool:
     """Return whether a value made inside a layer depends on nothing in that layer."""
-    left, seen = [value], set[ir.Value]()  # of a deep model thousands, beyond what may recur
+    left, seen = [value], set[ir.Value]()  # thousands in a deep model, beyond the recursion limit
     while left:
         one = left.pop()
         producer = one.producer()
@@ -182,7 +182,7 @@ def _call(
 
 
 def _by_need(nodes: list[ir.Node], results: list[ir.Value]) -> list[ir.Node]:
-    """Sort nodes by what needs them, each after what it reads: layers that compute alike are then written alike."""
+    """Sort nodes by their readers, each after its inputs: layers with equal computations get equal orders."""
     own, done = set(nodes), dict[ir.Node, None]()
     stack = [value.producer() for value in reversed(results)]
     while stack:
@@ -199,14 +199,14 @@ def _by_need(nodes: list[ir.Node], results: list[ir.Value]) -> list[ir.Node]:
 
 
 def _operands(nodes: list[ir.Node]) -> list[ir.Value]:
-    """Return what nodes read of others, in order of use."""
+    """Return the values of other nodes that nodes read, in order of use."""
     own = set(nodes)
     read = (value for node in nodes for value in node.inputs if value is not None)
     return list(dict.fromkeys(value for value in read if value.producer() not in own))
 
 
 def _results(nodes: list[ir.Node]) -> list[ir.Value]:
-    """Return what others read of nodes."""
+    """Return the values of nodes that others read."""
     own = set(nodes)
     return [
         output
@@ -217,14 +217,14 @@ def _results(nodes: list[ir.Node]) -> list[ir.Value]:
 
 
 def _canonical(nodes: list[ir.Node], inputs: list[ir.Value], results: list[ir.Value]) -> str:
-    """Write a layer without names: operators, attributes, and where every input comes from."""
+    """Return a layer without names: operators, attributes, and the origin of every input."""
     source: dict[ir.Value, str] = {value: f"arg{i}" for i, value in enumerate(inputs)}
     lines: list[str] = []
     for node in nodes:
         attributes = ",".join(
             f"{name}={_attribute(value)}" for name, value in sorted(node.attributes.items())
         )
-        if node.op_type == "Constant":  # by value: how many readers share one says nothing
+        if node.op_type == "Constant":  # by value, whatever the number of its readers
             source[node.outputs[0]] = f"[{attributes}]"
             continue
         source.update({output: f"{len(lines)}:{i}" for i, output in enumerate(node.outputs)})
@@ -244,7 +244,7 @@ def _attribute(attribute: ir.Attr) -> str:
 def _function(
     nodes: list[ir.Node], inputs: list[ir.Value], results: list[ir.Value], prefix: str, name: str
 ) -> ir.Function:
-    """Copy a layer's nodes into a function whose parameters are named by what they are."""
+    """Copy a layer's nodes into a function whose parameter names describe them."""
     layer = prefix.rpartition(".")[2]
     used: set[str] = set()
     parameters = [
@@ -270,7 +270,7 @@ def _function(
 
 
 def _parameter(value: ir.Value, prefix: str, layer: str, used: set[str]) -> str:
-    """Name a function's parameter: a weight or a state without its layer number, else what the trace called it."""
+    """Return the name of a function's parameter: a weight or a state without its layer number, else the traced name."""
     name = (value.name or "value").removeprefix(f"{prefix}.").removesuffix(f".{layer}")
     while name in used:
         name += "_"

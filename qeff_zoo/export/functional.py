@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A traced program's last steps before ONNX: casts that cast nothing go, and nothing is written in place.
+"""Last steps of a traced program before ONNX: removal of casts without effect, and of writes in place.
 
 `torch.onnx.export` has PyTorch trace a program a second time for that, which takes as long as all the rest. Here the
-few nodes that need it are replaced in the graph. A program with a node that is not that simple is left to PyTorch.
+few affected nodes are replaced in the graph. A program with a more complex node is left to PyTorch.
 """
 
 import operator
@@ -15,7 +15,7 @@ from torch.fx import Node
 
 _ATEN = torch.ops.aten
 _CASTS = {_ATEN.to.dtype, _ATEN.to.dtype_layout, _ATEN.to.device}
-#: Ops that the ONNX exporter does not know by this name, or knows otherwise.
+#: Ops with another name or meaning in the ONNX exporter.
 _OTHER_NAMES = {
     _ATEN.__and__.Tensor: _ATEN.bitwise_and.Tensor,
     _ATEN.item.default: _ATEN._local_scalar_dense.default,
@@ -35,13 +35,13 @@ _IN_PLACE = {
 
 
 def simplify(program: ExportedProgram) -> bool:
-    """Make a program's graph functional where that is simple.
+    """Make a program's graph functional if that is simple.
 
     Args:
-        program: Just traced; its graph is changed, and computes the same.
+        program: Traced program; its graph is changed, and computes the same.
 
     Returns:
-        Whether nothing is written in place any more.
+        Whether there are no writes in place any more.
     """
     graph = program.graph_module.graph
     for node in list(graph.nodes):
@@ -63,7 +63,7 @@ def simplify(program: ExportedProgram) -> bool:
 
 
 def _cast(program: ExportedProgram, node: Node) -> None:
-    """Remove a cast to the type that a value has, or give it the name of one that casts."""
+    """Remove a cast to the type of the value, or rename it to an op that casts."""
     before, dtype = _first(node), node.meta["val"].dtype
     copies = True in node.args or node.kwargs.get("copy")  # `non_blocking` is taken for that too
     if before.meta["val"].dtype == dtype and not copies:
@@ -79,13 +79,13 @@ def _is_matrix_transpose(node: Node) -> bool:
 
 
 def _join(program: ExportedProgram, empty: Node) -> None:
-    """Concatenate what is copied into adjacent slices of an empty tensor, before anything reads that."""
+    """Concatenate values that are copied into adjacent slices of an empty tensor, before its first reader."""
     slices = [user for user in empty.users if user.target is _ATEN.slice.Tensor]
     copies = [user for piece in slices for user in piece.users]
     readers = [user for user in empty.users if user not in slices]
     if not copies or not _are_adjacent(slices, copies):
         return
-    # Until all is copied nothing may read it, nor write to what is copied.
+    # Before the last copy nothing may read the tensor, nor write to the copied values.
     first, last = min(copies), max(copies)
     written = [node for node in empty.graph.nodes if _writes(node) and node not in copies]
     if any(node < last for node in readers) or any(first < node < last for node in written):
@@ -144,7 +144,7 @@ def _may_share_memory(node: Node) -> bool:
 
 
 def _write_apart(program: ExportedProgram, node: Node) -> None:
-    """Let a node that wrote in place make a new value, which all that comes later reads."""
+    """Let a node that wrote in place return a new value, which all later nodes read."""
     before = _first(node)
     node.target = _IN_PLACE[node.target]  # type: ignore[index]
     _replace(program, before, node, [user for user in before.users if user > node])

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Portable graphs with their bindings: traced once per architecture, then taken from the store.
+"""Portable graphs with their bindings: traced once per architecture, then loaded from the store.
 
-A cached graph needs neither torch nor transformers: which checkpoint tensors make up each initializer
-is kept beside it.
+A cached graph needs neither torch nor transformers: the checkpoint tensors of each initializer are stored beside it.
 """
 
 import gc
@@ -37,10 +36,10 @@ _BINDINGS = "bindings.json"
 
 
 def changes_of(plan: Plan, checkpoint: Checkpoint) -> "dict[str, Change]":
-    """Find what the adapters that are to be merged change, by names of the state_dict; the weights may be elsewhere.
+    """Return the changes by merged adapters, by names of the state_dict; the weights may be remote.
 
     Raises:
-        AdapterError: One does not fit the model.
+        AdapterError: An adapter does not fit the model.
     """
     if not checkpoint.merged:
         return {}
@@ -64,18 +63,18 @@ def obtain(
     changes: "Mapping[str, Change] | None" = None,
     untied: Collection[str] = (),
 ) -> BoundGraph:
-    """Take a program's graph from the store, or trace it and put it there.
+    """Load a program's graph from the store, or trace it and add it to the store.
 
     Args:
-        plan: Resolved.
-        program: One of the plan's.
-        checkpoint: Fetched: its tensors' names and shapes are read.
+        plan: Plan of the package.
+        program: A program of the plan.
+        checkpoint: Fetched checkpoint, for names and shapes of its tensors.
         store: Store of graphs.
-        changes: Changes that adapters make to its weights; None for none.
-        untied: Names of the model's state_dict that its config ties, and that have values of their own.
+        changes: Changes of its weights by adapters; None for none.
+        untied: Names of the model's state_dict that its config ties, but that have values of their own.
 
     Raises:
-        ExportError: The model could not be traced.
+        ExportError: The model cannot be traced.
         CheckpointError: The checkpoint lacks tensors of the model, or has them in other shapes.
     """
     import onnx_ir as ir
@@ -138,7 +137,7 @@ def _joined(vision: BoundGraph, language: BoundGraph) -> BoundGraph:
 def trace(
     folder: Path, plan: Plan, program: ProgramPlan, checkpoint: Checkpoint, name: str = GRAPH
 ) -> Any:
-    """Trace a program's graph into a folder, under a name; the config is enough.
+    """Trace a program's graph into a file of a folder; the config suffices.
 
     Returns:
         The `onnx_ir.Model`.
@@ -156,7 +155,7 @@ def trace(
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Leave garbage of cycles where it is: to look for it takes a sixth of importing torch and tracing, for little."""
+    """Disable the collection of garbage cycles, which takes a sixth of the time of imports and traces."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -215,7 +214,7 @@ def _trace_and_bind(folder: Path, plan: Plan, program: ProgramPlan, checkpoint: 
 def _bindings_of_drafts(
     checkpoint: Checkpoint, program: ProgramPlan, needed: Iterable[str]
 ) -> dict[str, Expression]:
-    """Bind what drafts; a layer of the model's own as transformers binds a model that has no other."""
+    """Bind the weights of a draft program; a layer of the model's own as transformers binds a one-layer model."""
     heads = checkpoint.speculator
     if heads is None:
         return {}
@@ -246,7 +245,7 @@ def _bindings_of_drafts(
 def _bound(
     folder: Path, checkpoint: Checkpoint, changes: "Mapping[str, Change]"
 ) -> "bindings.Binding":
-    """Read the bindings of a graph, with what adapters make of the checkpoint's tensors."""
+    """Read the bindings of a graph, with the adapters' changes of the checkpoint's tensors."""
     from qeff_zoo.weights.bindings import Binding
 
     kept = json.loads((folder / _BINDINGS).read_text(encoding="utf-8"))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repeated layers: find them in a model, group them by kind, and keep only as many as prove the rest.
+"""Repeated layers: find them in a model, group them by kind, and keep only as many as needed to prove the rest.
 
-Two layers are of one kind when their module trees agree in classes, parameter shapes, buffers and attributes, and the
-config's per-layer lists say the same of both, and when the model gives them the same. Of each kind the first and the
-last are traced; the others hand on what they are given. What a signature cannot show is code that computes with the
-layer's index; the index is therefore watched while tracing.
+Two layers are of one kind if their module trees agree in classes, parameter shapes, buffers and attributes, the
+config's per-layer lists have equal entries for both, and the model calls them with the same arguments. The first and
+the last layer of each kind are traced; the others return their inputs. A signature cannot show code that computes with
+the layer's index; the index is therefore watched during the trace.
 """
 
 import functools
@@ -31,11 +31,11 @@ _INDEX_NAMES = ("layer_idx", "layer_id", "layer_number", "layer_index")
 
 
 class WatchedIndex:
-    """A layer index that notices when something is computed with it.
+    """A layer index that records computations with it.
 
     Args:
         plain: The index.
-        uses: Shared list that receives a note for every use.
+        uses: Shared list that receives an entry for every use.
     """
 
     def __init__(self, plain: int, uses: list[int]) -> None:
@@ -103,7 +103,7 @@ for _name in (
 
 
 def plain(index: Any) -> int:
-    """Return a layer index without its watch; naming a layer's own state is not computing with the index."""
+    """Return a layer index without its watch, since the name of a layer's state is no computation with the index."""
     return index.plain if isinstance(index, WatchedIndex) else int(index)
 
 
@@ -135,7 +135,7 @@ def find(model: nn.Module, count: int) -> tuple[str, nn.ModuleList] | None:
 
 
 def _find_language_model(model: Any, count: int) -> tuple[str, nn.ModuleList] | None:
-    """Find the repeated layers of the part that reads embedded text: a tower beside it may have as many."""
+    """Return the repeated layers of the part that reads embedded text: an encoder beside it may have as many."""
     inner = language_model(model)
     prefix = next(f"{path}." if path else "" for path, one in model.named_modules() if one is inner)
     found = find(inner, count)
@@ -143,7 +143,7 @@ def _find_language_model(model: Any, count: int) -> tuple[str, nn.ModuleList] | 
 
 
 def _find_of_half(model: Any, half: nn.Module) -> tuple[str, nn.ModuleList] | None:
-    """Find the repeated layers of one half of a model: its longest list that is in no other."""
+    """Return the repeated layers of one half of a model: its longest list that is in no other."""
     lists: dict[str, nn.ModuleList] = {}
     for path, module in half.named_modules():
         inner = path.startswith(tuple(f"{one}." for one in lists))
@@ -159,17 +159,17 @@ def _find_of_half(model: Any, half: nn.Module) -> tuple[str, nn.ModuleList] | No
 def reduce(
     model: Any, run: Callable[[], Any], *, half: nn.Module | None = None, everything: bool = False
 ) -> tuple[RepeatedLayers | None, list[int]]:
-    """Let of every kind of repeated layer only the first and the last compute, in place.
+    """Let only the first and the last repeated layer of every kind compute, in place.
 
     Args:
         model: A meta-device model.
-        run: Calls the model once, without computing anything, as it will be traced.
-        half: The module of it whose layers these are; None for that which reads embedded text.
-        everything: Let all layers compute.
+        run: Function that calls the model once, without any computation, like the later trace.
+        half: Module with these layers; None for the one that reads embedded text.
+        everything: Whether all layers compute.
 
     Returns:
-        What was found (None for a model without a list of `num_hidden_layers`, or one that does not call them one
-        after the other), and a list that is no longer empty after tracing if some layer computed with its index.
+        The repeated layers (None for a model without a list of `num_hidden_layers`, or one that does not call them one
+        after the other), and a list that is non-empty after the trace if some layer computed with its index.
     """
     config = model.config.get_text_config()
     count = int(getattr(config, "num_hidden_layers", 0))
@@ -201,7 +201,7 @@ def reduce(
 def _kinds(
     config: Any, layers: nn.ModuleList, run: Callable[[], Any]
 ) -> tuple[tuple[int, ...], calls.Calls | None]:
-    """Number the kinds of layers, and see how they are called."""
+    """Number the kinds of layers, and record their calls."""
     before = signatures(config, layers)
     seen = calls.watch(layers, run)
     if seen is None:
@@ -209,7 +209,7 @@ def _kinds(
     found = [
         (
             before[i],
-            _signature(layer, i, config),  # what the model wrote on it; its hooks only record
+            _signature(layer, i, config),  # the model's attributes; hooks only record
             *(id(one) if isinstance(one, torch.Tensor) else _value(one) for one in seen.given[i]),
         )
         for i, layer in enumerate(layers)
@@ -219,7 +219,7 @@ def _kinds(
 
 
 def signatures(config: Any, layers: nn.ModuleList) -> list[tuple[str, ...]]:
-    """Distinguish layers by their modules, and by the entries of the config's lists."""
+    """Return signatures of layers: their modules, and the entries of the config's lists."""
     lists = _per_layer(config, len(layers))
     return [
         (_signature(layer, i, config, hooks=True), *(repr(values[i]) for values in lists))
@@ -228,7 +228,7 @@ def signatures(config: Any, layers: nn.ModuleList) -> list[tuple[str, ...]]:
 
 
 def _per_layer(config: Any, count: int) -> list[list[Any]]:
-    """Return the config's lists of one item for each layer, also those that it computes from other fields."""
+    """Return the config's lists with one item per layer, including those computed from other fields."""
     own = [vars(kind) for kind in type(config).__mro__ if not issubclass(PreTrainedConfig, kind)]
     computed = {name for members in own for name in members if isinstance(members[name], property)}
     values = [*vars(config).values(), *(getattr(config, name) for name in sorted(computed))]
@@ -260,7 +260,7 @@ def _describe(layer: nn.Module, index: int, config: Any, hooks: frozenset[str]) 
         for name, parameter in module.named_parameters(recurse=False):
             yield f"  {name} {tuple(parameter.shape)} {parameter.dtype}"
         for name, buffer in module.named_buffers(recurse=False):
-            # What a checkpoint stores is like a parameter.
+            # Stored buffers are like parameters.
             stored = name not in module._non_persistent_buffers_set
             yield f"  {name} {tuple(buffer.shape) if stored else _value(buffer)}"
         for name, value in sorted(vars(module).items()):
@@ -270,7 +270,7 @@ def _describe(layer: nn.Module, index: int, config: Any, hooks: frozenset[str]) 
 
 
 def _value(value: Any) -> str:
-    """Describe an attribute so that two descriptions agree only for values that compute alike."""
+    """Return a description of an attribute; descriptions agree only for values with the same effect."""
     if isinstance(value, bool | int | float | str | bytes | type(None) | type | torch.dtype | Enum):
         return repr(value)
     if isinstance(value, list | tuple | set | frozenset):
@@ -289,5 +289,5 @@ def _value(value: Any) -> str:
         return f"method {_value(value.__func__)}"
     if isinstance(value, PreTrainedConfig):
         return hashlib.sha256(repr(sorted(value.to_dict().items())).encode()).hexdigest()
-    # Of anything else only the same object is surely alike; then more layers are traced than need be.
+    # For any other type only the same object is equal; then more layers are traced than necessary.
     return f"{type(value).__qualname__} {id(value)}"

@@ -36,14 +36,14 @@ def load_meta(
     Args:
         config: Raw config.json.
         recipe: Recipe of the config's `model_type`.
-        rope_factors: See `rope.follow_context`.
-        untied: See `build_meta`.
+        rope_factors: Factors of longrope, see `rope.follow_context`.
+        untied: Tied parameters with their own values, see `build_meta`.
 
     Returns:
         A `PreTrainedModel` in evaluation mode: parameters in float32 of one element each (see `hollow`), buffers real.
 
     Raises:
-        CheckpointError: transformers does not accept the config.
+        CheckpointError: transformers rejects the config.
         ExportError: A buffer has no value, or a transform misses its count.
     """
     model = build_meta(config, recipe.task, untied)
@@ -61,7 +61,7 @@ def build_meta(config: Mapping[str, Any], task: str, untied: Collection[str] = (
     Args:
         config: Raw config.json.
         task: Hub pipeline tag.
-        untied: Tied parameters that get a value of their own; those of other models are ignored.
+        untied: Tied parameters with their own values; names of other models are ignored.
     """
     raw = {
         key: value
@@ -71,11 +71,11 @@ def build_meta(config: Mapping[str, Any], task: str, untied: Collection[str] = (
     architectures.register(config["model_type"])
     with refusals_of(config):
         kind = CONFIG_MAPPING[config["model_type"]]
-        # JSON has no infinity; transformers writes one in a way of its own.
+        # JSON has no infinity; transformers writes it in its own format.
         parsed = parsed_model_config(kind.from_dict(kind._decode_special_floats(raw)))
     if (
         tasks.find(task).role == "encoder"
-    ):  # of two halves this one alone, as most of its classes say
+    ):  # of two halves the encoder alone, as in most of its classes
         parsed.is_encoder_decoder = False
     parsed.add_cross_attention = (
         False  # of a whole model: no encoder is beside it, so transformers skips it
@@ -106,7 +106,7 @@ def _untie(model: Any, names: Collection[str]) -> None:
 
 
 class _LargeOnMeta(TorchFunctionMode):
-    """Makes large empty tensors on meta at once: `init_empty_weights` moves parameters only once made."""
+    """Creates large empty tensors on the meta device at once: `init_empty_weights` moves parameters only afterwards."""
 
     def __torch_function__(
         self,
@@ -128,7 +128,7 @@ def _size(args: tuple[Any, ...]) -> tuple[int, ...]:
 def hollow(model: Any) -> None:
     """Turn meta parameters into CPU tensors with one element at every index, in place.
 
-    Tracing on the meta device loses the constants that a forward makes on the device of its inputs; on the CPU they
+    A trace on the meta device loses the constants that a forward creates on the device of its inputs; on the CPU they
     have values, and parameters of this kind still take no memory.
     """
     made: dict[int, torch.nn.Parameter] = {}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Semantic ops in torch: references, which run, so that a transformed model can be compared with Hugging Face.
+"""Semantic ops in torch: runnable references, for comparisons of a transformed model with Hugging Face.
 
-Each has a fake for tracing beside it. `semantic` says what an op computes, on which shapes.
+Each has a fake for tracing beside it. `semantic` defines the computation and shapes of an op.
 """
 
 import torch
@@ -25,7 +25,7 @@ def _(x: Tensor, weight: Tensor, epsilon: float, offset: float) -> Tensor:
 
 @torch.library.custom_op("qeff_zoo::lora", mutates_args=())
 def lora(y: Tensor, x: Tensor, a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
-    """Add to every row of `y` the product of its row of `x` with the low-rank matrices of its adapter."""
+    """Add the adapter of each row: to `y`, the product of its row of `x` with the low-rank matrices."""
     slots = ids[:, 0]
     by_row = x.reshape(len(slots), -1, x.shape[-1])
     return y + ((by_row @ a[slots]) @ b[slots]).reshape(y.shape)
@@ -59,7 +59,7 @@ def _(past: Tensor, position_ids: Tensor, new: Tensor) -> Tensor:
 
 @torch.library.custom_op("qeff_zoo::slot_write", mutates_args=())
 def slot_write(past: Tensor, batch_index: Tensor, position_ids: Tensor, new: Tensor) -> Tensor:
-    """As `cache_write`, into the cache slot that `batch_index` (B, 1) names for each row."""
+    """Write like `cache_write`, into the batch slot of each row, `batch_index` (B, 1)."""
     return _write(past, batch_index, position_ids, new)
 
 
@@ -70,7 +70,7 @@ def _(past: Tensor, batch_index: Tensor, position_ids: Tensor, new: Tensor) -> T
 
 @torch.library.custom_op("qeff_zoo::slot_read", mutates_args=())
 def slot_read(cache: Tensor, batch_index: Tensor) -> Tensor:
-    """Return the cache slots that `batch_index` names."""
+    """Return the batch slots of `batch_index`."""
     return cache[batch_index[:, 0]]
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Casts between operands' types, written by the ONNX exporter without running the whole program again.
 
-`torch.onnx.export` interprets a traced program to learn what each node returns, a fifth of the time that an export
-takes. The trace has written that on every node already.
+`torch.onnx.export` interprets a traced program to obtain the result type of each node, a fifth of the export time. The
+trace has stored that on every node already.
 """
 
 from collections.abc import Iterator

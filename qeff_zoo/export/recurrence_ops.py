@@ -27,7 +27,7 @@ def _recur(
 def linear_recurrence(
     state: Tensor, log_decay: Tensor, key: Tensor, value: Tensor, query: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return what is read after each token, and the last state."""
+    """Return the output after each token, and the last state."""
     return _recur(state, log_decay, key, value, query, None)
 
 
@@ -42,7 +42,7 @@ def _(
 def delta_recurrence(
     state: Tensor, log_decay: Tensor, key: Tensor, value: Tensor, query: Tensor, beta: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """As `linear_recurrence`, by the delta rule with rate `beta`."""
+    """Compute `linear_recurrence` by the delta rule with rate `beta`."""
     return _recur(state, log_decay, key, value, query, beta)
 
 

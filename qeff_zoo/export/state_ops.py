@@ -7,7 +7,7 @@ from torch import Tensor
 
 @torch.library.custom_op("qeff_zoo::state_before", mutates_args=())
 def state_before(past: Tensor, position_ids: Tensor) -> Tensor:
-    """Return a state without what an earlier request left in rows that start anew."""
+    """Return a state with zeros in rows that start a new request."""
     fresh = (position_ids == 0).any(1).view(-1, *[1] * (past.dim() - 1))
     return torch.where(fresh, torch.zeros((), dtype=past.dtype, device=past.device), past)
 
@@ -21,7 +21,7 @@ def _(past: Tensor, position_ids: Tensor) -> Tensor:
 def convolution_window(before: Tensor, position_ids: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
     """Return the columns before a call followed by the new ones, and the newest of both, for the next call.
 
-    The columns from before are put next to a row's first token, over padding that may be there.
+    The columns before a call directly precede a row's first token, over padding that may be there.
     """
     seen = torch.cat([before, new.to(before.dtype)], dim=2)
     kernel, total = before.shape[2], seen.shape[2]

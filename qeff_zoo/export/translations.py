@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How torch ops become nodes of the portable graph: ours as semantic ops, a few of torch's own as well."""
+"""Translations of torch ops to nodes of the portable graph: ours as semantic ops, and a few of torch's own."""
 
 import math
 from collections.abc import Callable
@@ -110,7 +110,7 @@ def _gelu(x: Any, approximate: str = "none") -> Any:
 
 
 def _chunk(x: Any, chunks: int, dim: int = 0) -> Any:
-    """Cut into equal parts; ONNX Runtime's Split takes no axis of size 0, as of experts that a config leaves out."""
+    """Split into equal parts; ONNX Runtime's Split takes no axis of size 0, such as that of omitted experts."""
     from onnxscript import opset18 as op
 
     if x.shape[dim] == 0 or chunks == 1:
@@ -127,7 +127,7 @@ def _argsort(x: Any, dim: int = -1, descending: bool = False) -> Any:
 
 
 def _lora(ours: Any, y: Any, x: Any, a: Any, b: Any, ids: Any) -> Any:
-    """Add adapters' results row by row; tokens are assigned to rows if all follow one another, as in routers."""
+    """Add the adapters' outputs row by row; tokens are assigned to rows if all are flattened, as in routers."""
     from onnxscript import opset18 as op
 
     if len(x.shape) == 3 and x.shape[0] == ids.shape[0]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that run without computing anything: tensors have sizes and no values."""
+"""Runs of models without any computation: tensors have sizes and no values."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from transformers import pytorch_utils
 
 @contextmanager
 def uncomputed(**choices: Any) -> Iterator[FakeTensorMode]:
-    """Let models run without values; transformers' caches of a whole process keep nothing of that.
+    """Run models without values in a context, and keep transformers' process-wide caches clean.
 
     Args:
         **choices: Arguments of PyTorch's `FakeTensorMode`.

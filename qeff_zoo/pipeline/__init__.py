@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole flow: checkpoint -> plan -> graph -> weights -> package -> validation -> store."""
+"""The build pipeline: checkpoint -> plan -> graph -> weights -> package -> validation -> store."""
 
 import warnings
 from collections.abc import Mapping
@@ -29,13 +29,13 @@ from qeff_zoo.weights.layout import plan_file
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """What a build gave.
+    """Result of a build.
 
     Args:
-        package: In the store, or where `output` said.
-        hit: Whether it was there already.
+        package: Package in the store, or in the `output` folder.
+        hit: Whether the store already had the package.
         seconds: Wall time by stage.
-        peak_rss_bytes: Of this process, mapped files included.
+        peak_rss_bytes: Peak memory of this process, mapped files included.
     """
 
     package: Package
@@ -51,7 +51,7 @@ def make_plan(
     store: Store | None = None,
     **place: Unpack[Place],
 ) -> tuple[Checkpoint, Plan]:
-    """Open a checkpoint and make every decision, before anything large is downloaded."""
+    """Open a checkpoint and make every decision, before any large download."""
     checkpoint = open_sources(model, request.adapter, request.speculator, **place)
     plan = check(
         checkpoint, request
@@ -69,7 +69,7 @@ def _begin(
     reporter: Reporter | None,
     **place: Unpack[Place],
 ) -> Assembly:
-    """Plan a package that is to be made."""
+    """Plan a package and start its assembly."""
     store, watch = store or Store(), Stopwatch(reporter or Silent())
     with watch.stage("plan"):
         checkpoint, plan = make_plan(model, request, store=store, **place)
@@ -77,7 +77,7 @@ def _begin(
 
 
 def commands_of(plan: Plan) -> list[list[str]]:
-    """Return the commands that compile a plan's programs; none if nothing but this package does."""
+    """Return the compiler commands for a plan's programs; empty if qeff-zoo itself compiles them."""
     target = targets.find(plan.target)
     return [
         words
@@ -97,21 +97,22 @@ def build(
     reporter: Reporter | None = None,
     **place: Unpack[Place],
 ) -> Built:
-    """Turn a checkpoint into a validated package.
+    """Build a validated package from a checkpoint.
 
     Args:
         model: Hub id, folder or GGUF file.
         request: Options beyond the recipe.
-        validate: Compare with Hugging Face before the package is promoted; without, it says "none".
-        level: Name of the comparison: "tiny" for a recipe's tiny model, with weights made up; None for what it
-            proves: "predicted" where this machine cannot run the package, else what the target's packages prove.
-        output: Also copy the package here.
-        store: Where to keep it; None for the one `QEFF_HOME` names.
-        reporter: Shows progress.
-        **place: See `open_checkpoint`.
+        validate: Whether to compare with Hugging Face before the package is promoted; otherwise its validation level
+            is "none".
+        level: Name of the comparison: "tiny" for a recipe's tiny model with random weights; None for the default:
+            "predicted" if this machine cannot run the package, else the level that the target's packages prove.
+        output: Folder for a copy of the package.
+        store: Store of the package; None for the one in `QEFF_HOME`.
+        reporter: Progress reporter.
+        **place: Arguments of `open_checkpoint`.
 
     Raises:
-        ZooError: See `qeff_zoo.errors`; nothing half-written is left that a later build takes for done.
+        ZooError: See `qeff_zoo.errors`. No later build mistakes an incomplete package for a complete one.
     """
     assembly = _begin(model, request, store, reporter, **place)
     checkpoint, plan, store = assembly.checkpoint, assembly.plan, assembly.store
@@ -133,14 +134,14 @@ def build(
 
 
 def _saves_a_build(package: Package, store: Store, *, validate: bool) -> bool:
-    """Return whether a package of the store saves a build: one of others does if they are trusted."""
+    """Return whether a package in the store replaces a build; a package from a remote does if it is trusted."""
     proved = package.validated != "none" or not validate
     as_good = proved and is_as_good_as_ours(package, store)
     return as_good and (not package.dirty or has_uncommitted_changes())
 
 
 def _build(assembly: Assembly, level: str | None, *, validate: bool) -> Package:
-    """Make a package and put it into the store."""
+    """Assemble a package and add it to the store."""
     assembly.require_tools()
     assembly.require_whole_files()
     runs_here = assembly.runs_here
@@ -162,7 +163,7 @@ def _build(assembly: Assembly, level: str | None, *, validate: bool) -> Package:
 
 
 def _remember_sources(checkpoint: Checkpoint, plan: Plan, store: Store) -> None:
-    """Record where local sources of a package are, by which it is built again."""
+    """Record the paths of a package's local sources, for later rebuilds."""
     if checkpoint.model_id is None or checkpoint.gguf:
         store.remember_source(plan.build_key, checkpoint.folder / checkpoint.gguf)
     for number, merged in enumerate(checkpoint.merged, 1):
@@ -182,22 +183,22 @@ def prepare(
     reporter: Reporter | None = None,
     **place: Unpack[Place],
 ) -> Path:
-    """Turn a checkpoint into all that a package is compiled from, where the compiler is on another machine.
+    """Write everything that a compiler on another machine reads.
 
     Args:
         model: Hub id, folder or GGUF file.
-        output: A folder that is new or empty.
+        output: A new or empty folder.
         request: Options beyond the recipe.
-        validate: Compare what will be compiled with Hugging Face, in the device's numerics.
-        store: Where graphs are kept; None for the one `QEFF_HOME` names.
-        reporter: Shows progress.
-        **place: See `open_checkpoint`.
+        validate: Whether to compare the lowered programs with Hugging Face, in the device's numerics.
+        store: Store of the graphs; None for the one in `QEFF_HOME`.
+        reporter: Progress reporter.
+        **place: Arguments of `open_checkpoint`.
 
     Returns:
-        The folder; see `qeff_zoo.package.prepared` for what is in it.
+        The folder; see `qeff_zoo.package.prepared` for its contents.
 
     Raises:
-        ZooError: See `qeff_zoo.errors`; nothing half-written is left that looks prepared.
+        ZooError: See `qeff_zoo.errors`. An incomplete folder is never taken for a prepared one.
     """
     assembly = _begin(model, request, store, reporter, **place)
     assembly.target.require_offline()
@@ -216,12 +217,12 @@ def prepare(
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What an export gave.
+    """Result of an export.
 
     Args:
-        path: Of the graph; of several, of that which answers.
+        path: Path of the graph; with several graphs, of the one that returns the results.
         seconds: Wall time by stage.
-        peak_rss_bytes: Of this process, mapped files included.
+        peak_rss_bytes: Peak memory of this process, mapped files included.
     """
 
     path: Path
@@ -238,15 +239,15 @@ def export(
     reporter: Reporter | None = None,
     **place: Unpack[Place],
 ) -> Exported:
-    """Write the portable graphs of a model's programs, and their weights beside them unless told otherwise.
+    """Write the portable graphs of a model's programs, and their weights unless `graph_only` is set.
 
     Args:
         model: Hub id, folder or GGUF file; with `graph_only` a config.json is enough.
-        output: A folder that is new or empty.
-        request: Of its fields, those matter that change the graph: continuous batching, pooling.
-        graph_only: Leave out the weights.
-        reporter: Shows progress.
-        **place: See `open_checkpoint`.
+        output: A new or empty folder.
+        request: Options of the build; only those that change the graph apply, such as continuous batching and pooling.
+        graph_only: Whether to omit the weights.
+        reporter: Progress reporter.
+        **place: Arguments of `open_checkpoint`.
     """
     watch = Stopwatch(reporter or Silent())
     with watch.stage("plan"):
@@ -275,7 +276,7 @@ def _graph_name(plan: Plan, program: ProgramPlan) -> str:
 
 
 def _export_with_weights(assembly: Assembly) -> None:
-    """Write the portable graphs, and their weights in float32 as the model names them."""
+    """Write the portable graphs, and their weights in float32 by the model's tensor names."""
     import onnx_ir as ir
 
     from qeff_zoo.graph import external_data

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps by which a planned package comes to be in a folder; `qeff_zoo.pipeline` says in which order."""
+"""Steps that assemble a planned package in a folder; `qeff_zoo.pipeline` sets their order."""
 
 import warnings
 from collections.abc import Mapping
@@ -41,16 +41,16 @@ def program_name(plan: Plan, program: ProgramPlan) -> str:
 
 @dataclass(kw_only=True)
 class Assembly:
-    """A package that is being made: what a step makes, later steps read.
+    """Package under construction: each step stores results for later steps.
 
     Args:
-        checkpoint: Its sources.
-        plan: Every decision about it.
+        checkpoint: Sources of the package.
+        plan: Plan of the package.
         store: Graphs and compiled programs of other packages.
-        watch: Stages and their times.
+        watch: Stopwatch of the stages.
         folder: Folder of the package.
         graphs: Portable graph of each program.
-        programs: Each program, lowered.
+        programs: Lowered programs.
         layout: Layout of the data file.
         written: Size and digest of the data file.
         record: Evidence that the package agrees with Hugging Face.
@@ -80,12 +80,12 @@ class Assembly:
         return all(self.target.runs_here(program) for program in self.plan.programs)
 
     def require_tools(self) -> None:
-        """Refuse a build without its compiler, or without packages that its recipe requires."""
+        """Refuse a build if its compiler, or a Python package that its recipe requires, is missing."""
         self.target.require_compiler()
         require_packages(self.plan.recipe)
 
     def require_whole_files(self) -> None:
-        """Refuse a damaged file before torch is imported; one that is to be downloaded is checked after that."""
+        """Refuse a damaged file before torch is imported; remote files are checked after their download."""
         if self.checkpoint.is_at_hand:
             _ = self.checkpoint.tensors
 
@@ -94,9 +94,9 @@ class Assembly:
         companions.package(self.checkpoint, self.folder, find(self.plan.recipe.task))
 
     def trace(self) -> None:
-        """Fetch the weights, and trace the graph of each program or take it from the store."""
+        """Fetch the weights, and trace the graph of each program or load it from the store."""
         checkpoint, plan = self.checkpoint, self.plan
-        changes = graphs.changes_of(plan, checkpoint)  # what cannot be merged is refused here
+        changes = graphs.changes_of(plan, checkpoint)  # refuses unmergeable adapters
         checkpoint.fetch()
         _ = checkpoint.tensors  # refuses a damaged file before the graph is traced
         checkpoint.require_finite_scales()
@@ -130,7 +130,8 @@ class Assembly:
     def predict(self, level: str | None) -> None:
         """Compare the lowered programs with Hugging Face, in their device's numerics, and keep the evidence.
 
-        It proves nothing about what a compiler makes of them, but to one who knows that it was made of exactly these.
+        A prediction proves nothing about a compiled program, unless it is known to be compiled from exactly these
+        graphs.
         """
         from qeff_zoo.validation import ladder
 
@@ -179,7 +180,7 @@ class Assembly:
                 raise CompileError(f"{error}\nAll that it read is in {str(kept)!r}.") from error
 
     def _compile(self, program: LoweredProgram) -> dict[str, Any]:
-        """Compile a program, or take the one that another package of the store compiled from the same."""
+        """Compile a program, or reuse the identical compiled program of another package in the store."""
         entry = self._entry(program)
         stored = self.store.program(key_of(entry))
         if stored is not None:
@@ -191,7 +192,7 @@ class Assembly:
         return {**entry, "path": path.relative_to(self.folder).as_posix()}
 
     def prepare(self) -> list[dict[str, Any]]:
-        """Write what a compiler on another machine reads; return the entries of the manifest."""
+        """Write the inputs of a compiler on another machine; return the entries of the manifest."""
         named = {
             program_name(self.plan, program.plan): (program.plan, program.lowered)
             for program in self.programs
@@ -206,11 +207,11 @@ class Assembly:
         return manifest_entries.program_entry(self.plan, program, f"sha256:{self.written.sha256}")
 
     def describe(self, entries: list[dict[str, Any]], *, proved: bool) -> None:
-        """Make the manifest.
+        """Create the manifest.
 
         Args:
             entries: Entries of the programs.
-            proved: Whether the record of a prediction is about what was compiled.
+            proved: Whether the record of a prediction covers the compiled programs.
         """
         read = len({name for graph in self.graphs for name in graph.bindings})
         self.manifest = manifest_entries.manifest(
@@ -220,7 +221,7 @@ class Assembly:
             self.manifest |= {**self.record.in_manifest(), "validated": self.record.level}
 
     def write_package(self, entries: list[dict[str, Any]]) -> Package:
-        """Write the manifest of compiled programs, and what other software reads; return the package."""
+        """Write the manifest of compiled programs, and the files for other software; return the package."""
         with self.watch.stage("package"):
             self.describe(entries, proved=prepared.is_known(self.plan.resolved.toolchain))
             self.target.write_sidecars(self.folder, self.manifest)
@@ -229,7 +230,7 @@ class Assembly:
             return write_manifest(self.folder, self.manifest, self.digests)
 
     def write_prepared(self) -> None:
-        """Write what a compiler on another machine reads, and how it is to be compiled."""
+        """Write the inputs and the commands of a compiler on another machine."""
         with self.watch.stage("prepare"):
             self.describe(self.prepare(), proved=True)
             manifest = {**self.manifest, "build_key": self.plan.build_key}
@@ -244,7 +245,7 @@ class Assembly:
 
     @property
     def digests(self) -> dict[str, tuple[int, str]]:
-        """Size and digest of the data file, by its name; nothing if it is not there any more."""
+        """Size and digest of the data file, by its name; empty if the file was removed."""
         known = (self.written.nbytes, self.written.sha256)
         return {self.data_file.name: known} if self.data_file.is_file() else {}
 
@@ -265,23 +266,23 @@ class Assembly:
                 warnings.warn(text, stacklevel=4)
 
     def call_once(self, package: Package) -> None:
-        """Show that a package that is not validated can be opened and called."""
+        """Check that a package without validation can be opened and called."""
         from qeff_zoo.validation import package_runner
 
         package_runner.call_once(package)
 
     def keep(self) -> Path | None:
-        """Keep the folder of a build that failed."""
+        """Keep the folder of a failed build."""
         return self.store.failed(self.folder, self.plan.build_key)
 
     def require_agreement(self, *, keep: bool = True) -> None:
         """Refuse a package that disagrees with Hugging Face.
 
         Args:
-            keep: Whether its folder is kept with the evidence.
+            keep: Whether to keep its folder with the evidence.
 
         Raises:
-            ParityError: It disagrees.
+            ParityError: The package disagrees.
         """
         if self.record is None or self.record.passed:
             return

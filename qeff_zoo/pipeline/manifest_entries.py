@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a build writes into the manifest of its package, before anything was validated."""
+"""Manifest entries that a build writes before validation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ from qeff_zoo.terminal.progress import Stopwatch, peak_rss_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class LoweredProgram:
-    """One program on its way from the plan to the package.
+    """One program between its plan and the package.
 
     Args:
-        plan: Of the program.
-        graph: Portable; its model may have become the lowered one.
-        lowered: For the target.
+        plan: Plan of the program.
+        graph: Portable graph; its model may have become the lowered one.
+        lowered: Program lowered for the target.
     """
 
     plan: ProgramPlan
@@ -35,12 +35,12 @@ class LoweredProgram:
 
 
 def program_entry(plan: Plan, made: LoweredProgram, tensors: str) -> dict[str, Any]:
-    """Write the entry of a program, but for its path.
+    """Return the manifest entry of a program, without its path.
 
     Args:
-        plan: Of the build.
-        made: The program.
-        tensors: "sha256:…" of the data file.
+        plan: Plan of the build.
+        made: The lowered program.
+        tensors: Digest of the data file, "sha256:…".
     """
     graph = made.lowered.model.graph
     inputs = [value for value in graph.inputs if not value.is_initializer()]
@@ -84,13 +84,13 @@ def _state(state: State, value: Any, types: Mapping[str, str]) -> dict[str, Any]
 
 
 def tensor_entry(value: Any) -> dict[str, Any]:
-    """Write the entry of an input or an output, an `onnx_ir.Value`."""
+    """Return the manifest entry of an input or an output, an `onnx_ir.Value`."""
     shape = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
     return {"name": value.name, "dtype": _dtype(value), "shape": shape}
 
 
 def _dtype(value: Any) -> str:
-    """Return the name of a type as numpy has it; ONNX calls float32 FLOAT."""
+    """Return numpy's name of a data type; ONNX calls float32 FLOAT."""
     name: str = value.dtype.name.lower()
     return {"float": "float32", "double": "float64"}.get(name, name)
 
@@ -102,14 +102,14 @@ def manifest(
     tensors: int,
     watch: Stopwatch,
 ) -> dict[str, Any]:
-    """Write the manifest of a package, but for what `write_manifest` fills in.
+    """Return the manifest of a package, without the fields that `write_manifest` adds.
 
     Args:
-        checkpoint: That it was made from.
-        plan: Of the build.
+        checkpoint: Source of the package.
+        plan: Plan of the build.
         programs: Entries with their paths.
-        tensors: How many tensors of the checkpoint the programs read.
-        watch: Of the build so far.
+        tensors: Number of checkpoint tensors that the programs read.
+        watch: Stopwatch of the build.
     """
     return {
         "name": name_with(checkpoint.name, [one.name for one in checkpoint.merged]),
@@ -138,7 +138,7 @@ def manifest(
 
 
 def _storage(plan: Plan, programs: Sequence[Mapping[str, Any]]) -> str:
-    """Return how matrices are stored: as a target holds them, unless the checkpoint's own integers are kept."""
+    """Return the storage of matrices: the target's own format, unless the checkpoint's integers are kept."""
     requested: str = plan.spec["quantization"]["weights"]
     matrices = (one for program in programs for one in program["numerics"]["matrices"])
     if requested == STORED and any(one.get("kept") for one in matrices):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether others can get this very qeff-zoo: the sources of a checkout may have uncommitted changes."""
+"""Whether the sources of this qeff-zoo are available to others: a checkout may have uncommitted changes."""
 
 import subprocess
 from pathlib import Path
@@ -9,16 +9,16 @@ _SECONDS = 20.0
 
 
 def has_uncommitted_changes(root: Path = Path(__file__).parents[2]) -> bool:
-    """Ask git about a checkout; an installed package, which is none, is what was released.
+    """Return whether git reports changes in a checkout; an installed package is a release and has none.
 
     Args:
-        root: Of the checkout; that of the code that runs.
+        root: Root of the checkout; by default that of the running code.
     """
     if not (root / ".git").exists():
         return False
     command = ["git", "-C", str(root), "status", "--porcelain", "--", *_SOURCES]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):  # without git nobody can tell
+    except (OSError, subprocess.TimeoutExpired):  # unknown without git
         return False
     return bool(done.stdout.strip())

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of a build: every option of a request, resolved before anything expensive."""
+"""Plan of a build: every option of a request, resolved before any expensive step."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions about LoRA adapters: those that are merged into weights, and slots for those that are loaded later."""
+"""Decisions about LoRA adapters: adapters merged into the weights, and slots for adapters loaded at runtime."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from qeff_zoo.targets.base import Target
 
 
 def decide_merged_adapters(checkpoint: Checkpoint, request: Request, weights: str) -> Decisions:
-    """Record which adapters are merged into the weights; refuse weights that stay as they are stored."""
+    """Record which adapters are merged into the weights; refuse weights that stay in their stored format."""
     decisions = Decisions()
     if not request.adapter:
         return decisions
@@ -35,9 +35,9 @@ def decide_adapter_slots(
     components: Sequence[Component],
     task_options: Mapping[str, Any],
 ) -> Decisions:
-    """Decide what a package has for adapters that are loaded while it runs.
+    """Decide the adapter slots of a package.
 
-    The fact `adapter_slots` has what changes the graph, by the names of options; nothing if it takes none.
+    The fact `adapter_slots` has the options that change the graph, by name; it is empty for a package without slots.
     """
     decisions = Decisions()
     others = [name for name in ("max_lora_rank", "lora_targets") if getattr(request, name)]

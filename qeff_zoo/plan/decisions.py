@@ -10,7 +10,7 @@ from qeff_zoo.plan.request import OPTIONS
 
 
 class Decisions:
-    """Record of what was decided: values of options, who chose each, problems, and facts for later decisions."""
+    """Record of decisions: values of options, who chose each value, problems, and facts for later decisions."""
 
     def __init__(self, **facts: Any) -> None:
         self.value: dict[str, Any] = {}
@@ -19,11 +19,11 @@ class Decisions:
         self.facts = facts
 
     def set(self, name: str, value: Any, by: str) -> None:
-        """Choose the value of an option."""
+        """Set the value of an option."""
         self.value[name], self.why[name] = value, by
 
     def first(self, name: str, *candidates: tuple[Any, str]) -> None:
-        """Choose the first candidate that is not None."""
+        """Set an option to the first candidate that is not None."""
         self.set(name, *next(candidate for candidate in candidates if candidate[0] is not None))
 
     def by_user(self, name: str) -> bool:
@@ -31,11 +31,11 @@ class Decisions:
         return self.why.get(name) == "user"
 
     def refuse(self, problem: str) -> None:
-        """Add a problem; all of them are reported together."""
+        """Add a problem; all problems are reported together."""
         self.problems.append(problem)
 
     def check(self, name: str) -> bool:
-        """Return whether a chosen value is one of those that are allowed; refuse it if not."""
+        """Return whether the value of an option is among the allowed values; refuse it if not."""
         value, option = self.value[name], OPTIONS[name]
         expected = ""
         if option.allowed and value not in option.allowed:
@@ -54,7 +54,7 @@ class Decisions:
         return self
 
     def add(self, other: "Decisions") -> None:
-        """Add the record of a decision that was made after these."""
+        """Add the record of a later decision."""
         self.value |= other.value
         self.why |= other.why
         self.problems += other.problems
@@ -63,10 +63,10 @@ class Decisions:
 
 @dataclass(frozen=True)
 class Decision:
-    """One decision of a plan: a function of facts, which are its parameters, by name.
+    """One decision of a plan: a function whose parameter names are the facts that it requires.
 
     Args:
-        decide: Function that returns the record of this decision alone; it changes nothing.
+        decide: Function that returns the record of this decision alone, without side effects.
         provides: Names of the facts in that record.
     """
 
@@ -75,16 +75,16 @@ class Decision:
 
     @property
     def requires(self) -> tuple[str, ...]:
-        """Names of the facts that it needs."""
+        """Names of the required facts."""
         return tuple(inspect.signature(self.decide).parameters)
 
 
 def make(decisions: Sequence[Decision], **given: Any) -> Decisions:
-    """Make decisions, in an order in which each finds its facts.
+    """Make decisions in the order of their dependencies.
 
     Args:
         decisions: Every decision of a plan.
-        **given: Facts that none of them provides.
+        **given: Facts that no decision provides.
     """
     made = Decisions(**given)
     for decision in decisions:

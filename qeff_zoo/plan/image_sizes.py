@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of any size for programs of fixed ones: how many patches those have that a package is made for."""
+"""Sizes of images for targets with fixed shapes: the numbers of patches that a package is specialized for."""
 
 import math
 import re
@@ -13,25 +13,26 @@ from qeff_zoo.recipe import Recipe
 from qeff_zoo.targets.base import Target
 
 _NAME = "image_size"
-#: Patches of a picture, by default: those of one of 448 x 448 pixels, of most models.
+#: Default number of patches of an image: that of 448 x 448 pixels in most models.
 _PATCHES = 1024
-#: Rows of features of a picture, by default of models whose processors make as many of every picture.
+#: Default number of feature rows of an image, for models whose processors return the same number for every image.
 _ROWS = 280
 
 
 def choose_image_sizes(
     checkpoint: Checkpoint, recipe: Recipe, target: Target, decisions: Decisions
 ) -> dict[str, Any]:
-    """Choose sizes of pictures, where a target has fixed ones and a model has not.
+    """Choose sizes of images, if the target has fixed shapes and the model takes images of any size.
 
     Args:
-        checkpoint: Its config says how large a patch is.
-        recipe: As it is for the task.
-        target: That is compiled for.
+        checkpoint: Checkpoint; its config sets the size of a patch.
+        recipe: Recipe for the task.
+        target: Target of the build.
         decisions: Record of the shape, with the requested sizes.
 
     Returns:
-        What `qeff_zoo.recipe.PatchShape` has besides; nothing where pictures need no size, and nobody may choose one.
+        Additional fields of `qeff_zoo.recipe.PatchShape`; empty if images need no size, and then a requested size is
+        refused.
     """
     flag, images = OPTIONS[_NAME].flag, recipe.images
     tower = images.geometry(checkpoint.model_config) if images and target.static_shapes else None
@@ -51,11 +52,11 @@ def choose_image_sizes(
 
 
 def read_in_any_size(recipe: Recipe, roles: Collection[str]) -> str:
-    """Name what programs read in any size that nothing fills up; "" where there is nothing like that.
+    """Return a description of unpadded inputs of any size that the programs read; "" if there are none.
 
     Args:
-        recipe: As it is for the task.
-        roles: Of the programs.
+        recipe: Recipe for the task.
+        roles: Roles of the programs.
     """
     images, sounds = recipe.images, recipe.sounds
     if images and "vision" in roles and images.any_size:
@@ -64,13 +65,13 @@ def read_in_any_size(recipe: Recipe, roles: Collection[str]) -> str:
 
 
 def _as_square(rows: int, unit: int) -> str:
-    """Return the size of a picture of so many rows of features that is nearly a square."""
+    """Return the size of a nearly square image with the given number of feature rows."""
     tall = next(size for size in range(math.isqrt(rows), 0, -1) if rows % size == 0)
     return f"{tall * unit}x{rows // tall * unit}"
 
 
 def _counts(sizes: tuple[str, ...], unit: int, merged: int, decisions: Decisions) -> Iterator[int]:
-    """Yield the patches of pictures, rounded up to those that are merged; refuse sizes that are none."""
+    """Yield the numbers of patches of images, rounded up to whole merged patches; refuse invalid sizes."""
     for size in sizes:
         found = re.fullmatch(r"(\d{1,5})x(\d{1,5})", size)
         rows = math.prod(-(-int(side) // unit) for side in found.groups()) if found else 0

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One option of a build: a field, and all that follows from it."""
+"""Declaration of a build option: a field of the request and its properties."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, NewType, TypeAlias
 
-#: exact     another one answers differently, or not at all
-#: at least  more of it gives the same answers
-#: covering  it has all of these names, or is for any
-#: any       it changes the speed, no answer; the requested one is preferred
+#: exact     another value changes the results, or fails
+#: at least  a larger value gives the same results
+#: covering  the package has all of these names, or is for any
+#: any       the value changes the speed, not the results; the requested one is preferred
 Match: TypeAlias = Literal["exact", "covering", "at least", "any"]
 
-#: A JSON object as text, in one form for all that are equal; the flag names the file that holds it.
+#: JSON object as canonical text; the flag takes the path of the file.
 JsonText = NewType("JsonText", str)
 
 HARDEST, HARD, SOFT = 100, 10, 1
@@ -18,24 +18,24 @@ HARDEST, HARD, SOFT = 100, 10, 1
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One thing that can be chosen about a build.
+    """One option of a build.
 
     Args:
-        name: Field of `Request`; the flag is `--` and this name, `_` written `-`.
-        kind: str, int, bool, `JsonText`, or a tuple of any number of one of them: `tuple[int, ...]`.
-        path: Where the spec holds it, `group.name`; None for an option that stands for others.
-        help: Of the flag.
-        of: Role or kind of answer of the tasks that it is for; None for every task.
-        targets: That it is for; empty for every target.
-        fixed: Whether it is for those targets alone whose programs have fixed sizes.
-        allowed: Values that it may have; empty where other code decides.
-        least: Of a number; None where other code decides.
-        most: Of a number; None where other code decides.
-        default: Where neither user nor checkpoint nor recipe chooses.
-        sharing: Which packages will do for somebody who asks for it, see `qeff_zoo.hub.resolve.axes`.
-        distance: How far apart two packages are that differ here.
-        short: What a package's name says before the value; None for the whole name of the option.
-        spelling: As the target's compiler calls it, where that is no other form of the name.
+        name: Field of `Request`; the flag is `--` and this name, with `-` for `_`.
+        kind: Type of the value: str, int, bool, `JsonText`, or a tuple of any number of these: `tuple[int, ...]`.
+        path: Path in the spec, `group.name`; None for an option that stands for others.
+        help: Help text of the flag.
+        of: Role or result kind of the tasks that use the option; None for every task.
+        targets: Targets that use the option; empty for every target.
+        fixed: Whether the option applies only to targets with fixed shapes.
+        allowed: Allowed values; empty if other code checks them.
+        least: Minimum of a number; None if other code checks it.
+        most: Maximum of a number; None if other code checks it.
+        default: Value if neither user, checkpoint nor recipe sets one.
+        sharing: Rule by which shared packages match a requested value, see `qeff_zoo.hub.resolve.axes`.
+        distance: Distance between two packages that differ in this option.
+        short: Prefix of the value in a package's name; None for the whole name of the option.
+        spelling: Name of the option for the target's compiler, if it is not derived from `name`.
     """
 
     name: str
@@ -56,25 +56,25 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """As in `--ctx-len`."""
+        """Flag of the command line, such as `--ctx-len`."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def group(self) -> str:
-        """Part of the spec that holds it."""
+        """Part of the spec that has the option."""
         return (self.path or "").partition(".")[0]
 
     @property
     def key(self) -> str:
-        """Its name in that part."""
+        """Name of the option in that part."""
         return (self.path or "").partition(".")[2]
 
 
 def option(path: str | None, text: str, **facts: Any) -> Any:
-    """Declare an option: the default value of a field of a dataclass, None unless requested.
+    """Declare an option as the default value of a dataclass field; None unless requested.
 
     Args:
-        path: Where the spec holds it.
+        path: Path in the spec.
         text: Help of its flag.
         **facts: Other fields of `Option`.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan: every decision about a package, what identifies it, and its programs."""
+"""Plan of a package: every decision, the spec that identifies it, and its programs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,12 +17,12 @@ class Plan:
     """A resolved build.
 
     Args:
-        recipe: Of the checkpoint's `model_type`, as it is for the task that was chosen.
-        programs: What the package runs, one for each component of the recipe.
-        resolved: What the target adds.
-        spec: All that identifies the build, in JSON values; its digest is the build key.
-        why: For every chosen field of the spec, by its path there, who set it.
-        warnings: What may go wrong, or is not as somebody might think, one sentence each.
+        recipe: Recipe of the checkpoint's `model_type`, for the chosen task.
+        programs: Programs of the package, one for each component of the recipe.
+        resolved: Additions of the target.
+        spec: Everything that identifies the build, as JSON values; its digest is the build key.
+        why: Source of each chosen field of the spec, by its path.
+        warnings: Warnings about possible failures or surprises, one sentence each.
     """
 
     recipe: Recipe = field(repr=False)
@@ -34,11 +34,11 @@ class Plan:
 
     @property
     def build_key(self) -> str:
-        """The package's portable identity."""
+        """Portable identity of the package."""
         return identity.build_key(self.spec)
 
     def of_weights(self, digest: str) -> "Plan":
-        """Return this plan for known weights.
+        """Return this plan with the digest of the weights.
 
         Args:
             digest: Identity of the weights, "sha256:…".
@@ -49,7 +49,7 @@ class Plan:
 
     @property
     def has_parts(self) -> bool:
-        """Whether the model is traced in several parts, with a graph for each."""
+        """Whether the model is traced in several parts, with one graph each."""
         return len(self.programs) > 1 or bool(self.programs[0].fused)
 
     @property
@@ -58,7 +58,7 @@ class Plan:
         return str(self.spec["target"]["name"])
 
     def explained(self) -> dict[str, dict[str, Any]]:
-        """Return every chosen field with its value and who set it, then what follows from the checkpoint."""
+        """Return every chosen field with its value and source, then the fields derived from the checkpoint."""
         chosen = {path: (_at(self.spec, path), by) for path, by in self.why.items()}
         follows = {
             "recipe.model_type": self.recipe.model_type,
@@ -67,15 +67,15 @@ class Plan:
             **_below("toolchain", self.spec["toolchain"]),
         }
         derived = {path: (value, "derived") for path, value in follows.items() if value is not None}
-        # Both, those that were chosen first.
+        # Chosen fields keep the first position and override derived ones.
         every = {**chosen, **derived, **chosen}
         return {path: {"value": value, "by": by} for path, (value, by) in every.items()}
 
     def graph_key(self, program: ProgramPlan, structure: str) -> str:
-        """Name the traced graph of a program: the same for every fine-tune of one architecture.
+        """Return the key of a program's traced graph, which is the same for every fine-tune of one architecture.
 
         Args:
-            program: One of this plan's.
+            program: A program of this plan.
             structure: Digest of the checkpoint's tensor names and shapes.
         """
         parts = {
@@ -90,7 +90,7 @@ class Plan:
 
 
 def _at(spec: Mapping[str, Any], path: str) -> Any:
-    """Look up what a spec holds at a path of groups and a name; what it leaves out is off."""
+    """Return the value of a spec at a path of groups and a name; omitted options are off."""
     value: Any = spec
     for part in path.split("."):
         value = value.get(part, False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package's programs as they are planned: what each one does, for which sizes, with which numbers."""
+"""Planned programs of a package: their roles, sizes and number formats."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from qeff_zoo.checkpoint.formats.encoded import Encoded
 
 
-#: Roles of programs that read what a language model is given among its tokens.
+#: Roles of programs that encode multimodal inputs of a language model.
 READERS = ("vision", "tiles", "frames", "audio")
 
 
@@ -22,16 +22,17 @@ class ProgramPlan:
     """One program of a package.
 
     Args:
-        role: What it is in the package: "decoder", "encoder", and later "vision_encoder", "draft", ….
-        task: Hub pipeline tag of what it computes.
+        role: Role in the package, such as "decoder", "encoder" or "vision".
+        task: Hub pipeline tag of its computation.
         shape: Sizes that it is specialized for.
-        variant: What the task's `tracing` takes.
-        specializations: As in the manifest.
-        weights: What matrices become that the checkpoint has in floats, or all.
-        stored: Whether those that it stores in fewer bits stay so; of others those do that are what `weights` says.
-        named: By patterns of names, what other matrices become.
-        flags: Of the target's compiler.
-        fused: Programs whose results it reads, and which it computes itself.
+        variant: Arguments of the task's `tracing`.
+        specializations: Specializations, as in the manifest.
+        weights: Storage format of the checkpoint's float matrices, or of all matrices.
+        stored: Whether quantized matrices keep their stored format; otherwise only those already in the format
+            `weights` do.
+        named: Storage formats of other matrices, by patterns of their names.
+        flags: Flags of the target's compiler.
+        fused: Programs whose results it consumes, and which it computes itself.
     """
 
     role: str
@@ -47,14 +48,14 @@ class ProgramPlan:
 
     @property
     def decodes(self) -> bool:
-        """Whether its calls are of tokens in a context, of which it retains states."""
+        """Whether its calls take tokens in a context and retain states."""
         return any("ctx_len" in entry["symbols"] for entry in self.specializations)
 
     def specialized(self, graph: Any) -> list[Mapping[str, Any]]:
-        """Return the specializations of a graph; of one that reads pictures or sounds, without sizes that it lacks.
+        """Return the specializations of a graph; those of an image or audio encoder omit sizes that the graph lacks.
 
         Args:
-            graph: An `onnx_ir.Graph`, as it is compiled.
+            graph: An `onnx_ir.Graph` before compilation.
         """
         if self.role not in READERS and not self.fused:
             return [*self.specializations]
@@ -68,10 +69,10 @@ class ProgramPlan:
         ]
 
     def storage(self, encoded: "Mapping[str, Encoded]") -> Storage:
-        """Return what the matrices of a checkpoint become.
+        """Return the storage formats of a checkpoint's matrices.
 
         Args:
-            encoded: What it stores in fewer bits.
+            encoded: Quantized matrices of the checkpoint.
         """
         stay = {
             name: one

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a build, each declared once: a field of `Request`, and all that follows from it.
+"""Options of a build, each declared once as a field of `Request`.
 
-What users may ask for (`Request`), the flags of the command line, where a plan's spec holds what was chosen, how
-packages are compared and how their folders are named: all of it reads this table. A new option is one field here, or
-among the options of the target that it is for, and the code that means it.
+This table defines the options of users (`Request`), the flags of the command line, the paths of options in a plan's
+spec, the comparison of packages and the names of their folders. A new option is one field here, or among the options
+of its target, and the code that implements it.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ def _either(values: tuple[Any, ...]) -> str:
 
 
 def _default_weights() -> str:
-    """Return the formats that targets store weights in by default: one, but for some targets."""
+    """Return the default storage format of weights, with the targets whose default differs."""
     usual = numerics.WEIGHTS[0]
     others = {name: targets.find(name).weights[0] for name in targets.NAMES}
     return "; ".join(
@@ -214,7 +214,7 @@ _EVERY = (
     Option(name=item.name, kind=get_args(item.type)[0], **item.metadata)  # of `kind | None`
     for item in fields(Request)
 )
-#: Every option by its name, in the order in which people read them: those of one target last.
+#: Every option by its name, in the order of the documentation: options of a single target last.
 OPTIONS: Mapping[str, Option] = MappingProxyType(
     {option.name: option for option in sorted(_EVERY, key=lambda option: option.targets)}
 )

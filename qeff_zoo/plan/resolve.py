@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plan of a build: every decision, made once, in the order of what each requires.
 
-In: a checkpoint's config and a request. Out: a frozen `Plan`, which is printed by `qeff-zoo plan`, hashed to the build
-key and recorded in the manifest. Nothing is downloaded but the config and small files; all conflicts are reported
-together.
+Input: a checkpoint's config and a request. Output: a frozen `Plan`, which `qeff-zoo plan` prints, whose digest is the
+    build key, and which the manifest records. Only the config and small files are downloaded; all conflicts are
+    reported together.
 """
 
 from dataclasses import replace
@@ -37,9 +37,9 @@ from qeff_zoo.plan.task import (
 from qeff_zoo.plan.weights import decide_weights, rounded_floats
 from qeff_zoo.weights.kv_heads import widened
 
-#: Facts that every plan begins with.
+#: Initial facts of every plan.
 GIVEN = ("checkpoint", "request", "architecture")
-#: Every decision of a plan. A decision requires the facts that its parameters name, of those provided before it.
+#: Every decision of a plan. A decision requires the facts that its parameters name, which earlier decisions provide.
 DECISIONS = (
     Decision(decide_task, provides=("recipe",)),
     Decision(decide_target, provides=("target",)),
@@ -60,17 +60,17 @@ DECISIONS = (
 
 
 def check(checkpoint: Checkpoint, request: Request) -> Plan:
-    """Make every decision by small files alone, before weights are downloaded or hashed.
+    """Make every decision from small files alone, before weights are downloaded or hashed.
 
     Args:
-        checkpoint: Opened checkpoint; its weights need not be here.
+        checkpoint: Opened checkpoint; its weights may be remote.
         request: Options of the build.
 
     Returns:
-        The plan, for weights that are not known: enough to trace, and not to identify a package.
+        The plan without a digest of the weights: sufficient to trace, insufficient to identify a package.
 
     Raises:
-        UnsupportedModelError: There is no recipe for the model.
+        UnsupportedModelError: The model has no recipe.
         PlanError: Options conflict; all conflicts at once.
     """
     architecture = recipe_of(checkpoint)
@@ -93,7 +93,7 @@ def check(checkpoint: Checkpoint, request: Request) -> Plan:
 
 
 def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Plan:
-    """Make every decision, for known weights.
+    """Make every decision, with the digest of the weights.
 
     Args:
         checkpoint: Opened checkpoint.
@@ -101,13 +101,13 @@ def resolve(checkpoint: Checkpoint, request: Request, weights_digest: str) -> Pl
         weights_digest: Identity of the weights, "sha256:…".
 
     Raises:
-        ZooError: As for `check`.
+        ZooError: The same errors as `check`.
     """
     return check(checkpoint, request).of_weights(weights_digest)
 
 
 def _programs(checkpoint: Checkpoint, decisions: Decisions) -> tuple[ProgramPlan, ...]:
-    """Plan a program for each component, or one that also computes what others would."""
+    """Plan one program for each component, or a single program that also computes its encoders."""
     facts = decisions.facts
     recipe, shape, options = facts["recipe"], facts["shape"], facts["options"]
     programs = list[ProgramPlan]()

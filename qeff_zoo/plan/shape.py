@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sizes of a package: those of a profile, those requested for, and what fits the model's positions."""
+"""Sizes of a package: those of a profile, those requested, and the limits of the model's positions."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -18,14 +18,14 @@ from qeff_zoo.recipe import PatchShape, Recipe, Shape
 from qeff_zoo.targets.base import Target
 from qeff_zoo.tasks import compute_contexts
 
-#: Of rope_type dynamic: why a context ends at the model's own positions.
+#: With rope_type dynamic: the reason why a context ends at the model's own positions.
 _BEYOND = ", and beyond them its RoPE (rope_type 'dynamic') has another base for every length, unlike cached keys"
 
 
 def decide_shape(
     checkpoint: Checkpoint, request: Request, recipe: Recipe, target: Target
 ) -> Decisions:
-    """Start from a profile, take what the user requested, and fit the rest to the model's positions and images."""
+    """Start from a profile, apply the requested sizes, and limit them to the model's positions and images."""
     decisions = Decisions()
     profile = request.profile or next(iter(recipe.shapes))
     if profile not in recipe.shapes:
@@ -44,7 +44,7 @@ def decide_shape(
         decisions.set("full_batch_size", None, "user: --batch-size")
     patches = choose_image_sizes(checkpoint, recipe, target, decisions)
     for name in [item.name for item in fields(Shape) if not decisions.value[item.name]]:
-        del decisions.why[name]  # it does not apply, so nobody chose it
+        del decisions.why[name]  # no choice, since it does not apply
     _check_sizes(decisions, request)
     if decisions.value["max_num_images"] and not base.max_num_images:
         decisions.refuse(
@@ -58,7 +58,7 @@ def decide_shape(
 
 
 def _fit(checkpoint: Checkpoint, request: Request, recipe: Recipe, decisions: Decisions) -> None:
-    """Fit the sizes to the model's positions and to each other."""
+    """Limit the sizes to the model's positions and to each other."""
     roles = {tasks.part_of(component).role for component in tasks.components_of(recipe)}
     config = checkpoint.text_config
     positions = _positions(config, recipe)
@@ -96,7 +96,7 @@ def _check_sizes(decisions: Decisions, request: Request) -> None:
 
 
 def _fit_lengths(positions: int | None, few: str, decisions: Decisions) -> None:
-    """Refuse an encoder's lengths beyond the model's positions where the user set them, else leave them out."""
+    """Refuse requested encoder lengths beyond the model's positions; drop those of a profile."""
     lengths = decisions.value["seq_lens"]
     if positions is None or max(lengths, default=0) <= positions:
         return
@@ -107,7 +107,7 @@ def _fit_lengths(positions: int | None, few: str, decisions: Decisions) -> None:
 
 
 def _fit_context(positions: int | None, few: str, decisions: Decisions) -> None:
-    """Refuse a context beyond the model's positions where the user set it, else shorten it."""
+    """Refuse a requested context beyond the model's positions; shorten a default one."""
     ctx_len, prefill = decisions.value["ctx_len"], decisions.value["prefill_seq_len"]
     if positions is not None and ctx_len > positions:
         if decisions.by_user("ctx_len"):
@@ -123,7 +123,7 @@ def _fit_context(positions: int | None, few: str, decisions: Decisions) -> None:
 
 
 def _fit_compute_contexts(recipe: Recipe, decisions: Decisions) -> None:
-    """Refuse compute contexts that do not fit where the user set them; drop a recipe's that do not."""
+    """Refuse requested compute contexts that do not fit; drop those of a recipe."""
     ctx_len, prefill = decisions.value["ctx_len"], decisions.value["prefill_seq_len"]
     leasts = {"comp_ctx_lengths_prefill": max(2, prefill), "comp_ctx_lengths_decode": 2}
     given = {name: tuple(decisions.value[name]) for name in leasts}
@@ -141,7 +141,7 @@ def _fit_compute_contexts(recipe: Recipe, decisions: Decisions) -> None:
 
 
 def _fit_speculation(checkpoint: Checkpoint, request: Request, decisions: Decisions) -> None:
-    """Refuse numbers of drafted tokens that no decode call can check; with heads, let one check those of all."""
+    """Refuse numbers of draft tokens that no decode call can verify; draft heads get one call that verifies all."""
     if checkpoint.speculator:
         drafts = checkpoint.speculator
         decisions.set("speculator", request.speculator, "user")
@@ -168,7 +168,7 @@ def _fit_speculation(checkpoint: Checkpoint, request: Request, decisions: Decisi
 
 
 def _check_apart(recipe: Recipe, decisions: Decisions) -> None:
-    """Refuse a package for prompts alone, or for answers alone, that is to do what the other does."""
+    """Refuse a prefill-only or decode-only package with options of the other phase."""
     others = {
         "prefill_only": ("num_speculative_tokens", "comp_ctx_lengths_decode"),
         "decode_only": ("prefill_seq_len", "comp_ctx_lengths_prefill"),
@@ -199,13 +199,13 @@ def _check_apart(recipe: Recipe, decisions: Decisions) -> None:
 
 
 def _stated_positions(config: Mapping[str, Any]) -> int | None:
-    """Return a config's number of positions, or the default of its class; None if any number of tokens fits."""
+    """Return the number of positions that a config sets, or the default of its class; None if unlimited."""
     stated = positions_of(config)
     return _default_positions(config) if stated is None else stated
 
 
 def _default_positions(config: Mapping[str, Any]) -> int | None:
-    """Return the positions of a class whose config leaves their number out; None for RoPE, which rotates any."""
+    """Return the default positions of a config's class; None for RoPE, which has no limit."""
     from transformers import CONFIG_MAPPING
 
     model_type = config.get("model_type", "")  # in older files a part has none
@@ -219,7 +219,7 @@ def _default_positions(config: Mapping[str, Any]) -> int | None:
 
 
 def _positions(config: Mapping[str, Any], recipe: Recipe) -> int | None:
-    """Return the number of positions a model was made for, with the growth that its RoPE scaling states."""
+    """Return the number of trained positions of a model, extended by the RoPE scaling of its config."""
     positions = _stated_positions(config)
     if positions is None:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The spec of a build: all that identifies a package, in JSON values."""
+"""Spec of a build: everything that identifies a package, as JSON values."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,11 +17,11 @@ from qeff_zoo.recipe import Recipe
 from qeff_zoo.targets.base import Resolved
 from qeff_zoo.versions import installed
 
-#: Raised when the same inputs come to give another graph or another package.
+#: Raised if the same inputs give another graph or another package.
 EXPORTER_REVISION = 7
-#: Stands for the weights of a plan that is made from a config alone.
+#: Placeholder digest of the weights in a plan that is made from a config alone.
 NO_WEIGHTS = "sha256:" + "0" * 64
-#: Distributions that make a traced graph what it is.
+#: Distributions whose versions determine a traced graph.
 TRACERS = ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")
 
 
@@ -31,13 +31,13 @@ def spec_of_build(
     programs: Sequence[ProgramPlan],
     resolved: Resolved,
 ) -> dict[str, Any]:
-    """Return the spec of a build whose weights are not known yet.
+    """Return the spec of a build without a digest of the weights.
 
     Args:
         checkpoint: Opened checkpoint.
-        decisions: Every decision, without problems.
+        decisions: All decisions, without problems.
         programs: Programs of the package.
-        resolved: What the target adds.
+        resolved: Additions of the target.
     """
     facts = decisions.facts
     target, shape = facts["target"], facts["shape"]
@@ -63,7 +63,7 @@ def spec_of_build(
 
 
 def _group(decisions: Decisions, group: str) -> dict[str, Any]:
-    """Return the chosen options of a part of the spec, by their names there."""
+    """Return the chosen options of a part of the spec, by their names in that part."""
     names = [name for name in decisions.why if OPTIONS[name].group == group]
     return {OPTIONS[name].key: decisions.value[name] for name in names}
 
@@ -85,7 +85,7 @@ def _sources(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def spec_of(recipe: Recipe) -> dict[str, Any]:
-    """Return what of a recipe makes graphs what they are."""
+    """Return the fields of a recipe that determine graphs."""
     always = [{"name": name, "version": version} for name, version in transforms.ALWAYS.items()]
     own = [
         {"name": one.name, "version": one.version, "parameters": dict(one.parameters)}

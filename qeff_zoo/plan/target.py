@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions about the target: which one, its options, and what of the package it does not take."""
+"""Decisions about the target: its name, its options, and limits on the package."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from qeff_zoo.targets.base import Target
 
 
 def decide_target(request: Request) -> Decisions:
-    """Decide what to compile for; the default stands in for an unknown target."""
+    """Decide the target; the default replaces an unknown target."""
     decisions, default = Decisions(), OPTIONS["target"].default
     decisions.first("target", (request.target, "user"), (default, "default"))
     known = decisions.check("target")
@@ -27,15 +27,15 @@ def decide_options(request: Request, target: Target, recipe: Recipe) -> Decision
 
 
 def options_of(request: Request, target: Target, usual: Mapping[str, Any]) -> Decisions:
-    """Decide the options of a target: as requested, else as usual; refuse those of other targets.
+    """Decide the options of a target: requested values, else usual values; refuse options of other targets.
 
     Args:
         request: Options of a build.
-        target: Target that is compiled for.
-        usual: Values of a recipe, by name.
+        target: Target of the build.
+        usual: Values of a recipe, by option name.
 
     Returns:
-        The decision, with the fact `options`: by name, without those that are off.
+        The decision, with the fact `options`: values by name, without options that are off.
     """
     decisions = Decisions()
     for name, option in OPTIONS.items():
@@ -78,7 +78,7 @@ def check_programs(
     components: Sequence[Component],
     fused_heads: Mapping[str, Any] | None,
 ) -> Decisions:
-    """Refuse programs and images that the target does not take, and draft heads if nothing is drafted."""
+    """Refuse programs and images that the target does not support, and draft heads without speculative decoding."""
     decisions = Decisions()
     roles = [component.role for component in components]
     if checkpoint.speculator and not fused_heads and checkpoint.speculator.role not in roles:
@@ -139,7 +139,7 @@ def check_applicable(
 
 
 def check_single_program(recipe: Recipe, shape: Shape, options: Mapping[str, Any]) -> Decisions:
-    """Refuse what one program does not do that encodes an image itself, of one size, for one row."""
+    """Refuse options that a single program with its own image encoder lacks: it has one image size and one slot."""
     decisions, images = Decisions(), recipe.images
     if images is None or not options.get("single_program"):
         return decisions

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions about the task: the recipe for it, the models that become programs, and the options of its graphs."""
+"""Decisions about the task: its recipe, the models that become programs, and the options of its graphs."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ def recipe_of(checkpoint: Checkpoint) -> Recipe:
     """Return the recipe of a checkpoint's `model_type`.
 
     Raises:
-        UnsupportedModelError: There is none.
+        UnsupportedModelError: The `model_type` has no recipe.
     """
     try:
         return registry.recipe_for(checkpoint.config)
@@ -37,7 +37,7 @@ def recipe_of(checkpoint: Checkpoint) -> Recipe:
 
 
 def decide_task(checkpoint: Checkpoint, request: Request, architecture: Recipe) -> Decisions:
-    """Decide the task; the fact `recipe` is the architecture's recipe as it is for that."""
+    """Decide the task; the fact `recipe` is the architecture's recipe for that task."""
     decisions, recipe = Decisions(), architecture
     classes = selection.classes_of(checkpoint, recipe, request.task)
     chosen = selection.choose(checkpoint.name, recipe, classes, checkpoint.companions, request.task)
@@ -53,9 +53,9 @@ def decide_task(checkpoint: Checkpoint, request: Request, architecture: Recipe) 
 
 
 def decide_components(checkpoint: Checkpoint, recipe: Recipe, target: Target) -> Decisions:
-    """Decide which models become programs; the answering program of some targets computes draft heads itself.
+    """Decide which models become programs; on some targets the decoder program computes draft heads itself.
 
-    The fact `fused_heads` has what such heads compute; None if they have a program, or there are none.
+    The fact `fused_heads` describes such heads; None if they have their own program, or there are no draft heads.
     """
     roles = tasks.wanted_beside(recipe, checkpoint, target.roles)
     draft, fused = checkpoint.speculator, None
@@ -82,7 +82,7 @@ def check_quantization(checkpoint: Checkpoint, recipe: Recipe) -> Decisions:
 def decide_task_options(
     checkpoint: Checkpoint, request: Request, components: Sequence[Component]
 ) -> Decisions:
-    """Decide what changes the graph beyond its sizes: as requested, else as the checkpoint sets it."""
+    """Decide the options of the graph beyond its sizes: requested values, else those of the checkpoint."""
     decisions = Decisions()
     for task in (tasks.find(component.task) for component in components):
         defaults = task.defaults(checkpoint)
@@ -99,9 +99,9 @@ def decide_task_options(
 
 
 def decide_rope_factors(checkpoint: Checkpoint, request: Request, shape: Shape) -> Decisions:
-    """Decide between the two sets of factors of longrope, by the longest text that the package holds.
+    """Choose between the two sets of longrope factors, by the longest text of the package.
 
-    The fact `rope_factors` has the choice if the graph would not follow from its context; else nothing.
+    The fact `rope_factors` has the choice if the context does not determine the graph; otherwise it is empty.
     """
     decisions = Decisions()
     config = checkpoint.text_config

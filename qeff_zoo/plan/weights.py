@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decision about weights: the format that each matrix is stored in."""
+"""Decision about weights: the storage format of each matrix."""
 
 from qeff_zoo.checkpoint import formats
 from qeff_zoo.checkpoint.opening import Checkpoint
@@ -10,7 +10,7 @@ from qeff_zoo.targets.base import Target
 
 
 def decide_weights(checkpoint: Checkpoint, request: Request, target: Target) -> Decisions:
-    """Decide how matrices are stored, and the blocks of integers.
+    """Decide the storage formats of matrices, and the block size of integers.
 
     The fact `formats` has the fields `weights`, `stored` and `named` of programs; it is empty if there are problems.
     """
@@ -56,7 +56,7 @@ def decide_weights(checkpoint: Checkpoint, request: Request, target: Target) -> 
 
 
 def _choose_formats(target: Target, request: Request, decisions: Decisions) -> dict[str, str]:
-    """Choose what single matrices become, by patterns of their names."""
+    """Choose the storage formats of single matrices, by patterns of their names."""
     if not request.format:
         return {}
     decisions.set("format", request.format, "user")
@@ -75,7 +75,7 @@ def _choose_formats(target: Target, request: Request, decisions: Decisions) -> d
 
 
 def rounded_floats(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Warn that FP8 or FP4 weights are requantized to int8; nothing for a checkpoint without any."""
+    """Warn that FP8 or FP4 weights are requantized to int8; empty for other checkpoints."""
     floats = formats.floats_of(checkpoint.quantization)
     if not floats:
         return ()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapters as models of a server, and vLLM's endpoints that load and unload them.
+"""LoRA adapters as models of a server, and vLLM's endpoints that load and unload them.
 
-The endpoints exist only for sources that the operator named. Any other source gets one and the same refusal, and no
-file, name or host is looked up for it.
+The endpoints exist only for sources that the operator named. Every other source gets the same refusal, without any
+look-up of a file, name or host.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ _INNER = re.compile(r"\w[\w.-]*", re.ASCII)
 
 @dataclass(frozen=True)
 class Sources:
-    """Where clients may load adapters from.
+    """Sources from which clients may load adapters.
 
     Args:
-        folders: Absolute paths of folders that are adapters, or have some.
+        folders: Absolute paths of adapter folders, or of folders that contain some.
         repositories: Hub ids, each `org/name`.
     """
 
@@ -38,10 +38,10 @@ class Sources:
 
     @classmethod
     def of(cls, named: Sequence[str]) -> "Sources":
-        """Read what the operator names; a folder that exists wins over a repository.
+        """Parse the operator's sources; an existing folder has precedence over a repository.
 
         Raises:
-            ServingError: One is neither a folder nor like a Hub id.
+            ServingError: A source is neither a folder nor a Hub id.
         """
         folders, repositories = [], []
         for one in named:
@@ -57,13 +57,13 @@ class Sources:
         return cls(tuple(folders), frozenset(repositories))
 
     def find(self, named: str) -> str | None:
-        """Return what a client may load by a name or a path; None for anything else."""
+        """Return the source that a client may load by a name or a path; None for any other."""
         outer, _, inner = named.rpartition("/")
         if named in self.repositories or (outer in self.repositories and _INNER.fullmatch(inner)):
             return named
         path = os.path.abspath(named)  # noqa: PTH100 -- without a look at what is there
         for folder in self.folders:
-            # Of a folder's own links only those count that stay in it.
+            # Links below a folder count only if they stay in the folder.
             if _is_below(path, folder) and _is_below(
                 os.path.realpath(path), os.path.realpath(folder)
             ):
@@ -76,16 +76,16 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def routes(prefix: str, model: str, adapters: Adapters, sources: Sources) -> APIRouter:
-    """Return the endpoints that change which adapters there are.
+    """Return the endpoints that load and unload adapters.
 
     Args:
-        prefix: Of their paths.
-        model: Name of the model that they are for.
-        adapters: Of its session.
+        prefix: Prefix of their paths.
+        model: Name of the base model.
+        adapters: Adapters of its session.
         sources: The folders and repositories that clients may load from.
     """
     router = APIRouter()
-    #: Names that clients have chosen, of adapters that are loaded or about to be.
+    #: Names, chosen by clients, of adapters that are loaded or being loaded.
     chosen: set[str] = set()
 
     @router.post(f"{prefix}load_lora_adapter")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The endpoints: an app of one model that any ASGI server runs."""
+"""The endpoints: an app of one model for any ASGI server."""
 
 from collections.abc import Collection
 
@@ -22,7 +22,7 @@ from qeff_zoo.tasks import find
 
 from . import adapters, errors
 
-#: That are counted by name.
+#: Paths that are counted by name.
 PATHS = (
     *(f"{API}{name}" for name in ("chat/completions", "completions", "embeddings", "models")),
     *(f"{API}audio/{name}" for name in ("transcriptions", "translations")),
@@ -30,17 +30,17 @@ PATHS = (
     "/metrics",
 )
 MAX_BODY_BYTES = 8 << 20
-#: As OpenAI's: 13 minutes of a WAV file, hours of an MP3 file; photographs in base64.
+#: The limit of OpenAI's API: 13 minutes of a WAV file, hours of an MP3 file; photographs in base64.
 MAX_MEDIA_BYTES = 25 << 20
-#: Bodies of the largest size that a server holds at a time.
+#: Number of bodies of the largest size that a server holds at a time.
 MAX_BODIES = 16
 
 
 def service_of(session: Session) -> Service:
-    """Return what a server offers for the task of a session.
+    """Return the service of a session's task.
 
     Raises:
-        ServingError: OpenAI's API does not cover it.
+        ServingError: OpenAI's API does not cover the task.
     """
     serve = find(session.task).commands.serve
     if serve is None:
@@ -67,15 +67,15 @@ def create_app(
     """Return the app of a model.
 
     Args:
-        backend: What answers; closed by whoever opened it.
-        name: The model's.
-        fingerprint: Of the model, as `system_fingerprint`.
-        api_key: Without it nothing below /v1 is answered; None for no key.
-        image_hosts: From which pictures and videos are fetched for clients, each `HOST` or `HOST:PORT`.
-        adapter_sources: The folders and repositories that clients may load adapters from; None for no such endpoints.
+        backend: Backend of the endpoints; the caller closes it.
+        name: Name of the model.
+        fingerprint: Fingerprint of the model, as `system_fingerprint`.
+        api_key: Key that all paths below /v1 require; None for no key.
+        image_hosts: Hosts from which images and videos are fetched for clients, each `HOST` or `HOST:PORT`.
+        adapter_sources: Folders and repositories that clients may load adapters from; None for no such endpoints.
         hosts: Names of the server in a `Host` header; None for any.
         origins: Origins of other web pages that may send requests.
-        max_body_bytes: Of a request; None for what suits the model.
+        max_body_bytes: Maximum size of a request's body; None for the default of the model.
     """
     app = FastAPI(openapi_url=None, redirect_slashes=False)
     metrics = Metrics(backend.stats)
@@ -104,7 +104,7 @@ def create_app(
 
 
 def _models(model: Model) -> APIRouter:
-    """Return the endpoints that say which model is here."""
+    """Return the endpoints that list the model and its adapters."""
     router = APIRouter()
 
     @router.get(f"{API}models")
@@ -120,7 +120,7 @@ def _models(model: Model) -> APIRouter:
 
 
 def _operations(metrics: Metrics) -> APIRouter:
-    """Return the endpoints for who runs the server."""
+    """Return the endpoints for the operator of the server."""
     router = APIRouter()
 
     @router.api_route("/health", methods=["GET", "HEAD"])

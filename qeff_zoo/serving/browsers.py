@@ -26,8 +26,8 @@ class Hosts:
     """The names and addresses of a server.
 
     Args:
-        named: Names with or without a port, as `_parted` writes them; `ANY` for any.
-        addresses: Whether it listens at all addresses of its machine, so that any may be one of its own.
+        named: Names with or without a port, as `_parted` returns them; `ANY` for any.
+        addresses: Whether it listens at all addresses of its machine, so that any address may be its own.
     """
 
     named: frozenset[str]
@@ -55,13 +55,13 @@ class Hosts:
 
 
 def _parted(host: str) -> tuple[str, str]:
-    """Return the name, or the plain address, and the port of a host; nothing of what is none."""
+    """Return the name, or the plain address, and the port of a host; empty for an invalid host."""
     match = _HOST.fullmatch(host.lower())
     return (_plain(match[1].strip("[]")), match[2] or "") if match else ("", "")
 
 
 def _plain(name: str) -> str:
-    """Return the one spelling of an address; a name without its last dot."""
+    """Return the canonical spelling of an address; a name without its trailing dot."""
     try:
         return str(ipaddress.ip_address(name))
     except ValueError:
@@ -79,7 +79,7 @@ def _is_address(name: str) -> bool:
 class AllowedHosts:
     """Middleware that refuses requests for another host.
 
-    A request of HTTP/1.0 without a `Host` comes from no browser, and passes.
+    A request of HTTP/1.0 without a `Host` passes, since no browser sends one.
 
     Args:
         app: The guarded app.
@@ -125,7 +125,7 @@ class AllowedOrigins:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, with what its browser has to know, or refuse it."""
+        """Pass a request on, with CORS headers for its browser, or refuse it."""
         headers = Headers(scope=scope) if scope["type"] == "http" else Headers()
         origin = headers.get("origin")
         if origin is None or _is_own(origin, headers):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of the runtime -> their answers: all choices of one client's request at once, as they grow or whole."""
+"""Choices of one client's request, generated together: streamed, or returned as a whole."""
 
 import asyncio
 import logging
@@ -15,24 +15,24 @@ _log = logging.getLogger(__name__)
 
 
 def submit(engine: Engine, requests: Sequence[Request]) -> list[Handle]:
-    """Hand all requests to an engine, or none.
+    """Submit all requests to an engine, or none.
 
     Raises:
-        ApiError: There is no room, or the server is about to end.
+        ApiError: The queue is full, or the server shuts down.
     """
     try:
         return engine.submit_together(requests)
     except BusyError as error:
         raise queue_full(error) from error
-    except AdapterError as error:  # unloaded since it was asked for
+    except AdapterError as error:  # unloaded since the request
         raise ApiError(404, str(error), param="model", code="model_not_found") from error
-    except GenerationError as error:  # requests are checked, so the engine must be closed
+    except GenerationError as error:  # requests are valid, so the engine is closed
         raise shutting_down() from error
 
 
 @contextmanager
 def cancelling(handles: Sequence[Handle]) -> Iterator[None]:
-    """Free the rows, however the block ends."""
+    """Free the batch slots at the end of the block, also after an error."""
     try:
         yield
     finally:
@@ -41,10 +41,10 @@ def cancelling(handles: Sequence[Handle]) -> Iterator[None]:
 
 
 async def grow(handles: Sequence[Handle], metrics: Metrics) -> AsyncIterator[tuple[int, Delta]]:
-    """Yield what is added to which choice, as it comes.
+    """Yield the deltas of the choices, each with the number of its choice.
 
     Raises:
-        ApiError: One of them failed, or was cancelled because the server shuts down.
+        ApiError: A choice failed, or was cancelled because the server shuts down.
     """
     events: asyncio.Queue[tuple[int, Delta] | BaseException | None] = asyncio.Queue()
 
@@ -82,10 +82,10 @@ async def grow(handles: Sequence[Handle], metrics: Metrics) -> AsyncIterator[tup
 
 
 async def whole(handles: Sequence[Handle], metrics: Metrics) -> list[Generation]:
-    """Return the answers when all of them have ended.
+    """Return the generations after the end of the last one.
 
     Raises:
-        ApiError: As `grow`.
+        ApiError: The same errors as `grow`.
     """
     async for _ in grow(handles, metrics):
         pass

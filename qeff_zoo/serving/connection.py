@@ -1,36 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client's connection: a request that is not complete is bounded, in bytes and in time."""
+"""Connections of clients, with limits of size and time for incomplete requests."""
 
 import asyncio
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-#: Of a request's line and headers; one that is longer is refused, at the latest when it is five times as long.
+#: Limit of a request's line and headers; a longer head is refused, at the latest at five times this size.
 MAX_HEAD_BYTES = 16 << 10
 _BODY_PIECE = 4 * MAX_HEAD_BYTES  # of a body, which may end in it and be followed by another head
-#: For a request to be there as a whole, its body included.
+#: Time limit for a complete request, its body included.
 REQUEST_SECONDS = 60.0
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
 class Connection(H11Protocol):
-    """uvicorn's, which by itself waits for ever for the rest of a request, and takes any head that comes at once."""
+    """uvicorn's protocol class with limits; the original waits for incomplete requests without a timeout."""
 
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for a request."""
+        """Start to wait for a request."""
         super().connection_made(transport)
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing."""
+        """Stop waiting."""
         super().connection_lost(exc)
         self._forget()
 
     def data_received(self, data: bytes) -> None:
-        """Take data, in pieces: h11 looks at the length of a head only where its end is missing."""
+        """Receive data in pieces, since h11 checks the length of a head only while its end is missing."""
         start = 0
         while start < len(data) and not self.transport.is_closing():
             size = _BODY_PIECE if self.conn.their_state is h11.SEND_BODY else MAX_HEAD_BYTES
@@ -39,7 +39,7 @@ class Connection(H11Protocol):
         self._watch()
 
     def _watch(self) -> None:
-        """Begin to wait for the rest of a request, or stop: it is there."""
+        """Start the timeout of an incomplete request, or stop it for a complete one."""
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             self._forget()
         elif self._deadline is None:

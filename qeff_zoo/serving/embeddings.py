@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embeddings: one thread that serves all clients at once, and OpenAI's object of what it returns."""
+"""Text embeddings: one thread that serves all clients, and OpenAI's response object."""
 
 import asyncio
 import base64
@@ -25,7 +25,7 @@ from qeff_zoo.serving.schemas import EmbeddingRequest, PictureEmbeddingRequest, 
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.serving.waiting import Waiting
 
-#: Texts of a request at most, as OpenAI's.
+#: Maximum number of texts in a request, as in OpenAI's API.
 MAX_INPUTS = 2048
 
 
@@ -35,9 +35,9 @@ class _Job:
 
     Args:
         texts: All of them.
-        left: Numbers of those without an embedding, the shortest last.
-        future: Of all embeddings, (texts, hidden); done as well when the client has left.
-        found: Embeddings by number.
+        left: Numbers of the texts without an embedding, the shortest last.
+        future: Future of all embeddings, (texts, hidden); also done if the client disconnected.
+        found: Finished embeddings by number.
     """
 
     texts: Sequence[Encoded]
@@ -47,33 +47,33 @@ class _Job:
 
 
 class EmbeddingQueue:
-    """Embeds texts of any number of requests: those that wait share calls, each request having its part of every call.
+    """Queue of embedding requests, whose calls are shared fairly: every waiting request has a part of each call.
 
     Args:
-        session: Its own from now on.
-        max_waiting: Requests that may wait.
+        session: Session that the queue owns.
+        max_waiting: Maximum number of waiting requests.
     """
 
     def __init__(self, session: EmbeddingSession, *, max_waiting: int) -> None:
         self.session, self._requests = session, Waiting(max_waiting)
         self._worker = ThreadPoolExecutor(1, "qeff-zoo embeddings")
-        self._jobs: deque[_Job] = deque()  # whose turn it is comes first
+        self._jobs: deque[_Job] = deque()  # in turn
         self._serving: asyncio.Task[None] | None = None  # as long as there are jobs
         self._closing, self._lock = False, threading.Lock()
         self._running = self._tokens = 0
 
     async def embed(self, texts: Sequence[Text], *, cut: bool) -> tuple[list[Encoded], Array]:
-        """Return the tokens of texts, and an embedding of each: (texts, hidden). To cancel this ends its calls.
+        """Return the tokens of texts, and their embeddings (texts, hidden). Cancellation drops the remaining calls.
 
         Args:
-            texts: Text, or token ids.
-            cut: Whether long texts may be cut.
+            texts: Texts, or lists of token ids.
+            cut: Whether long texts may be truncated.
 
         Raises:
-            BusyError: Too many requests wait already.
+            BusyError: The queue is full.
             GenerationError: A text cannot be embedded.
-            ContextLengthError: A text is too long, and must not be cut.
-            ApiError: The server ends.
+            ContextLengthError: A text exceeds the maximum length, and `cut` is not set.
+            ApiError: The server shuts down.
         """
         with self._requests.one():
             read = await asyncio.to_thread(self.session.read, texts)
@@ -88,7 +88,7 @@ class EmbeddingQueue:
             return read, await job.future
 
     def stats(self) -> Stats:
-        """Return what has been done, and what is to do."""
+        """Return the statistics of finished and waiting requests."""
         return Stats(
             rows=self.session.sizes.batch_size,
             running=self._running,
@@ -100,7 +100,7 @@ class EmbeddingQueue:
         )
 
     def close(self) -> None:
-        """Finish the call that runs, and begin no more. Not for the thread of the event loop while it runs."""
+        """Finish the running call, and start no further ones. Not for the event loop's thread while the loop runs."""
         with self._lock:
             self._closing = True
         self._worker.shutdown()
@@ -114,7 +114,7 @@ class EmbeddingQueue:
             )
 
     async def _serve(self) -> None:
-        """Make calls until there is nothing to do."""
+        """Make calls until the queue is empty."""
         while call := self._next_call():
             if (running := self._begin(call)) is None:
                 break
@@ -122,15 +122,15 @@ class EmbeddingQueue:
             await asyncio.wait([running])
             self._running = 0
             _deliver(call, running)
-        for job in self._jobs:  # there are some where the server ends
+        for job in self._jobs:  # left at shutdown
             job.future.set_exception(shutting_down())
         self._jobs.clear()
         self._serving = None
 
     def _next_call(self) -> list[tuple[_Job, int]]:
-        """Choose the texts of the next call: of every request in turn, as long as they are not longer than the first.
+        """Choose the texts of the next call: from every request in turn, none longer than the first.
 
-        A request's texts come by their length: like lengths together, for less padding.
+        A request's texts are ordered by length, since similar lengths need less padding.
         """
         self._jobs = deque(job for job in self._jobs if not job.future.done())
         if not self._jobs:
@@ -148,7 +148,7 @@ class EmbeddingQueue:
         return call
 
     def _begin(self, call: Sequence[tuple[_Job, int]]) -> asyncio.Future[Array] | None:
-        """Begin a call in the worker's thread; None where the server ends."""
+        """Start a call in the worker's thread; None if the server shuts down."""
         texts = [job.texts[number] for job, number in call]
         ids, types = [text.ids for text in texts], [text.type_ids for text in texts]
         with self._lock:
@@ -159,7 +159,7 @@ class EmbeddingQueue:
 
 
 def _deliver(call: Sequence[tuple[_Job, int]], ended: asyncio.Future[Array]) -> None:
-    """Hand on what came of a call: embeddings, or what went wrong."""
+    """Deliver the result of a call, embeddings or an error, to its requests."""
     if error := ended.exception():
         for job in {job for job, _ in call if not job.future.done()}:
             job.future.set_exception(error)
@@ -173,14 +173,14 @@ def _deliver(call: Sequence[tuple[_Job, int]], ended: asyncio.Future[Array]) -> 
 def embedding_list(
     body: EmbeddingRequest | PictureEmbeddingRequest, texts: Sequence[Encoded], vectors: Array
 ) -> str:
-    """Return OpenAI's object of embeddings, as JSON. Each text that was cut says `"truncated": true`.
+    """Return OpenAI's object of embeddings, as JSON. Each truncated text has `"truncated": true`.
 
     Args:
-        body: What was asked.
-        texts: All of them.
+        body: Body of the request.
+        texts: All encoded texts.
         vectors: (texts, hidden), float32.
     """
-    # One by one, so that other threads have their turn: a number takes a microsecond, and there may be millions.
+    # Serialized one by one, so that other threads can run: a number takes a microsecond, and there may be millions.
     data = ",".join(
         json.dumps(
             {"object": "embedding", "index": number, "embedding": _written(row, body.encoding_format)}
@@ -206,9 +206,9 @@ def routes(api: str, queue: EmbeddingQueue, check: Callable[[str], object]) -> A
     """Return the endpoint of embeddings.
 
     Args:
-        api: What its path begins with.
-        queue: That computes them.
-        check: Refuses another model's name.
+        api: Prefix of the path.
+        queue: Queue of the requests.
+        check: Function that refuses another model's name.
     """
     router = APIRouter()
 

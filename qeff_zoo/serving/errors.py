@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client is told when it gets no answer, in OpenAI's words: a status and an error object."""
+"""Errors of the API: a status and an error object, as in OpenAI's API."""
 
 import reprlib
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from qeff_zoo.errors import BusyError
 
-_RETRY_AFTER = "1"  # seconds; a row is free again within an answer's time, which nobody knows
+_RETRY_AFTER = "1"  # seconds; the time until a batch slot is free is unknown
 _TYPES = {
     401: "authentication_error",
     404: "not_found_error",
@@ -25,13 +25,13 @@ _brief.maxstring = _brief.maxother = 80
 
 
 class ApiError(Exception):
-    """A request that gets no answer.
+    """A refused or failed request.
 
     Args:
-        status: Of HTTP.
-        message: For the author of the client.
-        param: Which parameter is to blame.
-        code: For programs.
+        status: HTTP status.
+        message: Message for the author of the client.
+        param: Name of the faulty parameter.
+        code: Error code for programs.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The error object."""
+        """Error object of the response."""
         kind = _TYPES.get(self.status, "invalid_request_error")
         return {
             "error": {
@@ -52,7 +52,7 @@ class ApiError(Exception):
 
     @property
     def response(self) -> JSONResponse:
-        """What goes over the wire."""
+        """HTTP response."""
         headers = {
             401: {"WWW-Authenticate": "Bearer"},
             429: {"Retry-After": _RETRY_AFTER},
@@ -62,19 +62,19 @@ class ApiError(Exception):
 
 
 def internal_error() -> ApiError:
-    """Return what a client is told of a failure that is ours; the log has the rest."""
+    """Return the error of an internal failure; the log has the details."""
     return ApiError(
         500, "The server failed to answer this request. Its log says why.", code="internal_error"
     )
 
 
 def queue_full(error: BusyError) -> ApiError:
-    """Return what a client is told for whose request there is no room now."""
+    """Return the error of a request that exceeds the queue."""
     return ApiError(429, str(error), code="queue_full")
 
 
 def shutting_down() -> ApiError:
-    """Return what a client is told whose answer is cut off by a shutdown."""
+    """Return the error of a request that a shutdown cancels."""
     return ApiError(
         503,
         "The server is shutting down. Ask another one, or try again later.",
@@ -83,7 +83,7 @@ def shutting_down() -> ApiError:
 
 
 def too_large(most: str) -> ApiError:
-    """Return the refusal of a body that has more than `most`, of which it says what."""
+    """Return the refusal of a body that exceeds `most`, a limit with its unit."""
     return ApiError(
         413,
         f"The body is too large for this server; expected at most {most}. Send less at a time.",
@@ -92,7 +92,7 @@ def too_large(most: str) -> ApiError:
 
 
 def unknown_parameter(name: str, value: object) -> ApiError:
-    """Return the refusal of a parameter that would change the answer, and cannot."""
+    """Return the refusal of an unsupported parameter that would change the result."""
     return ApiError(
         400,
         f"Parameter {brief(name)} with the value {brief(value)} is not known or not supported here; expected a request "
@@ -103,12 +103,12 @@ def unknown_parameter(name: str, value: object) -> ApiError:
 
 
 def brief(value: object) -> str:
-    """Write a client's value, not all of a long one."""
+    """Return a client's value as text, shortened if long."""
     return _brief.repr(value)
 
 
 def install(app: FastAPI) -> None:
-    """Answer every failure of an app with an error object."""
+    """Install handlers that return an error object for every failure of an app."""
 
     @app.exception_handler(ApiError)
     async def _(_: Request, error: ApiError) -> JSONResponse:
@@ -124,11 +124,11 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def _(_: Request, error: Exception) -> JSONResponse:
-        return internal_error().response  # the exception itself goes on to the log
+        return internal_error().response  # the exception itself is logged
 
 
 def _invalid(problems: Sequence[Any]) -> ApiError:
-    """Put all that pydantic found into one error; `param` is of the first problem."""
+    """Combine all errors of pydantic into one; `param` is that of the first."""
     first: Mapping[str, Any] = problems[0]
     place = [part for part in first["loc"] if part != "body"]
     if first["type"] == "json_invalid":
@@ -161,7 +161,7 @@ def _invalid(problems: Sequence[Any]) -> ApiError:
 
 
 def _sentence(problems: Sequence[Any]) -> str:
-    """Say what is wrong with one parameter; of alternatives each has said what it expects."""
+    """Return a sentence about one faulty parameter; alternatives contribute one expectation each."""
     first = problems[0]
     path = "".join(
         f"[{part}]" if isinstance(part, int) else f".{part}"
@@ -175,7 +175,7 @@ def _sentence(problems: Sequence[Any]) -> str:
 
 
 def _http(request: Request, error: HTTPException) -> ApiError:
-    """Put what FastAPI itself refuses into our words."""
+    """Replace the errors of FastAPI by ours."""
     asked = f"{request.method} {request.url.path}"
     if error.status_code == 404:
         return ApiError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenAI's endpoints of text generation: chats and completions."""
+"""OpenAI's endpoints of text generation: chat completions and completions."""
 
 from collections.abc import Collection
 
@@ -26,10 +26,10 @@ def routes(
     """Return the endpoints of text generation.
 
     Args:
-        api: What their paths begin with.
-        engine: That answers.
-        model: Its description.
-        metrics: Of the server.
+        api: Prefix of their paths.
+        engine: Engine that generates.
+        model: Description of the model.
+        metrics: Metrics of the server.
         image_hosts: Hosts from which images and videos are fetched for clients.
     """
     router = APIRouter()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embeddings of pictures, and of texts that are matched with them: a thread that serves all clients, and its endpoint.
+"""Embeddings of images, and of texts to match with them: one thread that serves all clients, and the endpoint.
 
-A picture comes as vLLM has it: in `messages`, as a part of a user's message.
+An image is a part of a user's message in `messages`, as in vLLM's API.
 """
 
 import asyncio
@@ -28,29 +28,29 @@ from qeff_zoo.serving.waiting import Waiting
 
 
 class PictureQueue:
-    """Embeds what requests have, one request after the other.
+    """Queue of embedding requests for images or texts, in the order of arrival.
 
     Args:
-        session: Its own from now on.
-        max_waiting: Requests that may wait.
+        session: Session that the queue owns.
+        max_waiting: Maximum number of waiting requests.
     """
 
     def __init__(self, session: ImageEmbeddingSession, *, max_waiting: int) -> None:
         self.session, self._requests = session, Waiting(max_waiting)
         self._worker = ThreadPoolExecutor(1, "qeff-zoo pictures")
-        #: Decodes the pictures.
+        #: Pool of threads that decode images.
         self.pool = MediaPool(BOUNDS.decoded_bytes)
         self._tokens = self._pictures = 0
 
     async def embed(
         self, preparation: Preparation[tuple[Array | None, list[Encoded]]]
     ) -> tuple[list[Encoded], Array]:
-        """Return the texts of a request, and an embedding of each text, or of each picture.
+        """Return the texts of a request, and an embedding of each text or image.
 
         Raises:
-            BusyError: Too many requests wait already.
-            GenerationError: One cannot be embedded.
-            ApiError: The server ends, or the request is refused.
+            BusyError: The queue is full.
+            GenerationError: An input cannot be embedded.
+            ApiError: The server shuts down, or the request is refused.
         """
         with self._requests.one():
             pictures, texts = await self.pool.prepare(preparation)
@@ -70,7 +70,7 @@ class PictureQueue:
         return cast("ZeroShotSession", self.session).embed_texts([text.ids for text in texts])
 
     def stats(self) -> Stats:
-        """Return what has been done, and what is to do."""
+        """Return the statistics of finished and waiting requests."""
         return Stats(
             rows=self.session.batch_sizes[-1],
             running=min(self._requests.active, 1),
@@ -84,7 +84,7 @@ class PictureQueue:
         )
 
     def close(self) -> None:
-        """Finish what runs, and begin no more. Not for the thread of the event loop while it runs."""
+        """Finish the running call, and start no further ones. Not for the event loop's thread while the loop runs."""
         self._worker.shutdown(cancel_futures=True)
 
 
@@ -94,10 +94,10 @@ def routes(
     """Return the endpoint of embeddings.
 
     Args:
-        api: What its path begins with.
-        queue: That computes them.
-        check: Refuses another model's name.
-        hosts: From which pictures are fetched; none for only those that are in the request.
+        api: Prefix of the path.
+        queue: Queue of the requests.
+        check: Function that refuses another model's name.
+        hosts: Hosts from which images are fetched; empty for images in the request alone.
     """
     router = APIRouter()
 
@@ -120,7 +120,7 @@ def routes(
 def _read(
     session: ImageEmbeddingSession, body: PictureEmbeddingRequest, hosts: Collection[str]
 ) -> Preparation[tuple[Array | None, list[Encoded]]]:
-    """Return the picture of a request as its program takes it, or its texts as tokens."""
+    """Return the pixels of a request's image, or its tokenized texts."""
     urls = [("picture", url) for message in body.messages or () for url in message.pictures]
     said = [message.text for message in body.messages or () if message.text]
     texts = [*(listed(body.input) if body.input else []), *said]

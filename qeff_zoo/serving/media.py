@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that decode and fetch for all clients: each request does one step in its turn, and memory has a bound.
+"""Threads that decode and fetch files for all clients, with a fair order of steps and a memory limit.
 
-A request waits for one step at a time, so that clients take turns however much one of them sends. What is left of a
-request whose client disconnects is never begun.
+A request waits for one step at a time, so that clients take turns regardless of the size of their requests. The
+remaining steps of a request are dropped if its client disconnects.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ from qeff_zoo.serving.errors import ApiError
 _T = TypeVar("_T")
 _NICENESS = 10  # of threads whose work is large: a tenth of a CPU's time where others want it
 _FETCHES = 16  # at a time; they wait for other servers
-_SMALL = 1 << 25  # bytes; what takes no more does not wait for what takes more
-_SHARE = 8  # the memory of small work is this part of all
+_SMALL = 1 << 25  # bytes; smaller steps do not wait for larger ones
+_SHARE = 8  # small steps have this fraction of the memory
 
 
 @dataclass(frozen=True)
 class Step:
-    """A part of a request's preparation, before which other clients may have a turn.
+    """One step of a request's preparation; other clients' steps may run before it.
 
     Args:
-        work: A function; or a generator that pauses where other clients may have one.
-        nbytes: Memory that it takes.
-        fetches: Whether it waits for another server, and takes no time of a CPU.
+        work: A function, or a generator that yields where other clients' steps may run.
+        nbytes: Required memory in bytes.
+        fetches: Whether it waits for another server, without use of a CPU.
     """
 
     work: Callable[[], Any] | Steps[Any]
@@ -44,12 +44,12 @@ class Step:
     fetches: bool = False
 
 
-#: How a request is prepared: is given the result of each of its steps, and returns its own.
+#: Preparation of a request: a generator that receives the result of each of its steps, and returns the prepared value.
 Preparation: TypeAlias = Generator[Step, Any, _T]
 
 
 def at_once(preparation: Preparation[_T]) -> _T:
-    """Prepare a request where there are no other clients."""
+    """Prepare a request without other clients."""
     given: Any = None
     while True:
         step, made = _advance(preparation, given)
@@ -63,11 +63,11 @@ def at_once(preparation: Preparation[_T]) -> _T:
 
 
 def _advance(preparation: Preparation[_T], given: Any) -> tuple[Step | None, Any]:
-    """Return the next step, or what was prepared.
+    """Return the next step, or the prepared value.
 
     Args:
-        preparation: Of a request.
-        given: Result of the step before, or what it raised.
+        preparation: Preparation of a request.
+        given: Result or exception of the previous step.
     """
     try:
         if isinstance(given, Exception):
@@ -78,21 +78,21 @@ def _advance(preparation: Preparation[_T], given: Any) -> tuple[Step | None, Any
 
 
 class MediaPool:
-    """Does the steps of requests, each client's in its turn; for the thread of the event loop.
+    """Pool that runs the steps of requests, with clients in turn; for the thread of the event loop.
 
     Args:
-        most: Bytes that all steps and recordings may take together.
+        most: Maximum memory of all steps and recordings, in bytes.
     """
 
     def __init__(self, most: int) -> None:
         self._fetching = ThreadPoolExecutor(_FETCHES, "qeff-zoo fetches")
-        # As many threads as asyncio has by default would keep the event loop and the model from Python.
+        # As many threads as asyncio's default would slow down the event loop and the model, which share Python's GIL.
         preparing = max(2, (os.cpu_count() or 1) // 2)
         self._preparing = ThreadPoolExecutor(preparing, "qeff-zoo prepares")
         self._small, self._large = _Lane(most // _SHARE), _Lane(most - most // _SHARE, _stand_back)
 
     async def prepare(self, preparation: Preparation[_T]) -> _T:
-        """Prepare a request. To cancel this ends it before its next step."""
+        """Prepare a request. Cancellation ends it before its next step."""
         given: Any = None
         while True:
             step, made = await _turn(self._preparing, partial(_advance, preparation, given))
@@ -111,11 +111,11 @@ class MediaPool:
             return await self.run(step.work, step.nbytes)
 
     async def run(self, work: Callable[[], Any] | Steps[Any], nbytes: int = 0) -> Any:
-        """Do a step for which there is room.
+        """Run a step as soon as its memory is available.
 
         Args:
-            work: As of `Step`.
-            nbytes: Memory that it takes.
+            work: Work of a step, see `Step`.
+            nbytes: Required memory in bytes.
         """
         return await self._run(self._lane(nbytes).threads, work)
 
@@ -129,13 +129,13 @@ class MediaPool:
 
     @asynccontextmanager
     async def room(self, nbytes: int) -> AsyncIterator[Callable[[int], None]]:
-        """Wait for memory, and give it back at the end of the block.
+        """Wait for memory, and release it at the end of the block.
 
         Args:
-            nbytes: How much.
+            nbytes: Required memory in bytes.
 
         Returns:
-            A function that gives back all but so many bytes before the end.
+            A function that releases all but the given number of bytes before the end of the block.
         """
         lane = self._lane(nbytes)
         held = await lane.take(nbytes)
@@ -157,17 +157,17 @@ class MediaPool:
 
 
 class _Lane:
-    """Threads, and a number of bytes that is given in the order of requests; for the thread of the event loop."""
+    """Threads with a memory limit that is granted in the order of requests; for the thread of the event loop."""
 
     def __init__(self, most: int, begin: Callable[[], None] = lambda: None) -> None:
-        # Most CPUs are left to the model.
+        # Most CPUs remain available to the model.
         count = max(1, (os.cpu_count() or 1) // 4)
         self.threads = ThreadPoolExecutor(count, "qeff-zoo media", begin)
         self._most = self._free = most
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, nbytes: int) -> int:
-        """Wait for bytes, at most all that there are; return how many it became."""
+        """Wait for memory, at most the limit; return the granted number of bytes."""
         nbytes = min(nbytes, self._most)
         granted = asyncio.get_running_loop().create_future()
         self._waiting.append((nbytes, granted))
@@ -180,7 +180,7 @@ class _Lane:
         return nbytes
 
     def give(self, nbytes: int) -> None:
-        """Take bytes back."""
+        """Release memory."""
         self._free += nbytes
         while self._waiting and (self._waiting[0][1].done() or self._waiting[0][0] <= self._free):
             wanted, granted = self._waiting.popleft()
@@ -190,19 +190,19 @@ class _Lane:
 
 
 async def _turn(pool: Executor, work: Callable[[], _T]) -> _T:
-    """Call a function in a thread of a pool, when those before it have been called."""
+    """Call a function in a thread of a pool, after the calls before it."""
     called = pool.submit(work)
     ended = asyncio.wrap_future(called)
     try:
         return await asyncio.shield(ended)
     except asyncio.CancelledError:
-        if not called.cancel():  # what it takes is in use until it returns
+        if not called.cancel():  # its memory is in use until it returns
             await asyncio.wait([ended])
         raise
 
 
 def _next(work: Steps[Any]) -> tuple[bool, Any]:
-    """Do the next step of a generator; return whether it was the last, and the result."""
+    """Run the next step of a generator; return whether it was the last, and the result."""
     try:
         next(work)
     except StopIteration as end:
@@ -211,7 +211,7 @@ def _next(work: Steps[Any]) -> tuple[bool, Any]:
 
 
 def _stand_back() -> None:
-    """Let other threads have CPUs first, where the system has priorities of threads."""
+    """Lower the priority of this thread, if the system has priorities of threads."""
     if sys.platform == "linux":
         thread = threading.get_native_id()
         niceness = os.getpriority(os.PRIO_PROCESS, thread) + _NICENESS
@@ -219,7 +219,7 @@ def _stand_back() -> None:
 
 
 def _return_memory() -> None:
-    """Give free memory back to the system, which glibc keeps in pieces."""
+    """Return free memory from glibc's arenas to the system."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)

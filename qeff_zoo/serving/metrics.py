@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server counts and times, as Prometheus reads it."""
+"""Counters and timings of a server in Prometheus' format."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -22,10 +22,10 @@ _NEXT_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 
 
 
 class Metrics:
-    """The figures of one server.
+    """Metrics of one server.
 
     Args:
-        stats: What is done, and what is to do, whenever it is asked.
+        stats: Function that returns the current statistics of the backend.
     """
 
     def __init__(self, stats: Callable[[], Stats]) -> None:
@@ -55,7 +55,7 @@ class Metrics:
         self._responses.labels(path, str(status)).inc()
 
     def stopwatch(self) -> Callable[[Delta], None]:
-        """Start to time an answer; call the result with each delta as it comes."""
+        """Start to time a generation; call the result with each delta on arrival."""
         newest, histogram = time.perf_counter(), self._first
 
         def observe(delta: Delta) -> None:
@@ -73,13 +73,13 @@ class Metrics:
 
 
 class _Live(Collector):
-    """What the engine itself knows, read when Prometheus asks."""
+    """Statistics of the engine, collected at each scrape."""
 
     def __init__(self, stats: Callable[[], Stats]) -> None:
         self._stats = stats
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every figure."""
+        """Yield every metric."""
         stats = self._stats()
         for name, text, value in (
             ("rows", "Requests that can run at a time.", stats.rows),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to every request before its endpoint: it is counted, and its framing, key and body are checked."""
+"""Middleware before the endpoints: counts of responses, and checks of framing, API key and body."""
 
 import asyncio
 import re
@@ -22,17 +22,17 @@ _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # also one without a
 
 
 class Framing:
-    """Refuses requests whose end a proxy may see elsewhere: they say in two ways how long they are.
+    """Middleware that refuses requests with both length headers, whose end a proxy may place elsewhere.
 
     Args:
-        app: What it guards.
+        app: The guarded app.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it and end its connection."""
+        """Pass a request on, or refuse it and close its connection."""
         if scope["type"] == "http":
             headers = Headers(scope=scope)
             if "content-length" in headers and "transfer-encoding" in headers:
@@ -49,12 +49,12 @@ class Framing:
 
 
 class ApiKey:
-    """Lets only those through who have the key, before anything of theirs is read.
+    """Middleware that requires the API key before any of the body is read.
 
     Args:
-        app: What it guards.
-        key: As in `Authorization: Bearer KEY`.
-        prefix: Of the paths that need it.
+        app: The guarded app.
+        key: Key, as in `Authorization: Bearer KEY`.
+        prefix: Prefix of the paths that require it.
     """
 
     def __init__(self, app: ASGIApp, key: str, prefix: str) -> None:
@@ -66,7 +66,7 @@ class ApiKey:
             given = Headers(scope=scope).get("authorization", "")
             is_bearer = given[: len(_SCHEME)].lower() == _SCHEME
             given_key = given[len(_SCHEME) :].strip().encode("latin-1")
-            # In a time that does not tell how much of the key was right.
+            # Comparison in constant time, which reveals no part of the key.
             if not (secrets.compare_digest(given_key, self._key) and is_bearer):
                 refusal = ApiError(
                     401,
@@ -80,19 +80,19 @@ class ApiKey:
 
 
 class BodyLimit:
-    """Takes a whole body, and no more than fits, and passes it on if its client is still there.
+    """Middleware that receives a whole body within limits, and passes it on if the client is still connected.
 
     Args:
-        app: What reads it.
-        most: Bytes.
-        bodies: Memory for those of all requests.
+        app: App that reads the body.
+        most: Maximum size in bytes.
+        bodies: Memory of the bodies of all requests.
     """
 
     def __init__(self, app: ASGIApp, most: int, bodies: Bodies) -> None:
         self._app, self._most, self._bodies = app, most, bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it: at once where it says how long it is."""
+        """Pass a request on, or refuse it: immediately if its declared length exceeds the limit."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -121,7 +121,7 @@ class BodyLimit:
     async def _received(
         self, headers: Headers, receive: Receive, grow: Callable[[int], None]
     ) -> bytes | None:
-        """Return a body; None if its client leaves before all of it is there."""
+        """Return a body; None if the client disconnects before its end."""
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > self._most:
             raise too_large(f"{self._most:,} bytes")
@@ -140,7 +140,7 @@ class BodyLimit:
                 raise queue_full(error) from error
             more = message.get("more_body", False)
         body = b"".join(pieces)
-        # A form has fields, of which there is a limit, and a file.
+        # A form has a limited number of fields, and a file.
         is_json = not headers.get("content-type", "").lower().startswith("multipart/form-data")
         if is_json and _is_manifold(body):
             raise too_large(f"{_MAX_CONTAINERS:,} lists and objects")
@@ -148,14 +148,14 @@ class BodyLimit:
 
 
 async def _disconnect(receive: Receive) -> Message:
-    """Wait until a client leaves, or its response is complete."""
+    """Wait until a client disconnects, or its response is complete."""
     while (message := await receive())["type"] != "http.disconnect":
         pass
     return message
 
 
 def _is_manifold(body: bytes) -> bool:
-    """Tell whether JSON has more lists and objects than a request can mean."""
+    """Return whether JSON has more lists and objects than a valid request can have."""
 
     def count(text: bytes) -> int:
         codes = np.frombuffer(text, np.uint8)  # faster than `bytes.count` where few are found
@@ -165,12 +165,12 @@ def _is_manifold(body: bytes) -> bool:
 
 
 class ResponseCount:
-    """Counts responses.
+    """Middleware that counts responses.
 
     Args:
-        app: What makes them.
-        metrics: Where they are counted.
-        paths: That are counted by name; all others are one.
+        app: The app that responds.
+        metrics: Metrics of the server.
+        paths: Paths that are counted by name; all others are counted together.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: Collection[str]) -> None:

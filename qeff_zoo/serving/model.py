@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The description of a served model, as clients get it."""
+"""Description of a served model for clients."""
 
 import time
 from dataclasses import dataclass, field
@@ -10,15 +10,15 @@ from qeff_zoo.serving.errors import ApiError, brief
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """What a server says of its model.
+    """Description of the served model.
 
     Args:
-        name: Clients ask for it by this.
-        fingerprint: Names what computes the answers: a build key.
-        max_tokens: Of a prompt and its answer, or of a text that is read whole; 0 of a model that reads recordings of
-            any length.
+        name: Name of the model in requests.
+        fingerprint: Identity of the model, a build key.
+        max_tokens: Maximum number of tokens of a prompt and its generation, or of an embedded text; 0 for a model of
+            recordings of any length.
         created: Seconds since 1970.
-        adapters: That clients may ask for as they ask for the model; None where it takes none.
+        adapters: Adapters that clients may select by name like a model; None if the package has no slots.
     """
 
     name: str
@@ -31,10 +31,10 @@ class Model:
         """Refuse a request for another model.
 
         Returns:
-            The adapter that it asks for; None for the model as it is.
+            The adapter that the request selects; None for the base model.
 
         Raises:
-            ApiError: It is another one.
+            ApiError: The name is unknown.
         """
         if name == self.name:
             return None
@@ -50,7 +50,7 @@ class Model:
         )
 
     def described(self, adapter: str | None = None) -> dict[str, object]:
-        """Return the object that says what it is, or what one of its adapters is."""
+        """Return the API's object of the model, or of one of its adapters."""
         return {
             "id": adapter or self.name,
             "object": "model",

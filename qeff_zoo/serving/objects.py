@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers -> OpenAI's objects: chats and completions, whole and in chunks, with usage and log-probabilities."""
+"""OpenAI's objects of generations: chats and completions, whole and in chunks, with usage and log-probabilities."""
 
 import time
 import uuid
@@ -21,14 +21,14 @@ _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 @dataclass
 class Reply:
-    """The objects of one request's answer.
+    """Response objects of one request.
 
     Args:
-        kind: Of endpoint.
-        model: The name it goes by.
-        fingerprint: Of what answers: the same one and the same seed give the same answer.
-        tokenizer: Names tokens; None where a package has none.
-        logprobs: Whether they were asked for.
+        kind: Kind of the endpoint.
+        model: Name of the model.
+        fingerprint: Identity of the model: the same fingerprint and seed give the same text.
+        tokenizer: Tokenizer for the texts of tokens; None for a package without one.
+        logprobs: Whether the request includes log-probabilities.
     """
 
     kind: Literal["chat", "completion"]
@@ -37,7 +37,7 @@ class Reply:
     tokenizer: Tokenizer | None
     logprobs: bool
     _frame: Object = field(init=False)
-    #: By choice, how long its text is so far, and tokens that are not yet in it.
+    #: Length of the text so far, and tokens without text so far, by choice.
     _lengths: dict[int, int] = field(init=False, default_factory=dict)
     _held: dict[int, list[TokenLogprobs]] = field(init=False, default_factory=dict)
 
@@ -51,18 +51,18 @@ class Reply:
         }
 
     def whole(self, answers: Sequence[Generation], n: int) -> Object:
-        """Return the object of an answer that is complete.
+        """Return the object of a complete response.
 
         Args:
-            answers: By prompt, and `n` for each.
-            n: Choices for each prompt.
+            answers: Generations: `n` for each prompt.
+            n: Number of choices per prompt.
         """
         name = "chat.completion" if self.kind == "chat" else "text_completion"
         choices = [self._choice(number, one) for number, one in enumerate(answers)]
         return {**self._frame, "object": name, "choices": choices, "usage": usage(answers, n)}
 
     def opening(self, number: int) -> Object | None:
-        """Return the chunk that begins a choice, where there is one: it says who speaks."""
+        """Return the first chunk of a choice, which sets its role; None if the endpoint has none."""
         if self.kind == "completion":
             return None
         delta = {"role": "assistant", "content": "", "refusal": None}
@@ -71,7 +71,7 @@ class Reply:
         )
 
     def chunk(self, number: int, delta: Delta) -> Object | None:
-        """Return the chunk of what was added to a choice; None where nothing can be said yet."""
+        """Return the chunk of a delta; None if it has no content yet."""
         if not (delta.text or delta.finish_reason):
             self._held.setdefault(number, []).extend(delta.logprobs)
             return None
@@ -80,7 +80,7 @@ class Reply:
         return self._chunk({"index": number, **text, **self._beside(number, delta, delta.logprobs)})
 
     def closing(self, answers: Sequence[Generation], n: int) -> Object:
-        """Return the chunk after the last, which has the usage."""
+        """Return the last chunk, which has the usage."""
         return {**self._chunk(), "usage": usage(answers, n)}
 
     def _chunk(self, *choices: Object) -> Object:
@@ -95,9 +95,9 @@ class Reply:
     def _beside(
         self, number: int, said: Delta | Generation, logprobs: Sequence[TokenLogprobs]
     ) -> Object:
-        """Return the fields beside the text of a choice: log-probabilities are of the tokens that begin in it.
+        """Return the fields beside the text of a choice: log-probabilities of the tokens that begin in the text.
 
-        Such are neither an EOS token nor what follows a stop string.
+        They exclude EOS tokens and the text after a stop string.
         """
         length = self._lengths.get(number, 0) + len(said.text)
         known = [*self._held.get(number, ()), *logprobs]
@@ -116,7 +116,7 @@ class Reply:
 
     def _entry(self, token_id: int, logprob: float) -> Object:
         text = self._text(token_id)
-        # A token may be a part of a character, which has no text of its own.
+        # A token may be a part of a character, which has no text.
         data = None if _INCOMPLETE in text else [*text.encode()]
         return {"token": text, "logprob": _finite(logprob), "bytes": data}
 
@@ -134,7 +134,7 @@ class Reply:
 
 
 def usage(answers: Sequence[Generation], n: int) -> Object:
-    """Count tokens: a prompt once, however many choices it has."""
+    """Count tokens: a prompt once, regardless of its number of choices."""
     prompts = answers[::n]
     prompt_tokens = sum(one.prompt_tokens for one in prompts)
     completion_tokens = sum(len(one.token_ids) for one in answers)

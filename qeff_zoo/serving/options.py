@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of a server, checked when they are made."""
+"""Options of a server, validated at construction."""
 
 from dataclasses import dataclass
 
@@ -14,8 +14,8 @@ class ServerOptions:
     Args:
         name: Name of the model for clients.
         fingerprint: Build key of the package.
-        api_key: Key that clients must have; None for none.
-        max_queue: Requests that may wait for a row.
+        api_key: Key that clients must send; None for none.
+        max_queue: Maximum number of requests that wait for a batch slot.
         shutdown_timeout: Seconds for running requests to finish.
         prefill_from: Addresses of prefill servers, each `HOST:PORT`.
         image_hosts: Hosts from which images and videos are fetched for clients: `HOST` or `HOST:PORT`, at public
@@ -26,7 +26,7 @@ class ServerOptions:
         allowed_origins: Origins of other web pages that may send requests, each as `https://HOST`; `*` for any.
 
     Raises:
-        ServingError: A value is out of its range.
+        ServingError: A value is out of range.
     """
 
     name: str

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The price of a request: what it asks for, by its body and the headers of its files, before anything is decoded.
+"""Cost of a request by its body and the headers of its files, computed before any decoding.
 
-What exceeds the bounds of the server, or the context of the package, is refused at this price.
+Requests beyond the limits of the server, or beyond the context of the package, are refused at this cost.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
 
-#: Memory of a pixel while an image is decoded, by the hungriest of the decoders.
+#: Memory per pixel during the decoding of an image, by the decoder with the largest need.
 BYTES_OF_PIXEL = 12
-#: Memory of a sample at the model's rate while features are computed.
+#: Memory per sample, at the model's rate, during feature extraction.
 BYTES_OF_SAMPLE = 7
-#: Tokens that a second of a recording takes in a prompt at least; published models make from 6 to 50.
+#: Minimum number of tokens per second of a recording in a prompt; published models have from 6 to 50.
 _TOKENS_OF_SECOND = 1
 _RATE = 48_000  # samples a second, more than any model takes
 _FORMS = ("response_format", "structured_outputs")
@@ -28,17 +28,17 @@ _FORMS = ("response_format", "structured_outputs")
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What a server takes of one request at most.
+    """Limits of one request.
 
     Args:
-        choices: Prompts times `n`.
-        grammar: Characters of a schema, an expression, a grammar, or texts to choose from.
-        files: Images, videos and recordings of a request.
-        pixels: Of one image: a camera of 50 megapixels. No published processor keeps more than 17 million.
-        all_pixels: Of all images of a request.
-        seconds: Of a recording.
+        choices: Number of prompts times `n`.
+        grammar: Characters of a schema, a regular expression, a grammar, or a list of texts to choose from.
+        files: Number of images, videos and recordings of a request.
+        pixels: Pixels of one image: a camera of 50 megapixels. No published processor keeps more than 17 million.
+        all_pixels: Pixels of all images of a request.
+        seconds: Duration of a recording.
         values: Samples of a recording in all its channels.
-        decoded_bytes: Memory of all that is decoded at a time, for all clients.
+        decoded_bytes: Memory of all decoded files of all clients.
     """
 
     choices: int = 1 << 16
@@ -67,13 +67,13 @@ _NOTHING: Mapping[str, Sequence[Any]] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """What a request asks for.
+    """Cost of a request.
 
     Args:
-        choices: Prompts times `n`.
-        grammar: Characters of the form of its answer.
-        nbytes: By argument of the session's `request`, memory that each file takes while it is decoded.
-        tokens: By the same, tokens in place of each file in the prompt; as many as there are at least.
+        choices: Number of prompts times `n`.
+        grammar: Characters of the grammar.
+        nbytes: Memory of each file during its decoding, by argument of the session's `request`.
+        tokens: Minimum number of tokens in place of each file in the prompt, by the same argument.
     """
 
     choices: int
@@ -83,7 +83,7 @@ class Price:
 
     @property
     def placeholders(self) -> int:
-        """Tokens of all files, less the one that stands for each in a prompt that is not written out."""
+        """Tokens of all files, less the one placeholder that each has in an unexpanded prompt."""
         return sum(count - 1 for counts in self.tokens.values() for count in counts)
 
 
@@ -93,17 +93,17 @@ def price(
     brought: Mapping[str, Sequence[Any]] = _NOTHING,
     bounds: Bounds = BOUNDS,
 ) -> Price:
-    """Price a request.
+    """Compute the cost of a request.
 
     Args:
-        session: That is to answer.
-        body: Of the request.
-        brought: Its files, by argument of the session's `request`: `images`, `videos` and `sounds`.
-        bounds: Of the server.
+        session: Session of the model.
+        body: Body of the request.
+        brought: Files of the request, by argument of the session's `request`: `images`, `videos` and `sounds`.
+        bounds: Limits of the server.
 
     Raises:
-        ApiError: It asks for too much.
-        MediaError: A header is damaged, or says that a file is too large.
+        ApiError: The request exceeds a limit.
+        MediaError: A header is damaged, or its file exceeds a limit.
     """
     prompts = len(listed(body.prompt)) if isinstance(body, CompletionRequest) else 1
     choices = prompts * body.n
@@ -139,20 +139,20 @@ def price(
 
 
 def bytes_of_sound(sound: OpenedSound, rate: int) -> int:
-    """Return the memory that a recording takes while it is decoded to a rate, and features are computed."""
+    """Return the memory of a recording during its decoding to a rate and its feature extraction."""
     return int(sound.seconds * rate) * BYTES_OF_SAMPLE
 
 
 def check_context(
     session: TextGenerationSession, tokens: int, limit: int | None, param: str
 ) -> None:
-    """Refuse what the context cannot hold: a prompt, or a prompt with as many tokens as are asked for.
+    """Refuse a prompt, or a prompt with its requested tokens, that exceeds the context.
 
     Args:
-        session: That is to answer.
-        tokens: Of the prompt, with those in place of its files.
-        limit: Tokens of the answer at most; None for as many as there is room for.
-        param: Of the request, which is to blame.
+        session: Session of the model.
+        tokens: Number of prompt tokens, with those in place of its files.
+        limit: Maximum number of generated tokens; None for the rest of the context.
+        param: Parameter of the request that the error names.
     """
     ctx_len = session.decoder.sizes.ctx_len
     if tokens + (limit or 1) > ctx_len:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bodies of requests -> requests of the runtime, one for each choice that is to be answered.
+"""Conversion of request bodies to requests of the runtime, one for each choice.
 
-Work that takes long is a `Step` of its own, which a server does in its client's turn.
+Each long-running part is a `Step`, which a server runs in its client's turn.
 """
 
 import base64
@@ -31,7 +31,7 @@ from qeff_zoo.serving.price import BOUNDS, Bounds, Price, check_context, price
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
 from qeff_zoo.terminal.sanitize import shortened
 
-#: Of a picture or video that is fetched for a client, and how many of them a request may have.
+#: Limits of a fetched image or video.
 FETCHED = ImageLimits(file_bytes=20_000_000, seconds=10.0)
 MOST_FETCHED = 16
 _CODES = {"picture": "invalid_image_url", "video": "invalid_video_url"}
@@ -44,7 +44,7 @@ def chat_requests(
     bounds: Bounds = BOUNDS,
     hosts: Collection[str] = (),
 ) -> list[Request]:
-    """Return a request for each choice of a chat's next message, at once; see `prepare_chat`."""
+    """Return a request for each choice of a chat's next message, without other clients; see `prepare_chat`."""
     return at_once(prepare_chat(session, body, adapter, bounds, hosts))
 
 
@@ -58,14 +58,14 @@ def prepare_chat(
     """Prepare a request for each choice of a chat's next message.
 
     Args:
-        session: That is to answer.
-        body: Of the client's request.
-        adapter: Name of one that the session has.
-        bounds: Of the server.
-        hosts: From which pictures and videos are fetched; none for only those that are in the request.
+        session: Session of the model.
+        body: Body of the client's request.
+        adapter: Name of a loaded adapter.
+        bounds: Limits of the server.
+        hosts: Hosts from which images and videos are fetched; empty for those in the request alone.
 
     Raises:
-        ApiError: It cannot be served.
+        ApiError: The request cannot be served.
     """
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError(
@@ -119,14 +119,14 @@ def _encoded(
     length: int,
     limit: int | None,
 ) -> Preparation[dict[str, Sequence[Any]]]:
-    """Decode and encode images and recordings one by one; leave videos as they are.
+    """Decode and encode images and recordings one by one; return videos unchanged.
 
     Args:
-        session: That is to answer.
-        brought: The files, by argument.
-        asked: Price of the request.
-        length: Tokens of its prompt, of which one stands for each file.
-        limit: Tokens of its answer at most.
+        session: Session of the model.
+        brought: Files by argument.
+        asked: Cost of the request.
+        length: Number of tokens of its prompt, with one placeholder for each file.
+        limit: Maximum number of generated tokens.
     """
     encoded = dict(brought)
     left = asked.placeholders
@@ -149,9 +149,9 @@ def _of_videos(
     """Decode videos, and make requests of them.
 
     Args:
-        work: A function that makes requests of what messages have beside text, and of blocks.
-        brought: The files, by argument.
-        blocks: Tokens of each.
+        work: Function that makes requests of multimodal inputs and blocks.
+        brought: Files by argument.
+        blocks: Tokens of each block.
     """
     videos = []
     with blaming("messages"):
@@ -163,7 +163,7 @@ def _of_videos(
 def _shown(
     session: TextGenerationSession, body: ChatRequest, hosts: Collection[str]
 ) -> Preparation[tuple[Any, dict[str, Any]]]:
-    """Return the picture that is to be written of, and the prompt: all that such a chat may have."""
+    """Return the image of a chat for an image-to-text model, and the prompt; refuse any other content."""
     if body.blocks:
         raise unknown_parameter("blocks", body.blocks)
     (message, *others), extra = body.messages, body.messages[0].model_extra or {}
@@ -190,7 +190,7 @@ def _shown(
 def _brought(
     session: TextGenerationSession, body: ChatRequest, hosts: Collection[str]
 ) -> Preparation[dict[str, Sequence[Any]]]:
-    """Return what messages have beside text: files of pictures, videos and recordings that the model reads."""
+    """Return the files of images, videos and recordings in the messages."""
     urls = [("picture", url) for message in body.messages for url in message.pictures]
     films = [("video", url) for message in body.messages for url in message.videos]
     recordings = [one for message in body.messages for one in message.recordings]
@@ -217,14 +217,14 @@ def _brought(
 
 
 def read_media(urls: Sequence[tuple[str, str]], hosts: Collection[str]) -> Preparation[list[Any]]:
-    """Return the files of pictures and videos in messages; of a video in single frames, a list of those.
+    """Return the files of images and videos in messages; for a video in single frames, a list of its images.
 
     Args:
-        urls: What each is, "picture" or "video", and its URL: a `data:` URL, or one of the web.
-        hosts: From which the latter are fetched: those that the operator named.
+        urls: Kind of each file, "picture" or "video", and its URL: a `data:` URL, or a web URL.
+        hosts: Hosts that the operator allows web URLs of.
 
     Raises:
-        ApiError: One cannot be read, or must not be fetched.
+        ApiError: A file cannot be read, or must not be fetched.
     """
     fetched = [(noun, url) for noun, url in urls if hosts and is_url(url)]
     if len(fetched) > MOST_FETCHED:
@@ -247,7 +247,7 @@ def read_media(urls: Sequence[tuple[str, str]], hosts: Collection[str]) -> Prepa
 
 
 def _sent(url: str, noun: str) -> bytes | list[bytes]:
-    """Return the picture or video of a `data:` URL. `data:video/jpeg` has frames, as vLLM takes them."""
+    """Return the image or video of a `data:` URL. `data:video/jpeg` has frames, as in vLLM's API."""
     head, comma, content = url.partition(",")
     if not (comma and head.startswith("data:") and head.endswith(";base64")):
         raise ApiError(
@@ -290,7 +290,7 @@ def prepare_completion(
     """Prepare a request for each choice, those of the first prompt first.
 
     Raises:
-        ApiError: They cannot be served.
+        ApiError: The request cannot be served.
     """
     price(session, body, bounds=bounds)
     found: list[Request] = []
@@ -321,7 +321,7 @@ def prepare_completion(
 def _parts(
     session: TextGenerationSession, body: ChatRequest | CompletionRequest, prompt: Any
 ) -> tuple[list[list[int]], list[int]] | None:
-    """Return the tokens of blocks and of what comes after them; None where there are no blocks."""
+    """Return the tokens of blocks and of the text after them; None without blocks."""
     if not body.blocks:
         return None
     *blocks, tokens = session.encode_parts(prompt, body.blocks)
@@ -339,7 +339,7 @@ def _choices(
     more: Mapping[str, Any],
     blocks: Sequence[Sequence[int]] = (),
 ) -> list[Request]:
-    """Return `n` requests for one prompt, or picture; each has a seed of its own, so that their answers differ."""
+    """Return `n` requests for one prompt or image; each has its own seed, so that their texts differ."""
     param = "blocks" if blocks else param
     more = {**more, "blocks": blocks} if blocks else more
     grammar = _grammar(session, body)
@@ -372,7 +372,7 @@ def _choices(
 def _grammar(
     session: TextGenerationSession, body: ChatRequest | CompletionRequest
 ) -> Grammar | None:
-    """Return the form that answers are to have, compiled; None for any."""
+    """Return the compiled grammar of the structured output; None for free text."""
     asked = {name: getattr(body, name) for name in ("response_format", "structured_outputs")}
     asked = {name: value for name, value in asked.items() if value is not None}
     found = None
@@ -393,16 +393,16 @@ def _grammar(
 
 @contextmanager
 def blaming(param: str, code: str = "invalid_value") -> Iterator[None]:
-    """Turn what the runtime refuses into an answer that names the parameter."""
+    """Convert errors of the runtime to API errors that name the parameter."""
     try:
         yield
     except BusyError:
         raise
     except ContextLengthError as error:
         raise ApiError(400, str(error), param=param, code="context_length_exceeded") from error
-    except AdapterError as error:  # unloaded since it was asked for
+    except AdapterError as error:  # unloaded since the request
         raise ApiError(404, str(error), param="model", code="model_not_found") from error
-    except HandoffError as error:  # no client is to blame for it
+    except HandoffError as error:  # not the client's fault
         raise ApiError(503, str(error), code="prefill_unavailable") from error
     except GenerationError as error:
         raise ApiError(400, str(error), param=param, code=code) from error

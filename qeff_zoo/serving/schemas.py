@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client may ask: the parameters of OpenAI's API that mean something here, with OpenAI's ranges and defaults."""
+"""Request bodies: the supported parameters of OpenAI's API, with OpenAI's ranges and defaults."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,14 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from qeff_zoo.runtime import Grammar
 from qeff_zoo.serving.errors import unknown_parameter
 
-#: One text, several, or the same as token ids. A long list is left at its first mistake: each takes memory to report.
+#: One text, several, or the same as token ids. Validation of a long list stops at its first error, to save memory.
 Texts: TypeAlias = (
     str
     | Annotated[list[str], Field(fail_fast=True)]
     | Annotated[list[int], Field(fail_fast=True)]
     | Annotated[list[Annotated[list[int], Field(fail_fast=True)]], Field(fail_fast=True)]
 )
-#: Passages that begin a prompt, as texts or token ids.
+#: Leading blocks of a prompt for block attention, as texts or token ids.
 Blocks: TypeAlias = (
     Annotated[list[str], Field(fail_fast=True, max_length=1024)]
     | Annotated[list[Annotated[list[int], Field(fail_fast=True)]], Field(max_length=1024)]
@@ -26,14 +26,14 @@ Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
 Stop: TypeAlias = Annotated[str, Field(min_length=1, max_length=1024)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
-#: Parameters that say who asks, or how to account for it: accepted and ignored.
+#: Parameters that identify the user or the accounting: accepted and ignored.
 _IGNORED = frozenset(
     {
         "metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
         "safety_identifier", "service_tier", "store", "user",
     }
 )  # fmt: skip
-#: Parameters that are not supported -> values of theirs that ask for nothing.
+#: Unsupported parameters, and the values that leave them off.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
         "best_of": (1,),
@@ -50,14 +50,14 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
 
 
 _INT64 = 1 << 63
-#: Of a chat. A template may take a time that grows with their square.
+#: Maximum number of messages of a chat. A template may take time quadratic in their number.
 MAX_MESSAGES = 8192
-#: Characters of a regular expression or a grammar.
+#: Maximum number of characters of a regular expression or a grammar.
 MAX_FORM = 65536
 
 
 class _Body(BaseModel):
-    """A request's body. Null counts as left out; an unsupported parameter that would change the answer is refused."""
+    """Body of a request. Null means absent; an unsupported parameter that would change the result is refused."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -83,7 +83,7 @@ class _Body(BaseModel):
 
 
 class StreamOptions(BaseModel):
-    """How a stream is to be."""
+    """Options of a stream."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -92,18 +92,18 @@ class StreamOptions(BaseModel):
 
 
 class NamedSchema(BaseModel):
-    """A JSON Schema and what it is called."""
+    """A named JSON Schema."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
     name: str = ""
     description: str | None = None
     content: dict[str, Any] = Field(alias="schema")
-    strict: bool | None = None  # it always is
+    strict: bool | None = None  # always strict
 
 
 class ResponseFormat(BaseModel):
-    """The form of an answer."""
+    """Structured output, as in OpenAI's API."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -118,14 +118,14 @@ class ResponseFormat(BaseModel):
 
     @property
     def grammar(self) -> Grammar | None:
-        """What holds an answer to it; None for any text."""
+        """Grammar of the structured output; None for free text."""
         if self.type == "text":
             return None
         return Grammar.json(self.json_schema.content if self.json_schema else None)
 
 
 class StructuredOutputs(BaseModel):
-    """The form of an answer in vLLM's words: one of these."""
+    """Structured output, as in vLLM's API: exactly one of these."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -143,7 +143,7 @@ class StructuredOutputs(BaseModel):
 
     @property
     def grammar(self) -> Grammar:
-        """What holds an answer to it."""
+        """Grammar of the structured output."""
         if self.regex is not None:
             return Grammar.regex(self.regex)
         if self.choice is not None:
@@ -154,7 +154,7 @@ class StructuredOutputs(BaseModel):
 
 
 class _Generating(_Body):
-    """What chats and completions share. The last group is not OpenAI's; vLLM has all of it but `blocks`."""
+    """Common parameters of chats and completions. The last group extends OpenAI's; vLLM has all of it but `blocks`."""
 
     n: int = Field(1, ge=1, le=128)
     seed: int | None = Field(None, ge=-_INT64, lt=_INT64)
@@ -176,7 +176,7 @@ class _Generating(_Body):
 
 
 class _InMessage(BaseModel):
-    """What stands in a message's content. Null counts as left out; what is unknown is refused."""
+    """Object in a message's content. Null means absent; unknown fields are refused."""
 
     model_config = ConfigDict(strict=True)
 
@@ -192,9 +192,9 @@ class _InMessage(BaseModel):
 
 
 class _Part(_InMessage):
-    """A part of a message's content."""
+    """Part of a message's content."""
 
-    # Hints of other services' caches, as OpenAI's and Anthropic's: they change no answer.
+    # Cache hints for other services, such as OpenAI's and Anthropic's, which change no result.
     prompt_cache_breakpoint: Any = None
     cache_control: Any = None
 
@@ -207,55 +207,53 @@ class TextPart(_Part):
 
 
 class ImageUrl(_InMessage):
-    """Where a picture is."""
+    """URL of an image."""
 
     url: str
-    detail: str | None = (
-        None  # of OpenAI's models alone: here every picture is read as its processor says
-    )
+    detail: str | None = None  # only for OpenAI's models: here the processor sets the detail
 
 
 class ImagePart(_Part):
-    """A picture among the text of a message."""
+    """Image in a message."""
 
     type: Literal["image_url"]
     image_url: ImageUrl
 
 
 class VideoUrl(_InMessage):
-    """Where a video is."""
+    """URL of a video."""
 
     url: str
 
 
 class VideoPart(_Part):
-    """A video among the text of a message, as vLLM takes it."""
+    """Video in a message, as in vLLM's API."""
 
     type: Literal["video_url"]
     video_url: VideoUrl
 
 
 class InputAudio(_InMessage):
-    """A recording."""
+    """Content of a recording."""
 
     data: str
-    format: str | None = None  # the file itself says what it is
+    format: str | None = None  # the file itself has its format
 
 
 class AudioPart(_Part):
-    """A recording among the text of a message."""
+    """Recording in a message."""
 
     type: Literal["input_audio"]
     input_audio: InputAudio
 
 
 Part = Annotated[TextPart | ImagePart | VideoPart | AudioPart, Field(discriminator="type")]
-#: What chat templates call the parts of a message that are no text.
+#: Names that chat templates use for the parts that are no text.
 _IN_TEMPLATES = {"image_url": "image", "video_url": "video", "input_audio": "audio"}
 
 
 class ChatMessage(BaseModel):
-    """One message; what it has beyond role and content is for the chat template."""
+    """One message; fields beyond role and content are for the chat template."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -264,31 +262,31 @@ class ChatMessage(BaseModel):
 
     @property
     def pictures(self) -> list[str]:
-        """URLs of its pictures, in their order."""
+        """URLs of its images, in order."""
         parts = self.content if isinstance(self.content, list) else []
         return [part.image_url.url for part in parts if isinstance(part, ImagePart)]
 
     @property
     def videos(self) -> list[str]:
-        """URLs of its videos, in their order."""
+        """URLs of its videos, in order."""
         parts = self.content if isinstance(self.content, list) else []
         return [part.video_url.url for part in parts if isinstance(part, VideoPart)]
 
     @property
     def recordings(self) -> list[str]:
-        """Its recordings in base64, in their order."""
+        """Recordings in base64, in order."""
         parts = self.content if isinstance(self.content, list) else []
         return [part.input_audio.data for part in parts if isinstance(part, AudioPart)]
 
     @property
     def text(self) -> str:
-        """What it says beside its pictures, videos and recordings."""
+        """Text of the message, without its images, videos and recordings."""
         if isinstance(self.content, list):
             return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
         return self.content or ""
 
     def as_template_input(self) -> dict[str, Any]:
-        """Return it as chat templates expect it: text for its content, or parts where some are no text."""
+        """Return the message for chat templates: its content as text, or as parts if some are no text."""
         content: Any = self.content
         if isinstance(content, list):
             parts = [
@@ -308,7 +306,7 @@ class ChatRequest(_Generating):
         list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)
     ]
     max_completion_tokens: int | None = Field(None, ge=1)
-    max_tokens: int | None = Field(None, ge=1)  # its name before
+    max_tokens: int | None = Field(None, ge=1)  # its former name
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
 
@@ -320,7 +318,7 @@ class CompletionRequest(_Generating):
     max_tokens: int = Field(16, ge=1)
     logprobs: int | None = Field(None, ge=0, le=5)
 
-    # Not OpenAI's, and of models that translate.
+    # Not in OpenAI's API; for models that translate.
     language: str | None = Field(None, min_length=1, max_length=64)
     source_language: str | None = Field(None, min_length=1, max_length=64)
 
@@ -334,7 +332,7 @@ class EmbeddingRequest(_Body):
 
 
 class PictureEmbeddingRequest(_Body):
-    """Body of /v1/embeddings, of a model that reads pictures."""
+    """Body of /v1/embeddings for a model that reads images."""
 
     input: Texts | None = None
     messages: (
@@ -344,7 +342,7 @@ class PictureEmbeddingRequest(_Body):
 
 
 class UnloadAdapter(BaseModel):
-    """Body of /v1/unload_lora_adapter, as vLLM has it."""
+    """Body of /v1/unload_lora_adapter, as in vLLM's API."""
 
     model_config = ConfigDict(strict=True)
 
@@ -358,7 +356,7 @@ class LoadAdapter(UnloadAdapter):
 
 
 def listed(texts: Texts) -> list[str | list[int]]:
-    """Return texts as a list, each a text or token ids; at least one, be it empty."""
+    """Return texts as a list, each a text or token ids; at least one, possibly empty."""
     if isinstance(texts, str):
         return [texts]
     several: list[Any] = texts

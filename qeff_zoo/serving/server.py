@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server process: a socket, a session, and a shutdown that lets requests finish."""
+"""A server process: a socket, a session, and a graceful shutdown."""
 
 import asyncio
 import ipaddress
@@ -28,8 +28,10 @@ from qeff_zoo.serving.options import ServerOptions
 from qeff_zoo.tasks import find
 from qeff_zoo.tasks.commands import DISAGGREGATED
 
-_KEEPALIVE = 60  # seconds without a word until a client is asked whether it is there, and until it is given up
-_SWITCH = 0.0005  # seconds that a thread keeps Python from the event loop and the model, if it is not done before
+_KEEPALIVE = (
+    60  # seconds of silence until the first TCP keepalive probe, and until the client is dropped
+)
+_SWITCH = 0.0005  # seconds that a thread may hold the GIL
 _LAST_WORDS = 1  # second for clients to read why their request was cancelled
 
 
@@ -39,16 +41,16 @@ def serve_prefills(
     api_key: str | None,
     announce: Callable[[str], None],
 ) -> None:
-    """Run prompts for decode servers until SIGINT or SIGTERM.
+    """Run prefill for decode servers until SIGINT or SIGTERM.
 
     Args:
-        session: Its own until it returns.
-        listener: From `bind`.
-        api_key: That decode servers must have; None for none.
-        announce: Told the address when they may come.
+        session: Session that the function owns.
+        listener: Socket from `bind`.
+        api_key: Key that decode servers must send; None for none.
+        announce: Callback with the address of the ready server.
 
     Raises:
-        ServingError: The session generates no text.
+        ServingError: The session does not generate text.
     """
     if DISAGGREGATED[0] not in find(session.task).commands.serve_options:
         raise ServingError(
@@ -65,14 +67,14 @@ def serve_prefills(
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Bind an address, so that one that is taken is known before a model is loaded. Nobody can connect yet.
+    """Bind an address, to detect a conflict before a model is loaded. Clients cannot connect yet.
 
     Args:
-        host: An address of this machine, or a name of one.
-        port: 0 for any that is free.
+        host: An address or a host name of this machine.
+        port: Port number; 0 for any free port.
 
     Raises:
-        ServingError: It is not available.
+        ServingError: The address is not available.
     """
     listener = None
     try:
@@ -83,7 +85,7 @@ def bind(host: str, port: int) -> socket.socket:
         )[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Of connections too: a client whose machine is gone would be waited for for ever.
+        # The option also applies to connections: clients on a failed machine would otherwise stay connected.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if hasattr(socket, "TCP_KEEPIDLE"):  # where the system's own is two hours
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE)
@@ -98,13 +100,13 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Return what clients take for a `base_url`."""
+    """Return the `base_url` for clients."""
     host, port = listener.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
 
 def is_local(listener: socket.socket) -> bool:
-    """Tell whether only this machine reaches an address."""
+    """Return whether an address is reachable from this machine alone."""
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
@@ -114,16 +116,16 @@ def serve(
     choices: ServerOptions,
     announce: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM; then let requests finish, until a second signal or a time.
+    """Serve until SIGINT or SIGTERM; then finish the running requests, until a second signal or a timeout.
 
     Args:
-        session: Its own until it returns.
-        listener: From `bind`.
-        choices: How.
-        announce: Told the URL when clients may come.
+        session: Session that the function owns.
+        listener: Socket from `bind`.
+        choices: Options of the server.
+        announce: Callback with the URL of the ready server.
 
     Raises:
-        ServingError: There is no API for the session's task.
+        ServingError: The session's task has no API.
     """
     sys.setswitchinterval(_SWITCH)
     with service_of(session).open(session, choices) as backend:
@@ -141,13 +143,13 @@ def serve(
 
 
 class Server(uvicorn.Server):
-    """uvicorn with a shutdown of our own: requests have some time to finish, and those that do not are told.
+    """uvicorn server with its own shutdown: running requests have a time limit, and get an error after it.
 
     Args:
-        app: What to serve.
-        close: Cancels what runs, and waits for that; called in a thread.
-        patience: Seconds for requests to finish.
-        announce: Told the URL when clients may come.
+        app: The served app.
+        close: Function that cancels the running requests and waits for their end; called in a thread.
+        patience: Time limit of running requests at shutdown, in seconds.
+        announce: Callback with the URL of the ready server.
     """
 
     def __init__(
@@ -172,7 +174,7 @@ class Server(uvicorn.Server):
         self._hurry = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say so."""
+        """Listen, and announce the URL."""
         for listener in sockets or ():
             try:
                 listener.listen()
@@ -183,13 +185,13 @@ class Server(uvicorn.Server):
             self._announce(url_of(listener))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more requests, let those that run finish, and cancel them when that takes too long."""
+        """Refuse new requests, let running ones finish, and cancel them after the time limit."""
         closing = asyncio.create_task(self._close_in_time())
         await super().shutdown(sockets)
         closing.cancel()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End when requests have finished; at a second signal, cancel them."""
+        """Shut down gracefully; on a second signal, cancel the running requests."""
         self._hurry = self.should_exit
         self.should_exit = True
 

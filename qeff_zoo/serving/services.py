@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server offers for a task: the backend that answers, and the endpoints above it. `Task.commands` names one."""
+"""Services of a server by task: the backend, and its endpoints. `Task.commands` names one."""
 
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
@@ -23,12 +23,12 @@ API = "/v1/"
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """Name of a model, and what clients may do.
+    """Name of a model, and the permissions of clients.
 
     Args:
-        name: Of the model.
-        fingerprint: Of the model.
-        metrics: Of the server.
+        name: Name of the model.
+        fingerprint: Identity of the model.
+        metrics: Metrics of the server.
         image_hosts: Hosts from which images and videos are fetched for clients.
         adapter_sources: Folders and repositories that clients may load adapters from; None for none.
     """
@@ -45,10 +45,10 @@ class Offer:
 
 
 class Service(Protocol):
-    """What a server offers for a task."""
+    """Service of a server for a task."""
 
     def takes_files(self, session: Any) -> bool:
-        """Whether requests have images or recordings."""
+        """Return whether requests have images or recordings."""
 
     def open(self, session: Any, choices: ServerOptions) -> Any:
         """Return a context manager that opens the backend."""
@@ -61,7 +61,7 @@ class Generation:
     """Chats and completions."""
 
     def takes_files(self, session: TextGenerationSession) -> bool:
-        """Whether requests have images or recordings."""
+        """Return whether requests have images or recordings."""
         return session.takes_files
 
     @contextmanager
@@ -69,7 +69,7 @@ class Generation:
         """Open an engine.
 
         Raises:
-            ServingError: The package runs prompts alone.
+            ServingError: The package is prefill-only.
         """
         if not session.decoder.sizes.decodes:
             raise ServingError(
@@ -85,7 +85,7 @@ class Generation:
         """Return the model's description, and its endpoints.
 
         Raises:
-            ServingError: Clients may load adapters, and the package takes none.
+            ServingError: Sources of adapters are set, and the package has no slots for adapters.
         """
         session, sources = backend.session, offer.adapter_sources
         taken = session.adapters if session.adapters.are_taken else None
@@ -106,7 +106,7 @@ class TextEmbeddings:
     """Embeddings of texts."""
 
     def takes_files(self, session: Any) -> bool:
-        """Whether requests have images or recordings."""
+        """Return whether requests have images or recordings."""
         return False
 
     def open(self, session: Any, choices: ServerOptions) -> Any:
@@ -123,7 +123,7 @@ class ImageEmbeddings:
     """Embeddings of images, and of texts that are matched with them."""
 
     def takes_files(self, session: Any) -> bool:
-        """Whether requests have images or recordings."""
+        """Return whether requests have images or recordings."""
         return True
 
     def open(self, session: Any, choices: ServerOptions) -> Any:
@@ -140,7 +140,7 @@ class Transcriptions:
     """Transcriptions and translations of recordings."""
 
     def takes_files(self, session: Any) -> bool:
-        """Whether requests have images or recordings."""
+        """Return whether requests have images or recordings."""
         return True
 
     def open(self, session: Any, choices: ServerOptions) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers that grow, as server-sent events; and what happens when their client disconnects."""
+"""Streams of server-sent events, with cancellation if the client disconnects."""
 
 import asyncio
 import json
@@ -20,20 +20,23 @@ _T = TypeVar("_T")
 
 
 class EventStream(StreamingResponse):
-    """The chunks of an answer; rows are freed when the client leaves, even if it does so before the first chunk.
+    """Response with the chunks of a stream; batch slots are freed if the client disconnects, even before the start.
 
     Args:
-        events: As `events` makes them.
-        handles: What they are made of.
+        events: Events from `events`.
+        handles: Handles of the running requests.
     """
 
     def __init__(self, events: AsyncIterator[bytes], handles: Sequence[Handle]) -> None:
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # a proxy is to pass on
+        headers = {
+            "Cache-Control": "no-cache",
+            "X-Accel-Buffering": "no",
+        }  # no buffering by proxies
         super().__init__(events, headers=headers, media_type="text/event-stream")
         self._handles = handles
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the stream."""
         with cancelling(self._handles):
             await super().__call__(scope, receive, send)
 
@@ -41,14 +44,14 @@ class EventStream(StreamingResponse):
 async def events(
     reply: Reply, handles: Sequence[Handle], metrics: Metrics, *, n: int, include_usage: bool
 ) -> AsyncIterator[bytes]:
-    """Yield every chunk as an event, and at the end `[DONE]`; or an error's object, and no more.
+    """Yield every chunk as an event, and finally `[DONE]`; or an error object as the last event.
 
     Args:
-        reply: Makes the chunks.
-        handles: By prompt, and `n` for each.
-        metrics: Of the server.
-        n: Choices for each prompt.
-        include_usage: End with a chunk that counts tokens; the others then have `"usage": null`.
+        reply: Factory of the chunks.
+        handles: Handles: `n` for each prompt.
+        metrics: Metrics of the server.
+        n: Number of choices per prompt.
+        include_usage: Whether to end with a chunk of the usage; the others then have `"usage": null`.
     """
     usage = {"usage": None} if include_usage else {}
     try:
@@ -72,14 +75,14 @@ def _event(content: Object) -> bytes:
 
 
 async def unless_gone(request: Request, work: Awaitable[_T]) -> _T:
-    """Do work for a client as long as it is there.
+    """Await work while the client is connected.
 
     Args:
-        request: The client's; its body has been read.
-        work: Cancelled when the client leaves.
+        request: Request of the client, whose body has been read.
+        work: Awaitable that is cancelled if the client disconnects.
 
     Raises:
-        ApiError: It left, so that nobody reads this.
+        ApiError: The client disconnected, so that the error reaches no reader.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(request))

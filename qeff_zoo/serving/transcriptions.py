@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speech: one thread that transcribes recordings, a window of each in turn, and OpenAI's endpoints of them."""
+"""Transcription: one thread that transcribes one window of each recording in turn, and OpenAI's endpoints."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ from qeff_zoo.tasks.speech import subtitles
 SpeechSession: TypeAlias = CtcSession | SpeechSeq2SeqSession
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 GRANULARITIES = ("segment", "word")
-#: Parameters of a request, by what they mean here.
+#: Parameters of a request that are transcription options.
 _CHOICES = ("language", "prompt", "temperature", "target_language")  # the last is not OpenAI's
 _SEED = 0  # of what is drawn again, so that a recording has one answer
 _KNOWN = {"file", "model", "response_format", "stream", *_CHOICES}
@@ -50,11 +50,11 @@ _MAX_FIELDS = 20
 
 @dataclass(eq=False)
 class _Job:
-    """A recording that waits or is being transcribed.
+    """A waiting or running transcription.
 
     Args:
-        tell: Called in the worker's thread with each segment, then the transcription, or what went wrong.
-        left: Set when nobody waits for it any more.
+        tell: Callback in the worker's thread, with each segment, then the transcription, or the error.
+        left: Event that is set if the client disconnects.
         runs: Whether one of its windows is being transcribed.
     """
 
@@ -64,12 +64,12 @@ class _Job:
 
 
 class SpeechQueue:
-    """Transcribes recordings of any number of requests, a window of each in turn.
+    """Queue of transcriptions, which run one window of each recording in turn.
 
     Args:
-        session: Its own from now on.
-        max_waiting: Requests that may wait.
-        bounds: Of a recording, and of the memory of all.
+        session: Session that the queue owns.
+        max_waiting: Maximum number of waiting requests.
+        bounds: Limits of one recording, and of the memory of all.
     """
 
     def __init__(
@@ -79,22 +79,22 @@ class SpeechQueue:
         self._bounds, self._pool = bounds, MediaPool(bounds.decoded_bytes)
         self._worker = ThreadPoolExecutor(1, "qeff-zoo speech")
         self._closing, self._lock = False, threading.RLock()
-        #: Recordings whose next window waits, in the order in which their last one ended.
+        #: Recordings that wait for their next window, in the order of the ends of their previous ones.
         self._waiting: deque[Any] = deque()
         self._jobs: dict[Any, _Job] = {}
         self._done = self._failed = 0
 
     async def transcribe(self, sound: bytes, choices: Mapping[str, Any]) -> Transcription:
-        """Return what is said. To cancel this ends the work at the end of a window.
+        """Return the transcription. Cancellation ends the work at the end of a window.
 
         Args:
-            sound: A file.
-            choices: As of the session's `transcribe`.
+            sound: Content of an audio file.
+            choices: Options of the session's `transcribe`.
 
         Raises:
-            BusyError: Too many requests wait already.
-            MediaError: It cannot be read, or is too long.
-            GenerationError: The model does not do what is asked.
+            BusyError: The queue is full.
+            MediaError: The recording cannot be read, or exceeds a limit.
+            GenerationError: The model does not support an option.
         """
         found = [item async for item in self._work(sound, choices, lambda _: False)]
         assert isinstance(found[-1], Transcription)
@@ -103,11 +103,11 @@ class SpeechQueue:
     async def stream(
         self, sound: bytes, choices: Mapping[str, Any]
     ) -> AsyncIterator[Segment | Transcription]:
-        """Yield each segment as soon as it has ended, then all of it.
+        """Yield each segment at its end, then the transcription.
 
         Args:
-            sound: A file.
-            choices: As of the session's `transcribe`.
+            sound: Content of an audio file.
+            choices: Options of the session's `transcribe`.
         """
         async for item in self._work(sound, choices, lambda _: True):
             yield item
@@ -115,13 +115,13 @@ class SpeechQueue:
     async def _work(
         self, sound: bytes, choices: Mapping[str, Any], wanted: Callable[[Segment], bool]
     ) -> AsyncIterator[Segment | Transcription]:
-        """Decode a recording, let the worker transcribe it, and yield what comes of it."""
+        """Decode a recording, pass it to the worker, and yield its results."""
         loop = asyncio.get_running_loop()
         fresh: asyncio.Queue[Segment | Transcription | BaseException] = asyncio.Queue()
 
         def tell(item: Segment | Transcription | BaseException) -> None:
             if not isinstance(item, Segment) or wanted(item):
-                with suppress(RuntimeError):  # the loop is closed, and nobody waits
+                with suppress(RuntimeError):  # the loop is closed, and no request waits
                     loop.call_soon_threadsafe(fresh.put_nowait, item)
 
         with self._requests.one():
@@ -156,7 +156,7 @@ class SpeechQueue:
             self._begin()
 
     def take(self) -> Any:
-        """As of `Turns`, for the worker's thread; of clients that have left, nothing."""
+        """Return the next recording for the worker, see `Turns`; those of disconnected clients are dropped."""
         with self._lock:
             while self._waiting and not self._closing:
                 recording = self._waiting.popleft()
@@ -167,13 +167,13 @@ class SpeechQueue:
         return None
 
     def put(self, recording: Any) -> None:
-        """As of `Turns`: a recording goes behind all others."""
+        """Append a recording to the queue, see `Turns`."""
         with self._lock:
             self._jobs[recording].runs = False
             self._waiting.append(recording)
 
     def _transcribe(self) -> None:
-        """Transcribe what waits, in the worker's thread."""
+        """Transcribe the waiting recordings, in the worker's thread."""
         session: Any = self.session
         with closing(session.windows(self)) as windows:
             for recording, segments in windows:
@@ -184,7 +184,7 @@ class SpeechQueue:
                     del self._jobs[recording]
                     found = session.transcription(recording)
                     if not self._jobs:
-                        break  # the session is free when the last client has its answer
+                        break  # the session is free when the last client has its result
                     job.tell(found)
                 if self._closing:
                     raise shutting_down()
@@ -193,7 +193,7 @@ class SpeechQueue:
         job.tell(found)
 
     def _begin(self) -> None:
-        """Let the worker transcribe what waits, and hand on whatever goes wrong to those who wait."""
+        """Start the worker on the waiting recordings, and pass its errors to their requests."""
 
         def ended(work: Future[None]) -> None:
             if not work.cancelled() and (error := work.exception()):
@@ -202,7 +202,7 @@ class SpeechQueue:
         self._worker.submit(self._transcribe).add_done_callback(ended)
 
     def _fail(self, error: BaseException) -> None:
-        """End the recordings whose windows were being transcribed; at the end of the server, all."""
+        """End the recordings whose windows are being transcribed; at the end of the server, all recordings."""
         with self._lock:
             failed = [one for one, job in self._jobs.items() if job.runs or self._closing]
             failed = failed or [*self._waiting][:1]
@@ -214,7 +214,7 @@ class SpeechQueue:
             job.tell(error)
 
     def stats(self) -> Stats:
-        """Return what has been done, and what is to do."""
+        """Return the statistics of finished and waiting requests."""
         running = sum(job.runs for job in [*self._jobs.values()])
         return Stats(
             rows=1,
@@ -227,7 +227,7 @@ class SpeechQueue:
         )
 
     def close(self) -> None:
-        """Finish the window that runs, and begin no more. Not for the thread of the event loop while it runs."""
+        """Finish the running window, and start no further one. Not for the event loop's thread while it runs."""
         with self._lock:
             self._closing = True
         self._worker.shutdown()
@@ -239,14 +239,14 @@ class SpeechQueue:
 
 @dataclass(frozen=True, kw_only=True)
 class _Asked:
-    """A request, read.
+    """Parsed request of a transcription.
 
     Args:
-        sound: The file.
-        choices: As of `SpeechQueue.transcribe`.
-        form: Of the answer.
-        times: Of segments, of words, or both.
-        stream: Whether the answer grows.
+        sound: Content of the audio file.
+        choices: Options of `SpeechQueue.transcribe`.
+        form: Format of the response.
+        times: Timestamps of segments, of words, or both.
+        stream: Whether the response is streamed.
     """
 
     sound: bytes
@@ -257,12 +257,12 @@ class _Asked:
 
 
 def routes(prefix: str, queue: SpeechQueue, check: Callable[[str], object]) -> APIRouter:
-    """Return the endpoints of speech.
+    """Return the endpoints of transcription.
 
     Args:
-        prefix: Of all paths.
-        queue: What answers.
-        check: Refuses another model's name.
+        prefix: Prefix of all paths.
+        queue: Queue of the requests.
+        check: Function that refuses another model's name.
     """
     router = APIRouter()
 
@@ -294,7 +294,7 @@ async def _read(
     task: Literal["transcribe", "translate"],
     check: Callable[[str], object],
 ) -> _Asked:
-    """Read a form; refuse what would change the answer, and cannot."""
+    """Parse a form; refuse unsupported parameters that would change the result."""
     for name, value in form.multi_items():
         if name not in _KNOWN | _IGNORED | {*_TIMES}:
             raise unknown_parameter(name, value)
@@ -322,7 +322,7 @@ async def _read(
     stream = told.get("stream", "false").lower()
     if stream not in ("true", "false") or (stream == "true" and form_ not in ("json", "text")):
         raise _invalid("stream", f"is {brief(stream)}; expected true with json or text, or false")
-    # A model that tells no times has one segment.
+    # A model without timestamps has one segment.
     tells = session.tells_segments
     choices = _choices(
         told, task, writes=writes, tells=tells, times=tells and form_ not in ("json", "text")
@@ -347,14 +347,14 @@ def _choices(
     tells: bool,
     times: bool,
 ) -> dict[str, Any]:
-    """Return how a recording is to be written down.
+    """Return the transcription options of a form.
 
     Args:
-        told: The fields of the form.
-        task: What is asked for.
-        writes: Whether the model writes token by token.
-        tells: Whether it knows times, and silence.
-        times: Whether those are wanted.
+        told: Fields of the form.
+        task: Task of the endpoint.
+        writes: Whether the model generates token by token.
+        tells: Whether the model generates timestamps, and detects silence.
+        times: Whether timestamps are requested.
     """
     given: dict[str, Any] = {name: told[name] for name in _CHOICES if told.get(name)}
     if "temperature" in given:
@@ -374,9 +374,9 @@ def _choices(
         for name in given:
             raise _invalid(name, "does not apply to this model, which labels frames of sound")
         return {}
-    # OpenAI's rule for temperature 0: what looks wrong is drawn again, at higher ones.
+    # OpenAI's rule for temperature 0: a doubtful window is sampled again, at higher temperatures.
     fallback = {**FALLBACK, "seed": _SEED} if tells and "temperature" not in given else {}
-    # The model's own rule for a recording that is longer than a window: times are told.
+    # The model's own rule for a recording longer than a window: generation with timestamps.
     return {
         **fallback,
         **given,
@@ -407,7 +407,7 @@ def _refusal(error: Exception) -> ApiError:
 
 
 def _written(found: Transcription, asked: _Asked, task: str) -> Response:
-    """Return an answer in the form that was asked for."""
+    """Return a response in the requested format."""
     if asked.form == "text":
         return PlainTextResponse(f"{found.text}\n")
     if asked.form == "srt":
@@ -454,7 +454,7 @@ def _words(found: Transcription) -> Iterator[dict[str, Any]]:
 
 
 async def _streamed(request: Request, queue: SpeechQueue, asked: _Asked) -> Response:
-    """Return server-sent events: the text of each segment, then all of it."""
+    """Return server-sent events: the text of each segment, then the whole text."""
     items = queue.stream(asked.sound, asked.choices)
     try:  # what is refused is refused with a status of its own
         first = await unless_gone(request, anext(items))

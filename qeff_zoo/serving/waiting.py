@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that run or wait, of which a server takes only so many."""
+"""Limits on running and waiting requests."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from qeff_zoo.errors import BusyError
 
-_SMALL = 1 << 20  # bytes of a body; what takes no more does not wait for what takes more
-_SHARE = 4  # the memory of small bodies is this part of all
+_SMALL = 1 << 20  # bytes of a body; smaller bodies do not wait for larger ones
+_SHARE = 4  # small bodies have this fraction of the memory
 
 
 class Bodies:
-    """Counts the bytes of bodies that are received, or whose requests run or wait; for the thread of the event loop.
+    """Counter of the bytes of received bodies until the ends of their requests; for the thread of the event loop.
 
     Args:
-        most: Bytes of all of them.
+        most: Maximum number of bytes in total.
     """
 
     def __init__(self, most: int) -> None:
         small = most // _SHARE
-        #: Bytes that are left for bodies that are small (True), and for those that are not.
+        #: Remaining bytes for small bodies (True), and for others (False).
         self._left = {True: small, False: most - small}
 
     @contextmanager
@@ -27,7 +27,7 @@ class Bodies:
         """Count a body until the end of the block.
 
         Returns:
-            A function that adds bytes to it; it raises `BusyError` if there is no room for them.
+            A function that adds bytes to the body; it raises `BusyError` if they exceed the limit.
         """
         size, is_small = 0, True
 
@@ -49,23 +49,23 @@ class Bodies:
 
 
 class Waiting:
-    """Counts the requests of a queue; for the thread of the event loop.
+    """Counter of the requests of a queue; for the thread of the event loop.
 
     Args:
-        most: That may wait, while one runs.
+        most: Maximum number of waiting requests, besides a running one.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        #: Requests that run or wait, and those that no longer do.
+        #: Numbers of running or waiting requests, and of ended ones.
         self.active = self.ended = 0
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Count a request as long as it takes.
+        """Count a request for its duration.
 
         Raises:
-            BusyError: Too many requests wait already.
+            BusyError: The queue is full.
         """
         if self.active > self._most:
             raise BusyError(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Targets: compilers and devices of packages. One folder per target, found by its name.
 
-A target resolves what a plan leaves to it, lowers the portable graph of a program to the form that its compiler takes
-best, compiles that, and opens the program to run it. Whoever builds or runs knows `Target` alone (`targets/base.py`).
+A target resolves what a plan leaves to it, lowers the portable graph of a program to the best form for its compiler,
+compiles it, and opens the program. All other code depends on `Target` alone (`targets/base.py`).
 """
 
 import importlib
@@ -10,7 +10,7 @@ from functools import cache
 
 from qeff_zoo.targets.base import Target
 
-#: Every target, the default first: a folder of this package with a value `TARGET`, `-` written `_`.
+#: Every target, the default first: a subpackage with a value `TARGET`, named with `_` for `-`.
 NAMES = ("ort", "openvino", "qnn-htp", "qaic", "qnn-aic")
 
 

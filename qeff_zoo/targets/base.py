@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base class of targets: the steps of a compiler and its facts, each with the default of a plain CPU target.
+"""Base class of targets: the steps and properties of a compiler, each with the default of a plain CPU target.
 
 A new target overrides `resolve`, `lower`, `compile` and `open`, and the defaults that do not fit.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from qeff_zoo.runtime.program import Program
     from qeff_zoo.weights.layout import FileLayout, Slot
 
-#: What became of matrices that a checkpoint stores in fewer bits: a code for programs, a sentence's end for people.
+#: Ways of storing a checkpoint's quantized matrices: a code for programs, the end of a sentence for people.
 STORED_WAYS: Mapping[str, str] = MappingProxyType(
     {
         "kept": "as the checkpoint stores them",
@@ -35,14 +35,15 @@ STORED_WAYS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved:
-    """What a target adds to a plan.
+    """Additions of a target to a plan.
 
     Args:
-        toolchain: Versions of what lowers and compiles, by distribution; they are part of a package's identity.
-        needs: What a machine must have to run the package: versions by name.
-        storage: How programs hold matrices, where not in the format that was chosen.
-        states: By kind, in which type programs keep states of floats, where not in that of the graph.
-        warnings: What may go wrong with such a build, one sentence each.
+        toolchain: Versions of the lowering and compiling packages, by distribution; they are part of a package's
+            identity.
+        needs: Versions that a machine requires to run the package, by name.
+        storage: Format of matrices in programs, if it differs from the chosen one.
+        states: Data types of float states in programs, by kind, if they differ from those of the graph.
+        warnings: Warnings about such a build, one sentence each.
     """
 
     toolchain: Mapping[str, str]
@@ -54,13 +55,13 @@ class Resolved:
 
 @dataclass(frozen=True, kw_only=True)
 class Lowered:
-    """The graph of one program as a target's compiler takes it, and what its weights are made of.
+    """Graph of one program as the input of a target's compiler, and the sources of its weights.
 
     Args:
         model: An `onnx_ir.Model`; initializers have no data until the data file is laid out.
-        slots: What the data file must hold.
-        numerics: What the program rounds.
-        ways: How attentions and blocks of experts are computed, by codes of `Target.ways`, and how many each way:
+        slots: Contents of the data file.
+        numerics: Roundings of the program.
+        ways: Implementations of attention and expert blocks, by codes of `Target.ways`, with their numbers:
             `{"attention": {"native": 4}}`.
     """
 
@@ -72,13 +73,13 @@ class Lowered:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing of a machine that `doctor` examined.
+    """Result of one check of `doctor`.
 
     Args:
-        name: What it is.
-        status: "ok"; "missing" for what is not there, which may be all right; "warn" for what will cause trouble.
-        detail: What was found.
-        advice: What to do about it; empty if there is nothing to do.
+        name: Name of the check.
+        status: Status: "ok"; "missing" for an absence that may be harmless; "warn" for a future problem.
+        detail: Result of the check.
+        advice: Advice to the user; empty if there is nothing to do.
     """
 
     name: str
@@ -89,27 +90,27 @@ class Finding:
 
 @dataclass(frozen=True)
 class Target(ABC):
-    """A compiler and the device that runs what it compiles. Importing a target imports nothing heavy.
+    """A compiler, and the device that runs its programs. Importing a target imports nothing heavy.
 
     Args:
         name: Value of `--target` and of the manifest.
-        revision: Part of a package's identity, raised when the same graph is lowered or compiled otherwise.
-        weights: Formats of weights that it takes, of `WEIGHTS` and `STORED` of `qeff_zoo.graph.numerics`; the first
+        revision: Revision, raised if the same graph is lowered or compiled differently; part of a package's identity.
+        weights: Supported storage formats of weights, of `WEIGHTS` and `STORED` of `qeff_zoo.graph.numerics`; the first
             is the default.
         level: Validation level of a package with real weights that agrees with Hugging Face.
-        needs_weights: Whether a compiled program reads the data file when it runs; else the package is without it.
-        reads: Modalities that packages for it may read, of those of `qeff_zoo.tasks.Task.reads`.
-        roles: Roles of the programs that a package may have beside the one that answers.
-        fused_roles: Roles that its answering programs compute themselves, where others have a program for it.
-        static_shapes: Whether its programs take only the sizes that they were compiled for, also of images.
+        needs_weights: Whether a compiled program reads the data file at run time; otherwise the package omits it.
+        reads: Modalities of packages for the target, of those of `qeff_zoo.tasks.Task.reads`.
+        roles: Roles of the programs that a package may have beside the main one.
+        fused_roles: Roles that its main programs compute themselves, for which other targets have a program.
+        static_shapes: Whether its programs take only the sizes of their compilation, also for images.
         lora_unsupported: Reason why its programs take no LoRA adapters at run time; empty if they do.
         runs_on_cards: Whether its programs run on Cloud AI cards.
-        compiles_offline: Whether its compiler may be on another machine; then it has `commands`, `prepare`,
+        compiles_offline: Whether its compiler may run on another machine; then it has `commands`, `prepare`,
             `runs_here` and `predict`.
         unrounded: Row of `qeff_zoo.validation.parity.TOLERANCES` for programs whose activations are not rounded;
             empty if it has no `open_unrounded`.
-        ways: How it may compute a part of a graph: a code for programs, a sentence's end for people.
-        options: Dataclasses whose fields are options of a build for it; see `qeff_zoo.plan.option`.
+        ways: Possible implementations of a part of a graph: a code for programs, the end of a sentence for people.
+        options: Dataclasses whose fields are its build options; see `qeff_zoo.plan.option`.
     """
 
     name: str
@@ -131,26 +132,26 @@ class Target(ABC):
     def problems(
         self, config: Mapping[str, Any], shape: "Shape", options: Mapping[str, Any]
     ) -> list[str]:
-        """Return what prevents a build, before anything expensive: a sentence for each conflict.
+        """Return the conflicts of a build, before any expensive step: one sentence each.
 
         Args:
             config: Raw config.json of the checkpoint.
-            shape: Sizes that were chosen.
+            shape: Sizes of the package.
             options: Options of this target, by name, without those that are off.
         """
         return []
 
     @abstractmethod
     def resolve(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> Resolved:
-        """Return the versions that a build on this machine has, and warnings about it.
+        """Return the versions of a build on this machine, and its warnings.
 
         Args:
-            config: Raw config.json, with the key/value heads that were chosen.
-            options: As for `problems`.
+            config: Raw config.json, with the chosen key/value heads.
+            options: Options of this target, see `problems`.
         """
 
     def require_compiler(self) -> None:  # noqa: B027 -- what qeff-zoo itself compiles needs nothing
-        """Refuse a build that could not be compiled here, before anything expensive.
+        """Refuse a build that this machine cannot compile, before any expensive step.
 
         Raises:
             CompileError: There is no compiler.
@@ -158,7 +159,7 @@ class Target(ABC):
 
     @abstractmethod
     def lower(self, graph: "BoundGraph", program: "ProgramPlan") -> Lowered:
-        """Turn a portable graph, in place, into what the compiler takes.
+        """Lower a portable graph, in place, to the input of the compiler.
 
         Raises:
             CompileError: The graph cannot be lowered.
@@ -173,12 +174,12 @@ class Target(ABC):
         name: str,
         program: "ProgramPlan",
     ) -> Path:
-        """Compile a lowered graph whose weights lie in the folder's data file.
+        """Compile a lowered graph whose weights are in the folder's data file.
 
         Args:
             lowered: Result of `lower`.
             layout: Layout of the data file.
-            folder: Folder of the package that is being built.
+            folder: Folder of the package under construction.
             name: Name of the program's file or folder, without its suffix.
             program: Sizes and flags of the program.
 
@@ -186,7 +187,7 @@ class Target(ABC):
             The program's path in the folder.
 
         Raises:
-            CompileError: The compiler refused.
+            CompileError: The compiler failed.
         """
 
     @abstractmethod
@@ -199,33 +200,33 @@ class Target(ABC):
         choices: bool = False,
         lean: bool = False,
     ) -> "Program":
-        """Open a program to run it.
+        """Open a program at run time.
 
         Args:
             package: A package for this target.
             role: Role of the program.
-            threads: CPU threads that compute one operator; None for one per physical core.
-            choices: Whether calls return the chosen experts and keys as well: outputs named `topk.0`, `max.0`, …, in
-                the order in which they are computed. A target that cannot leaves them out.
-            lean: Whether one call is to show that it can be made: its results may mean nothing.
+            threads: CPU threads per operator; None for one per physical core.
+            choices: Whether calls also return the choices of routers and indexers: outputs named `topk.0`, `max.0`, …,
+                in the order of their computation. A target without support omits them.
+            lean: Whether the program is opened only to test that it can be called: its results may be meaningless.
 
         Raises:
-            GenerationError: It cannot be opened, or its states do not fit into memory.
+            GenerationError: The program cannot be opened, or its KV cache does not fit into memory.
         """
 
     def open_unrounded(
         self, package: "Package", role: str, *, threads: int | None = None, choices: bool = False
     ) -> "Program":
-        """Open a program of the same weights whose products do not round activations, to compare it exactly.
+        """Open a program of the same weights whose products do not round activations, for an exact comparison.
 
         Args:
             package: A package for this target.
             role: Role of the program.
-            threads: As for `open`.
-            choices: As for `open`.
+            threads: CPU threads per operator, see `open`.
+            choices: Whether to return choices, see `open`.
 
         Raises:
-            GenerationError: Its states do not fit into memory.
+            GenerationError: The KV cache does not fit into memory.
         """
         raise NotImplementedError(f"{self.name} rounds what it cannot leave out.")
 
@@ -233,12 +234,12 @@ class Target(ABC):
         """Write files by which other software opens a package.
 
         Args:
-            folder: Folder of a package that is being built, complete but for these.
-            manifest: Manifest as it will be, without `files`.
+            folder: Folder of a package under construction, complete but for these.
+            manifest: Final manifest, without `files`.
         """
 
     def describe_sidecars(self, manifest: Mapping[str, Any]) -> str:
-        """Return a line about the software that opens a package as well, or why it does not; empty for none.
+        """Return a line about other software that opens a package, or the reason against it; empty for none.
 
         Args:
             manifest: Manifest of the package.
@@ -246,16 +247,16 @@ class Target(ABC):
         return ""
 
     def examine(self) -> list[Finding]:
-        """Return what `doctor` says about this target's compiler and runtime; imports nothing heavy."""
+        """Return the checks of this target's compiler and runtime for `doctor`; imports nothing heavy."""
         return []
 
-    # --- a compiler that may be on another machine (`compiles_offline`) ---
+    # --- a compiler on another machine (`compiles_offline`) ---
 
     def require_offline(self) -> None:
-        """Refuse to prepare a folder for a compiler that is here anyway.
+        """Refuse to prepare a folder for a compiler that always runs on the building machine.
 
         Raises:
-            CompileError: The target is compiled where it is built.
+            CompileError: The target compiles where it builds.
         """
         if not self.compiles_offline:
             raise CompileError(
@@ -264,11 +265,11 @@ class Target(ABC):
             )
 
     def commands(self, program: "ProgramPlan", name: str) -> list[list[str]]:
-        """Return the commands that compile a program, in their order, with paths relative to its folder.
+        """Return the commands that compile a program, in order, with paths relative to its folder.
 
         Args:
             program: The program.
-            name: As for `compile`.
+            name: Name of the program, see `compile`.
         """
         return []
 
@@ -278,23 +279,23 @@ class Target(ABC):
         layout: "FileLayout",
         folder: Path,
     ) -> list[Path]:
-        """Write what the compiler reads, and `qeff_zoo.package.prepared.SCRIPT`, which runs it.
+        """Write the inputs of the compiler, and `qeff_zoo.package.prepared.SCRIPT`, which runs it.
 
         Args:
-            programs: Planned and lowered programs, by their names as for `compile`.
+            programs: Planned and lowered programs, by their names, see `compile`.
             layout: Layout of the folder's data file.
-            folder: Folder that is being prepared.
+            folder: Folder under preparation.
 
         Returns:
-            Where the programs will be, relative to the folder, all below one folder of it.
+            Paths of the future programs relative to the folder, all below one folder of it.
 
         Raises:
-            CompileError: A choice cannot be kept with a graph.
+            CompileError: An option cannot be stored with a graph.
         """
         raise NotImplementedError(f"{self.name} is compiled where it is built.")
 
     def runs_here(self, program: "ProgramPlan") -> bool:
-        """Return whether this machine could run a program now: else its results are predicted.
+        """Return whether this machine can run a program now; otherwise its results are predicted.
 
         Args:
             program: The program.
@@ -315,15 +316,15 @@ class Target(ABC):
         """Open a lowered graph in its device's numerics, to run it on this machine's CPU.
 
         Args:
-            lowered: Result of `lower`; it stays as it is.
+            lowered: Result of `lower`; not modified.
             layout: Layout of the folder's data file.
-            folder: Folder with the data file; nothing is left there besides.
-            program: The program as its manifest will have it.
+            folder: Folder with the data file; no other file remains there.
+            program: Program of the future manifest.
             numerics: Numerics of the device.
-            threads: As for `open`.
-            choices: As for `open`.
+            threads: CPU threads per operator, see `open`.
+            choices: Whether to return choices, see `open`.
 
         Raises:
-            GenerationError: Its states do not fit into memory.
+            GenerationError: The KV cache does not fit into memory.
         """
         raise NotImplementedError(f"{self.name} has no numerics of its own to predict.")

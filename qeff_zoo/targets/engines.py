@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python packages that targets compile and run with: refused where one is missing, or another version is needed.
+"""Python packages of targets' compilers and runtimes: refusals of missing ones, and of unsupported versions.
 
-And how a compiler that is a process of its own came to its end, in words.
+Also descriptions of how a compiler's process ended.
 """
 
 import shutil
@@ -16,15 +16,15 @@ _LITTLE_ROOM = 1 << 20  # bytes of a disk that is full
 
 
 def require_to_compile(target: str, engine: str, extra: str) -> None:
-    """Refuse a build that lacks what compiles it.
+    """Refuse a build whose compiler is missing.
 
     Args:
         target: Name of the target.
         engine: Name of the Python package.
-        extra: Of qeff-zoo, which has it.
+        extra: Extra of qeff-zoo that installs it.
 
     Raises:
-        CompileError: It is not installed.
+        CompileError: The package is not installed.
     """
     if installed(engine) is None:
         raise CompileError(
@@ -34,14 +34,14 @@ def require_to_compile(target: str, engine: str, extra: str) -> None:
 
 
 def require_to_run(package: Package, engine: str) -> None:
-    """Refuse a package that another version of what runs it was needed for.
+    """Refuse a package that requires another version of its runtime.
 
     Args:
-        package: That says what it needs.
+        package: Package with its requirements.
         engine: Name of the Python package.
 
     Raises:
-        GenerationError: It is not installed, or in a version that will not do.
+        GenerationError: The runtime is not installed, or has an unsupported version.
     """
     from packaging.specifiers import SpecifierSet
 
@@ -55,12 +55,12 @@ def require_to_run(package: Package, engine: str) -> None:
 
 
 def end(code: int, said: str, folder: Path) -> tuple[str, str]:
-    """Say how a compiler's process ended, and what to do about it.
+    """Return how a compiler's process ended, and advice.
 
     Args:
-        code: That its process returned, or its shell.
-        said: What it wrote.
-        folder: That it wrote to.
+        code: Exit code of the process, or of its shell.
+        said: Output of the process.
+        folder: Folder of its output files.
     """
     killed = code - 128 if code > 128 else -code
     how, advice = f"ended with {code}", "Correct what it says."

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks: classes, tracing, programs, sessions, validation and commands of each kind of package.
+"""Tasks: model classes, tracing, programs, sessions, validation and commands of each kind of package.
 
 One row of `_MODULES` per task, one folder per group.
 """
@@ -18,7 +18,7 @@ from qeff_zoo.tasks.commands import Commands
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
 
-#: Hub pipeline tags that other rooms name.
+#: Hub pipeline tags that other packages of the code refer to.
 TEXT_GENERATION = "text-generation"
 FEATURE_EXTRACTION = "feature-extraction"
 TEXT_CLASSIFICATION = "text-classification"
@@ -54,24 +54,24 @@ _MODULES: Mapping[str, str] = {
 NAMES = tuple(_MODULES)
 
 AnswerKind: TypeAlias = Literal["logits", "embeddings", "scores"]
-#: Default of an option, and its origin.
+#: Default of an option, and its source.
 Default: TypeAlias = tuple[Any, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tracing:
-    """All that `torch.export` needs of a task.
+    """Inputs of `torch.export` for a task.
 
     Args:
-        module: Takes the inputs by name, returns a flat tuple.
+        module: Module that takes the inputs by name and returns a flat tuple.
         inputs: Example inputs, small and on the CPU.
-        dynamic_shapes: As `torch.export` takes them, with named dimensions shared between inputs.
-        input_names: Of the flattened inputs.
-        output_names: Of the outputs.
-        states: Which of the inputs are retained from call to call, and what they hold.
-        layers: Of the other inputs, those that belong to one layer, and its index.
-        then: Applied to the portable graph, in place; one trace may serve several variants.
-        checked_later: torch.export need not prove at once that every size fits, as of strided convolutions.
+        dynamic_shapes: Dynamic shapes, as in `torch.export`, with named dimensions shared between inputs.
+        input_names: Names of the flattened inputs.
+        output_names: Names of the outputs.
+        states: Inputs that are retained from call to call, and their contents.
+        layers: Layer indices of the other inputs that belong to one layer.
+        then: Function applied to the portable graph, in place; one trace may serve several variants.
+        checked_later: Whether torch.export may defer its proof that every size fits, as for strided convolutions.
     """
 
     module: Any
@@ -87,20 +87,22 @@ class Tracing:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """How one program of a task is traced and specialized.
+    """Tracing and specialization of one program of a task.
 
     Args:
-        role: Of the program.
-        probe: `probe(model)` runs a model once without computing anything, and returns the states of a decoder; None
-            for a part that is run as it is traced.
-        tracing: `tracing(model, **variant)` describes how to trace a model.
-        half: `half(model)` is the module whose repeated layers it runs, of a model of two halves; None for all of it,
-            and without a probe for none.
-        wanted: Of a part that a package may have or not, whether that of a checkpoint has it.
+        role: Role of the program.
+        probe: Function `probe(model)` that runs a model once without any computation, and returns the states of a
+            decoder; None for a part that runs as it is traced.
+        tracing: Function `tracing(model, **variant)` that describes how to trace a model.
+        half: Function `half(model)` that returns the module whose repeated layers the program runs, in a model of two
+            halves; None for the whole model, and without a probe for no layers.
+        wanted: Function that returns whether a checkpoint has this part, for a part that packages may lack.
         needed: Whether a recipe's models have it.
-        optional: Whether packages for a target that does not run it go without.
-        variant: `variant(checkpoint, recipe, shape, chosen)` says what changes the graph beyond its sizes.
-        specializations: What the symbols of its graph are for each way of calling it, as in the manifest.
+        optional: Whether a package omits it for a target that does not run it.
+        variant: Function `variant(checkpoint, recipe, shape, chosen)` that returns what changes the graph beyond its
+            sizes.
+        specializations: Function that returns the values of the graph's symbols for each kind of call, as in the
+            manifest.
     """
 
     role: Role
@@ -118,34 +120,35 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Part):
-    """What a package may be for: which models it takes, how they are traced, specialized, run and judged.
+    """A task of packages: supported models, tracing, specialization, runtime and validation.
 
-    Values are light; what needs torch, numpy or a runtime is imported by the functions when they are called. A task is
-    the part that answers; what runs before it, and has programs of its own in the package, is in `before`.
+    Values are light; functions import torch, numpy or a runtime when called. A task is the part that returns the
+    result; parts that run before it, in programs of their own, are in `before`.
 
     Args:
-        name: Hub pipeline tag, but where two tasks have one.
-        tag: That, where the name is not.
-        program: What its program is called in a package of several; its role where there is one.
-        before: Parts whose results it reads, as the pictures or sounds that a tower has read.
-        beside: Parts that a package may have or not: heads that draft for it, what times words, or what reads videos.
-        answers: Logits of a language model, embeddings, or a classifier's scores.
-        by_token: Whether each token, or frame of sound, has an answer of its own.
-        reads: What its packages read.
-        auto_classes: transformers' automatic classes; the first that knows a configuration makes the model.
-        suffixes: How the names of transformers' classes end that are made for it.
-        has_head: Whether such a class has weights of its own; else any other class of the architecture will do too.
-        companion: A file beside a checkpoint that says that it is meant for this, whatever its class.
+        name: Hub pipeline tag, unless two tasks share a tag.
+        tag: Hub pipeline tag, if it is not the name.
+        program: Name of its program in a package of several; the role by default.
+        before: Parts whose results it consumes, such as image or audio encoders.
+        beside: Optional parts of a package: draft heads, word-level timestamps, or a video encoder.
+        answers: Kind of result: logits of a language model, embeddings, or a classifier's scores.
+        by_token: Whether the model returns one result per token (or audio frame).
+        reads: Kind of input of its packages.
+        auto_classes: Automatic classes of transformers; the first that supports a configuration creates the model.
+        suffixes: Suffixes of transformers' class names for the task.
+        has_head: Whether such a class has a head with weights; otherwise any other class of the architecture fits too.
+        companion: File of a checkpoint that marks it for this task, whatever its class.
         shapes: Profiles of a recipe that serves it besides a task of another role.
-        defaults: What a checkpoint says of choices that the user left out.
-        problems: Why a checkpoint of a recipe cannot be built as requested, one sentence each.
-        session: Returns the class that runs its packages.
-        stages: Returns the function of `qeff_zoo.validation.cases` that plans the calls that are compared.
-        trial: Returns the class that runs its packages on sample inputs, a `TaskTrial` of `validation.package_runner`.
-        reference: Returns the class that runs transformers' model on the same, of `(model, request, arrays)`: only the
-            reference process imports it.
-        commands: What `run`, `serve` and `bench` do with its packages, and with which options.
-        vllm_task: What vllm-qaic calls it where it is a pooling model's; None where it has no API for it.
+        defaults: Function that returns a checkpoint's values of options that the user omitted.
+        problems: Function that returns why a checkpoint cannot be built as requested, one sentence each.
+        session: Function that returns the session class of its packages.
+        stages: Function that returns the planner of the compared calls, in `qeff_zoo.validation.cases`.
+        trial: Function that returns the class that runs its packages on sample inputs, a `TaskTrial` of
+            `validation.package_runner`.
+        reference: Function that returns the class that runs transformers' model on the same inputs, of `(model,
+            request, arrays)`: only the reference process imports it.
+        commands: Implementations and options of `run`, `serve` and `bench` for its packages.
+        vllm_task: Name of the task in vllm-qaic, for a pooling model; None if it has no API for the task.
     """
 
     name: str
@@ -174,12 +177,12 @@ class Task(Part):
 
     @property
     def parts(self) -> Mapping[str, Part]:
-        """What has a program, or may have one, by the role of that; the one that answers is first."""
+        """Parts that have a program, or may have one, by role; the task itself is first."""
         others = (*self.before, *self.beside)
         return {self.program or self.role: self, **{part.role: part for part in others}}
 
     def takes(self, option: Option) -> bool:
-        """Tell whether a choice of a build means anything to it."""
+        """Whether an option of a build applies to the task."""
         return option.of in (None, self.answers, *(part.role for part in self.parts.values()))
 
 
@@ -200,24 +203,24 @@ def find(name: str) -> Task:
 
 
 def task_of(architecture: str, recipe: Recipe) -> str:
-    """Return the task that a class of transformers is made for; the recipe's own where its name does not tell.
+    """Return the task of a transformers class; the recipe's default if the class name does not determine it.
 
     Args:
         architecture: Class name.
-        recipe: Of its `model_type`.
+        recipe: Recipe of its `model_type`.
     """
-    if recipe.media:  # a name may end as that of a class for text alone
+    if recipe.media:  # the suffix may be that of a class for text alone
         return recipe.task
     reads = find(recipe.task).reads
     alike = (task for task in map(find, NAMES) if task.reads == reads)
-    # What has no head is recognized last: every name may end like that.
+    # Classes without a head come last: their suffix matches every name.
     every = sorted(alike, key=lambda task: not task.has_head)
     told = (task.name for task in every if architecture.endswith(task.suffixes))
     return next(told, recipe.task)
 
 
 def tasks_of(recipe: Recipe) -> tuple[str, ...]:
-    """Return every task that a recipe serves, its own first: those that its architectures are made for."""
+    """Return every task that a recipe's architectures serve, its default first."""
     if recipe.images and recipe.sounds:
         return recipe.task, AUDIO_TEXT_TO_TEXT, ANY_TO_ANY
     made_for = (task_of(architecture, recipe) for architecture in recipe.architectures)
@@ -225,7 +228,7 @@ def tasks_of(recipe: Recipe) -> tuple[str, ...]:
 
 
 def for_task(recipe: Recipe, task: str) -> Recipe:
-    """Return a recipe as it is for one of its tasks."""
+    """Return a recipe adapted to one of its tasks."""
     wanted = find(task)
     same = wanted.role == find(recipe.task).role
     shapes = recipe.shapes if same else wanted.shapes
@@ -236,11 +239,11 @@ def for_task(recipe: Recipe, task: str) -> Recipe:
 
 
 def components_of(recipe: Recipe, *beside: str) -> tuple[Component, ...]:
-    """Return the models that become programs of a package: those of its task, which for most is one.
+    """Return the models that become programs of a package: those of its task, usually one.
 
     Args:
-        recipe: As it is for its task.
-        *beside: Roles of parts that the package is to have, of those that it may have or not.
+        recipe: Recipe for its task.
+        *beside: Roles of the optional parts that the package has.
     """
     task = find(recipe.task)
     left_out = {part.role for part in task.beside} - {*beside}
@@ -251,12 +254,12 @@ def components_of(recipe: Recipe, *beside: str) -> tuple[Component, ...]:
 
 
 def wanted_beside(recipe: Recipe, checkpoint: "Checkpoint", runs: Collection[str]) -> list[str]:
-    """Return the roles of what a package has, of parts that it may have or not.
+    """Return the roles of the optional parts that a package has.
 
     Args:
-        recipe: As it is for its task.
-        checkpoint: To be built.
-        runs: Roles that the target runs beside a program that answers.
+        recipe: Recipe for its task.
+        checkpoint: Checkpoint of the build.
+        runs: Roles that the target runs beside the task's own program.
     """
     needed = [part for part in find(recipe.task).beside if part.needed(recipe)]
     taken = [part for part in needed if not part.optional or part.role in runs]
@@ -264,17 +267,17 @@ def wanted_beside(recipe: Recipe, checkpoint: "Checkpoint", runs: Collection[str
 
 
 def part_of(component: Component) -> Part:
-    """Return how a component is traced and specialized."""
+    """Return the part of a component, with its tracing and specialization."""
     task = find(component.task)
     return task.parts.get(component.role, task)
 
 
 def named(name: str, every: list[dict[str, int]]) -> list[dict[str, Any]]:
-    """Name specializations of one kind, and number them where there are several.
+    """Name the specializations of one kind, with numbers if there are several.
 
     Args:
-        name: Of the kind.
-        every: Size by symbol of each.
+        name: Name of the kind.
+        every: Sizes of each specialization, by symbol.
     """
     return [
         {
@@ -286,11 +289,11 @@ def named(name: str, every: list[dict[str, int]]) -> list[dict[str, Any]]:
 
 
 def auto_class(task: str, config: Any) -> Any:
-    """Return transformers' automatic class that makes a task's model.
+    """Return transformers' automatic class that creates a task's model.
 
     Args:
         task: Hub pipeline tag.
-        config: The model's, as transformers parses it.
+        config: Config of the model, parsed by transformers.
     """
     import transformers
 

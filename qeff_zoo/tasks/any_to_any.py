@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `any-to-any` contract: pictures, sounds and tokens in, the last valid position's logits and the states out.
+"""The `any-to-any` contract: images, audio and tokens in, the last valid position's logits and the states out.
 
-Three programs: `vision` reads a picture, as for `image-text-to-text`, `audio` a sound, as for `audio-text-to-text`, and
-`language` has the rows of both among its tokens. It is that of `image-text-to-text`: `image_embeds` has rows of sounds,
-too, and what is added to the states after some layers is zero for those. Answers are texts.
+Three programs: `vision` encodes an image, as for `image-text-to-text`, `audio` encodes audio, as for
+`audio-text-to-text`, and `language` takes the feature rows of both among its tokens. It is that of
+`image-text-to-text`: `image_embeds` has the rows of audio, too, and the deepstack features added after some layers are
+zero for these. The output is text.
 """
 
 from collections.abc import Mapping
@@ -42,13 +43,13 @@ def _variant(
 def _media(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Say what a recipe says of both: a sound may be read otherwise where a prompt has pictures."""
+    """Return the recipe's variant of both inputs: an audio encoder may differ if a prompt has images."""
     found = _variant(checkpoint, recipe, shape, chosen)
     return {name: found[name] for name in ("images", "sounds")}
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    """Say what is wrong with a request; of adapters, that for pictures is on where a prompt has both."""
+    """Return the problems of a request; for prompts with both inputs the adapter for images applies."""
     of_pictures = _SEES.problems(checkpoint, recipe, request)
     return [*of_pictures, *audio_text_to_text.without_encoder(checkpoint, recipe)]
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sound of any length through an encoder that attends within blocks of it, as it is traced: program `audio`.
+"""Audio of any length through an encoder that attends within blocks, for tracing: program `audio`.
 
-IN   input_features (blocks, frames, bins) f32     of the whole sound, block by block; the last is filled up
-     attention_mask (blocks, frames) i64           1 is sound, 0 is what fills it up
-     window_index (windows, width) i64             which frames become the rows of a window; -1 where there is none
+IN   input_features (blocks, frames, bins) f32     the whole recording, block by block; the last is padded
+     attention_mask (blocks, frames) i64           1 is audio, 0 is padding
+     window_index (windows, width) i64             frames that become the rows of a window; -1 for none
 OUT  audio_embeds (audio_rows, hidden)             a row for each placeholder token: some of each window
 
-The forward that is traced is transformers' own, of the sound as one sequence. Where it would fill up the last block or
-window itself, which takes sizes that a graph does not know, each is a row of a batch by itself. What fills up is hidden
-from attention, and zero for convolutions and in windows, as what lies behind the end of a sound alone.
+The traced forward is transformers' own, of the audio as one sequence. If it would pad the last block or window itself,
+which needs sizes that a graph cannot have, each is a row of a batch. Padding is masked in attention, and zero for
+convolutions and in windows, like the space after the end of unpadded audio.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,10 +31,10 @@ MOST = 1 << 16  # of both
 
 
 class _Hidden(FeatureRecorder):
-    """Hides what is no sound from attention within blocks.
+    """Masks padding in the attention within blocks.
 
     Args:
-        real: (blocks, frames), True is sound.
+        real: Mask (blocks, frames), True is audio.
     """
 
     def __init__(self, real: Tensor) -> None:
@@ -46,7 +46,7 @@ class _Hidden(FeatureRecorder):
     ) -> Any:
         if func is functional.scaled_dot_product_attention:
             scores = kwargs.get("attn_mask")
-            if scores is not None:  # of distances, of which attention behind the encoder has none
+            if scores is not None:  # of distances, which attention after the encoder lacks
                 least = torch.finfo(scores.dtype).min
                 seen = torch.where(self.real[:, None, None, :], scores, least)
                 kwargs = {**kwargs, "attn_mask": seen}
@@ -54,11 +54,11 @@ class _Hidden(FeatureRecorder):
 
 
 class Sound(nn.Module):
-    """The forward up to the merge, of a sound in blocks.
+    """The forward of audio in blocks, up to the merge.
 
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
-        audio: Declaration of the recipe.
+        audio: Audio input of the recipe.
     """
 
     def __init__(self, model: Any, audio: Any) -> None:
@@ -69,7 +69,7 @@ class Sound(nn.Module):
         self.convolutions = [one for one in parts if any(map(_looks_around, one.children()))]
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the rows of features."""
+        """Return the feature rows."""
         features, mask, windows = given
         real = mask > 0
         sound = real.reshape(1, 1, -1)
@@ -96,7 +96,7 @@ class Sound(nn.Module):
             return found
 
         def of_each(query_embeds: Tensor, **told: Any) -> Any:
-            # Spelled out, where transformers has one row of queries meet all windows.
+            # Expanded explicitly, since transformers broadcasts one row of queries over all windows.
             return ask(query_embeds=query_embeds.expand(windows.shape[0], -1, -1), **told)
 
         changes = [
@@ -120,8 +120,8 @@ def tracing(model: Any, audio: Any) -> Tracing:
     """Describe how to trace the encoder of `model`.
 
     Args:
-        model: From `loader.load_meta`.
-        audio: Declaration of the recipe.
+        model: Model from `loader.load_meta`.
+        audio: Audio input of the recipe.
     """
     encoder = model.base_model.encoder.config
     frames = int(getattr(encoder, audio.block))
@@ -142,7 +142,7 @@ def tracing(model: Any, audio: Any) -> Tracing:
 
 
 def name_rows(graph: Any) -> None:
-    """Call the number of rows that, of which a trace knows how it was computed."""
+    """Name the symbol of the number of rows, in place of its expression in the trace."""
     rename(
         graph.graph.outputs,
         lambda dim, axis: dim if axis or isinstance(dim, int) else "audio_rows",

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sound of any length through an encoder that attends within chunks of it, and what is before: program `audio`.
+"""Audio of any length through an encoder that attends within a chunk and the context before it: program `audio`.
 
-IN   input_features (blocks, frames, bins) f32     of the whole sound, by the frames that become a chunk; the last is
-                                                   filled up
-     attention_mask (blocks, frames) i64           1 is sound, 0 is what fills it up
-OUT  audio_embeds (audio_rows, hidden)             a row for each of every chunk, those that fill it up, too; or as many
-                                                   of every sound, of models that fill those up themselves
-     [lengths (1,) i64]                            of those models, how many rows are of the sound
+IN   input_features (blocks, frames, bins) f32     the whole recording, by the frames that become a chunk; the last is
+                                                   padded
+     attention_mask (blocks, frames) i64           1 is audio, 0 is padding
+OUT  audio_embeds (audio_rows, hidden)             the rows of every chunk, padding included; or a fixed number of rows
+                                                   for any audio, for models that pad it themselves
+     [lengths (1,) i64]                            for those models, how many rows are of the audio
 
-The forward that is traced is transformers' own. Where it would cut a sequence into chunks, by sizes that a graph does
-not know, it has as many as blocks were given; so has the mask of what a chunk sees. What fills up the last is zero for
-convolutions, as what lies behind the end of a sound is.
+The traced forward is transformers' own. If it would cut a sequence into chunks, by sizes that a graph cannot have, the
+number of chunks is that of the input blocks; the mask of a chunk's context has the same number. Padding of the last
+chunk is zero for convolutions, like the space after the end of unpadded audio.
 """
 
 import sys
@@ -37,14 +37,14 @@ _CUT, _AROUND, _HIDDEN = (
     "_extract_block_context",
     "_convert_4d_mask_to_blocked_5d",
 )
-#: What makes a mask of a sequence, and what says which rows a row sees.
+#: Function that makes the mask of a sequence, and function that decides which rows a row attends to.
 _MASKS, _WINDOW = "create_bidirectional_mask", "sliding_window_mask_function"
-#: What makes rows of a sound, and what that calls the mask of those that fill it up.
+#: Method that computes the rows of audio, and its name for the padding mask.
 _ROWS, _FILLED = "get_audio_features", "audio_mel_mask"
 
 
 class _All(FeatureRecorder):
-    """Keeps all rows where a forward would choose those that are of the sound, and joins none without rows."""
+    """Keeps all rows if a forward would select those of the audio, and skips concatenations with empty tensors."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -64,11 +64,11 @@ def _is_empty(values: Tensor) -> bool:
 
 
 class Sound(nn.Module):
-    """The forward up to the merge, of a sound in chunks.
+    """The forward of audio in chunks, up to the merge.
 
     Args:
         model: Hugging Face model.
-        audio: Declaration of the recipe.
+        audio: Audio input of the recipe.
     """
 
     def __init__(self, model: Any, audio: Any) -> None:
@@ -81,7 +81,7 @@ class Sound(nn.Module):
         self.before, self.behind = first.max_past_horizon, first.max_future_horizon
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the rows of features, and perhaps how many of them are of the sound."""
+        """Return the feature rows, and for some models the number of rows of the audio."""
         features, mask = given
         chunks, real, counts = features.shape[0], mask > 0, list[Tensor]()
         changes = [*self._in_chunks(chunks, real), *self._filled_up(counts), unread(self.model)]
@@ -97,17 +97,17 @@ class Sound(nn.Module):
         return rows_of(noted.features), *counts
 
     def _in_chunks(self, chunks: int, real: Tensor) -> list[tuple[Any, str, Any]]:
-        """Let the encoder have as many chunks as blocks were given, and hear nothing in what fills up the last.
+        """Let the encoder have as many chunks as the input has blocks, and ignore the padding of the last one.
 
         Args:
-            chunks: How many blocks were given, of a size that is not known yet.
-            real: (chunks, frames), True is sound.
+            chunks: Number of input blocks, a symbol.
+            real: Mask (chunks, frames), True is audio.
 
         Returns:
             Changes, see `swapped`.
         """
         context = self.before + self.chunk + self.behind
-        # Of each chunk the rows around it, counted from those that are put before the first.
+        # The context rows of each chunk, counted from the rows that precede the first chunk.
         around = torch.arange(chunks)[:, None] * self.chunk + torch.arange(context)
         merged = self.tower.subsample_conv_projection
         merge = merged.forward
@@ -129,7 +129,7 @@ class Sound(nn.Module):
 
         if hasattr(self.tower, _HIDDEN):
             hidden = [(self.tower, _HIDDEN, lambda _: self._unseen(real, around))]
-        else:  # its attention tells by itself what a chunk sees, and its convolutions are told of no mask
+        else:  # its attention masks chunks itself, and its convolutions take no mask
             parts = [one for one in merged.children() if not isinstance(one, nn.Linear)]
             hidden = [
                 (one, "forward", _within(one, real[:, :: 2**at])) for at, one in enumerate(parts)
@@ -142,10 +142,10 @@ class Sound(nn.Module):
         ]
 
     def _filled_up(self, counts: list[Tensor]) -> list[tuple[Any, str, Any]]:
-        """Let a model that fills up the rows of every sound to as many of them do so of any number of chunks.
+        """Let a model that pads the rows of all audio to one length do so for any number of chunks.
 
         Args:
-            counts: Is told how many rows are of the sound.
+            counts: List that receives the number of rows of the audio.
 
         Returns:
             Changes, see `swapped`.
@@ -166,7 +166,7 @@ class Sound(nn.Module):
         return [(base, _ROWS, filled)]
 
     def _unseen(self, real: Tensor, around: Tensor) -> Tensor:
-        """Tell of each chunk what its rows do not see, (1, 1, chunks, rows, rows around), by transformers' own rule."""
+        """Return the rows outside each chunk's attention, (1, 1, chunks, rows, rows around), by transformers' rule."""
         rule = getattr(sys.modules[type(self.model).__module__], _WINDOW)
         rows = around[:, None] - self.before
         own = around[:, : self.chunk, None]
@@ -176,7 +176,7 @@ class Sound(nn.Module):
 
 
 def _within(part: nn.Module, real: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return a part of the encoder that finds nothing, (1, channels, frames, bins), where there is no sound."""
+    """Return a part of the encoder whose input (1, channels, frames, bins) is zero for padding."""
     plain, there = part.forward, real.reshape(1, 1, -1, 1)
     return lambda states: plain(states * there.to(states.dtype))
 
@@ -185,8 +185,8 @@ def tracing(model: Any, audio: Any) -> Tracing:
     """Describe how to trace the encoder of `model`.
 
     Args:
-        model: From `loader.load_meta`.
-        audio: Declaration of the recipe.
+        model: Model from `loader.load_meta`.
+        audio: Audio input of the recipe.
     """
     module = Sound(model, audio).eval()
     merged = module.tower.subsample_conv_projection

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One window of a sound through the encoder of a model that reads sounds and text, as it is traced: program `audio`.
+"""One window of audio through the encoder of an audio-language model, for tracing: program `audio`.
 
-IN   input_features (1, bins, frames) f32               of a window, as many frames as the encoder has positions for;
-                                                        or (blocks, 1, samples) of a sound of any length, of models
-                                                        that make a row of each frame of samples without an encoder
-     [<mask> (1, frames) i64]                           1 is sound, 0 is what fills it up, of models that ask; named
+IN   input_features (1, bins, frames) f32               a window with as many frames as the encoder has positions;
+                                                        or (blocks, 1, samples), audio of any length, for models
+                                                        without an encoder that make a row of each frame of samples
+     [<mask> (1, frames) i64]                           1 is audio, 0 is padding, if the model takes a mask; named
                                                         after the forward's argument
-     [window_ids (1,) i64]                              which window of its sound it is, of models that ask when its
-                                                        rows are, or read a short sound otherwise than the last piece
-                                                        of a longer one
+     [window_ids (1,) i64]                              number of the window in its recording, if the model has row
+                                                        times, or encodes short audio otherwise than the last piece
+                                                        of longer audio
 OUT  audio_embeds (rows, hidden)                        a row for each placeholder token; (audio_rows, hidden)
-     [lengths (1,) i64]                                 with a mask: how many of those rows are of the sound
+     [lengths (1,) i64]                                 with a mask: how many of those rows are of the audio
 
-The forward that is traced is transformers' own, up to where it would merge the features into the text. Encoders that
-read a sound of any length at once are in `qeff_zoo.tasks.audio_block_tracing`, `qeff_zoo.tasks.audio_span_tracing` and
+The traced forward is transformers' own, up to where it would merge the features into the text. Encoders that read audio
+of any length at once are in `qeff_zoo.tasks.audio_block_tracing`, `qeff_zoo.tasks.audio_span_tracing` and
 `qeff_zoo.tasks.audio_chunk_tracing`.
 """
 
@@ -38,14 +38,14 @@ FEATURES, NUMBER = "input_features", "window_ids"
 _FRAMES = 3  # of the example
 #: Configs' names for the number of positions of an encoder.
 _POSITIONS = ("max_source_positions", "max_position_embeddings")
-#: What says where windows end in a sequence that has no padding, and how long the longest is.
+#: Functions that compute the window ends of a sequence without padding, and the length of its longest window.
 _ENDS, _MOST = "get_audio_cu_seqlens", "get_max_seqlen"
-#: What cuts sounds that have no padding into pieces.
+#: Function that cuts audio without padding into pieces.
 _CUTS = "chunk_and_pad_features"
 
 
 class _Heard(FeatureRecorder):
-    """Keeps all rows where a forward would choose those that are of the sound, and notes which."""
+    """Keeps all rows if a forward would select those of the audio, and records the selection."""
 
     real: Tensor | None = None
 
@@ -66,11 +66,11 @@ class _Heard(FeatureRecorder):
 
 
 class Window(nn.Module):
-    """The forward up to the merge, of a window of a sound.
+    """The forward of an audio window, up to the merge.
 
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
-        audio: Declaration of the recipe.
+        audio: Audio input of the recipe.
     """
 
     def __init__(self, model: Any, audio: Any) -> None:
@@ -80,7 +80,7 @@ class Window(nn.Module):
         self.token = getattr(model.config, audio.token)
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the rows of features, and perhaps how many of them count."""
+        """Return the feature rows, and for some models the number of rows of the audio."""
         heard, told = _Heard(), dict(zip(self.names, given, strict=True))
         changes = [unread(self.model), *self._when(told)]
         tokens, module = torch.full((1, 2), self.token), sys.modules[type(self.model).__module__]
@@ -90,11 +90,11 @@ class Window(nn.Module):
         rows = rows_of(heard.features)
         if heard.real is None:
             return (rows,)
-        # Frames that count may be merged to rows only after they were chosen.
+        # Frames of the audio may be merged to rows only after their selection.
         return rows, heard.real.sum(1) * rows.shape[0] // heard.real.shape[1]
 
     def _when(self, told: dict[str, Tensor]) -> list[tuple[Any, str, Any]]:
-        """Let the model say when rows are: those of the window that it is told, out of the longest sound's."""
+        """Let the model compute the times of one window's rows from those of all windows of the longest audio."""
         if (number := told.pop(NUMBER, None)) is None:
             return []
         base, windows = self.model.base_model, self.audio.windows
@@ -114,11 +114,11 @@ def _made_of_samples(model: Any, frames: Tensor) -> Any:
 
 
 class Packed(Window):
-    """As `Window`, of a forward that packs what is real of sounds, and cuts it: here all is real, and cut already.
+    """`Window` for a forward that packs audio without its padding, and cuts it: here all is audio, and cut already.
 
     Args:
-        model: As of `Window`.
-        audio: As of `Window`.
+        model: Hugging Face model whose attention is `qeff_zoo`.
+        audio: Audio input of the recipe.
     """
 
     def __init__(self, model: Any, audio: Any) -> None:
@@ -127,7 +127,7 @@ class Packed(Window):
         self.each = 2 * model.config.audio_config.n_window
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the rows of features, and how many of them count."""
+        """Return the feature rows, and the number of rows of the audio."""
         features, mask, number = given
         noted = FeatureRecorder()
         alone = (mask.sum(1) < self.each) & (number == 0)
@@ -138,7 +138,7 @@ class Packed(Window):
         return rows_of(noted.features), rows
 
     def _told(self, features: Tensor, mask: Tensor) -> tuple[dict[str, Any], Tensor]:
-        """Return all that the forward is told of a window, and how many of its rows count."""
+        """Return all arguments of the forward for a window, and the number of rows of the audio."""
         each = self.each
         (states, rows), (all_of_each, _) = map(self._counts, (mask.sum(1), torch.tensor([each])))
         cut = (features * mask[:, None].to(features.dtype))[0].unflatten(1, (-1, each))
@@ -155,7 +155,7 @@ class Packed(Window):
         return {**whole, **{f"audio_{name}": one for name, one in known.items()}}, rows
 
     def _counts(self, frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return how many states become of frames, and how many rows of those, by transformers' own rule."""
+        """Return the numbers of encoder states and of feature rows for numbers of frames, by transformers' own rule."""
         rule, model = "_get_feat_extract_output_lengths", self.model
         if own := getattr(model.base_model.audio_tower, rule, None):
             states, rows = own(frames)
@@ -166,12 +166,12 @@ class Packed(Window):
 
 
 def _ends_in(tower: Any, frames: Tensor, alone: Tensor) -> list[tuple[Any, str, Any]]:
-    """Let convolutions of a sound that is less than a piece see nothing behind its end, where it is not filled up.
+    """Zero the input of convolutions after the end of audio that is shorter than a piece, if it is unpadded.
 
     Args:
-        tower: Its convolutions follow one another.
-        frames: (1,), of the sound.
-        alone: (1,), whether it is one.
+        tower: Encoder with consecutive convolutions.
+        frames: Number of audio frames, (1,).
+        alone: Whether the audio is such a piece, (1,).
 
     Returns:
         Changes, see `swapped`.
@@ -190,10 +190,10 @@ def _ends_in(tower: Any, frames: Tensor, alone: Tensor) -> list[tuple[Any, str, 
 
 
 def _ends_of(module: Any) -> Any:
-    """Return what says where a window's rows begin and end, and those of what fills it up, by transformers' own rule.
+    """Return a function for the ends of a window's rows, and of its padding, by transformers' own rule.
 
     Args:
-        module: Of the model.
+        module: Python module of the model.
     """
 
     def ends(pieces: Tensor, frames: Tensor, _: int, half: int, **__: Any) -> Tensor:
@@ -205,11 +205,11 @@ def _ends_of(module: Any) -> Any:
 
 
 def tracing_of_samples(model: Any, audio: Any) -> Tracing:
-    """Describe how to trace the matrix of a model that makes a row of each frame of samples.
+    """Describe how to trace the projection of a model that makes a row of each frame of samples.
 
     Args:
-        model: From `loader.load_meta`.
-        audio: Declaration of the recipe.
+        model: Model from `loader.load_meta`.
+        audio: Audio input of the recipe.
     """
     samples = getattr(model.config.audio_config, audio.chunk)
     return Tracing(
@@ -226,8 +226,8 @@ def tracing(model: Any, audio: Any) -> Tracing:
     """Describe how to trace the encoder of `model`.
 
     Args:
-        model: From `loader.load_meta`.
-        audio: Declaration of the recipe.
+        model: Model from `loader.load_meta`.
+        audio: Audio input of the recipe.
     """
     bins, frames = window_of(model, audio)
     given = [torch.zeros(1, bins, frames)]
@@ -247,7 +247,7 @@ def tracing(model: Any, audio: Any) -> Tracing:
 
 
 def window_of(model: Any, audio: Any) -> tuple[int, int]:
-    """Return bins and frames of a window: as many as the config says, or become the positions of the encoder."""
+    """Return the numbers of bins and frames of a window, by the config or the positions of the encoder."""
     config = model.config.audio_config
     if frames := audio.frames(config):
         return config.num_mel_bins, frames

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sound of any length through an encoder that merges frames to rows, and reads spans of those: program `audio`.
+"""Audio of any length through an encoder that merges frames to rows, and reads spans of rows: program `audio`.
 
-IN   input_features (groups, frames, bins) f32     of the whole sound, by the frames that become a row; the last is
-                                                   filled up
-     attention_mask (groups, frames) i64           1 is sound, 0 is what fills it up
-     window_index (spans, width) i64               which rows a span has; -1 where there is none, -2 where the encoder
-                                                   hears nothing in its place, as behind the end of a sound of several
-OUT  audio_embeds (audio_rows, hidden)             a row for each of every span
-     [beside_pictures.audio_embeds (audio_rows, hidden)]   the same for prompts that have pictures, too, of a model that
-                                                   may be given both, since it projects a sound otherwise there
+IN   input_features (groups, frames, bins) f32     the whole recording, by the frames that become a row; the last is
+                                                   padded
+     attention_mask (groups, frames) i64           1 is audio, 0 is padding
+     window_index (spans, width) i64               rows of a span; -1 for none, -2 for a row that is masked in the
+                                                   encoder, as after the end of the shorter of several recordings
+OUT  audio_embeds (audio_rows, hidden)             the rows of every span
+     [beside_pictures.audio_embeds (audio_rows, hidden)]   the same for prompts with images, too, for a model that
+                                                   takes both and projects audio otherwise in that case
 
-The forward that is traced is transformers' own, of an embedding that puts rows in place of tokens itself. Where it
-would cut a sound, which takes sizes that a graph does not know, each span is a row of a batch that it is told. What
-fills up is zero for each of its convolutions, as what lies behind the end of a sound is.
+The traced forward is transformers' own, of an embedding module that puts rows in place of tokens itself. If it would
+cut the audio, which needs sizes that a graph cannot have, each span is a row of a batch. Padding is zero for each of
+its convolutions, like the space after the end of unpadded audio.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,16 +35,16 @@ from . import Tracing
 
 _GROUPS, _SPANS, _WIDTH = 24, 3, 5  # of the example
 _MOST = 1 << 16  # of the first two
-#: What the embedding is told where a prompt has pictures, too, as the model's own forward tells it.
+#: Argument of the embedding module for prompts with images, as in the model's own forward.
 _PROJECTION = {"audio_projection_mode": "vision"}
 
 
 class Sound(nn.Module):
-    """The embedding of a sound up to where it puts rows in place of tokens.
+    """The embedding module of audio, up to the merge with tokens.
 
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
-        projections: What the embedding is told, for each result.
+        projections: Arguments of the embedding module for each result.
     """
 
     def __init__(self, model: Any, projections: Sequence[Mapping[str, str]]) -> None:
@@ -57,7 +57,7 @@ class Sound(nn.Module):
         self.merges = [one for one in convolutions if one.stride != (1, 1)]
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the rows of features of all spans, in each projection."""
+        """Return the feature rows of all spans, in each projection."""
         features, mask, index = given
         (maker, encoder), rows = self.parts, index.shape[0] * index.shape[1]
         embed, run = encoder.embed, encoder.forward
@@ -104,7 +104,7 @@ class Sound(nn.Module):
 
 
 def _within(merge: nn.Module, mask: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return a convolution that finds nothing where there is no sound."""
+    """Return the forward of a convolution whose input is zero for padding."""
     plain, real = merge.forward, mask.reshape(1, 1, -1, 1)
     return lambda states: plain(states * real.to(states.dtype))
 
@@ -113,9 +113,9 @@ def tracing(model: Any, audio: Any, images: ImageEncoder | None) -> Tracing:
     """Describe how to trace the encoder of `model`.
 
     Args:
-        model: From `loader.load_meta`.
-        audio: Declaration of the recipe.
-        images: The same of pictures that prompts may have, too.
+        model: Model from `loader.load_meta`.
+        audio: Audio input of the recipe.
+        images: Image input of the recipe, if prompts may have both.
     """
     config, name = model.config.audio_config, "audio_embeds"
     projections: dict[str, Mapping[str, str]] = {name: {}}

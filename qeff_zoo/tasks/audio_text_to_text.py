@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `audio-text-to-text` contract: sounds and tokens in, the last valid position's logits and the states out.
+"""The `audio-text-to-text` contract: audio and tokens in, the last valid position's logits and the states out.
 
-Two programs: `audio` reads a window of a sound once, `language` reads what came of it among its tokens. See
+Two programs: `audio` encodes a window of audio once, `language` takes its feature rows among the tokens. See
 `qeff_zoo.tasks.audio_encoder_tracing` and `qeff_zoo.tasks.multimodal_tracing` for inputs and outputs.
 """
 
@@ -61,7 +61,7 @@ def _variant(
 
 
 def without_encoder(checkpoint: "Checkpoint", recipe: Recipe) -> list[str]:
-    """Say where a checkpoint of a type of which others hear has no encoder of sounds."""
+    """Return a problem if a checkpoint of a multimodal type has no audio encoder."""
     if checkpoint.model_config.get("audio_config", ()) is not None:
         return []
     return [
@@ -76,8 +76,8 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
 
 
 def _windows(shape: Shape) -> list[dict[str, Any]]:
-    # Blocks are of a program that reads sounds of any length: 8 of them are 32 seconds of Granite Speech. So are groups
-    # of frames: 500 of them are 40 seconds, and one span, of Phi-4 multimodal.
+    # Blocks are of a program for audio of any length: 8 of them are 32 seconds of Granite Speech. Groups are of frames:
+    # 500 of them are 40 seconds, and one span, of Phi-4 multimodal.
     blocks = {"blocks": _BLOCKS, "windows": _WINDOWS}
     groups = {"groups": _GROUPS, "spans": 1, "width": _GROUPS}
     return named("Window", [{"batch_size": 1, **blocks, **groups}])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of a task's packages: which options of `run`, `serve` and `bench` apply, and what does the work.
+"""Commands of a task's packages: applicable options of `run`, `serve` and `bench`, and their implementations.
 
 An option that a task lacks is hidden from the help of its packages, and refused, see `qeff_zoo.cli.applicable`.
 """
@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
-#: Options by purpose, named as the attributes of parsed arguments are.
+#: Options by purpose, named like the attributes of parsed arguments.
 PROMPTS = ("prompt", "prompts_file")
 SAMPLING = (
     *("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"),
@@ -19,14 +19,14 @@ GRAMMAR = ("json_schema", "regex", "choice", "grammar")
 SPECULATION = ("speculate", "acceptance")
 PREFIX_CACHE = ("prefix_cache_bytes", "prefix_cache_answers", "prefix_cache_dir")
 TIMES = ("timestamps", "word_timestamps")
-#: Of a server that generates: adapters and caches, and its part in disaggregated serving.
+#: Options of a server that generates: adapters and caches, and its part in disaggregated serving.
 SERVED_GENERATION = (*SPECULATION, *PREFIX_CACHE, "lora_modules", "allow_adapters")
 DISAGGREGATED = ("role", "prefill_from")
-#: Of measured generation, and of measured transcription.
+#: Options of measured generation, and of measured transcription.
 BENCH_GENERATION = ("prompt_len", "generation_len", "speculate", "plot")
 BENCH_SPEECH = ("sound",)
 
-#: What is measured: generation of tokens for prompts, or transcription of recordings.
+#: Kind of measurement: generation of tokens for prompts, or transcription of recordings.
 Bench = Literal["generation", "speech"]
 
 
@@ -35,12 +35,13 @@ class Commands:
     """Commands of a task's packages.
 
     Args:
-        run: Returns a class of `(task, prompts, arguments)`, which refuses wrong inputs, and whose instances are called
-            with an open session.
+        run: Function that returns a class of `(task, prompts, arguments)`, which refuses wrong inputs, and whose
+            instances are called with an open session.
         run_options: Options of `run` that apply, besides those of every task.
-        serve: Returns the `Service` of a server, see `qeff_zoo.serving.services`; None if the API does not cover it.
+        serve: Function that returns the `Service` of a server, see `qeff_zoo.serving.services`; None if the API has
+            none.
         serve_options: Options of `serve` that apply, besides those of every task.
-        bench: What `bench` measures; None if nothing.
+        bench: Kind of measurement of `bench`; None if there is none.
         bench_options: Options of `bench` that apply, besides those of every task.
     """
 

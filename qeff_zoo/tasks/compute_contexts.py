@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compute contexts (`comp_ctx_lengths`): how many rows of the cache a call reads, from a list for each kind of call.
+"""Compute contexts (`comp_ctx_lengths`): lengths of the KV cache that a call reads, from one list per kind of call.
 
-A cache of `ctx_len` rows is mostly empty, and a program of fixed shapes computes with all of them. So a decoder may be
+A KV cache of `ctx_len` is mostly empty, and a program of fixed shapes computes with all of it. A decoder may be
 specialized for several lengths: each call takes the smallest that holds all of its tokens, which changes nothing but
-the time it takes. A list ascends and ends with `ctx_len`, which holds any call's tokens; of prefill no length is below
-`prefill_seq_len`. Pure: sizes in, sizes and problems out; see `transforms.retained_state` for what a graph does.
+its time. A list ascends and ends with `ctx_len`, which holds any call's tokens; no length of prefill is below
+`prefill_seq_len`. Pure: sizes in, sizes and problems out; see `transforms.retained_state` for the graph.
 """
 
 from collections.abc import Sequence
 
 
 def misfits(flag: str, lengths: Sequence[int], least: int, ctx_len: int) -> list[str]:
-    """Return all that is wrong with lengths that a user gave.
+    """Return the problems of a user's lengths.
 
     Args:
-        flag: What the user calls them.
-        lengths: At least one.
-        least: Tokens that a call has to read.
-        ctx_len: Rows of the cache.
+        flag: Flag that sets them.
+        lengths: Lengths, at least one.
+        least: Minimum number of tokens of a call.
+        ctx_len: Length of the KV cache.
     """
     found = []
     if list(lengths) != sorted(set(lengths)):
@@ -37,11 +37,11 @@ def misfits(flag: str, lengths: Sequence[int], least: int, ctx_len: int) -> list
 
 
 def fit(lengths: Sequence[int], least: int, ctx_len: int) -> tuple[int, ...]:
-    """Return those lengths that fit, and the whole context.
+    """Return the lengths that fit, and the whole context.
 
     Args:
-        lengths: Any, ascending.
-        least: Tokens that a call has to read.
-        ctx_len: Rows of the cache.
+        lengths: Any lengths, ascending.
+        least: Minimum number of tokens of a call.
+        ctx_len: Length of the KV cache.
     """
     return (*(length for length in lengths if least <= length < ctx_len), ctx_len)

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picture, and a text whose layers read it by cross-attention, as they are traced: programs `vision` and `language`.
+"""Images and text with cross-attention to them, for tracing: programs `vision` and `language`.
 
 Program `vision`
-IN   pixel_values (1, 1, tiles, channels, height, width) f32    a picture, cut into tiles; what is missing is zeros
-     aspect_ratio_ids (1, 1) i64                                how the tiles lie, as the processor numbers that
-     <mask> (1, 1, tiles) i64                                   1 is a tile, 0 is what fills up; as a recipe calls it
-OUT  cross_key.i, cross_value.i (1, heads, rows, head_dim)      what layer i of the language model asks of the picture
+IN   pixel_values (1, 1, tiles, channels, height, width) f32    an image, cut into tiles; missing ones are zeros
+     aspect_ratio_ids (1, 1) i64                                arrangement of the tiles, by the processor's number
+     <mask> (1, 1, tiles) i64                                   1 is a tile, 0 is padding; named by the recipe
+OUT  cross_key.i, cross_value.i (1, heads, rows, head_dim)      keys and values of the image for cross-attention layer i
 
 Program `language`: as in `qeff_zoo.tasks.text_generation.decoder_tracing`, with
 IN   cross_key.i, cross_value.i (batch_size | full_batch_size, heads, max_num_images, tiles, rows of a tile, head_dim)
-                                                                states that no call writes: a place for each picture;
-                                                                values are zeros where a text has no picture at all
-     cross_attention_mask (batch_size, seq_len, max_num_images, tiles) i64    of each token 1 for a tile that it sees,
-                                                                0 for others of its text's pictures, whatever fills
-                                                                those up among them, -1 where there is no picture
+                                                                states that no call writes: a place for each image;
+                                                                values are zeros if a text has no image at all
+     cross_attention_mask (batch_size, seq_len, max_num_images, tiles) i64    per token 1 for a tile it attends to, 0
+                                                                for the others of its text's images, their padding
+                                                                included, -1 if there is no image
 
-The forward is transformers' own. A token that sees no tile, as those before the first picture, attends to all of them,
-what fills them up included, and skips the MLP behind: so the model was trained. In a text without pictures the layers
-change nothing, as the values that they read are zeros, which is how transformers skips them.
+The forward is transformers' own. A token that attends to no tile, such as one before the first image, attends to all of
+them, padding included, and skips the following MLP, as in training. In a text without images the layers change nothing,
+since the values are zeros, which equals their omission in transformers.
 """
 
 import inspect
@@ -43,7 +43,7 @@ from qeff_zoo.tasks.patch_tracing import rename
 from . import Tracing
 from .text_generation import decoder_tracing
 
-#: What a call is told of the tiles that its tokens see, and how many pictures there may be.
+#: Input with the tiles that tokens attend to, and symbol of the maximum number of images.
 SEEN, PICTURES = "cross_attention_mask", "max_num_images"
 _STATES, _WHOLE_ROWS = "cross_attention_states", "full_text_row_masked_out_mask"
 _RATIO = "aspect_ratio_ids"
@@ -51,11 +51,11 @@ _ROWS = "tile_rows"  # while it is traced, so that examples are small
 
 
 class Read(nn.Module):
-    """The vision tower, and keys and values of what the language model asks of a picture.
+    """The vision encoder, and its keys and values for the cross-attention layers of the language model.
 
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
-        images: As a recipe declares them.
+        images: Image input of the recipe.
     """
 
     def __init__(self, model: Any, images: Any) -> None:
@@ -64,7 +64,7 @@ class Read(nn.Module):
         self.asking = [(layer, _asking(module)) for layer, module in _crossing(model, images)]
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return keys and values of every layer that asks."""
+        """Return keys and values for every cross-attention layer."""
         decoder, found = language_model(self.model), list[Tensor]()
 
         def note(*_: Any, **told: Any) -> Unread:
@@ -81,7 +81,7 @@ class Read(nn.Module):
 
     @property
     def example(self) -> list[Tensor]:
-        """A picture of one tile."""
+        """Example image of one tile."""
         vision = self.model.config.vision_config
         tiles, size = vision.max_num_tiles, vision.image_size
         mask = torch.zeros(1, 1, tiles, dtype=torch.long)
@@ -91,7 +91,7 @@ class Read(nn.Module):
 
 
 def _crossing(model: Any, images: Any) -> list[tuple[int, Any]]:
-    """Return the layers of the language model that read pictures, and their numbers."""
+    """Return the cross-attention layers of the language model, with their numbers."""
     decoder, config = language_model(model), model.config.get_text_config()
     found = layers.find(decoder, config.num_hidden_layers)
     assert found is not None
@@ -99,17 +99,17 @@ def _crossing(model: Any, images: Any) -> list[tuple[int, Any]]:
 
 
 def _asking(layer: Any) -> Any:
-    """Return the part of a layer that asks for keys and values: the innermost that is told of pictures."""
+    """Return the cross-attention module of a layer: the innermost that takes the states of images."""
     told = [one for one in layer.modules() if _STATES in inspect.signature(one.forward).parameters]
     return told[-1]
 
 
 def read_picture(model: Any, images: Any) -> Tracing:
-    """Describe how to trace the vision tower of `model`.
+    """Describe how to trace the vision encoder of `model`.
 
     Args:
-        model: From `loader.load_meta`, its tower possibly with fewer layers than its config says.
-        images: As a recipe declares them.
+        model: Model from `loader.load_meta`, its vision encoder possibly with fewer layers than its config has.
+        images: Image input of the recipe.
     """
     module = Read(model, images).eval()
     names = [
@@ -125,10 +125,10 @@ def read_picture(model: Any, images: Any) -> Tracing:
 
 
 class _Seeing:
-    """A retained state of which some layers are what was read of pictures.
+    """Retained state whose cross-attention layers have keys and values of images.
 
     Args:
-        state: Of the others, and of all.
+        state: State of the other layers, and of these.
     """
 
     def __init__(self, state: RetainedState) -> None:
@@ -150,7 +150,7 @@ class _Seeing:
 
 
 class _Layer:
-    """What a layer reads of pictures; nothing of one that reads none. Read where it asks, as the layer's own."""
+    """Keys and values of images in one layer, read on demand, so that the trace counts them as the layer's own."""
 
     def __init__(self, state: RetainedState, layer: int) -> None:
         self._state, self._layer = state, layer
@@ -158,22 +158,22 @@ class _Layer:
 
     @property
     def keys(self) -> Tensor:
-        """(batch, heads, rows of all pictures, head_dim)."""
+        """Keys, (batch, heads, rows of all images, head_dim)."""
         return self._state.rows_of(f"cross_key.{self._layer}").flatten(2, 4)
 
     @property
     def values(self) -> Tensor:
-        """The same."""
+        """Values of the same shape."""
         return self._state.rows_of(f"cross_value.{self._layer}").flatten(2, 4)
 
 
 class Step(decoder_tracing.Step):
-    """One call of a language model that reads pictures by cross-attention."""
+    """One call of a language model with cross-attention to images."""
 
     def call(
         self, input_ids: Tensor, position_ids: Tensor, state: RetainedState, more: Sequence[Tensor]
     ) -> Any:
-        """Run transformers' forward with what was read of pictures, and masks that are told."""
+        """Run transformers' forward with keys and values of images, and the masks of the inputs."""
         (seen,) = more
         rows = next(state.past[one.name].shape[4] for one in self.states if not one.written)
         told = dict(zip((SEEN, _WHOLE_ROWS), _masks(seen, rows), strict=True))
@@ -192,7 +192,7 @@ def _call(model: Any, input_ids: Tensor, position_ids: Tensor, state: _Seeing) -
 
 
 def _masks(seen: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """Return what is added to scores, (batch, 1, seq, rows of all pictures), and which tokens see any, as 1."""
+    """Return the additive mask, (batch, 1, seq, rows of all images), and 1 for each token that attends to an image."""
     sees = (seen > 0).flatten(2).any(-1)
     hidden = (seen < 0) | ((seen == 0) & sees[:, :, None, None])
     bias = torch.where(hidden, torch.finfo(torch.float32).min, 0.0)[..., None]
@@ -204,9 +204,9 @@ def tracing(model: Any, images: Any, **variant: Any) -> Tracing:
     """Describe how to trace the language model of `model`.
 
     Args:
-        model: From `loader.load_meta`, possibly with fewer layers than its config says.
-        images: As a recipe declares them.
-        **variant: As of `qeff_zoo.tasks.text_generation.decoder_tracing.tracing`.
+        model: Model from `loader.load_meta`, possibly with fewer layers than its config has.
+        images: Image input of the recipe.
+        **variant: Arguments of `qeff_zoo.tasks.text_generation.decoder_tracing.tracing`.
     """
     tiles = model.config.vision_config.max_num_tiles
 
@@ -239,7 +239,7 @@ def _probed(model: Any, input_ids: Tensor, position_ids: Tensor, state: Retained
 
 
 def _read_states(model: Any, images: Any) -> list[State]:
-    """Return what the language model retains of pictures."""
+    """Return the retained states of images in the language model."""
     tiles = model.config.vision_config.max_num_tiles
     return [
         State(
@@ -256,6 +256,6 @@ def _read_states(model: Any, images: Any) -> list[State]:
 
 
 def _rows_of(model: Any) -> int:
-    """Return the rows of a tile: one of the whole, and one of each patch."""
+    """Return the rows of a tile: a class token, and one row per patch."""
     vision = model.config.vision_config
     return int((vision.image_size // vision.patch_size) ** 2 + 1)

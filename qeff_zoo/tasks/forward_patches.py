@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How transformers' own forward is left while it is traced: before it merges features into a text and runs that."""
+"""Patches of transformers' forward for tracing, which end it before features are merged into a text."""
 
 import math
 import os
@@ -16,16 +16,16 @@ from torch.utils._pytree import tree_leaves
 
 MERGES = (Tensor.masked_scatter, torch.masked_scatter)
 _SHAPE = Tensor.shape.__get__  # type: ignore[attr-defined]
-#: transformers compares numbers of placeholders and features, which here are told apart otherwise.
+#: Setting that stops transformers from comparing the numbers of placeholders and features, which differ in a trace.
 _UNCHECKED = {"TRANSFORMERS_DISABLE_TORCH_CHECK": "1"}
 
 
 @contextmanager
 def swapped(*changes: tuple[Any, str, Any]) -> Iterator[None]:
-    """Give modules other methods for a while, in which transformers does not count placeholders.
+    """Replace methods of modules in a context, and disable transformers' count of placeholders.
 
     Args:
-        *changes: Module, name of the method, and what stands in for it.
+        *changes: Module, name of the method, and its replacement.
     """
     for module, name, method in changes:
         module.__dict__[name] = method
@@ -38,7 +38,7 @@ def swapped(*changes: tuple[Any, str, Any]) -> Iterator[None]:
 
 
 class Unread:
-    """What a language model returns that was not run: whatever is asked of it is not there."""
+    """Output of a language model that does not run: its embeddings as last states; other attributes are None."""
 
     def __init__(self, embeds: Any) -> None:
         self.last_hidden_state = embeds
@@ -52,7 +52,7 @@ class Unread:
 
 
 def unread(model: Any) -> tuple[Any, str, Any]:
-    """Return the change by which a model's forward ends before its language model runs, see `swapped`."""
+    """Return the change that ends a model's forward before its language model, see `swapped`."""
 
     def forward(*_: Any, inputs_embeds: Any = None, **__: Any) -> Unread:
         return Unread(inputs_embeds)
@@ -61,7 +61,7 @@ def unread(model: Any) -> tuple[Any, str, Any]:
 
 
 class _Alone:
-    """Numbers of rows by which a forward would part pictures, of which there is one."""
+    """Numbers of rows by which a forward would split images, for a single image."""
 
     def __floordiv__(self, _: Any) -> "_Alone":
         return self
@@ -74,7 +74,7 @@ class _Alone:
 
 
 class _Shape(tuple[Any, ...]):
-    """A shape with sizes that are not known yet, whose number of elements PyTorch would take for the example's."""
+    """Shape with symbolic sizes, whose number of elements is symbolic, too, in contrast to PyTorch's."""
 
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)
@@ -89,14 +89,14 @@ def _is_open(shape: Any) -> bool:
 
 
 def alike(shape: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Tell whether two shapes are the same whatever the sizes are; to compare those would forbid some of them."""
+    """Return whether two shapes are equal for all values of their symbols, without new guards on these."""
     return len(shape) == len(other) and all(
         statically_known_true(one == two) for one, two in zip(shape, other, strict=True)
     )
 
 
 class FeatureRecorder(TorchFunctionMode):
-    """Notes the features that a forward merges into its text, and rows that it puts in place of other tokens."""
+    """Records the features that a forward merges into its text, and rows that replace other tokens."""
 
     features: Any = None
 
@@ -122,7 +122,7 @@ class FeatureRecorder(TorchFunctionMode):
 
 
 def _is_of_one(index: Any, values: Tensor) -> bool:
-    """Tell whether pictures, or tiles of pictures, are chosen that are no padding, of one alone."""
+    """Return whether an index selects the images or tiles without padding, of a single one."""
     if not isinstance(index, Tensor) or index.dtype is not torch.bool:
         return False
     ones = (1,) * index.dim()
@@ -130,6 +130,6 @@ def _is_of_one(index: Any, values: Tensor) -> bool:
 
 
 def _is_of_tokens(index: Any, embeds: Tensor) -> bool:
-    """Tell whether rows are put in place of some tokens, (batch, tokens)."""
+    """Return whether rows replace some tokens, (batch, tokens)."""
     chosen = isinstance(index, Tensor) and index.dtype is torch.bool
     return chosen and embeds.dim() == 3 and alike(index.shape, embeds.shape[:2])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `image-text-to-text` contract: pictures and tokens in, the last valid position's logits and the states out.
+"""The `image-text-to-text` contract: images and tokens in, the last valid position's logits and the states out.
 
-Two programs: `vision` reads a picture once, `language` reads what came of it among its tokens, or by cross-attention;
-what drafts is beside them. A third, `tiles`, is as `vision` for tiles of a picture, where those have another size, or
-`frames` for frames of a video, where those go through other operators. See `qeff_zoo.tasks.vision_tracing`,
+Two programs: `vision` encodes an image once, `language` takes its feature rows among the tokens, or by cross-attention;
+draft programs are beside them. A third, `tiles`, encodes tiles of an image that have another size, or `frames` encodes
+frames of a video that go through other operators. See `qeff_zoo.tasks.vision_tracing`,
 `qeff_zoo.tasks.multimodal_tracing`, `qeff_zoo.tasks.cross_attention_image_tracing` and
 `qeff_zoo.tasks.text_generation.draft_tracing` for inputs and outputs.
 """
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
     from qeff_zoo.media.image_processor import ImageProcessor
 
-#: Patches of a picture that a program of any sizes is told: 1,024 of them are one of 448 x 448 pixels.
+#: Number of patches that a program of any size is specialized for: 1,024 are an image of 448 x 448 pixels.
 _PATCHES = 1024
 _SIDE = 448
 _MERGED = 4  # patches of a row of features
-#: Crops of a picture that are read together: the whole, and four of it.
+#: Crops of an image that are encoded together: the whole, and four parts.
 _CROPS = 5
-#: Pixels of a picture that is large enough to be cut.
+#: Pixels on a side of an image that is large enough to be cut.
 _LARGE = 4096
-#: Fields of a config and of its processor: rows of features of an image.
+#: Fields of a config and of its processor: number of feature rows of an image.
 _ROWS = ("num_query_tokens",)
-#: How processors call pictures.
+#: Name of images in the outputs of processors.
 PIXELS = "pixel_values"
-#: Where two pictures begin and end, one of which is what fills up.
+#: Boundaries of two segments, one of which is padding.
 _SEGMENTS = 3
 
 
@@ -112,7 +112,7 @@ def _images(
 def _sized(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Say pixels on a side of a picture, and of its tiles, too, where both have a program, or where no config does."""
+    """Return the side of an image in pixels, and of its tiles, if both have a program or no config sets it."""
     found = _images(checkpoint, recipe, shape, chosen)
     if recipe.images is None or not (recipe.images.tiles or "timm" in recipe.requires):
         return found
@@ -123,14 +123,14 @@ def _sized(
 
 
 def sides_of(processor: "ImageProcessor", tiles: str) -> list[int]:
-    """Return the pixels on a side of a picture, and of its tiles; the same where it cuts none.
+    """Return the sides of an image and of its tiles, in pixels; both are equal if it is not cut.
 
     Args:
-        processor: Of a checkpoint.
-        tiles: What it calls tiles.
+        processor: Image processor of a checkpoint.
+        tiles: Name of the tiles in its output.
 
     Raises:
-        CheckpointError: Pictures are no squares, or keep their own shape.
+        CheckpointError: Images are not square, or keep their own shape.
     """
     import numpy as np
 
@@ -147,13 +147,13 @@ def sides_of(processor: "ImageProcessor", tiles: str) -> list[int]:
 
 
 def adapter_beside(checkpoint: "Checkpoint", media: Media) -> str:
-    """Return where in a checkpoint an adapter lies that is off for text alone, as a recipe says; "" where none does."""
+    """Return the folder of a checkpoint's adapter for multimodal prompts; "" if it has none."""
     place = media.adapter
     return place if place and _config_of(place) in checkpoint.files.names else ""
 
 
 def _of_config(checkpoint: "Checkpoint", media: Media) -> Iterator[str]:
-    """Refuse a language model that is none to go on with, and a config that does not name tokens that are needed."""
+    """Refuse an encoder-decoder as language model, and a config that lacks the required tokens."""
     told = checkpoint.text_config
     if told.get("is_encoder_decoder"):
         yield (
@@ -169,9 +169,9 @@ def _of_config(checkpoint: "Checkpoint", media: Media) -> Iterator[str]:
 
 
 def _of_processor(checkpoint: "Checkpoint") -> Iterator[str]:
-    """Refuse a processor that writes other numbers of rows for an image than its model computes.
+    """Refuse a processor whose number of rows for an image differs from its model's.
 
-    transformers' model raises an error of most such prompts; BLIP-2 reads the first rows alone.
+    transformers' model raises an error for most such prompts; BLIP-2 reads only the first rows.
     """
     file = checkpoint.companions.get("processor_config.json")
     written = json.loads(read_text(file)) if file else {}
@@ -189,13 +189,13 @@ def _config_of(place: str) -> str:
 
 
 def problems(nouns: str, checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    """Say what is wrong with a request; an adapter that lies beside a checkpoint has to be merged.
+    """Return the problems of a request; an adapter of a checkpoint must be merged.
 
     Args:
-        nouns: What prompts have, "pictures" or "sounds".
-        checkpoint: To be built.
-        recipe: Of it.
-        request: What the user asked for.
+        nouns: Kind of the inputs, "pictures" or "sounds".
+        checkpoint: Checkpoint of the build.
+        recipe: Recipe of the checkpoint.
+        request: Request of the user.
     """
     found = task.TASK.problems(checkpoint, recipe, request)
     media = recipe.images if nouns == "pictures" else recipe.sounds
@@ -238,21 +238,21 @@ def _pictures(shape: Shape) -> list[dict[str, Any]]:
 
 
 def _of_patches(count: int, shape: PatchShape) -> dict[str, int]:
-    """Return sizes of which none is too small for a picture of so many patches, whatever its shape."""
+    """Return sizes that are sufficient for an image of a number of patches, whatever its shape."""
     rows, window = count // shape.merged, shape.window or count
     windows = max(-(-tall // window) * -(-(rows // tall) // window) for tall in range(1, rows + 1))
-    # With where they begin, and with one of what fills up.
+    # Including the first boundary, and one segment of padding.
     return {"patches": count, "image_rows": rows, "windows": windows + 2, "segments": _SEGMENTS}
 
 
 def specializations(rows: str, shape: Shape) -> list[dict[str, Any]]:
-    """As for text; a call is given as many rows of features as the widest has tokens: a device keeps them in one place.
+    """Return the specializations of text generation, with as many feature rows per call as the widest call has tokens.
 
-    What is read by cross-attention is a state, with places for so many pictures.
+    A device keeps the rows in one buffer. Images for cross-attention are a state, with places for a number of images.
 
     Args:
-        rows: Symbol of their number.
-        shape: Of the package.
+        rows: Symbol of the number of rows.
+        shape: Shape of the package.
     """
     found = task.TASK.specializations(shape)
     every = [one["symbols"] for one in found]

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of a language model whose text has pictures or sounds in it, as it is traced: program `language`.
+"""One call of a language model with images or audio in its text, for tracing: program `language`.
 
-As in `qeff_zoo.tasks.text_generation.decoder_tracing`, and after the states
+The inputs are those of `qeff_zoo.tasks.text_generation.decoder_tracing`, and after the states
 
-IN   image_index (batch_size, seq_len) i64      of each token its row of the features below, -1 for text
-     image_embeds (image_rows, hidden) f32      what program `vision` made of pictures: all that the call needs, or more
-     [deepstack.i (image_rows, hidden) f32]     the same, added to the states after layer i; or, where none take a
-                                                token's place, image_embeds and these are added before listed layers
-     [of_context.token_type_ids (batch_size, ctx_len) i64]   1 where the context has a token of a picture, of models
-                                                in which those see one another; named after the forward's argument
-     audio_index, audio_embeds (audio_rows, hidden)   of models that read sounds alone, in place of the first two: what
-                                                program `audio` made; of those that read both, its rows are among the
+IN   image_index (batch_size, seq_len) i64      feature row of each token in the next input, -1 for text
+     image_embeds (image_rows, hidden) f32      output of program `vision`: all rows that the call needs, or more
+     [deepstack.i (image_rows, hidden) f32]     the same, added to the states after layer i; or, if no tokens are
+                                                replaced, image_embeds and these are added before listed layers
+     [of_context.token_type_ids (batch_size, ctx_len) i64]   1 for image tokens of the context, for models with
+                                                bidirectional attention among them; named after the argument
+     audio_index, audio_embeds (audio_rows, hidden)   in place of the first two for models of audio alone: output of
+                                                program `audio`; models of both have its rows among the
                                                 others
-     [rope_positions (3, batch_size, seq_len) i64]   time, row and column of each token, of models with such a RoPE
+     [rope_positions (3, batch_size, seq_len) i64]   time, row and column of each token, for models with such a RoPE
 
-The forward is transformers' own. Where it would scatter features over placeholder tokens, each token takes the row that
-it is told; so a prompt may be cut anywhere, and pictures may be in any of the rows of a batch. A forward that does not
-take features that are there already, or puts rows in place of other tokens, too, has them in place of its embeddings;
-so has the language model within, where the whole asks for pixels in every call.
+The forward is transformers' own. Instead of scattering features over placeholder tokens, each token takes the row of
+its index; so a prompt may be cut anywhere, and images may be in any batch row. If a forward does not take computed
+features, or also replaces other tokens by rows, the rows replace embeddings before it; if the whole model requires
+pixels in every call, the language model within it is traced.
 """
 
 import inspect
@@ -46,28 +46,28 @@ from . import Tracing
 from .text_generation import decoder_tracing
 
 _ROWS = 5  # of the example
-#: Begins the name of what tells which tokens of the context are a picture's; ends with the forward's argument.
+#: Prefix of the input that marks image tokens of the context; the forward's argument follows.
 TYPES = "of_context."
-#: The forward's argument for features that are there already.
+#: Argument of the forward for computed features.
 _TAKES = "mm_encoder_outputs"
-#: Its argument for tokens that have experts of pictures, of models with such experts.
+#: Argument of the forward for tokens that are routed to vision experts.
 _ROUTES = "moe_mm_token_type_ids"
 _KINDS = "image", "video"
-#: The module between a vision tower and a language model, which some forwards call where they merge features.
+#: Module between a vision encoder and a language model, which some forwards call where they merge features.
 _PROJECTOR = "multi_modal_projector"
-#: What makes masks, and its argument for tokens that see one another.
+#: Function that makes masks, and its argument for tokens with bidirectional attention.
 _MASKS, _BLOCKS = "create_masks_for_generate", "block_sequence_ids"
 _SUMS = Tensor.__add__, Tensor.add, torch.add
 _FILLS = Tensor.masked_fill, torch.masked_fill
 
 
 class _Merged(TorchFunctionMode):
-    """Gives tokens the rows of features that they are told, in place of what they have, or added onto that."""
+    """Replaces the embeddings of tokens by their feature rows, or adds the rows to them."""
 
     def __init__(self, index: Tensor, features: Tensor) -> None:
         super().__init__()
         self.index, self.features = index, features
-        #: What a forward has taken from tokens that have rows, to which it may add those.
+        #: Embeddings that a forward has selected from tokens with rows, to which it may add the rows.
         self.taken: Any = None
         self.adds = False
 
@@ -80,7 +80,7 @@ class _Merged(TorchFunctionMode):
             return self.put(args[0], rows, add=added)
         if func is Tensor.__getitem__ and _is_mask(args[1], args[0]):
             self.taken = args[0]
-            return args[0]  # only its size is asked for, or features are added to it
+            return args[0]  # only its size is used, or features are added to it
         if func in _SUMS and args[0] is self.taken:
             self.adds = True
             return args[1]
@@ -89,20 +89,20 @@ class _Merged(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def put(self, embeds: Tensor, rows: Tensor, *, add: bool = False) -> Tensor:
-        """Replace embeddings by rows of features, or add those."""
+        """Replace embeddings by feature rows, or add the rows."""
         picked = rows[self.index.clamp(min=0)].to(embeds.dtype)
         return torch.where((self.index >= 0)[..., None], picked + embeds if add else picked, embeds)
 
 
 class _Either(list[Tensor]):
-    """Features where some forwards expect a tensor, (pictures, rows, width), others a list of one for each."""
+    """Features that act as a tensor, (images, rows, width), and as a list with one tensor per image."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self[0][None], name)
 
 
 class _Read(SimpleNamespace):
-    """What a tower has made, of which a forward takes what it needs: whatever else it asks for is not there."""
+    """Output of a vision encoder for a forward; attributes that do not exist are None."""
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
@@ -110,13 +110,13 @@ class _Read(SimpleNamespace):
 
 
 def _is_mask(index: Any, values: Tensor) -> bool:
-    """Tell whether tokens are chosen, or numbers of their states."""
+    """Return whether an index is a mask of tokens, or of elements of their states."""
     chosen = isinstance(index, Tensor) and index.dtype is torch.bool and index.dim() > 1
     return chosen and alike(index.shape, values.shape[: index.dim()])
 
 
 class Step(decoder_tracing.Step):
-    """One call of a language model whose text has pictures or sounds in it."""
+    """One call of a language model with images or audio in its text."""
 
     def __init__(self, *args: Any, media: Media, **told: Any) -> None:
         super().__init__(*args, **told)
@@ -130,7 +130,7 @@ class Step(decoder_tracing.Step):
         state: RetainedState,
         more: Sequence[Tensor],
     ) -> Any:
-        """Run transformers' forward with features that are there already."""
+        """Run transformers' forward with computed features."""
         told = dict(zip(self.names, more, strict=True))
         if "rope_positions" in told:
             position_ids = torch.cat([position_ids[None], told["rope_positions"]])
@@ -144,7 +144,9 @@ class Step(decoder_tracing.Step):
             deepstack_features=deep,
             last_hidden_state=features[None],
         )
-        turned = self.media.whole == "prompt"  # 0 of tokens that see one another, and 1 of others
+        turned = (
+            self.media.whole == "prompt"
+        )  # 0 for tokens with bidirectional attention, 1 for others
         types = {
             name.removeprefix(TYPES): 1 - value if turned else value
             for name, value in told.items()
@@ -166,7 +168,7 @@ class Step(decoder_tracing.Step):
         arguments = inspect.signature(model.forward).parameters
         if _ROUTES in arguments:
             types[_ROUTES] = _of_pictures(self.model.config, input_ids)
-        if projector := getattr(model, _PROJECTOR, None):  # features come behind it
+        if projector := getattr(model, _PROJECTOR, None):  # features are its outputs
             swaps.append((projector, "forward", lambda rows, *_, **__: rows))
         if _TAKES not in arguments or self.media.around or self.media.embedded:
             given, embed = {}, model.get_input_embeddings()
@@ -183,7 +185,7 @@ class Step(decoder_tracing.Step):
             )
 
     def _one_way(self) -> Any:
-        """Let no tokens of sounds see one another both ways, as a forward may say of all that a call has."""
+        """Remove bidirectional attention among audio tokens, which a forward may set for all multimodal tokens."""
         module = vars(sys.modules[type(self.model).__module__])
         masks = module.get(_MASKS) if isinstance(self.media, AudioEncoder) else None
         changed = {_MASKS: lambda **told: masks(**{**told, _BLOCKS: None})} if masks else {}
@@ -191,19 +193,19 @@ class Step(decoder_tracing.Step):
 
 
 def _probe(model: Any) -> list[State]:
-    """Return the states of what takes tokens alone."""
+    """Return the states of the module that takes tokens alone."""
     return decoder_tracing.probe(reader_of_tokens(model))
 
 
 def _of_pictures(config: Any, input_ids: Tensor) -> Tensor:
-    """Tell the tokens of pictures, and those that begin and end them."""
+    """Return a mask of image tokens, and of the tokens that begin and end images."""
     names = (f"{kind}{part}_token_id" for kind in _KINDS for part in ("", "_start", "_end"))
     known = torch.tensor([getattr(config, name) for name in names])
     return (input_ids[..., None] == known).any(-1)
 
 
 def _modality(media: Media) -> str:
-    """Return what begins the names of features, and of their rows."""
+    """Return the prefix of the names of features and of their rows."""
     return "audio" if isinstance(media, AudioEncoder) else "image"
 
 
@@ -217,10 +219,10 @@ def tracing(
     """Describe how to trace the language model of `model`.
 
     Args:
-        model: From `loader.load_meta`, possibly with fewer layers than its config says.
-        images: As a recipe declares them; None of a model that reads sounds alone.
-        sounds: The same of sounds; None of a model that reads pictures alone.
-        **variant: As of `qeff_zoo.tasks.text_generation.decoder_tracing.tracing`.
+        model: Model from `loader.load_meta`, possibly with fewer layers than its config has.
+        images: Image input of the recipe; None for a model of audio alone.
+        sounds: Audio input of the recipe; None for a model of images alone.
+        **variant: Arguments of `qeff_zoo.tasks.text_generation.decoder_tracing.tracing`.
     """
     config = model.config
     every = [*([images] if images else []), *([sounds] if sounds else [])]
@@ -258,7 +260,7 @@ def tracing(
 def _finish(
     graph: Any, *, then: Callable[[Any], object] | None, index: str, tokens: Sequence[int]
 ) -> None:
-    """Let an input of a portable graph say which tokens' features it finds."""
+    """Mark the input of a portable graph that has the feature rows of tokens."""
     if then:
         then(graph)
     for value in graph.graph.inputs:

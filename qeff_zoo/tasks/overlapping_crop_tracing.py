@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Crops of a picture that overlap, rows of which are made of patches of several: program `vision` of such models.
+"""Overlapping crops of an image, whose feature rows combine patches of several crops: program `vision`.
 
-IN   pixel_values (crops, patches, values) f32          all crops of a picture, in the one size that the tower takes
-     <pooled> (image_rows, pool) i64                    the patches of which each row is made, counted over all crops,
-                                                        -1 for none; a recipe says how the forward calls them
-OUT  as of `qeff_zoo.tasks.vision_tracing`
+IN   pixel_values (crops, patches, values) f32          all crops of an image, in the one size of the encoder
+     <pooled> (image_rows, pool) i64                    patches of each row, counted over all crops, -1 for none;
+                                                        named by the recipe after the forward's argument
+OUT  outputs of `qeff_zoo.tasks.vision_tracing`
 """
 
 import math
@@ -22,12 +22,12 @@ from qeff_zoo.tasks.patch_tracing import rows_of
 from . import Tracing
 
 _CROPS, _ROWS, _POOL = 3, 5, 4  # of the example
-#: The forward's argument for rows and columns of each picture, by which it would part them: here there is one.
+#: Argument of the forward for rows and columns of each image, by which it would split them: here there is one.
 _GRIDS = "image_grids"
 
 
 class _EveryRow(TorchFunctionMode):
-    """Keeps all rows where a forward would choose those that have patches: a processor makes no others."""
+    """Keeps all rows if a forward would select those with patches: a processor makes no others."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -40,11 +40,11 @@ class _EveryRow(TorchFunctionMode):
 
 
 class Crops(nn.Module):
-    """The forward of all crops of a picture, up to its rows.
+    """The forward of all crops of an image, up to its feature rows.
 
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
-        pooled: The forward's argument for the patches of each row.
+        pooled: Argument of the forward for the patches of each row.
     """
 
     def __init__(self, model: Any, pooled: str) -> None:
@@ -52,7 +52,7 @@ class Crops(nn.Module):
         self.model, self.pooled = model, pooled
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the rows of features."""
+        """Return the feature rows."""
         pixels, patches = given
         told = {self.pooled: patches, _GRIDS: torch.zeros(1, 4, dtype=torch.long)}
         with Concrete(), _EveryRow():
@@ -61,11 +61,11 @@ class Crops(nn.Module):
 
 
 def tracing(model: Any, pooled: str) -> Tracing:
-    """Describe how to trace what makes features of crops.
+    """Describe how to trace the encoder of crops.
 
     Args:
-        model: From `loader.load_meta`.
-        pooled: The forward's argument for the patches of each row.
+        model: Model from `loader.load_meta`.
+        pooled: Argument of the forward for the patches of each row.
     """
     vision = model.config.vision_config
     patches = math.prod(side // vision.patch_size for side in vision.image_size)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles of any size, patches of which lie side by side in one line, as they are traced: see `tasks.patch_tracing`."""
+"""Tiles of any size with packed patches, for tracing: see `qeff_zoo.tasks.patch_tracing`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,14 +13,14 @@ from qeff_zoo.tasks.patch_tracing import Sizes, rows_of
 
 
 class Packed(nn.Module):
-    """Patches of a tile up to its features, of a forward that is told the height and width of each tile.
+    """Patches of a tile up to its features, for a forward that takes the height and width of each tile.
 
-    It is told those of one column of squares of merged patches: where they really lie is in the positions. Patches of a
-    square lie in the order in which they are merged, first those of smaller squares within the tower.
+    The forward takes the height and width of one column of merged squares: positions are a separate input. Patches of a
+    square are in the order of merging, starting with the smaller squares within the encoder.
 
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
-        merge: Patches on a side of what becomes a row.
+        merge: Number of patches on a side of a feature row.
     """
 
     def __init__(self, model: Any, merge: int) -> None:
@@ -28,7 +28,7 @@ class Packed(nn.Module):
         self.model, self.merge = model, merge
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the rows of features of patches, (patches, channels, rows, columns), ends and positions."""
+        """Return the feature rows of patches, (patches, channels, rows, columns), ends and positions."""
         patches, ends, places = given
         count, channels, side = patches.shape[:3]
         line = patches.permute(1, 2, 0, 3).reshape(1, channels, side, count * side)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Patches of a picture of any size through a vision tower, as it is traced: program `vision` of models that take those.
+"""Patches of an image of any size through a vision encoder, for tracing: program `vision`.
 
-IN   pixel_values (patches, values) f32                 or (patches, channels, rows, columns), square by square of those
+IN   pixel_values (patches, values) f32                 or (patches, channels, rows, columns), ordered by the squares
                                                         that are merged
-     position_ids (patches, 2) i64                      row and column of each, perhaps after the frame; of processors
-                                                        that say those, column and row
-     cu_seqlens (segments,) i64                         where pictures begin and end among the patches
-     [window_index, cu_window_seqlens, interp_indices, interp_weights, of towers that have windows or a table]; or
-     interp_weights (patches, positions) f32            in place of position_ids: how much of each learned position
-                                                        every patch takes, where it may take some of all
-OUT  as of `qeff_zoo.tasks.vision_tracing`
+     position_ids (patches, 2) i64                      row and column of each, perhaps after the frame; column and row
+                                                        for processors that return these
+     cu_seqlens (segments,) i64                         boundaries of the images among the patches
+     [window_index, cu_window_seqlens, interp_indices, interp_weights, for encoders with windows or a table]; or
+     interp_weights (patches, positions) f32            in place of position_ids: weight of each learned position for
+                                                        every patch, if a patch may combine all of them
+OUT  outputs of `qeff_zoo.tasks.vision_tracing`
 """
 
 import math
@@ -30,26 +30,27 @@ from qeff_zoo.runtime.patch_positions import Tower
 
 from . import Tracing
 
-_UNIT = 4  # patches of the example, by the square of what a tower merges
+_UNIT = 4  # patches of the example, per merged square
 _MOST = 1 << 20  # patches
-#: What some towers compute of sizes with Python's numbers, and take as arguments, of one picture whose patches are
-#: ordered already: of how many patches, and how many are merged on a side.
+#: Arguments of some encoders that their models compute from sizes with Python's numbers, as functions of the number of
+#: patches and the patches on a side of a merged square, for one image whose patches are ordered already.
 _MADE: Mapping[str, Callable[[int, int], Tensor]] = {
     "frame_index": lambda count, merge: torch.zeros(count, dtype=torch.long),
     "temporal_merge_index": lambda count, merge: torch.arange(count).reshape(-1, 1, merge**2),
 }
 
 
-#: Joins rows of even and odd steps of a video by their numbers; a picture's are joined with themselves.
+#: Function that joins rows of even and odd steps of a video by their numbers; those of an image are joined with
+#: themselves.
 _JOINS = "_temporal_slicing"
 
 
-#: Interpolates a table of learned positions, (rows, columns, width), to the sizes of pictures.
+#: Function that interpolates a table of learned positions, (rows, columns, width), to the sizes of images.
 _RESIZES = "resize_positional_embeddings"
 
 
 def _placed(shares: Tensor, table: Tensor, *_: Any) -> Tensor:
-    """Return the positions of patches, of which it is told what share each takes of those of a table."""
+    """Return the positions of patches, as weighted sums of the table's positions."""
     return shares @ table.flatten(0, 1)
 
 
@@ -58,10 +59,10 @@ def _twice(rows: Tensor, _: Any) -> Tensor:
 
 
 class _Unpadded(TorchFunctionMode):
-    """Keeps all patches as they are where a forward would choose those that are no padding: there is none.
+    """Keeps all patches if a forward would select those without padding: there is none.
 
     Args:
-        merge: Patches on a side of the squares of which each becomes one.
+        merge: Number of patches on a side of a merged square.
     """
 
     def __init__(self, merge: int) -> None:
@@ -75,19 +76,19 @@ class _Unpadded(TorchFunctionMode):
             values, where = args
             if where.dtype is torch.bool and where.shape == values.shape[:2]:
                 return values.flatten(0, 1)
-        # Squares of one patch are interpolated to the size that they have.
+        # Squares of one patch are interpolated to their own size.
         if func is nn.functional.interpolate and kwargs["size"] == tuple(args[0].shape[2:]):
             return args[0]
-        if func is nn.functional.interpolate and self.merge == 2:  # what lies in the middle of four
+        if func is nn.functional.interpolate and self.merge == 2:  # the middle of four
             return nn.functional.avg_pool2d(args[0], self.merge)
         return func(*args, **(kwargs or {}))
 
 
 class _Sampled(TorchFunctionMode):
-    """Interpolates a table at places that are told, where a forward would compute them of sizes.
+    """Interpolates a table at the points of the inputs, if a forward would compute these from sizes.
 
     Args:
-        told: Of each patch the positions around it, and the weight of each.
+        told: Indices of the positions around each patch, and their weights.
     """
 
     def __init__(self, told: Mapping[str, Tensor]) -> None:
@@ -105,12 +106,12 @@ class _Sampled(TorchFunctionMode):
 
 
 class Sizes(list[Any]):
-    """Sizes of pictures where a forward expects a tensor of them, since some are not known yet."""
+    """Symbolic sizes of images, where a forward expects a tensor of numbers."""
 
     def __getitem__(self, index: Any) -> Any:
         if not isinstance(index, tuple):
             return super().__getitem__(index)
-        if isinstance(index[0], Tensor):  # of each patch, for places that are told: see `_Sampled`
+        if isinstance(index[0], Tensor):  # per patch, for given points: see `_Sampled`
             return torch.ones(index[0].shape)
         return Sizes([row[index[1]] for row in self[index[0]]])
 
@@ -129,16 +130,16 @@ class Sizes(list[Any]):
 
 
 class Patches(nn.Module):
-    """Patches of a picture of any size, and where they lie, up to its features.
+    """Patches of an image of any size, and their positions, up to its features.
 
-    Of the picture's shape the forward is told none: squares of patches that are merged lie in one column, since where
-    each of them really lies is an input.
+    The forward is independent of the image's shape: merged squares of patches form one column, since the position of
+    each patch is an input.
 
     Args:
-        model: As of `Picture`.
-        names: Of the inputs after the patches.
-        tower: What the geometry of patches depends on.
-        told: Patches on a side of what is merged, where the forward is told; else 0.
+        model: Hugging Face model whose attention is `qeff_zoo`.
+        names: Names of the inputs after the patches.
+        tower: Geometry of patches in the vision encoder.
+        told: Number of patches on a side of a merged square, if the forward takes it; else 0.
     """
 
     def __init__(self, model: Any, names: Sequence[str], tower: Tower, told: int) -> None:
@@ -147,7 +148,7 @@ class Patches(nn.Module):
         self.merge, self.placed = tower.merge, bool(tower.positions)
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the rows of features, and those that are added later."""
+        """Return the feature rows, and those of deepstack layers."""
         pixels, *lie = given
         told: dict[str, Any] = dict(zip(self.names, lie, strict=True))
         told["max_seqlen"] = 1
@@ -181,17 +182,17 @@ class Patches(nn.Module):
 
 
 def rows_of(part: Any) -> Tensor:
-    """Put features of pictures one after another, (rows, width)."""
+    """Return the concatenated features of images, (rows, width)."""
     parts = part if isinstance(part, list | tuple) else [part]
     return torch.cat([one.reshape(-1, one.shape[-1]) for one in parts])
 
 
 class Rows(nn.Module):
-    """Patches or frames of samples, (rows, …), of which each becomes a row of features by itself: there is no tower.
+    """Patches or frames of samples, (rows, …), each of which becomes a feature row without an encoder.
 
     Args:
         model: Hugging Face model.
-        make: Makes those of them, by the model's own method.
+        make: Function that makes feature rows, by the model's own method.
     """
 
     def __init__(self, model: Any, make: Callable[[Any, Tensor], Any]) -> None:
@@ -199,17 +200,17 @@ class Rows(nn.Module):
         self.model, self.make = model, make
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the rows of features, (rows, hidden)."""
+        """Return the feature rows, (rows, hidden)."""
         (values,) = given
         return (rows_of(self.make(self.model, values)),)
 
 
 def tracing(model: Any, images: Any) -> Tracing:
-    """Describe how to trace what makes features of patches.
+    """Describe how to trace the encoder of patches.
 
     Args:
-        model: From `loader.load_meta`.
-        images: As a recipe declares them.
+        model: Model from `loader.load_meta`.
+        images: Image input of the recipe.
     """
     vision = model.config.vision_config
     tower = images.geometry(model.config.to_dict())
@@ -251,12 +252,12 @@ def tracing(model: Any, images: Any) -> Tracing:
 
 
 def _name_patches(graph: Any) -> None:
-    """Call the number of patches that, which the trace knows as a multiple of the rows."""
+    """Name the symbol of the number of patches, in place of its expression by the number of rows."""
     rename(graph.graph.inputs, lambda dim, _: "patches" if "*" in str(dim) else dim)
     rename(graph.graph.outputs, lambda dim, axis: dim if axis else "image_rows")
 
 
 def rename(values: Any, name: Callable[[Any, int], Any]) -> None:
-    """Name the symbols of tensors otherwise, of the name there was and its axis."""
+    """Rename the symbols of tensors, by a function of the old name and the axis."""
     for value in values:
         value.shape = type(value.shape)([name(dim, axis) for axis, dim in enumerate(value.shape)])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoders that read what a tower has seen before their tokens, with no tokens in its places (GIT).
+"""Decoders with the features of an image before their tokens, without placeholder tokens (GIT).
 
-What was seen never sees the text, so that its keys and values in each layer of the decoder are made once, as those of
-cross-attention are: the encoder's program runs the decoder's layers on them, and the decoder's program finds them
-before its own.
+Image features do not attend to the text, so that their keys and values in each decoder layer are computed once, as for
+cross-attention: the encoder program runs the decoder's layers on them, and the decoder program takes them before its
+own.
 """
 
 from collections.abc import Mapping
@@ -15,20 +15,20 @@ from transformers import Cache
 
 
 def precedes(model: Any) -> bool:
-    """Tell whether a model is such a one."""
+    """Return whether a model is of this kind."""
     return hasattr(model.base_model, "visual_projection")
 
 
 def writer_of(model: Any) -> Any:
-    """Return what has the layers of the decoder."""
+    """Return the module that has the decoder layers."""
     return model.base_model.encoder
 
 
 class _Read(Cache):
-    """Notes keys and values of what was seen.
+    """Cache that records the keys and values of image features.
 
     Args:
-        cross: Where.
+        cross: Cache that records them.
     """
 
     def __init__(self, cross: Any) -> None:
@@ -37,16 +37,16 @@ class _Read(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Note what is made, (batch, heads, rows, head_dim)."""
+        """Record keys and values, (batch, heads, rows, head_dim)."""
         found: tuple[Tensor, Tensor] = self._cross.update(key_states, value_states, layer_idx)
         return found
 
 
 class _Behind:
-    """Puts keys and values of tokens behind those of what was seen.
+    """Cache that appends the keys and values of tokens to those of image features.
 
     Args:
-        cache: Of both.
+        cache: Cache of both.
     """
 
     def __init__(self, cache: Any) -> None:
@@ -56,13 +56,13 @@ class _Behind:
         return getattr(self._own, name)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Nothing: where tokens are, the call says itself."""
+        """Return 0, since the call has the token positions."""
         return 0
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Return those of all that tokens may see, (batch, heads, rows + ctx, head_dim)."""
+        """Return keys and values of the image and the tokens, (batch, heads, rows + ctx, head_dim)."""
         own = self._own.update(key_states, value_states, layer_idx)
         return tuple(
             torch.cat(pair, 2) for pair in zip(self._cross.pair(layer_idx), own, strict=True)
@@ -72,15 +72,15 @@ class _Behind:
 def write(
     model: Any, input_ids: Tensor, position_ids: Tensor, mask: Tensor, cache: Any, given: Mapping[str, Any]
 ) -> Any:  # fmt: skip
-    """Run the forward on tokens; first on a picture, where one is given.
+    """Run the forward on tokens, preceded by an image if there is one.
 
     Args:
         model: Hugging Face model.
         input_ids: (batch, seq).
-        position_ids: (batch, seq), from 0 on whatever was seen.
-        mask: Additive, of tokens among themselves, (batch, 1, seq, ctx).
-        cache: Of both.
-        given: `pixel_values`, (batch, channels, height, width), or not.
+        position_ids: (batch, seq), counted from 0 after the image.
+        mask: Additive mask among tokens, (batch, 1, seq, ctx).
+        cache: Cache of both.
+        given: Optional `pixel_values`, (batch, channels, height, width).
     """
     inner = model.base_model
     if "pixel_values" in given:

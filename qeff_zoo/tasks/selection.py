@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which task a checkpoint is built for, who chose it, and what stands in the way."""
+"""Selection of the task of a build, with its source and its problems."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
 
 
-#: Of the name of an output head's tensors.
+#: Prefix of the names of an output head's tensors.
 _HEAD = "lm_head."
-#: Of the name of a class with a head.
+#: Suffix of the name of a class with a head.
 _SUFFIX = re.compile(r"(For[A-Z]\w*|LMHeadModel)$")
 
 
@@ -25,9 +25,9 @@ class ChosenTask:
     """A chosen task.
 
     Args:
-        task: Hub pipeline tag; the recipe's own where the one asked for cannot be served.
-        by: Who chose it.
-        problems: Why that one cannot be built, one sentence each.
+        task: Hub pipeline tag; the recipe's default if the requested task is unsupported.
+        by: Source of the choice.
+        problems: Problems of a build for the task, one sentence each.
     """
 
     task: str
@@ -38,12 +38,12 @@ class ChosenTask:
 def classes_of(checkpoint: "Checkpoint", recipe: Recipe, asked: str | None) -> list[str]:
     """Return a checkpoint's classes, with the class that has a head in place of the base class if it applies.
 
-    Many tools write the base class, as `LlamaModel`, beside weights with a head. transformers goes by the weights.
+    Many tools write the base class, such as `LlamaModel`, beside weights with a head. transformers goes by the weights.
 
     Args:
-        checkpoint: Opened; its weights need not be here.
-        recipe: Of its `model_type`.
-        asked: The user's choice of a task, if there is one.
+        checkpoint: Opened checkpoint; its weights may be remote.
+        recipe: Recipe of its `model_type`.
+        asked: Task that the user requests, if any.
     """
     heads = {
         _SUFFIX.sub("Model", one): one
@@ -69,14 +69,14 @@ def choose(
     companions: Collection[str],
     asked: str | None,
 ) -> ChosenTask:
-    """Choose a task: the user's, else what the checkpoint was trained for, else the recipe's.
+    """Choose a task: the requested one, else the one that the checkpoint was trained for, else the recipe's.
 
     Args:
-        name: Of the checkpoint, for messages.
-        recipe: Of its `model_type`.
+        name: Name of the checkpoint, for messages.
+        recipe: Recipe of its `model_type`.
         architectures: `config.architectures`.
         companions: Files beside the checkpoint, by relative path.
-        asked: The user's choice, if there is one.
+        asked: Task that the user requests, if any.
     """
     made_for = [
         task_of(architecture, recipe)

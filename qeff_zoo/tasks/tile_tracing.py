@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tile of a picture, of a model whose decoder puts features among its embeddings itself: program `vision`.
+"""A tile of an image, for a model whose decoder puts features among its embeddings itself: program `vision`.
 
-IN   pixel_values (1, channels, height, width) f32      a tile, or the whole picture in its size; named as a recipe says
-     <mask> (1, rows, columns) i64                      1 for a patch that is no padding; named after the argument
-OUT  image_embeds (rows, hidden)                        a row for each square of patches, those that are padding, too;
-                                                        each line of them ends with a learned row, and so does the tile
+IN   pixel_values (1, channels, height, width) f32      a tile, or the whole image in its size; named by the recipe
+     <mask> (1, rows, columns) i64                      1 for a patch without padding; named after the argument
+OUT  image_embeds (rows, hidden)                        a row for each square of patches, padding included; each line
+                                                        ends with a learned row, and so does the tile
 
-The forward that is traced is transformers' own, up to where it would put features in place of tokens. It wants the
-whole picture and its tiles, so that it is shown the tile as both: of what is the same then, one is kept.
+The traced forward is transformers' own, up to where it would put features in place of tokens. It takes the whole image
+and its tiles, so that the tile is passed as both; one of the two identical results is kept.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ from qeff_zoo.tasks.vision_tracing import Picture
 
 from . import Tracing
 
-#: What makes features of tiles, before they are put in order.
+#: Method that computes features of tiles, before they are ordered.
 _TOWER = "get_img_features"
 
 
 class PutRecorder(TorchFunctionMode):
-    """Notes the features that a forward puts in place of tokens."""
+    """Records the features that a forward puts in place of tokens."""
 
     features: Any = None
 
@@ -44,7 +44,7 @@ class PutRecorder(TorchFunctionMode):
 
 
 class _Sides:
-    """Height and width of a picture, as numbers where a forward expects a tensor of those of several."""
+    """Height and width of an image as numbers, where a forward expects a tensor with those of several images."""
 
     def __init__(self, sides: Sequence[int]) -> None:
         self.sides = sides
@@ -54,15 +54,15 @@ class _Sides:
 
 
 class Tile(Picture):
-    """The forward up to the merge, of a tile.
+    """The forward of a tile, up to the merge.
 
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
-        images: As a recipe says of them.
+        images: Image input of the recipe.
     """
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the rows of features of (pixels, mask)."""
+        """Return the feature rows of (pixels, mask)."""
         pixels, mask = given
         maker = next(one for one in self.model.modules() if hasattr(one, _TOWER))
         plain = getattr(maker, _TOWER)
@@ -86,11 +86,11 @@ class Tile(Picture):
 
 
 def tracing(model: Any, images: ImageEncoder) -> Tracing:
-    """Describe how to trace what reads a tile.
+    """Describe how to trace the encoder of tiles.
 
     Args:
-        model: From `loader.load_meta`.
-        images: As a recipe says of them.
+        model: Model from `loader.load_meta`.
+        images: Image input of the recipe.
     """
     vision = model.config.vision_config
     size, side = vision.image_size, vision.image_size // vision.patch_size

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One picture through the vision tower of a model that reads pictures and text, as it is traced: program `vision`.
+"""One image through the vision encoder of a vision-language model, for tracing: program `vision`.
 
-IN   pixel_values (1, channels, height, width) f32      a picture or a tile, of the one size that the tower takes,
-                                                        or of any size in whole patches
-     [high_res_pixel_values (1, channels, height, width) f32, where a second tower reads it in another size]; or
-     pixel_values (patches, values) f32                 patches of a picture of any size, and where they lie: see
+IN   pixel_values (1, channels, height, width) f32      an image or a tile, of the one size of the encoder, or of any
+                                                        size in whole patches
+     [high_res_pixel_values (1, channels, height, width) f32, if a second encoder takes another size]; or
+     pixel_values (patches, values) f32                 patches of an image of any size, and their positions: see
                                                         `patch_tracing`; or crops: `overlapping_crop_tracing`; or
-     pixel_values (image_rows, values) f32              patches alone, of models without a tower
+     pixel_values (image_rows, values) f32              patches alone, for models without a vision encoder
                                                         in program `frames` a frame of a video
-OUT  image_embeds (rows, hidden)                        a row for each placeholder token of the picture or tile; where
-                                                        lines of a picture end with a learned row, that is the last;
-                                                        where tokens around it have rows, too, those, as they are listed
-     [deepstack.i (rows, hidden)]                       what is added to the states after layer i of the language model
-     [finer.image_embeds, finer.deepstack.i]            the same in more rows, where a tile may become as many
+OUT  image_embeds (rows, hidden)                        a row for each placeholder token of the image or tile; if
+                                                        lines of an image end with a learned row, that row is the last;
+                                                        then the rows of tokens around it, if any, in listed order
+     [deepstack.i (rows, hidden)]                       rows added to the states after layer i of the language model
+     [finer.image_embeds, finer.deepstack.i]            the same with more rows, if a tile may have either number
 
-The forward that is traced is transformers' own, up to where it would merge the features into the text.
+The traced forward is transformers' own, up to where it would merge the features into the text.
 """
 
 import inspect
@@ -40,17 +40,17 @@ from qeff_zoo.tasks.patch_tracing import rename, rows_of
 from . import Tracing
 from . import patch_tracing as patches
 
-#: Functions of a module that count tiles: a tile is one alone here.
+#: Functions of a module that count tiles: here there is one.
 _ALONE = {"image_size_to_num_patches": lambda **_: 1}
 
 
 class Picture(nn.Module):
-    """The forward up to the merge, of an image or a tile of one.
+    """The forward of an image or a tile, up to the merge.
 
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
-        images: As a recipe declares them.
-        finer: Argument of the module that makes more rows of a tile than usual; empty if none does.
+        images: Image input of the recipe.
+        finer: Argument of the module for more rows of a tile than by default; empty if there is none.
     """
 
     def __init__(self, model: Any, images: ImageEncoder, finer: str = "") -> None:
@@ -61,7 +61,7 @@ class Picture(nn.Module):
         self.tokens = torch.tensor([[token, token, *around]])
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the rows of features, and after them those of the tokens around."""
+        """Return the feature rows, then those of the tokens around them."""
         (pixels, *more), noted = given, FeatureRecorder()
         arguments = self.images.forward_arguments(pixels, more)
         module = sys.modules[type(self.model).__module__]
@@ -83,7 +83,7 @@ class Picture(nn.Module):
         return (torch.cat([rows, rows_of(noted.around)]) if noted.around else rows,)
 
     def _of_layers(self, arguments: Mapping[str, Any]) -> tuple[Tensor, ...]:
-        """Return the rows of features, those that are added later, and all of them again, finer."""
+        """Return the feature rows, those of deepstack layers, and the finer variants of all of them."""
         found: list[Any] = []
         changes = []
         if self.finer:
@@ -102,10 +102,10 @@ class Picture(nn.Module):
 
 
 class Frame(Picture):
-    """What a forward makes of a frame of a video by itself, of a model whose pictures go through other operators."""
+    """The forward of a single frame of a video, for a model whose images go through other operators."""
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the rows of features of a frame, (1, channels, height, width)."""
+        """Return the feature rows of a frame, (1, channels, height, width)."""
         (pixels,) = given
         with Concrete():
             output = self.model.base_model.get_video_features(pixel_values_videos=pixels[None])
@@ -117,12 +117,12 @@ def _takes(module: nn.Module, argument: str) -> bool:
 
 
 class Column(Picture):
-    """The forward of a picture whose squares of merged patches lie one below another: where they really are is told.
+    """The forward of an image whose merged squares of patches form one column: their positions are an input.
 
     Args:
-        model: As of `Picture`.
-        images: As a recipe declares them.
-        merge: Patches on a side of a square.
+        model: Hugging Face model whose attention is `qeff_zoo`.
+        images: Image input of the recipe.
+        merge: Number of patches on a side of a square.
     """
 
     def __init__(self, model: Any, images: ImageEncoder, merge: int) -> None:
@@ -130,7 +130,7 @@ class Column(Picture):
         self.merge = merge
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the rows of features of patches, (patches, channels, rows, columns), places and ends."""
+        """Return the feature rows of patches, (patches, channels, rows, columns), places and ends."""
         patches, places, ends = given
         channels, side = patches.shape[1:3]
         rows = patches.shape[0] // self.merge**2
@@ -151,7 +151,7 @@ class Column(Picture):
 
 
 class _Lengths:
-    """Of a mask of patches, all that a forward asks for where none of them fills up: how many there are."""
+    """Sum of a mask of patches without padding: the number of patches."""
 
     def __init__(self, count: Any) -> None:
         self.count = count
@@ -161,13 +161,13 @@ class _Lengths:
 
 
 class Shaped(nn.Module):
-    """Patches of a picture up to its features, of a forward that is told the height and width of each picture.
+    """Patches of an image up to its features, for a forward that takes the height and width of each image.
 
-    It is told those of one column of squares of merged patches: where they really lie is in the weights of positions.
+    The forward takes those of one column of merged squares: positions are in the interpolation weights.
 
     Args:
-        model: As of `Picture`.
-        merge: Patches on a side of a square.
+        model: Hugging Face model whose attention is `qeff_zoo`.
+        merge: Number of patches on a side of a square.
     """
 
     def __init__(self, model: Any, merge: int) -> None:
@@ -175,7 +175,7 @@ class Shaped(nn.Module):
         self.model, self.merge = model, merge
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the rows of features of patches (patches, values), whose places are in the weights alone."""
+        """Return the feature rows of patches (patches, values), whose positions are in the weights alone."""
         patches, ends, shares = given
         count = patches.shape[0]
         tower = self.model.get_encoder(modality="image")
@@ -208,7 +208,7 @@ class Shaped(nn.Module):
 
 
 def layers_of(media: Media, config: Any) -> list[int]:
-    """Return the layers before which features are added, none of which take a token's place."""
+    """Return the layers before which features are added, without a replacement of tokens."""
     listed = [one for name in media.added for one in getattr(config, name)]
     return [one if isinstance(one, int) else one[1] for one in listed]
 
@@ -225,12 +225,12 @@ def tracing(
     """Describe how to trace a vision encoder of images of one size.
 
     Args:
-        model: From `loader.load_meta`.
-        images: As a recipe declares them.
+        model: Model from `loader.load_meta`.
+        images: Image input of the recipe.
         side: Pixels on a side of an image; None for the config's value.
-        module: Is traced.
+        module: Class of the traced module.
         more: Examples of the program's other inputs, by name.
-        finer: As of `Picture`.
+        finer: Argument of the module for more rows of a tile, see `Picture`.
     """
     vision = model.config.vision_config
     given = {images.pixels: image_of(vision, side or vision.image_size), **more}
@@ -241,9 +241,9 @@ def of_any_size(model: Any, images: ImageEncoder, side: int | None = None) -> Tr
     """Describe how to trace a vision encoder of images of any height and width in whole patches.
 
     Args:
-        model: From `loader.load_meta`.
-        images: As a recipe declares them.
-        side: Pixels on a side of the largest; None for the config's value.
+        model: Model from `loader.load_meta`.
+        images: Image input of the recipe.
+        side: Pixels on a side of the largest image; None for the config's value.
     """
     vision = model.config.vision_config
     unit = vision.patch_size * getattr(model.config, "spatial_merge_size", 1)
@@ -278,7 +278,7 @@ def _made_of_patches(model: Any, values: Tensor) -> Any:
 
 
 def of_patches(model: Any) -> Tracing:
-    """Describe how to trace what makes a row of each patch."""
+    """Describe how to trace a projection that makes a feature row of each patch."""
     config = model.config
     example = torch.zeros(3, config.patch_size**2 * config.num_channels)
     return Tracing(
@@ -291,12 +291,12 @@ def of_patches(model: Any) -> Tracing:
 
 
 def image_of(vision: Any, size: Any) -> Tensor:
-    """Return an example for a tower, of that height and width."""
+    """Return an example image for a vision encoder, with a height and width."""
     sides = size if isinstance(size, list | tuple) else (size, size)
     return torch.zeros(1, getattr(vision, "num_channels", 3), *sides)
 
 
 def _name_sides(graph: Any) -> None:
-    """Call the sides of a picture that, which the trace knows as multiples of a patch's, and their product rows."""
+    """Name the symbols of an image's sides and of their product, in place of their expressions in the trace."""
     rename(graph.graph.inputs, lambda dim, axis: ("height", "width")[axis - 2] if axis > 1 else dim)
     rename(graph.graph.outputs, lambda dim, axis: dim if axis else "image_rows")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running a package on the cases: which tokens went in, and what it answered; see `Task.trial` for how."""
+"""Runs of a package on the validation cases: token inputs and their outputs; see `Task.trial` for each task's runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,33 +16,33 @@ from qeff_zoo.validation.routing import Run, read_choices
 if TYPE_CHECKING:
     from qeff_zoo.runtime.media_text import Prepared
 
-#: Called after every step with 1; how many there will be is not known before.
+#: Callback after every step, with 1; the number of steps is unknown beforehand.
 Progress: TypeAlias = Callable[[int], None]
-#: Which answer: number of the sequence, index into its positions, number of the run that gave it.
+#: Key of an output: number of the sequence, index into its positions, number of the run.
 Key: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What a package answered, and to what.
+    """Inputs and outputs of a package's runs.
 
     Args:
-        sequences: Token ids; of pictures what `drawings.draw` takes; of sounds how long they are.
-        positions: Of each sequence, those with an answer, ascending; with heads, again for each of them.
-        keys: By stage, of every answer.
-        answers: By stage, (answers, vocab, hidden or labels).
-        runs: Every time that a row began a sequence, with what was chosen there.
-        types: Token types of the sequences, where the package takes them.
-        media: Pictures or sounds in each sequence, as a processor would prepare them; nothing where it takes none.
-        of_media: What the recipe says of those, and the placeholder's token.
-        drawn: By stage, the token that the package drew greedily for every answer; nothing where it draws none.
+        sequences: Token ids; for images the arguments of `drawings.draw`; for audio the lengths.
+        positions: Positions with an output for each sequence, ascending; with draft heads, repeated for each head.
+        keys: Keys of every output, by stage.
+        answers: Outputs by stage, (answers, vocab, hidden or labels).
+        runs: Runs of sequences in batch rows, with the choices of routers and indexers.
+        types: Token types of the sequences, if the package takes them.
+        media: Images or audio of each sequence, as prepared by a processor; empty for other packages.
+        of_media: Declaration of the multimodal input by the recipe, and the placeholder token.
+        drawn: Tokens that the package sampled greedily for every output, by stage; empty if it does not sample.
         greedy: Prompt and continuation.
-        sources: Token ids of the text that each sequence is written of; of pictures what `drawings.draw` takes, with
-            the tokens that are read besides behind it.
-        sounds: What went in, of what reads sounds: (samples,) or (frames, bins) of features; of each sequence that is
-            written of one, (bins, frames).
-        texts: Token ids of what pictures are matched with; as sequences, they come after the pictures.
-        faults: Those that the stages are there for.
+        sources: Token ids of each sequence's source text; for images the arguments of `drawings.draw`, followed by the
+            tokens of the encoder prompt.
+        sounds: Inputs of an audio model: (samples,) or feature frames (frames, bins); for each transcribed sequence,
+            (bins, frames).
+        texts: Token ids of the texts that are matched with images; as sequences, they follow the images.
+        faults: Faults that the stages test for.
     """
 
     sequences: list[list[int]]
@@ -63,15 +63,15 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialContext:
-    """Context of a trial.
+    """Context of a trial: a package, its task, and the recorder of its runs.
 
     Args:
         package: The package.
-        task: Its task.
+        task: Task of the package.
         runs: Recorder of every run.
-        step: Called after every step.
+        step: Callback after every step.
         threads: CPU threads of a session; None for one per physical core.
-        opening: Opens what runs in place of the package's programs; None for those themselves.
+        opening: Function that opens a replacement of the package's programs; None for the programs themselves.
     """
 
     package: Package
@@ -83,16 +83,16 @@ class TrialContext:
 
 
 class TaskTrial(Protocol):
-    """How the packages of a task are run on sample inputs: `Task.trial` returns such a class.
+    """Runner of a task's packages on sample inputs; `Task.trial` returns its class.
 
     Args:
-        session: Of a package of the task.
+        session: Session of a package of the task.
     """
 
     def __init__(self, session: Any) -> None: ...
 
     def call_once(self) -> None:
-        """Run the least call that there is."""
+        """Run the smallest call of the task."""
 
     def run(self, context: TrialContext) -> Trial:
         """Run every stage of the task's cases."""
@@ -101,7 +101,7 @@ class TaskTrial(Protocol):
 def try_package(
     package: Package, threads: int | None, step: Progress, opening: Opening | None = None
 ) -> Trial:
-    """Run the package, or what is opened in its place; its memory is free again before the reference loads a model."""
+    """Run the package or its replacement; release its memory before the reference loads a model."""
     runs, task = RunRecorder(), find(package.task)
     observe = runs.note if task.reads == "text" else None  # which of its tokens chose what
     session = open_session(package, threads=threads, observe=observe, opening=opening)
@@ -113,44 +113,44 @@ def try_package(
 
 
 def call_once(package: Package) -> None:
-    """Open a package and run the least call: what cannot be opened or called is not a package.
+    """Open a package and run the smallest call, which a valid package supports.
 
     Raises:
-        GenerationError: Its states do not fit into memory; or what the target's runtime raises.
+        GenerationError: The KV cache does not fit into memory; the target's runtime may raise other errors.
     """
     trial: TaskTrial = find(package.task).trial()(open_session(package, lean=True))
     trial.call_once()
 
 
 class RunRecorder:
-    """Records the run of each batch row, and what routers and indexers choose in it."""
+    """Recorder of the run in each batch row, and of the choices of routers and indexers."""
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
         self._at: dict[int, int] = {}
 
     def begin(self, row: int, sequence: int) -> int:
-        """Begin a sequence in a row; return the number of its run."""
+        """Begin a sequence in a batch row; return the number of its run."""
         self._at[row] = len(self.runs)
         self.runs.append(Run(sequence))
         return self._at[row]
 
     def run(self, row: int) -> int:
-        """Return the number of the run that a row is at."""
+        """Return the number of a batch row's current run."""
         return self._at[row]
 
     def end(self) -> None:
-        """Take no notice of what comes now."""
+        """Ignore the following calls."""
         self._at.clear()
 
     def note(
         self, inputs: Mapping[str, Array], rows: Sequence[int], outputs: Mapping[str, Array]
     ) -> None:
-        """Keep what a call chose for the tokens of rows that are at a run; an encoder's rows are all from 0 on."""
+        """Record a call's choices for the tokens of rows with a current run; an encoder's rows are numbered from 0."""
         batch, width = inputs["input_ids"].shape
         positions = inputs.get("position_ids")
         real = inputs["attention_mask"] > 0 if positions is None else positions >= 0
-        # A target may leave out the columns that are padding in all rows; tokens come first.
+        # A target may omit the columns that are padding in all rows; tokens come first.
         narrow = int(real.sum(1).max())
         chosen = read_choices(outputs, batch, narrow) | read_choices(outputs, batch, width)
         for place, row in enumerate(rows or range(batch)):

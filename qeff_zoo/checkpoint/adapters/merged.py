@@ -16,12 +16,12 @@ from qeff_zoo.errors import AdapterError
 
 @dataclass(frozen=True, kw_only=True)
 class Merged:
-    """An adapter on its way into a checkpoint's weights.
+    """An adapter that is to be merged into a checkpoint's weights.
 
     Args:
-        adapter: Opened and checked, as far as that goes without the model.
-        weight: That all it adds is multiplied by.
-        number: Among those that are merged.
+        adapter: Opened adapter, checked as far as possible without the model.
+        weight: Factor of its changes.
+        number: Number among the merged adapters.
     """
 
     adapter: Adapter
@@ -30,24 +30,24 @@ class Merged:
 
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
-        """Its tensors, by names that no checkpoint has."""
+        """Tensors of the adapter, by names that no checkpoint has."""
         return {
             self.named(name): replace(info, name=self.named(name))
             for name, info in self.adapter.tensors.items()
         }
 
     def named(self, tensor: str) -> str:
-        """Return what a tensor of its is called beside those of the checkpoint."""
+        """Return the name of one of its tensors among those of the checkpoint."""
         return f"adapter {self.number}: {tensor}"
 
     @property
     def name(self) -> str:
-        """What it is called beside its model: as on the Hub, or as its folder."""
+        """Name beside its model: that on the Hub, or of its folder."""
         return self.adapter.repository or self.adapter.folder.resolve().name
 
     @property
     def source(self) -> dict[str, Any]:
-        """What identifies it in a build's spec."""
+        """Identity in a build's spec."""
         hub = {"model_id": self.adapter.repository, "revision": self.adapter.revision}
         return {
             **({name: value for name, value in hub.items() if value}),
@@ -57,20 +57,20 @@ class Merged:
 
     @property
     def located(self) -> dict[str, Any]:
-        """Where it is for who reads it by code of their own."""
+        """Location for other readers of its files."""
         return {"folder": str(self.adapter.folder.absolute()), "weight": self.weight}
 
 
 def open_merged(requested: Sequence[str]) -> tuple[Merged, ...]:
-    """Open adapters that are to be merged, and refuse what cannot be.
+    """Open adapters that are to be merged, and refuse unsupported ones.
 
     Args:
-        requested: Folders, or `org/name` or `org/name/folder` of the Hub, each perhaps with `@` and a revision, and
-            then `=` and a weight.
+        requested: Folders, or `org/name` or `org/name/folder` of the Hub, each with an optional `@` and a revision, and
+            an optional `=` and a weight.
 
     Raises:
-        AdapterError: One is none, or cannot be merged.
-        CheckpointError: A file is damaged, or cannot be had.
+        AdapterError: A source is no adapter, or cannot be merged.
+        CheckpointError: A file is damaged, or not available.
     """
     merged = []
     for number, one in enumerate(requested):
@@ -92,7 +92,7 @@ def open_merged(requested: Sequence[str]) -> tuple[Merged, ...]:
 
 
 def _weighted(one: str) -> tuple[str, float]:
-    """Part the request into an adapter and its weight."""
+    """Split a request into an adapter and its weight."""
     source, equals, text = one.rpartition("=")
     if not equals or Path(one).expanduser().is_dir():
         return one, 1.0
@@ -108,7 +108,7 @@ def _weighted(one: str) -> tuple[str, float]:
 
 
 def _require_sum(merged: Merged, *, alone: bool) -> None:
-    """Refuse what only is itself where it is all that is merged, and by its whole weight."""
+    """Refuse adapters whose changes can only be merged alone, and with weight 1."""
     if alone and merged.weight == 1.0:
         return
     adapter = merged.adapter

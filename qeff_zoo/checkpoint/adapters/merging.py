@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapters merged into weights: what each weight becomes, as an expression that is computed when weights are written.
+"""Adapters merged into weights: the new value of each weight, as an expression that is computed when it is written.
 
-In: adapters by folder or Hub id, and the model that they change. Out: by names of its state_dict, expressions over the
-weight as it is (named "") and the adapters' tensors. Several adapters are summed, each with its weight.
+Input: adapters by folder or Hub id, and the model that they change. Output: by names of its state_dict, expressions
+    over the original weight (named "") and the adapters' tensors. Several adapters are summed, each with its weight.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,18 +31,18 @@ from qeff_zoo.weights.types import Expression
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
 
-#: Stands for a weight as it is, in what becomes of it.
+#: Name of the original weight in the expression of its new value.
 ITSELF = ""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What becomes of one weight.
+    """New value of one weight.
 
     Args:
-        value: Over the weight as it is, `ITSELF`, and tensors of adapters.
+        value: Expression over the original weight, `ITSELF`, and tensors of adapters.
         shape: Shape of both.
-        untied: Whether the model ties it to another weight, which becomes something else.
+        untied: Whether the model ties it to another weight with a different new value.
     """
 
     value: Expression
@@ -51,17 +51,17 @@ class Change:
 
 
 def changes(merged: Sequence[Merged], model: Any) -> dict[str, Change]:
-    """Find what adapters change of a model.
+    """Return the changes of a model by adapters.
 
     Args:
         merged: The adapters.
-        model: transformers' model for the task, on the meta device if need be.
+        model: transformers' model for the task, possibly on the meta device.
 
     Returns:
-        By names of its state_dict.
+        Changes by names of its state_dict.
 
     Raises:
-        AdapterError: An adapter does not fit the model; with all that does not.
+        AdapterError: An adapter does not fit the model; the message has all faults.
     """
     found = _Changes(model)
     for one in merged:
@@ -78,7 +78,7 @@ def changes(merged: Sequence[Merged], model: Any) -> dict[str, Change]:
 
 @dataclass
 class _Changes:
-    """What has been found to change in a model."""
+    """Changes of a model so far."""
 
     model: Any
     made: dict[str, Change] = field(default_factory=dict)
@@ -88,20 +88,20 @@ class _Changes:
         self.shapes = {name: tuple(one.shape) for name, one in self.model.state_dict().items()}
 
     def untie(self) -> None:
-        """Part tied weights that do not change alike, as peft computes the model before it merges anything."""
+        """Untie weights that do not change alike; peft computes the model before it merges anything."""
         for name, origin in self.model.all_tied_weights_keys.items():
             value = self._now(name)
             if value != self._now(origin):
                 self.made[name] = Change(value, self.shapes[name], untied=True)
 
     def _here(self, path: str, known: Mapping[str, Any]) -> str:
-        """Return a path as this model has it, which may have a head in front of what was trained; "" for none."""
+        """Return a path in this model, which may have a head in front of the trained part; "" for none."""
         prefix = f"{self.model.base_model_prefix}."
         paths = (path, prefix + path, path.removeprefix(prefix))
         return next((one for one in paths if one in known), "") or self._renamed(path, known)
 
     def _renamed(self, path: str, known: Mapping[str, Any]) -> str:
-        """Return what transformers calls now what it once called by a path; "" for nothing."""
+        """Return the current name of a path that transformers has renamed; "" for none."""
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.core_model_loading import WeightRenaming, rename_source_key
 
@@ -113,7 +113,7 @@ class _Changes:
         return place if place in known else ""
 
     def add(self, one: Merged) -> Iterator[str]:
-        """Add what an adapter changes; yield what does not fit."""
+        """Add the changes of an adapter; yield its faults."""
         adapter = one.adapter
         for name, tensor in adapter.replaced.items():  # to what is replaced, it may add as well
             yield from self._replace(one, name, tensor)
@@ -166,7 +166,7 @@ class _Changes:
             self._become(f"{path}.bias", plus(self._now(f"{path}.bias"), added, one.named(bias)))
 
     def _add_stack(self, one: Merged, module: str) -> Iterator[str]:
-        """Add to matrices that lie in one parameter, as of experts; peft wraps the first such of a module innermost."""
+        """Change matrices in a stacked parameter, such as experts; peft wraps the first such of a module innermost."""
         import numpy as np
 
         adapter, owner = one.adapter, plain(module)
@@ -234,7 +234,7 @@ class _Changes:
         return next(same)
 
     def _now(self, place: str) -> Expression:
-        """Return what is known to become of a weight so far."""
+        """Return the new value of a weight so far."""
         return self.made[place].value if place in self.made else ITSELF
 
     def _become(self, place: str, value: Expression) -> None:
@@ -244,15 +244,15 @@ class _Changes:
 def values_of(
     found: Mapping[str, Change], expressions: Mapping[str, Expression], checkpoint: "Checkpoint"
 ) -> dict[str, Expression]:
-    """Return what becomes of a checkpoint's tensors.
+    """Return the new values of a checkpoint's tensors.
 
     Args:
-        found: By names of the model's state_dict.
+        found: Changes by names of the model's state_dict.
         expressions: Expressions of one program's weights over the checkpoint's tensors, by the same names.
-        checkpoint: With its adapters.
+        checkpoint: Checkpoint with its adapters.
 
     Raises:
-        AdapterError: A weight that changes is not one tensor of the checkpoint.
+        AdapterError: A changed weight is not one tensor of the checkpoint.
     """
     values: dict[str, Expression] = {}
     for name in found.keys() & expressions.keys():
@@ -279,7 +279,7 @@ def values_of(
 def _parts_of(
     made: Expression, added: Expression, checkpoint: "Checkpoint"
 ) -> Iterator[tuple[str, Expression]]:
-    """Yield what of a sum goes to each tensor that a weight is joined of."""
+    """Yield the summands of each tensor that a weight is joined from."""
     match made:
         case str():
             yield made, added

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regular expressions of a stranger's file, matched against names of modules without backtracking.
+"""Regular expressions of untrusted files, matched against names of modules without backtracking.
 
 `re` may take a time that doubles with each character of a name, and holds the GIL meanwhile. Here a pattern moves a set
-of positions through a name, one bit each, so that no position is visited twice, and the work of all lookups is bounded.
+of positions through a name, one bit each, so that no position is visited twice, and the work of all lookups is limited.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-#: Python's own parser of regular expressions, so that a pattern means what it means to peft.
+#: Python's own parser of regular expressions, so that patterns have the same meaning as in peft.
 _parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 _LONGEST = 4096  # characters of a pattern
 _MOST_WORK = 2_000_000  # steps of all lookups in a table
@@ -27,7 +27,7 @@ _REPEATS = ("MAX_REPEAT", "MIN_REPEAT")
 
 
 class PatternError(ValueError):
-    """A pattern that is not run: it is no regular expression, needs backtracking, or takes too much work.
+    """A pattern that is not supported: it is no regular expression, needs backtracking, or takes too much work.
 
     Args:
         pattern: The pattern.
@@ -40,15 +40,15 @@ class PatternError(ValueError):
 
 
 class Patterns:
-    """A table of regular expressions; the first that fits the end of a name, after a dot or from its beginning, counts.
+    """Table of regular expressions, of which the first that matches the end of a name counts.
 
-    This is the rule of peft for `rank_pattern` and `alpha_pattern`.
+    The match starts after a dot or at the beginning of the name, as in peft for `rank_pattern` and `alpha_pattern`.
 
     Args:
         patterns: The expressions, in order.
 
     Raises:
-        PatternError: One is no regular expression, or cannot be matched without backtracking.
+        PatternError: A pattern is no regular expression, or requires backtracking.
 
     Example:
         >>> Patterns(["q_proj", "layers.1.(k|v)_proj"]).first("model.layers.1.v_proj")
@@ -60,7 +60,7 @@ class Patterns:
         self._work = 0
 
     def first(self, name: str) -> str | None:
-        """Return the first pattern that fits a name; None if none fits.
+        """Return the first pattern that matches a name; None if none matches.
 
         Raises:
             PatternError: All lookups together take too much work.
@@ -78,17 +78,17 @@ class Patterns:
 
 
 class _TooMuchWorkError(Exception):
-    """The work of all lookups has reached its bound."""
+    """Error of lookups whose work exceeds the limit."""
 
 
 class _Match:
-    """A name that expressions are matched with.
+    """Match of one name with expressions.
 
     Positions are bits of a number: bit 0 is before the first character.
 
     Args:
         name: The name.
-        work: Steps that were taken before.
+        work: Number of steps taken before.
     """
 
     def __init__(self, name: str, work: int) -> None:
@@ -143,7 +143,7 @@ class _Match:
         return found
 
     def _mask(self, item: tuple[Any, Any]) -> int:
-        """Return the positions whose next character is one that an item takes."""
+        """Return the positions whose next character an item matches."""
         if id(item) not in self._masks:
             self.work += len(self.name)
             bits = (_takes(item, char) << place for place, char in enumerate(self.name))
@@ -158,8 +158,8 @@ class _Pattern:
     Args:
         text: The expression.
         tree: The parser's output.
-        plain: Its characters, None for any; None for an expression that is more than characters.
-        tail: The known characters at the end of those.
+        plain: Characters of the expression, None for any; None for an expression that is more than characters.
+        tail: Known characters at its end.
     """
 
     text: str
@@ -190,7 +190,7 @@ class _Pattern:
         return cls(text=text, tree=tree, plain=plain, tail=tail)
 
     def fits(self, match: _Match) -> bool:
-        """Return whether it fits the end of a name."""
+        """Return whether the expression matches the end of a name."""
         if self.plain is None:
             return match.fits(self.tree)
         begin = len(match.name) - len(self.plain)
@@ -201,7 +201,7 @@ class _Pattern:
 
 
 def _beyond(tree: Any) -> str:
-    """Return the name of what makes an expression more than a regular one; "" if nothing does."""
+    """Return the name of the element that makes an expression more than a regular one; "" if there is none."""
     for op, value in tree:
         inner: Iterable[Any] = ()
         if op.name in _REPEATS:
@@ -220,7 +220,7 @@ def _beyond(tree: Any) -> str:
 
 
 def _takes(item: tuple[Any, Any], char: str) -> bool:
-    """Return whether an item of an expression takes a character."""
+    """Return whether an item of an expression matches a character."""
     op, value = item
     if op.name == "IN":
         negated = value[0][0].name == "NEGATE"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An adapter as peft saves it: adapter_config.json and adapter_model.safetensors, read without trust and without peft.
+"""LoRA adapters in peft's format: adapter_config.json and adapter_model.safetensors, read without trust or peft.
 
-In: a folder, or a repository of the Hub. Out: pairs of matrices by the module that they change, scaled.
+Input: a folder, or a repository of the Hub. Output: scaled pairs of matrices, by the module that they change.
 """
 
 import hashlib
@@ -33,10 +33,10 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PICKLE = "adapter_model.bin"
 #: Fields of adapter_config.json with values by patterns of modules' names.
 _TABLES = ("rank_pattern", "alpha_pattern")
-#: Far beyond any rank or alpha.
+#: Limit far beyond any rank or alpha.
 _LARGEST = 1 << 24
 _PREFIX = "base_model.model."
-#: Of adapter_config.json: what changes more than a product of two matrices can, whatever the rest says.
+#: Fields of adapter_config.json for changes that are no product of two matrices.
 _BEYOND = {
     "layer_replication": "repeats layers of its base",
     "use_qalora": "pools what layers read (QA-LoRA)",
@@ -48,21 +48,21 @@ _BEYOND = {
     "monteclora_config": "draws its weights at random (MonteCLoRA)",
     "megatron_config": "is for layers of Megatron",
 }
-#: The same, of what may be merged into weights before they are quantized.
+#: The same, for adapters that are merged into weights before quantization.
 MERGEABLE = {
     "use_dora": "scales whole weights (DoRA)",
     "modules_to_save": "replaces whole modules",
     "lora_bias": "has biases of its own",
     "target_parameters": "changes stacked parameters, as of experts",
 }
-#: Values of `init_lora_weights` whose adapters go with weights that peft made of those of the base.
+#: Values of `init_lora_weights` whose adapters belong to weights that peft derived from those of the base.
 _NEW_BASES = ("pissa", "corda", "olora", "loftq", "lora_ga")
 _PAIRS = ("lora_A.weight", "lora_B.weight", "lora_embedding_A", "lora_embedding_B")
-#: The adapter's own name, which other tools leave in the names of its tensors.
+#: Name of the adapter, which other tools leave in the names of its tensors.
 _NAME = re.compile(
     r"((?:^|\.)(?:lora_[AB]|lora_embedding_[AB]|lora_magnitude_vector|modules_to_save))\.default(?=\.|$)"
 )
-#: What peft puts into the paths of what it wraps.
+#: Path components that peft inserts for wrapped modules.
 _WRAPPED = re.compile(r"\.(base_layer|modules_to_save)(?=\.)")
 
 
@@ -87,7 +87,7 @@ class Adapter:
 
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
-        """Every tensor of its file, by the name that peft's save_pretrained gives it."""
+        """Tensors of its file, by the names of peft's save_pretrained."""
         named = index_tensors([self.folder / WEIGHTS])
         for name, info in named.items():
             if info.dtype not in FLOATS:
@@ -109,7 +109,7 @@ class Adapter:
 
     @cached_property
     def modules(self) -> Mapping[str, int]:
-        """Paths in its base model of the modules that it changes, and their ranks.
+        """Ranks of the changed modules, by path in the base model.
 
         Raises:
             AdapterError: A matrix is missing, or a pair does not fit together.
@@ -136,7 +136,7 @@ class Adapter:
 
     @cached_property
     def stacks(self) -> list[str]:
-        """Paths of modules whose stacked parameters it changes, `.base_layer` after them for those further inside."""
+        """Paths of modules with changed stacked parameters, with `.base_layer` appended for inner ones."""
         parts = map(_parts, self.tensors)
         return [name for name, kind in parts if kind == "lora_A.weight" and self._stacked(name)]
 
@@ -151,7 +151,7 @@ class Adapter:
         rows = self.tensors[self.matrices(module)[0]].shape[0]
         if "" in owners and rows != self.rank(
             owner
-        ):  # named without its module: several matrices tell
+        ):  # named without its module: several matrices identify it
             return True
         return any(f".{owner}".endswith(f".{one}") for one in owners - {""})
 
@@ -162,7 +162,7 @@ class Adapter:
 
     @property
     def embeddings(self) -> dict[str, tuple[str, str]]:
-        """By paths of embeddings that it changes, names of (rank, rows) and (columns, rank)."""
+        """Names of (rank, rows) and (columns, rank), by paths of changed embeddings."""
         found = [_parts(name)[0] for name in self.tensors if _parts(name)[1] == "lora_embedding_A"]
         return {
             module: tuple(f"{_PREFIX}{module}.lora_embedding_{one}" for one in "AB")  # type: ignore[misc]
@@ -171,7 +171,7 @@ class Adapter:
 
     @property
     def replaced(self) -> dict[str, str]:
-        """By names of its base's tensors, those of its own that take their places."""
+        """Names of its tensors that replace those of the base, by the replaced names."""
         plain = [name for name in self.tensors if not _parts(name)[1]]
         return {_WRAPPED.sub("", name.removeprefix(_PREFIX)): name for name in plain}
 
@@ -188,16 +188,16 @@ class Adapter:
         return [name for name in self.tensors if _parts(name)[1] not in kinds]
 
     def beside(self, module: str, kind: str) -> str | None:
-        """Name a tensor that a module has besides its pair: its `lora_B.bias`, or `lora_magnitude_vector`."""
+        """Return the name of a further tensor of a module: its `lora_B.bias`, or `lora_magnitude_vector`."""
         names = (f"{_PREFIX}{module}.{kind}{end}" for end in ("", ".weight"))
         return next((name for name in names if name in self.tensors), None)
 
     def matrices(self, module: str) -> tuple[str, str]:
-        """Name a module's pair: (rank, in) and (out, rank)."""
+        """Return the names of a module's pair: (rank, in) and (out, rank)."""
         return f"{_PREFIX}{module}.lora_A.weight", f"{_PREFIX}{module}.lora_B.weight"
 
     def shape(self, module: str) -> tuple[int, int]:
-        """Return how many numbers a module reads and makes of a token."""
+        """Return the input and output sizes of a module."""
         down, up = (self.tensors[name].shape for name in self.matrices(module))
         return down[1], up[0]
 
@@ -206,19 +206,19 @@ class Adapter:
         return int(self._of_table("rank_pattern", module, "r"))
 
     def scaling(self, module: str) -> float:
-        """Return what the product of a module's matrices is multiplied by."""
+        """Return the factor of the product of a module's matrices."""
         rank = self.rank(module)
         alpha = float(self._of_table("alpha_pattern", module, "lora_alpha"))
         return alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank)
 
     @cached_property
     def _tables(self) -> dict[str, Patterns]:
-        """The patterns of each table."""
+        """Patterns of each table."""
         with _naming_patterns():
             return {table: Patterns(self.config.get(table) or ()) for table in _TABLES}
 
     def _of_table(self, table: str, module: str, usual: str) -> Any:
-        """Return the value of a module in a table of patterns, else the usual one, as peft does."""
+        """Return the value of a module in a table of patterns, or else the default, as in peft."""
         with _naming_patterns():
             pattern = self._tables[table].first(module)
         return self.config[usual] if pattern is None else self.config[table][pattern]
@@ -237,10 +237,10 @@ class Adapter:
         return to_float32(self._reader[0].read(name), self.tensors[name].dtype)
 
     def require(self, beyond: Mapping[str, str]) -> None:
-        """Refuse what an adapter may do besides adding products of two matrices.
+        """Refuse changes of an adapter other than products of two matrices.
 
         Args:
-            beyond: Fields of its configuration, and what an adapter does whose field is set.
+            beyond: Fields of the configuration, and the change that each field enables.
 
         Raises:
             AdapterError: The adapter has such a tensor.
@@ -262,7 +262,7 @@ class Adapter:
             )
 
     def warn_of_another(self, model: str | None) -> None:
-        """Warn if the adapter names another model of the Hub as its base; a path identifies no model.
+        """Warn if the adapter has another model of the Hub as its base; a path identifies no model.
 
         Mirrors, conversions and quantized copies of a model have other names, and the same layers.
         """
@@ -281,14 +281,14 @@ class Adapter:
         expected: str,
         then: str = "Use another adapter, or train it again without that.",
     ) -> AdapterError:
-        """Return the error that refuses it."""
+        """Return the error of a refused adapter."""
         return AdapterError(
             f"Cannot use the adapter {self.name!r}: {shortened(what)}; expected {expected}. {then}"
         )
 
 
 def place_of(source: str) -> tuple[str, str]:
-    """Part what names an adapter: a folder or `org/name`, and "folder/" where it lies in one of a repository."""
+    """Split a source into a folder or `org/name`, and "folder/" for an adapter in a folder of a repository."""
     is_path = source.startswith((".", "/", "~")) or is_here(source)
     if is_path or source.count("/") != 2:
         return source, ""
@@ -299,17 +299,17 @@ def place_of(source: str) -> tuple[str, str]:
 def open_adapter(
     source: str | Path, revision: str | None = None, *, anonymous: bool = False
 ) -> Adapter:
-    """Open an adapter; of the Hub, download it.
+    """Open an adapter; download it from the Hub.
 
     Args:
-        source: A folder, or a Hub `org/name`, or `org/name/folder` of one that has it beside a model. A folder that
-            exists wins.
+        source: A folder, or a Hub `org/name`, or `org/name/folder` for an adapter beside a model. An existing folder
+            has precedence.
         revision: Branch, tag or commit of a Hub repository; None for its default branch.
-        anonymous: Whether requests go without the user's token.
+        anonymous: Whether requests omit the user's token.
 
     Raises:
         AdapterError: The folder has no adapter, or one of another kind than LoRA.
-        CheckpointError: A file is damaged, or cannot be had.
+        CheckpointError: A file is damaged, or not available.
     """
     place, inner = place_of(str(source))
     named, weights = f"{inner}{CONFIG}", f"{inner}{WEIGHTS}"
@@ -366,19 +366,19 @@ def _is_size(value: object) -> bool:
 
 
 def plain(module: str) -> str:
-    """Return the path of a module without what peft wraps around it."""
+    """Return the path of a module without the components that peft inserts."""
     return module.replace(".base_layer", "")
 
 
 def _parts(tensor: str) -> tuple[str, str]:
-    """Cut a tensor's name into the module's path and what it is there: `lora_A.weight`."""
+    """Split a tensor's name into the module's path and the rest: `lora_A.weight`."""
     module, mark, rest = tensor.removeprefix(_PREFIX).partition(".lora_")
     return module, f"lora_{rest}" if mark else ""
 
 
 @contextmanager
 def _naming_patterns() -> Iterator[None]:
-    """Name the pattern that cannot be matched."""
+    """Name the unsupported pattern in an error."""
     try:
         yield
     except PatternError as error:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draft heads and draft layers: checkpoints beside the model's, read without trust.
 
-In: a folder, or a repository of the Hub. Out: a `Speculator`: what it computes, as JSON values, and the tensors of its
-parameters. It reads the model's hidden states, so it must have been trained for that very model.
+Input: a folder, or a repository of the Hub. Output: a `Speculator`: its computation, as JSON values, and the tensors of
+    its parameters. It reads the model's hidden states, so it must have been trained for exactly that model.
 """
 
 from collections.abc import Mapping
@@ -23,19 +23,19 @@ from qeff_zoo.errors import SpeculatorError
 
 from . import assistant, mtp
 
-#: Roles of the program that drafts: heads, each of which says one token; a decoder layer with a cache of its own; or a
-#: model that reads keys and values of the one it drafts for.
+#: Roles of draft programs: heads, each of which drafts one token; a decoder layer with its own KV cache; or a model
+#: that reads keys and values of the target model.
 HEADS: Literal["heads"] = "heads"
 DRAFT: Literal["draft"] = "draft"
 ASSISTANT: Literal["assistant"] = assistant.KIND
 ROLES = (HEADS, DRAFT, ASSISTANT)
-#: What the model's part that it is traced from is called in its state_dict.
+#: Prefix, in the state_dict, of the model's part from which it is traced.
 PREFIX = "speculator."
-#: What identifies a layer of the model's own checkpoint, whose weights are identified anyway.
+#: Identity of a layer in the model's own checkpoint, whose weights are identified anyway.
 OF_MODEL: Mapping[str, Any] = MappingProxyType(
     {"digest": f"sha256:{sha256(mtp.MTP.encode()).hexdigest()}"}
 )
-#: Tokens that a layer drafts unless told otherwise, each after the one before.
+#: Default number of tokens that a layer drafts, one after the other.
 _CHAINED = 4
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt")
 _HIDDEN = ("hidden_size", "n_embd", "d_model", "dim")
@@ -43,14 +43,14 @@ _HIDDEN = ("hidden_size", "n_embd", "d_model", "dim")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Speculator:
-    """Heads, opened.
+    """Opened draft heads, draft layer or assistant.
 
     Args:
         name: Name as the user wrote it, for messages.
-        folder: Folder of their files.
-        files: Names of those: the configuration, then the weights.
+        folder: Folder of its files.
+        files: Names of the files: the configuration, then the weights.
         said: Description of the computation, in JSON values; see `qeff_zoo.checkpoint.draft_heads.kinds`.
-        sources: By name of a parameter, that of its tensor.
+        sources: Tensor names by parameter.
         repository: Hub repository, `org/name`; "" for a folder.
         revision: Commit of that repository, 40 hex digits.
         layer: Tensor of the model's own checkpoint for each tensor of a one-layer model; empty if the draft has
@@ -68,7 +68,7 @@ class Speculator:
 
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
-        """The tensor of each parameter, by names that no model's checkpoint has; those of the model's own are there."""
+        """Tensors of the parameters, by names that no model's checkpoint has, without tensors of the model's own."""
         if self.layer:
             return {}
         found = index_tensors(self.folder / name for name in self.files[1:])
@@ -79,19 +79,19 @@ class Speculator:
 
     @property
     def role(self) -> Literal["heads", "draft", "assistant"]:
-        """Of the program that it becomes."""
+        """Role of its program."""
         if "heads" in self.said:
             return HEADS
         return ASSISTANT if self.said["kind"] == ASSISTANT else DRAFT
 
     @property
     def at_once(self) -> bool:
-        """Whether all it drafts follows from one hidden state, and from no token that it drafted."""
+        """Whether all draft tokens follow from one hidden state, independent of each other."""
         return bool(self.said["kind"] == "projections")
 
     @property
     def count(self) -> int:
-        """Default number of drafted tokens."""
+        """Default number of draft tokens."""
         return int(self.said.get("heads", _CHAINED))
 
     def reads(self, config: Mapping[str, Any]) -> bool | dict[str, Any]:
@@ -101,26 +101,26 @@ class Speculator:
             config: Config of the language model.
 
         Returns:
-            True, or `layers`, whose inputs are joined, and `size`, that of the matrix that they are multiplied with.
+            True, or `layers`, whose inputs are joined, and `size`, that of the matrix that multiplies them.
         """
         if "joins" not in self.said:
             return True
         return {"layers": self._layers(config), "size": self.said["joins"]}
 
     def _layers(self, config: Mapping[str, Any]) -> list[int]:
-        """Return the layers whose inputs are joined, in the order in which a model comes to them."""
+        """Return the layers whose inputs are joined, in the order of their computation."""
         count = int(config.get("num_hidden_layers", 0))
         return sorted({*self.said.get("layers", (2, count // 2, count - 3))})
 
     @property
     def bindings(self) -> dict[str, str]:
-        """By name of an initializer, the tensor that it is read from."""
+        """Tensors by name of the initializer that is read from them."""
         named = self.sources if self.layer else {name: _beside(name) for name in self.sources}
         return {PREFIX + name: tensor for name, tensor in named.items()}
 
     @cached_property
     def source(self) -> Mapping[str, Any]:
-        """What identifies it in a build's spec."""
+        """Identity in a build's spec."""
         if self.layer:
             return OF_MODEL
         hub = {"model_id": self.repository, "revision": self.revision}
@@ -132,7 +132,7 @@ class Speculator:
 
     @property
     def located(self) -> dict[str, Any]:
-        """Where it is for who reads it by code of their own; of the model's own, what it is."""
+        """Location for other readers of its files; for a layer of the model's own, its name."""
         own = {"said": self.said, "sources": self.sources, "layer": self.layer}
         return {
             "folder": str(self.folder.absolute()),
@@ -166,7 +166,7 @@ class Speculator:
         ]
 
     def _misplaced(self, name: str, config: Mapping[str, Any]) -> list[str]:
-        """Return what is wrong with the layers whose inputs it reads."""
+        """Return the faults of the layers whose inputs it reads."""
         layers, last = self._layers(config), int(config.get("num_hidden_layers", 0)) - 1
         if len(layers) == JOINED and 1 <= layers[0] <= layers[-1] <= last:
             return []
@@ -182,15 +182,15 @@ def source_of(requested: str) -> Mapping[str, Any]:
 
 
 def open_speculator(source: str, revision: str | None = None) -> Speculator:
-    """Open heads; of the Hub, download them.
+    """Open draft heads; download them from the Hub.
 
     Args:
-        source: A folder, or a Hub `org/name`, of which `@` and a revision may follow. A folder that exists wins.
+        source: A folder, or a Hub `org/name`, with an optional `@` and a revision. An existing folder has precedence.
         revision: Branch, tag or commit of a Hub repository; None for its default branch.
 
     Raises:
-        SpeculatorError: There are none, or none that are known, or they are damaged.
-        CheckpointError: A file cannot be had.
+        SpeculatorError: There are no draft heads of a supported format, or they are damaged.
+        CheckpointError: A file is not available.
     """
     repository, _, at = source.partition("@")
     configs = {kind.config for kind in KINDS}

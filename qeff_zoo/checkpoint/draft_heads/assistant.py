@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Assistants of Gemma 4 as they are shared: a configuration in; what they are, and the tensor of each parameter, out.
+"""Published assistants of Gemma 4: from a configuration to a description, and the tensor of each parameter.
 
-An assistant is a small model of the same class, whose layers have queries alone: it reads the keys and values of the
-model that it drafts for, of its last full and its last sliding layer that have some of their own. Some also have a list
-of tokens by cluster (`use_ordered_embeddings`), of which transformers computes likely ones alone. Here logits are those
-of all tokens, as transformers has them without it: which clusters are likely would change with every rounding.
+An assistant is a small model of the same class, whose layers have queries alone: it reads the keys and values of its
+target model, from the last full-attention and the last sliding-window layer that have their own. Some also have a list
+of tokens by cluster (`use_ordered_embeddings`), for which transformers computes only likely ones. Here logits are those
+of all tokens, as in transformers without it: the likely clusters would change with every rounding.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ Shape: TypeAlias = tuple[int, ...]
 KIND: Literal["assistant"] = "assistant"
 KEY = "backbone_hidden_size"
 _NORMS = ("input", "post_attention", "pre_feedforward", "post_feedforward")
-#: What must be alike in both models.
+#: Fields that must be equal in both models.
 _ALIKE = ("model_type", "head_dim", "global_head_dim")
 _EMBED = "model.embed_tokens.weight"
 
@@ -25,10 +25,10 @@ _EMBED = "model.embed_tokens.weight"
 def read(
     name: str, config: Mapping[str, Any], shapes: Mapping[str, Shape]
 ) -> tuple[dict[str, Any], dict[str, tuple[str, Shape]]]:
-    """Read what an assistant computes; see `qeff_zoo.checkpoint.draft_heads.kinds.Kind`.
+    """Read the description of an assistant; see `qeff_zoo.checkpoint.draft_heads.kinds.Kind`.
 
     Raises:
-        SpeculatorError: Its configuration lacks something.
+        SpeculatorError: The configuration lacks a field.
     """
     text = config.get("text_config") or {}
     numbers = {key: text.get(key) for key in ("hidden_size", "intermediate_size", "vocab_size")}
@@ -40,7 +40,7 @@ def read(
                 f"The assistant {name!r} has {key} {value!r} in its configuration; expected a number above 0. Correct "
                 "it."
             )
-    # Its keys and values are another model's, which transformers' own configuration cannot say of all layers.
+    # Its keys and values are another model's, which transformers' own configuration cannot express for all layers.
     own = {"num_kv_shared_layers": 0, "tie_word_embeddings": False}
     said = {
         "kind": KIND,
@@ -84,7 +84,7 @@ def _parameters(
 
 
 def unlike(said: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-    """Name what keeps an assistant from reading a model's keys and values.
+    """Return the reasons why an assistant cannot read a model's keys and values.
 
     Args:
         said: Description of the assistant.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EAGLE-3 as it is shared: a configuration in; what its layer is, and the tensor and shape of each parameter, out.
+"""Published EAGLE-3 checkpoints: from a configuration to a layer, and the tensor and shape of each parameter.
 
-The checkpoints are those of SafeAILab/EAGLE, of SpecForge and of vLLM's speculators, which call the layer `midlayer` or
-`layers.0`. Some have a vocabulary of their own: `d2t` says how far the id of each of its tokens is from the model's.
+The checkpoints are those of SafeAILab/EAGLE, of SpecForge and of vLLM's speculators, which name the layer `midlayer` or
+`layers.0`. Some have a vocabulary of their own: `d2t` has the difference of each of its token ids to the model's.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from qeff_zoo.errors import SpeculatorError
 Shape: TypeAlias = tuple[int, ...]
 
 KEY = "draft_vocab_size"
-#: What makes a layer of Llama what it is.
+#: Fields of a Llama layer's config.
 _LLAMA = (
     "model_type",
     *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim"),
@@ -28,7 +28,7 @@ JOINED = 3  # hidden states of as many layers
 def read(
     name: str, config: Mapping[str, Any], shapes: Mapping[str, Shape]
 ) -> tuple[dict[str, Any], dict[str, tuple[str, Shape]]]:
-    """Read what an EAGLE-3 checkpoint computes; see `qeff_zoo.checkpoint.draft_heads.kinds.Kind`.
+    """Read the description of an EAGLE-3 checkpoint; see `qeff_zoo.checkpoint.draft_heads.kinds.Kind`.
 
     Raises:
         SpeculatorError: The format is unknown.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The formats of heads: a configuration in; what is computed, and the tensor and shape of each parameter, out.
+"""Formats of draft heads: from a configuration to a description, and the tensor and shape of each parameter.
 
-`said` is what the exporter builds a module from, see `qeff_zoo.export.draft_heads.modules`: its `kind`, the number of
-`heads`, the `hidden_size` of what they read, and `vocab_size` where they have matrices of their own for it. What has
-no number of heads is a decoder layer, see `qeff_zoo.export.draft_heads.layers`; `joins` is the size of what joins
-hidden states for it; or an assistant, see `qeff_zoo.export.draft_heads.assistants`.
+The exporter builds a module from `said`, see `qeff_zoo.export.draft_heads.modules`: its `kind`, the number of `heads`,
+the `hidden_size` of their inputs, and `vocab_size` if they have their own output matrices. A description without a
+number of heads is of a decoder layer, see `qeff_zoo.export.draft_heads.layers`; `joins` is the size of its joined
+hidden states; or of an assistant, see `qeff_zoo.export.draft_heads.assistants`.
 """
 
 import re
@@ -17,7 +17,7 @@ from qeff_zoo.errors import SpeculatorError
 from . import assistant, eagle3
 
 Shape: TypeAlias = tuple[int, ...]
-#: By name of a parameter: its tensor, and the shape that this must have.
+#: Tensor and required shape, by name of the parameter.
 Parameters: TypeAlias = Mapping[str, tuple[str, Shape]]
 Read: TypeAlias = tuple[dict[str, Any], Parameters]
 
@@ -26,15 +26,15 @@ _MOST = 64  # heads; no draft is ever as long
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A format.
+    """A format of draft heads.
 
     Args:
         name: Name for people.
-        config: Name of its configuration.
-        known_by: Its mark, in words.
-        recognizes: Tells whether a configuration is of this kind.
-        weights: Names of its weights, in words.
-        holds: Tells whether a file has such a name.
+        config: File name of its configuration.
+        known_by: Description of its mark.
+        recognizes: Function that returns whether a configuration is of this kind.
+        weights: Description of its weights' file names.
+        holds: Function that returns whether a file has such a name.
         prefixes: Possible prefixes of its tensors' names.
         read: Function of the requested name, the configuration and the shapes of the tensors.
     """
@@ -49,7 +49,7 @@ class Kind:
     read: Callable[[str, Mapping[str, Any], Mapping[str, Shape]], Read]
 
     def plain(self, name: str) -> str:
-        """Return the name of a tensor without what it may begin with."""
+        """Return the name of a tensor without its prefix."""
         return re.sub(rf"^({'|'.join(map(re.escape, self.prefixes))})", "", name)
 
 
@@ -70,13 +70,13 @@ def _read_projections(
     heads: int,
     layers: int,
 ) -> Read:
-    """Read heads of `h.l.linear` and perhaps, of Medusa, a matrix `h.layers` of their own for logits."""
+    """Read heads of `h.l.linear` and optionally, for Medusa, their own output matrix `h.layers`."""
     hidden = (shapes.get("0.0.linear.weight") or (0,))[-1]
     own = shapes.get(f"0.{layers}.weight")
     parameters: dict[str, tuple[str, Shape]] = {}
     for head in range(heads):
         for layer in range(layers):
-            # QEfficient and Medusa train one block, which all layers are; safetensors may have kept it once.
+            # QEfficient and Medusa train one block for all layers; safetensors may have stored it once.
             there = f"{head}.{layer}.linear.weight" in shapes
             place = f"{head}.{layer if there else 0}.linear"
             parameters[f"{head}.{layer}.linear.weight"] = f"{place}.weight", (hidden, hidden)
@@ -101,7 +101,7 @@ def _read_medusa(name: str, config: Mapping[str, Any], shapes: Mapping[str, Shap
 
 
 def _read_chained(name: str, config: Mapping[str, Any], shapes: Mapping[str, Shape]) -> Read:
-    """Read heads of which each reads the state of the one before and the token that this drafted."""
+    """Read heads that each take the state of the previous head and its draft token."""
     largest = 1 << 31
     heads = _number(name, config, "n_predict", _MOST)
     hidden = _number(name, config, "emb_dim", largest)
@@ -131,7 +131,7 @@ def _read_chained(name: str, config: Mapping[str, Any], shapes: Mapping[str, Sha
     return said, parameters
 
 
-#: The kinds, in the order in which they are looked for: a model's own folder may have QEfficient's files.
+#: Kinds in the order of detection: a model's own folder may have QEfficient's files.
 KINDS = (
     Kind(
         name="turbo",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MTP: the layer that predicts one token more, of a model's own checkpoint, where transformers leaves it unread.
+"""MTP: the layer of a model's own checkpoint that predicts one more token, which transformers does not load.
 
 It is found by the names of its tensors. The layer itself is one of the model's own, so its configuration is the model's
-with one layer: what is written here is only how tokens and hidden states come into it, and what comes out of it.
+with one layer: this module describes only how tokens and hidden states enter it, and its outputs.
 """
 
 import re
@@ -13,28 +13,28 @@ from typing import Any
 
 from qeff_zoo.errors import SpeculatorError
 
-#: What asks for it, in place of a folder or a repository.
+#: Value of the option that selects it, in place of a folder or a repository.
 MTP = "mtp"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """How checkpoints name an MTP layer; names hold `{count}`, the number of the model's layers.
+    """Names of an MTP layer in checkpoints; names may have `{count}`, the number of the model's layers.
 
     Args:
         layer: Prefix of the decoder layer's tensors.
         token_norm: Norm of a token's embedding.
         hidden_norm: Norm of the hidden state before it.
-        join: The matrix that both are multiplied with, side by side.
+        join: Matrix that multiplies both, side by side.
         norm: Norm before logits.
-        head: The matrix of logits, of those that have one of their own.
-        embed: Likewise the embeddings.
+        head: Output matrix, if the layer has its own.
+        embed: Embedding matrix, if the layer has its own.
         hidden_first: Whether the hidden state is the first of both.
-        normed: Whether what it hands on is what logits are made of; else what that norm reads.
+        normed: Whether its output state is the normed one; otherwise the input of that norm.
         inner: Prefix of a model's layer and of its last norm.
-        attention: Kind of its attention where configurations say one of each layer; a window if others have one.
+        attention: Kind of its attention if the config has one per layer; a window if other layers have one.
         told: Further fields of its configuration.
-        count: Layers that predict it together.
+        count: Number of layers that predict it together.
         called: Other names of parts of the layer, by those of the model's own.
         unread: Parts of the layer that are the model's own.
         without: Parts of the model's layers that it lacks: "streams" of hidden states, or their second "half".
@@ -123,7 +123,7 @@ FORMS = (
         embed="model.mtp.embed_tokens.weight",
         normed=True,
         told={"num_layers": 1, "n_routed_experts": 2, "zero_expert_num": 0, "moe_topk": 2},
-        count=2,  # of which transformers counts two a layer
+        count=2,  # transformers counts two per layer
         called={
             "self_attn.": "self_attn.0.",
             "input_layernorm.": "input_layernorm.0.",
@@ -163,11 +163,11 @@ FORMS = (
     ),
 )
 _FRONT = ("token_norm", "hidden_norm", "join", "norm")
-#: Whatever else predicts tokens: what follows a model's last layer, or says so.
+#: Other modules that predict tokens: by their place after a model's last layer, or by their name.
 _OTHER = re.compile(r"(^|[._])mtp[._]|nextn")
 
 
-#: What the names of a language model's tensors begin with in some that see.
+#: Prefix of the language model's tensors in some vision-language models.
 _WITHIN = "language_model."
 
 
@@ -177,8 +177,8 @@ class Found:
 
     Args:
         said: Description of the computation, see `qeff_zoo.checkpoint.draft_heads.kinds`.
-        sources: By name of a parameter that joins tokens and hidden states, its tensor.
-        layer: By name of a tensor of the model of one layer, that of its tensor.
+        sources: Tensor by name of a parameter that joins tokens and hidden states.
+        layer: Tensor by name in the model of one layer.
     """
 
     said: Mapping[str, Any]
@@ -189,16 +189,16 @@ class Found:
 def find(
     name: str, config: Mapping[str, Any], tensors: Iterable[str], outer: Mapping[str, Any]
 ) -> Found:
-    """Find the MTP layer of a checkpoint.
+    """Return the MTP layer of a checkpoint.
 
     Args:
         name: Name of the model, for messages.
         config: Config of its language model.
-        tensors: Their names.
+        tensors: Names of its tensors.
         outer: Config of the whole model, which may be a vision-language model.
 
     Raises:
-        SpeculatorError: There is none, or none of a form that is known.
+        SpeculatorError: There is no MTP layer, or it has an unknown form.
     """
     every, count = {*tensors}, config.get("num_hidden_layers")
     begun: list[str] = []

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized checkpoints: which tensors of the float model they store in fewer bits, and what those bits are.
+"""Quantized checkpoints: formats of tensors in fewer bits than those of the float model.
 
-The module of a method has a function `encodings(stored)`. What it returns is read row by row, so that no more than a
-piece of a matrix is ever decoded. Where some of a method cannot be read, a function `problem(config)` says so, and
-where it has small floats in place of integers, `floats(config)`. Nothing here imports torch or transformers.
+The module of a method has a function `encodings(stored)`. Its result is read row by row, so that only a piece of a
+matrix is decoded at a time. If some variants of a method are unsupported, a function `problem(config)` explains them,
+and if it has small floats in place of integers, `floats(config)`. Nothing here imports torch or transformers.
 """
 
 import importlib
@@ -23,28 +23,28 @@ _OTHERS = (
     "aqlm eetq exl2 exl3 fouroversix fp_quant gemma higgs marlin "
     "metal modelopt nvfp4 quark quip quanto sinq spqr vptq"
 )
-#: `quant_method` of a checkpoint's `quantization_config` -> module of this package.
+#: Module of this package for each `quant_method` of a checkpoint's `quantization_config`.
 METHODS: Mapping[str, str] = MappingProxyType(
     {
         **{method: method.replace("-", "_") for method in _METHODS.split()},
         **dict.fromkeys(("fbgemm_fp8", "mxfp8"), "fp8"),
     }
 )
-#: What weights of floats are not stored in; tables of int64 are no weights.
+#: Data types that store no unquantized weights; tables of int64 are no weights.
 _SMALL = ("I8", "U8", "I32", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F4")
-#: Methods that are known and cannot be read, and what to do instead.
+#: Known unsupported methods, and advice for each.
 REFUSED: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(_OTHERS.split(), "Use the unquantized checkpoint; `--weights int4` quantizes it")
 )
 
 
 def methods_of() -> list[str]:
-    """Return the values of `quant_method` that work, "none" for checkpoints of floats among them."""
+    """Return the supported values of `quant_method`, with "none" for unquantized checkpoints."""
     return ["none", *METHODS]
 
 
 def problem_of(config: Mapping[str, Any]) -> str:
-    """Explain why a quantized checkpoint cannot be read; empty if it can.
+    """Explain why a quantized checkpoint is unsupported; empty if it is supported.
 
     Args:
         config: `quantization_config`.
@@ -70,9 +70,9 @@ def floats_of(config: Mapping[str, Any]) -> str:
 
 
 def halves_experts(config: Mapping[str, Any]) -> bool:
-    """Whether an expert's `gate_proj` and `up_proj` are the halves of a matrix in which the model alternates them.
+    """Return whether an expert's `gate_proj` and `up_proj` are halves of a matrix in which their rows alternate.
 
-    GPTQModel cuts every matrix in two, others take the rows of each; the names are the same.
+    GPTQModel cuts every matrix in two, others take the alternating rows; the names are the same.
 
     Args:
         config: `quantization_config`; empty if there is none.
@@ -87,11 +87,11 @@ def _module(method: str) -> ModuleType:
 
 
 def find(stored: "Stored") -> "Encodings":
-    """Find what a checkpoint stores in fewer bits.
+    """Return the quantized tensors of a checkpoint.
 
     Raises:
         CheckpointError: The tensors do not match the method.
-        UnsupportedModelError: The method, or a variant of it, cannot be read.
+        UnsupportedModelError: The method, or a variant of it, is unsupported.
     """
     if problem := problem_of(stored.config):
         raise UnsupportedModelError(f"{stored.name!r} is {problem}")

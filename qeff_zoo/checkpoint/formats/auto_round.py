@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AutoRound: what `packing_format` names, one of the layouts of GPTQ, AWQ and compressed-tensors.
+"""AutoRound: one of the layouts of GPTQ, AWQ and compressed-tensors, by `packing_format`.
 
 Zero points are those of GPTQ version 1 in "auto_round:auto_gptq" and "auto_round:gptq", of version 2 in all others.
 Source: https://github.com/intel/auto-round, `inference/convert_model.py`, `auto_round_extension/torch`.

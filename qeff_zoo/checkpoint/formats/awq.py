@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AWQ (gemm): 4-bit integers with zero points, packed along the outputs in an order of AWQ's own.
+"""AWQ (gemm): 4-bit integers with zero points, packed along the outputs in AWQ's own order.
 
     qweight (columns, rows / 8) int32, qzeros (columns / group, rows / 8) int32, scales (columns / group, rows)
 
@@ -22,7 +22,7 @@ from qeff_zoo.checkpoint.formats.encoded import (
 from qeff_zoo.checkpoint.formats.fields import FLOATS, float_columns
 from qeff_zoo.weights.types import Array, Read
 
-#: Where in a word the fields of eight neighbouring rows are.
+#: Positions in a word of the fields of eight neighbouring rows.
 _PLACES = [0, 4, 1, 5, 2, 6, 3, 7]
 
 
@@ -46,7 +46,7 @@ def matrix(stored: Stored, path: str) -> Encoded:
     """Find one matrix.
 
     Args:
-        stored: With `group_size` in its config.
+        stored: Quantized checkpoint with `group_size` in its config.
         path: Path of the module.
     """
     weight = stored.matrix(f"{path}.qweight", ("I32",))
@@ -67,7 +67,7 @@ def matrix(stored: Stored, path: str) -> Encoded:
 
 
 def _fields(name: str) -> Part:
-    """Return what reads rows of a matrix that is stored column by column."""
+    """Return a reader of the rows of a matrix that is stored column by column."""
 
     def part(read: Read, start: int, stop: int) -> Array:
         first = start // 8

@@ -2,7 +2,7 @@
 """BitNet: -1, 0 and 1 times a scale for the whole matrix.
 
     weight (rows / 4, columns) uint8: row r plus one has two bits of octet r % (rows / 4); the first rows are lowest
-    weight_scale (1,): what "bitlinear" divides by, and "autobitlinear" multiplies with
+    weight_scale (1,): divisor in "bitlinear", factor in "autobitlinear"
 
 Online, a weight of floats is rounded as it is read: to -1, 0 or 1 times the mean of its magnitudes. Activations are not
 rounded here. Source: transformers, `integrations/bitnet.py`.
@@ -75,7 +75,7 @@ def _ones(read: Read, start: int, stop: int) -> Array:
 
 
 def _online(stored: Stored) -> dict[str, Encoded]:
-    """Find what is rounded as it is read: every matrix but embeddings, the head, and what the config leaves out."""
+    """Return the matrices that are rounded when read: all but embeddings, the head, and exclusions of the config."""
     kept = stored.config.get("modules_to_not_convert")
     kept = ["lm_head", *map(str, kept if isinstance(kept, list) else ())]
     found = {}
@@ -93,7 +93,7 @@ def _rounded(info: TensorInfo) -> Encoded:
 
     @cache
     def mean(read: Read) -> Array:
-        """Return the mean magnitude, (1, 1); every piece of the matrix needs it, and it needs the whole."""
+        """Return the mean magnitude of the whole matrix, (1, 1), which every piece requires."""
         total = 0.0
         for start in range(0, rows, step):
             piece = to_floats(read(info.name, start, min(start + step, rows)), info.dtype)

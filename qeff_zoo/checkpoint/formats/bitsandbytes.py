@@ -32,7 +32,7 @@ _KINDS = ("nf4", "fp4")
 
 
 def floats(config: Mapping[str, Any]) -> str:
-    """Return the float format of the matrices, if they are not integers."""
+    """Return the float format of the matrices; empty for integers."""
     return f"{config.get('bnb_4bit_quant_type', 'fp4')}" if config.get("load_in_4bit") else ""
 
 
@@ -94,7 +94,7 @@ def _blocks(stored: Stored, name: str, kind: str) -> Encoded:
 
 
 def _state(stored: Stored, name: str) -> Mapping[str, Any]:
-    """Return the content of a tensor that holds JSON."""
+    """Return the content of a tensor with JSON."""
     raw = stored.read(stored.tensor(name, ("U8",)).name, None, None)
     try:
         state = json.loads(raw.tobytes())
@@ -118,7 +118,7 @@ def _state(stored: Stored, name: str) -> Mapping[str, Any]:
 def _largest(
     stored: Stored, name: str, state: Mapping[str, Any], blocks: int
 ) -> tuple[Part, list[str]]:
-    """Return what reads the largest magnitudes of blocks, and the tensors those are made of."""
+    """Return a reader of the largest magnitudes of blocks, and the tensors that it reads."""
     info = stored.tensor(f"{name}.absmax", ("F32", "U8"), (blocks,))
     if info.dtype == "F32":
 

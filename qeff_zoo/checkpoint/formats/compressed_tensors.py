@@ -10,7 +10,7 @@
 `qeff-zoo quantize` writes a stack of experts NAME, which is no module, as NAME_by_rows.weight_packed and so on where it
 is (experts, rows, columns), and as NAME_by_columns.weight_packed where it is (experts, columns, rows).
 
-Which scheme a module has follows from its tensors, not from the patterns of `config_groups`: it is the one there whose
+The scheme of a module follows from its tensors, not from the patterns of `config_groups`: it is the one there whose
 sizes its tensors have. Source: https://github.com/vllm-project/compressed-tensors, `compressors`.
 """
 
@@ -60,7 +60,7 @@ _FORMATS = (
     "pack-quantized",
 )
 _STACKS = ("_by_rows", "_by_columns")
-#: Tensors that say how activations and caches are quantized.
+#: Tensors of the quantization of activations and caches.
 _ACTIVATIONS = (
     "input_scale",
     "input_zero_point",
@@ -90,7 +90,7 @@ def problem(config: Mapping[str, Any]) -> str:
 
 
 def floats(config: Mapping[str, Any]) -> str:
-    """Return the float format of some matrices, if they are not integers; E2M1, doubled, is an integer."""
+    """Return the float format of some matrices; empty for integers, which E2M1 is if doubled."""
     told = [group.get("weights") for group in _groups(config)]
     found = [one for one in told if isinstance(one, dict) and one.get("type") == "float"]
     return "8-bit floats" if any(one.get("num_bits") == 8 for one in found) else ""
@@ -112,11 +112,11 @@ def encodings(stored: Stored) -> Encodings:
 
 
 def with_sizes(stored: Stored, schemes: list[Mapping[str, Any]]) -> Encodings:
-    """Find the tensors of schemes.
+    """Return the tensors of schemes.
 
     Args:
         stored: The checkpoint.
-        schemes: Each with what of `num_bits` (or `bits`), `group_size` and `block_structure` it has.
+        schemes: Schemes, each with a subset of `num_bits` (or `bits`), `group_size` and `block_structure`.
     """
     encoded: dict[str, Encoded] = {}
     values: dict[str, Expression] = {}
@@ -141,7 +141,7 @@ def with_sizes(stored: Stored, schemes: list[Mapping[str, Any]]) -> Encodings:
 def _block(
     stored: Stored, scale: TensorInfo, shape: tuple[int, ...], schemes: list[Mapping[str, Any]]
 ) -> tuple[int, int]:
-    """Return rows and columns of a block: those of the one scheme that has as many blocks as there are scales."""
+    """Return rows and columns of a block: those of the only scheme with as many blocks as there are scales."""
     *lead, rows, columns = shape
     fitting = set()
     for scheme in schemes:
@@ -251,7 +251,7 @@ def _sorted(integers: Part, order: Order) -> Part:
 def _signed_zeros(
     stored: Stored, info: TensorInfo, shape: tuple[int, ...], tall: int, wide: int, bits: int = 8
 ) -> Part:
-    """Return what reads zero points that are stored as scales are."""
+    """Return a reader of zero points that are stored like scales."""
     zeros = scales_of_blocks(stored, replace(info, dtype="I8"), shape, tall, wide)
 
     def part(read: Read, start: int, stop: int) -> Array:
@@ -264,7 +264,7 @@ def _signed_zeros(
 def _packed_zeros(
     stored: Stored, info: TensorInfo, shape: tuple[int, ...], tall: int, wide: int, bits: int
 ) -> Part:
-    """Return what reads zero points that are packed along the rows."""
+    """Return a reader of zero points that are packed along the rows."""
     *lead, rows, columns = shape
     groups = -(-columns // wide)
     wanted = (*lead, -(-rows * bits // 32), groups)
@@ -281,7 +281,7 @@ def _packed_zeros(
 
 
 def _pairs(stored: Stored, path: str) -> Encoded:
-    """Find a tensor of E2M1: MXFP4, or NVFP4 where it has a scale for all."""
+    """Return a tensor of E2M1: MXFP4, or NVFP4 if it has a global scale."""
     packed = stored.matrix(f"{path}.weight_packed", ("U8",), 2, 3)
     shape = (*packed.shape[:-1], packed.shape[-1] * 2)
     names = [packed.name, f"{path}.weight_scale"]
@@ -300,7 +300,7 @@ def _pairs(stored: Stored, path: str) -> Encoded:
 
 
 def _divided(stored: Stored, scales: Part, whole: TensorInfo) -> Part:
-    """Return what reads scales divided by the one for all."""
+    """Return a reader of scales divided by the global one."""
     if int(np.prod(whole.shape)) != 1:
         raise stored.wrong(f"{whole.name!r} is {list(whole.shape)}", "one number")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that a checkpoint stores in fewer bits, and the tensors of its files that they are made of."""
+"""Quantized tensors of a checkpoint, and the tensors of its files that store them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,41 +12,41 @@ from qeff_zoo.checkpoint.safetensors_index import TensorInfo, read_metadata
 from qeff_zoo.errors import CheckpointError
 from qeff_zoo.weights.types import Array, Expression, Read
 
-#: Decodes items `start:stop` of the first axis of a tensor: reader of what is stored, start, stop -> values.
+#: Decoder of items `start:stop` of the first axis of a tensor: reader of the files, start, stop -> values.
 Part: TypeAlias = Callable[[Read, int, int], Array]
 
 
 @dataclass(frozen=True)
 class Order:
-    """Which input column each stored column is multiplied with.
+    """Input column that multiplies each stored column.
 
     Args:
-        find: Reads it, (columns,) int64.
-        digest: The same for the same order.
+        find: Function that reads the order, (columns,) int64.
+        digest: Digest, equal for equal orders.
     """
 
     find: Callable[[Read], Array]
     digest: str
 
     def __call__(self, read: Read) -> Array:
-        """Read it."""
+        """Read the order."""
         return self.find(read)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Integers:
-    """A tensor (…, rows, columns) of small integers, groups of columns of which share a scale.
+    """A tensor (…, rows, columns) of small integers with a scale per group of columns.
 
     `value[n, order[k]] = (integer[n, k] - zero[n, g]) * scale[n, g] - minimum[n, g]`, with `g = k // group`.
 
     Args:
         bits: Bits of an integer: 2 to 8.
-        group: Columns that share a scale.
-        integers: (…, rows, columns) uint8.
-        scales: (…, rows, groups) float32.
-        zeros: (…, rows, groups) uint8; None for the middle, `2 ** (bits - 1)`.
-        minima: (…, rows, groups) float32; None for none.
-        order: Which input column the k-th integer is multiplied with; None for the k-th.
+        group: Group size, in columns.
+        integers: Integers, (…, rows, columns) uint8.
+        scales: Scales, (…, rows, groups) float32.
+        zeros: Zero points, (…, rows, groups) uint8; None for the middle, `2 ** (bits - 1)`.
+        minima: Minima, (…, rows, groups) float32; None for none.
+        order: Order of the input columns that multiply the integers (act-order); None for the natural one.
     """
 
     bits: int
@@ -58,7 +58,7 @@ class Integers:
     order: Order | None = None
 
     def values(self, read: Read, start: int, stop: int) -> Array:
-        """Decode items `start:stop` of the first axis to float32."""
+        """Dequantize items `start:stop` of the first axis to float32."""
         integers = self.integers(read, start, stop)
         columns = integers.shape[-1]
 
@@ -79,13 +79,13 @@ class Integers:
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """A tensor of the float model, stored in fewer bits.
+    """A quantized tensor of the float model.
 
     Args:
         shape: Shape of its values; groups lie along the last axis, the columns.
-        sources: Stored tensors that it is made of.
+        sources: Names of the stored tensors that it reads.
         about: Description for people: "int4 in groups of 128, zero points".
-        values: Decodes it to float32.
+        values: Function that dequantizes it to float32.
         integers: Integer format; None for tables and small floats.
     """
 
@@ -97,7 +97,7 @@ class Encoded:
 
     @property
     def is_by_rows(self) -> bool:
-        """Whether it is int8 around the middle, with one scale for all of a row."""
+        """Whether it is symmetric int8 with one scale per row."""
         one = self.integers
         if one is None or one.zeros or one.minima or one.order:
             return False
@@ -105,12 +105,12 @@ class Encoded:
 
 
 def of_integers(shape: tuple[int, ...], sources: tuple[str, ...], integers: Integers) -> Encoded:
-    """Return a tensor of integers.
+    """Return a quantized tensor of integers.
 
     Args:
         shape: Shape of its values.
-        sources: Stored tensors that it is made of.
-        integers: How.
+        sources: Names of the stored tensors that it reads.
+        integers: Format of the integers.
     """
     one_scale = integers.group >= shape[-1]
     about = [
@@ -130,13 +130,13 @@ def of_integers(shape: tuple[int, ...], sources: tuple[str, ...], integers: Inte
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """The tensors of a quantized checkpoint as they are stored.
+    """Stored tensors of a quantized checkpoint.
 
     Args:
         name: Name of the checkpoint, for messages.
         config: `quantization_config`.
-        tensors: By name, from checked headers.
-        read: Reads rows of one: BF16 as uint16, 8-bit floats as uint8, integers as they are.
+        tensors: Tensors by name, from checked headers.
+        read: Reader of rows: BF16 as uint16, 8-bit floats as uint8, integers unchanged.
     """
 
     name: str
@@ -151,7 +151,7 @@ class Stored:
         return {key: text for path in paths for key, text in read_metadata(path).items()}
 
     def modules(self, *suffixes: str) -> list[str]:
-        """Return the paths of modules that store a tensor of one of these names, sorted.
+        """Return the sorted paths of modules that have a tensor with one of these suffixes.
 
         Args:
             suffixes: Suffixes such as "qweight".
@@ -162,10 +162,10 @@ class Stored:
     def tensor(
         self, name: str, dtypes: tuple[str, ...], shape: tuple[int, ...] | None = None
     ) -> TensorInfo:
-        """Return a tensor that must be there.
+        """Return a required tensor.
 
         Args:
-            name: In the files.
+            name: Name in the files.
             dtypes: Accepted types.
             shape: Required shape; None for any.
 
@@ -180,12 +180,12 @@ class Stored:
         return info
 
     def matrix(self, name: str, dtypes: tuple[str, ...], *ranks: int) -> TensorInfo:
-        """Return a tensor that must be there, with no axis of no length.
+        """Return a required tensor without empty axes.
 
         Args:
-            name: In the files.
+            name: Name in the files.
             dtypes: Accepted types.
-            ranks: Numbers of axes that it may have; two by default.
+            ranks: Allowed numbers of axes; two by default.
 
         Raises:
             CheckpointError: The tensor is missing, or has another type or shape.
@@ -196,7 +196,7 @@ class Stored:
         return info
 
     def group(self, size: Any, columns: int) -> int:
-        """Return how many of a row's columns share a scale.
+        """Return the group size in columns.
 
         Args:
             size: Group size of the configuration: a number; one below 1, or None, for the whole row.
@@ -212,11 +212,11 @@ class Stored:
         return min(size, columns) if size > 0 else columns
 
     def wrong(self, what: str, expected: str) -> CheckpointError:
-        """Return an error about what the checkpoint holds.
+        """Return an error about the content of the checkpoint.
 
         Args:
             what: Description of the fault: "tensor 'x' is missing".
-            expected: In its place.
+            expected: Expected content.
         """
         return CheckpointError(
             f"{self.name!r} is quantized with {self.config.get('quant_method')!r}, but {what}. Expected {expected}. "
@@ -226,12 +226,12 @@ class Stored:
 
 @dataclass(frozen=True, kw_only=True)
 class Encodings:
-    """What a quantized checkpoint stores in fewer bits.
+    """Quantized tensors of a checkpoint.
 
     Args:
-        encoded: By name.
+        encoded: Quantized tensors by name.
         values: Expressions for the names of the float model that are not plain stored tensors.
-        beside: Stored tensors that the float model has not and no value needs, such as scales of activations.
+        beside: Stored tensors that the float model lacks and no value requires, such as scales of activations.
     """
 
     encoded: Mapping[str, Encoded]

@@ -22,9 +22,9 @@ _SMALL = {
     "F8_E5M2": ml_dtypes.float8_e5m2,
     POWER: ml_dtypes.float8_e8m0fnu,
 }
-#: Scales are smaller, so that no value of theirs is beyond float32.
+#: Limit of scales, so that no value exceeds float32.
 _MOST = np.float32(1e30)
-#: Twice the values of E2M1, around 128, by pairs: the one of the low half of an octet is first.
+#: Doubled values of E2M1 plus 128, by pairs: that of the low half of an octet is first.
 _E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]) + 128
 _PAIRS = np.stack([np.tile(_E2M1, 16), np.repeat(_E2M1, 16)], -1).astype(np.uint8)
 
@@ -57,7 +57,7 @@ def unpack(words: Array, bits: int) -> Array:
 
 
 def unpack_some(words: Array, bits: int, start: int, stop: int) -> Array:
-    """Unpack fields `start:stop` of the last axis, as `unpack` does, without all others.
+    """Unpack only fields `start:stop` of the last axis, see `unpack`.
 
     Args:
         words: int32 or uint32.
@@ -71,14 +71,14 @@ def unpack_some(words: Array, bits: int, start: int, stop: int) -> Array:
 
 
 def finite(scales: Array, info: TensorInfo) -> Array:
-    """Return scales that are finite, and far from the end of float32.
+    """Return scales after a check that they are finite, and far from the limit of float32.
 
     Args:
         scales: Any shape, float32.
         info: Stored type of the scales.
 
     Raises:
-        CheckpointError: They are not.
+        CheckpointError: A scale is not.
     """
     if (np.abs(scales) <= _MOST).all():
         return scales
@@ -99,7 +99,7 @@ def to_floats(raw: Array, dtype: str) -> Array:
 
 
 def float_columns(info: TensorInfo) -> Part:
-    """Return what reads columns of stored scales (groups, rows) as float32 (rows, groups)."""
+    """Return a reader of stored scales (groups, rows) as float32 (rows, groups)."""
 
     def part(read: Read, start: int, stop: int) -> Array:
         raw = np.ascontiguousarray(read(info.name, None, None)[:, start:stop].T)
@@ -111,17 +111,17 @@ def float_columns(info: TensorInfo) -> Part:
 def scales_of_blocks(
     stored: Stored, info: TensorInfo, shape: tuple[int, ...], tall: int, wide: int
 ) -> Part:
-    """Return what reads the scales of rows, of which blocks share one, as float32 (…, rows, blocks across).
+    """Return a reader of rows of block scales as float32 (…, rows, blocks across).
 
     Args:
         stored: The checkpoint.
-        info: The scales, (…, blocks down, blocks across); axes of length 1 at the end may be left out.
-        shape: Shape of their tensor.
+        info: The scales, (…, blocks down, blocks across), possibly without trailing axes of length 1.
+        shape: Shape of the quantized tensor.
         tall: Rows of a block; the last one may have fewer.
         wide: Columns of a block; the last one may have fewer.
 
     Raises:
-        CheckpointError: There are not as many scales as blocks.
+        CheckpointError: The numbers of scales and blocks differ.
     """
     *lead, rows, columns = shape
     grid = (*lead, -(-rows // tall), -(-columns // wide))
@@ -147,11 +147,11 @@ def scales_of_blocks(
 def small_floats(
     info: TensorInfo, scales: Part, scale: TensorInfo, wide: int, about: str
 ) -> Encoded:
-    """Return a tensor of 8-bit floats, blocks of which share a scale: `value = float * scale`.
+    """Return a tensor of 8-bit floats with block scales: `value = float * scale`.
 
     Args:
         info: The floats, (…, rows, columns).
-        scales: Reads the scales of rows, (…, rows, blocks across).
+        scales: Reader of the scales of rows, (…, rows, blocks across).
         scale: Stored type of the scales.
         wide: Columns of a block.
         about: Description for people.
@@ -168,7 +168,7 @@ def small_floats(
 
 
 def signed(stored: Stored, info: TensorInfo, bits: int) -> Part:
-    """Return what reads rows of stored int8 as unsigned integers around the middle of so many bits."""
+    """Return a reader of rows of stored int8 as unsigned integers around the middle of a number of bits."""
     middle = np.uint8(1 << (bits - 1))
 
     def part(read: Read, start: int, stop: int) -> Array:
@@ -182,7 +182,7 @@ def signed(stored: Stored, info: TensorInfo, bits: int) -> Part:
 
 
 def twice_e2m1(info: TensorInfo) -> Part:
-    """Return what reads rows of pairs of E2M1, (…, columns / 2) uint8, as integers around 128: twice the values."""
+    """Return a reader of rows of E2M1 pairs, (…, columns / 2) uint8, as integers around 128: the doubled values."""
 
     def part(read: Read, start: int, stop: int) -> Array:
         octets = read(info.name, start, stop).view(np.uint8)
@@ -192,7 +192,7 @@ def twice_e2m1(info: TensorInfo) -> Part:
 
 
 def halved(scales: Part) -> Part:
-    """Return what reads half of some scales."""
+    """Return a reader of halved scales."""
 
     def part(read: Read, start: int, stop: int) -> Array:
         half: Array = scales(read, start, stop) * np.float32(0.5)

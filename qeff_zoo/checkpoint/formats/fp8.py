@@ -3,9 +3,9 @@
 
     weight (…, rows, columns), weight_scale_inv or weight_scale (…, blocks down, blocks across), which multiply alike
 
-What is no module's weight has the scale `NAME_scale_inv` or `NAME_scale`. Experts may be E2M1 instead, as int8 pairs
-with a power of two for 32 columns. Blocks are those of `weight_block_size`; the last of a row or column may be smaller.
-Source: transformers, `integrations/finegrained_fp8.py` and `fbgemm_fp8.py`.
+Tensors other than module weights have the scale `NAME_scale_inv` or `NAME_scale`. Experts may be E2M1 instead, as int8
+pairs with a power of two per 32 columns. Blocks are those of `weight_block_size`; the last of a row or column may be
+smaller. Source: transformers, `integrations/finegrained_fp8.py` and `fbgemm_fp8.py`.
 """
 
 import math
@@ -27,7 +27,7 @@ from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 
 _SCALES = ("_scale_inv", "_scale")
 _FP4_BLOCK = 32
-#: Rows and columns that share a scale in MXFP8.
+#: Rows and columns of a scale in MXFP8.
 _MXFP8_BLOCK = (1, 32)
 #: Tensors beside weights: scales of activations.
 _ACTIVATIONS = ("input_scale", "activation_scale", "input_scale_ub", "output_scale")
@@ -87,7 +87,7 @@ def _floats(stored: Stored, info: TensorInfo, scale_name: str) -> Encoded:
 
 
 def _block(scale: TensorInfo, shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return the block of a scale for the whole, for each row, or for each column."""
+    """Return the block size of a scale for the tensor, for each row, or for each column."""
     *_, rows, columns = shape
     by_column = scale.shape[-2:] == (1, columns) and columns > 1
     if by_column:
@@ -111,5 +111,5 @@ def _pairs(stored: Stored, info: TensorInfo, scale_name: str) -> Encoded:
 
 
 def _power(scale: TensorInfo) -> TensorInfo:
-    """Return a scale as what its octets are: exponents."""
+    """Return a scale with its stored octets as exponents."""
     return replace(scale, dtype=POWER) if scale.dtype == "U8" else scale

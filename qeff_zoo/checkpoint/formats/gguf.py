@@ -26,11 +26,11 @@ from qeff_zoo.weights.types import Array, Read
 
 from . import gguf_names
 
-#: Reads something of blocks, (rows, blocks, bytes) uint8.
+#: Reader of one field of blocks, (rows, blocks, bytes) uint8.
 _Field = Callable[[Array], Array]
 #: Types that safetensors has too.
 _PLAIN = ("F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64")
-#: Types whose blocks are looked up in grids: gguf-py has those.
+#: Types of blocks that index grids, which gguf-py has.
 _GRIDS = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
 _NBYTES = {name: nbytes for name, _, nbytes in TYPES.values()}
 _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
@@ -45,10 +45,10 @@ class _Kind:
     Args:
         nbytes: Bytes of a block.
         bits: Bits of an integer.
-        group: Values that share a scale.
-        integers: (rows, blocks, values of a block).
-        scales: (rows, blocks, groups of a block), float32.
-        minima: The same of minima; None for none.
+        group: Group size, in values.
+        integers: Reader of (rows, blocks, values of a block).
+        scales: Reader of (rows, blocks, groups of a block), float32.
+        minima: Reader of minima in the same shape; None for none.
         zero: Zero point of all groups; None for the middle.
     """
 
@@ -62,13 +62,13 @@ class _Kind:
 
 
 def encodings(stored: Stored) -> Encodings:
-    """Find the tensors of a GGUF checkpoint.
+    """Return the quantized tensors of a GGUF checkpoint.
 
     Args:
-        stored: With the model's configuration and the file's metadata in its `config`: "model", "metadata".
+        stored: Stored tensors, with the model's configuration and the file's metadata in `config`: "model", "metadata".
 
     Raises:
-        CheckpointError: A tensor has another shape than its name says.
+        CheckpointError: A tensor has another shape than its name requires.
         UnsupportedModelError: Not every tensor has a place in the float model.
     """
     found = gguf_names.places_of(
@@ -88,7 +88,7 @@ def encodings(stored: Stored) -> Encodings:
 
 
 def _changed(stored: Stored, name: str, change: str) -> Encoded:
-    """Return a small tensor that a converter changed the values of."""
+    """Return a small tensor whose values a converter changed."""
     info = stored.tensor(name, ("F32", "F16", "BF16"))
 
     def values(read: Read, start: int, stop: int) -> Array:
@@ -100,7 +100,7 @@ def _changed(stored: Stored, name: str, change: str) -> Encoded:
 
 
 def _blocks(stored: Stored, name: str, item: int | None) -> Encoded:
-    """Return a matrix of blocks, or one of a stack of them."""
+    """Return a matrix of blocks, or one matrix of a stack."""
     info = stored.tensors[name]
     shape = info.shape if item is None else info.shape[1:]
     if len(shape) < 2:
@@ -155,7 +155,7 @@ def _of_grids(raw: Part, dtype: str) -> Part:
 
 
 def _half(at: int, sign: float = 1) -> _Field:
-    """Return what reads a float16 of each block."""
+    """Return a reader of a float16 of each block."""
 
     def field(blocks: Array) -> Array:
         halves = blocks[..., at : at + 2].view("<f2").astype(np.float32)
@@ -171,7 +171,7 @@ def _nibbles(octets: Array) -> Array:
 
 
 def _by_place(octets: Array, run: int, bits: int = 2) -> Array:
-    """Return the fields of octets by place: of each run of so many octets all that are lowest, and so on."""
+    """Return the fields of octets by place: for each run of octets first the lowest fields, and so on."""
     # What is copied is copied by runs, and what is computed lies together: octet by octet takes six times as long.
     whole = np.ascontiguousarray(octets.view(f"V{octets.shape[-1]}")).view(np.uint8)
     parts = [(whole >> place) & np.uint8((1 << bits) - 1) for place in range(0, 8, bits)]
@@ -192,7 +192,7 @@ def _fifth(bits_at: int, low_at: int) -> _Field:
 
 
 def _k_six_bits(blocks: Array, which: int) -> Array:
-    """Return eight scales (0) or minima (1) of six bits, out of the twelve octets that have both."""
+    """Return eight six-bit scales (0) or minima (1) from the twelve octets that have both."""
     octets = blocks[..., 4:16]
     first = octets[..., 4 * which : 4 * which + 4]
     rest = (octets[..., 8:] >> (4 * which)) & 15

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GGUF file's metadata -> the config.json of its model, with llama.cpp's defaults for what they leave out.
+"""Conversion of a GGUF file's metadata to the config.json of its model, with llama.cpp's defaults for absent values.
 
-gguf_configs.json says of each model which metadata are which values of the configuration.
+gguf_configs.json maps metadata to config values for each model.
 Source: https://github.com/ggml-org/llama.cpp, src/models/*.cpp, src/llama-model.cpp
 """
 
@@ -21,11 +21,11 @@ from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 from . import gguf_names
 
 _Said = MutableMapping[str, Any]
-#: Metadata that may be one value for each layer.
+#: Metadata with optional values per layer.
 _BY_LAYER = ("attention.sliding_window_pattern",)
-#: Metadata that others are divided by, or counted with.
+#: Metadata that other values are divided by, or counted with.
 _SIZES = ("attention.head_count", "block_count", "embedding_length", "expert_used_count")
-#: Values of `pooling_type`; 4, of rerankers, is no embedder's.
+#: Values of `pooling_type`; 4 is that of rerankers, not of embedding models.
 _POOLINGS = (None, "mean", "cls", "lasttoken")
 
 
@@ -38,15 +38,15 @@ def _known() -> Mapping[str, Any]:
 
 
 def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
-    """Make the config.json of a file's model.
+    """Return the config.json of a file's model.
 
     Args:
         name: Name of the file, for messages.
         header: Header of the file.
 
     Raises:
-        CheckpointError: The metadata contradict themselves.
-        UnsupportedModelError: A value of the configuration is neither in the metadata nor one of llama.cpp's defaults,
+        CheckpointError: The metadata are inconsistent.
+        UnsupportedModelError: A config value is neither in the metadata nor among llama.cpp's defaults,
             or metadata are unknown.
     """
     architecture = gguf_names.architecture_of(name, header.metadata)
@@ -89,7 +89,7 @@ def config_of(name: str, header: GgufHeader) -> dict[str, Any]:
 
 
 def pooling_of(metadata: Mapping[str, Any]) -> str | None:
-    """Return how a file's embedder reduces token states, in sentence-transformers' words; None of no embedder.
+    """Return the pooling of a file's embedding model, as in sentence-transformers; None for other models.
 
     Args:
         metadata: Metadata of the file.
@@ -99,7 +99,7 @@ def pooling_of(metadata: Mapping[str, Any]) -> str | None:
 
 
 def _said(architecture: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of the architecture without its name, numbers of float32 as they were before."""
+    """Return the metadata of the architecture without its prefix, with float32 numbers in their original form."""
     start = f"{architecture}."
     return {
         key.removeprefix(start): float(f"{value:.7g}") if isinstance(value, float) else value
@@ -111,7 +111,7 @@ def _said(architecture: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
 def _entry(
     name: str, architecture: str, said: Mapping[str, Any], tensors: Mapping[str, TensorInfo]
 ) -> tuple[str, Mapping[str, Any]]:
-    """Find which model of an architecture a file has."""
+    """Return the model of an architecture that a file has."""
     layouts, models = gguf_names.layouts(), _known()["models"]
     for kind, entry in models.items():
         known = (layouts[kind].architecture, layouts[kind].also)
@@ -139,7 +139,7 @@ def _fits(
 def _require_numbers(
     name: str, architecture: str, said: Mapping[str, Any], entry: Mapping[str, Any]
 ) -> None:
-    """Refuse metadata of other types than numbers, sizes of 0, and values by layer where a model has one."""
+    """Refuse metadata that are not numbers, sizes of 0, and values per layer for models with a single value."""
     for key, value in said.items():
         if key in _BY_LAYER or key in entry.get("by layer", ()) or key == "rope.scaling.type":
             continue
@@ -164,7 +164,7 @@ def _refused(name: str, architecture: str, why: str) -> UnsupportedModelError:
 
 
 def _made(value: Any, tensors: Mapping[str, TensorInfo]) -> Any:
-    """Return a value of an entry: itself, or what follows of the file's having a tensor, or how many rows one has."""
+    """Return the value of an entry: a constant, or one that depends on a tensor's existence or number of rows."""
     if not isinstance(value, dict):
         return value
     if "rows" in value:
@@ -176,7 +176,7 @@ def _made(value: Any, tensors: Mapping[str, TensorInfo]) -> Any:
 
 
 def _head_size(name: str, architecture: str, said: _Said, keys: Mapping[str, str]) -> int:
-    """Return the size of a head, 0 without heads; add the number of heads of keys."""
+    """Return the head size, 0 without heads; add the number of key/value heads."""
     if "attention.head_count" not in keys:
         return 0
     heads = said["attention.head_count"]
@@ -200,7 +200,7 @@ def _contradiction(name: str, one: str, other: str) -> CheckpointError:
 
 
 def _add_layers(said: _Said, config: dict[str, Any], entry: Mapping[str, Any]) -> None:
-    """Add the sliding window, and which layers have it."""
+    """Add the sliding window, and the layers that have it."""
     window = entry.get("window")
     if window is None:
         return
@@ -228,7 +228,7 @@ def _rope(
     tensors: Mapping[str, TensorInfo],
     size: int,
 ) -> dict[str, Any]:
-    """Make the parameters of RoPE, once or for each type of layer."""
+    """Return the parameters of RoPE, once or for each type of layer."""
     rotated = said.pop("rope.dimension_count", size)
     partial = entry.get("partial", False)
     if rotated != size and not partial:
@@ -250,14 +250,14 @@ def _multi_query(said: _Said, config: dict[str, Any], _: Mapping[str, Any]) -> N
 
 
 def _query_scale(said: _Said, config: dict[str, Any], entry: Mapping[str, Any]) -> None:
-    """Scale queries by the size of a head; in the largest Gemma, by the width of the model."""
+    """Set the scale of queries by the head size; in the largest Gemma, by the width of the model."""
     wide: int = said["embedding_length"] // said["attention.head_count"]
     largest = said["block_count"] == entry["layers of 27b"]
     config["query_pre_attn_scalar"] = wide if largest else said.get("attention.key_length", wide)
 
 
 def _layers_of_heads(said: _Said, config: dict[str, Any], _: Mapping[str, Any]) -> None:
-    """Layers without heads of keys are convolutions."""
+    """Mark layers without key/value heads as convolutions."""
     heads = said["attention.head_count_kv"]
     counts = list(heads) if isinstance(heads, array) else [heads] * said["block_count"]
     config["layer_types"] = ["full_attention" if count else "conv" for count in counts]
@@ -265,7 +265,7 @@ def _layers_of_heads(said: _Said, config: dict[str, Any], _: Mapping[str, Any]) 
 
 
 def _latent_attention(said: _Said, config: dict[str, Any], _: Mapping[str, Any]) -> None:
-    """Set the sizes of heads of latent attention, which older files have under the names of others."""
+    """Set the head sizes of latent attention, which older files have under other names."""
     rotated = said["rope.dimension_count"]
     sizes = [
         said.pop(f"attention.{one}_mla", said[f"attention.{one}"])
@@ -292,14 +292,14 @@ def _original_context(said: _Said, config: dict[str, Any], _: Mapping[str, Any])
 
 
 def _expert_sizes(said: _Said, _: dict[str, Any], entry: Mapping[str, Any]) -> None:
-    """Add sizes of experts, which llama.cpp makes of others where files leave them out."""
+    """Add sizes of experts, which llama.cpp derives from others if files omit them."""
     dense = said["feed_forward_length"]
     said.setdefault("expert_feed_forward_length", dense // said["expert_used_count"])
     if "expert_shared_feed_forward_length" in entry["also"]:
         said.setdefault("expert_shared_feed_forward_length", dense)
 
 
-#: What a configuration has and no single value of the metadata says.
+#: Rules for config values that depend on several metadata.
 _RULES: Mapping[str, Callable[[_Said, dict[str, Any], Mapping[str, Any]], None]] = {
     "multi query": _multi_query,
     "query scale": _query_scale,

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of GGUF's tensors -> those of the float model, and what llama.cpp's converters did to the values.
+"""Conversion of GGUF's tensor names to those of the float model, and inverses of llama.cpp converters' changes.
 
-They store rows of queries and keys of some models in another order, experts stacked, the three parts of a fused
-projection apart, some norms plus one. A model that gguf_layouts.json does not have is refused: nobody
-has said what was done to it.
+The converters permute rows of queries and keys in some models, stack experts, split fused projections, and add one to
+some norms. A model that gguf_layouts.json does not have is refused, since its changes are unknown.
 Source: https://github.com/ggml-org/llama.cpp, conversion/*.py
 """
 
@@ -25,17 +24,17 @@ from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 from qeff_zoo.weights.expressions import concat, cut, reshape, stack, transpose
 from qeff_zoo.weights.types import Expression
 
-#: What a tensor of the float model is, of one that is stored: its name, its shape, heads of queries, heads of keys.
+#: Function from a stored tensor's name, shape, query heads and key heads to an expression of the float model's tensor.
 Move = Callable[[str, tuple[int, ...], int, int], Expression]
-#: The same of two that are joined: their names and shapes.
+#: The same for two joined tensors: from their names and shapes.
 Join = Callable[[str, str, tuple[int, ...], tuple[int, ...]], Expression]
 
-#: Factors of RoPE, which the configuration says too.
+#: Factors of RoPE, which the configuration has too.
 _ROPE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 
 def _query_rows(name: str, shape: tuple[int, ...], heads: int, _: int) -> Expression:
-    """Put the halves of each head's rows one after the other again, which are stored in turns."""
+    """Restore the two halves of each head's rows, which are stored interleaved."""
     rows, *columns = shape
     pairs = reshape((heads, rows // heads // 2, 2, *columns), name)
     return reshape(shape, transpose(1, 2, pairs))
@@ -46,7 +45,7 @@ def _key_rows(name: str, shape: tuple[int, ...], _: int, key_heads: int) -> Expr
 
 
 def _fused_by_heads(name: str, shape: tuple[int, ...], heads: int, key_heads: int) -> Expression:
-    """Put queries, keys and values together again group by group, which are stored one after the other."""
+    """Restore the groups of fused queries, keys and values, which are stored one after the other."""
     rows, *columns = shape
     size = max(1, rows // (heads + 2 * key_heads))
     ends = (0, heads * size, (heads + key_heads) * size, rows)
@@ -77,7 +76,7 @@ def _one_after_the_other(gate: str, up: str, *_: Any) -> Expression:
 def _latent_heads(
     keys: str, values: str, key_shape: tuple[int, ...], value_shape: tuple[int, ...]
 ) -> Expression:
-    """Put the rows of keys and values of each head after each other; those of keys are stored transposed."""
+    """Join the rows of keys and values of each head; those of keys are stored transposed."""
     heads, rank, size = key_shape
     both = concat(1, transpose(1, 2, keys), values)
     return reshape((heads * (size + value_shape[1]), rank), both)
@@ -91,19 +90,19 @@ def _in_turns(gate: str, up: str, shape: tuple[int, ...], _: tuple[int, ...]) ->
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How llama.cpp stores a model.
+    """Layout of a model in llama.cpp.
 
     Args:
-        architecture: `general.architecture`.
-        names: GGUF's names without layer and `.weight` -> the float model's; "{}" is an expert's number. One with
-            `.weight` or `.bias` is for that alone, and its other name is whole.
-        layers: Name for "blk"; with two stacks of layers, the name for each "blk" prefix, whose tensor names begin
-            the same.
-        moves: Changes other than of the name, by name as above.
-        joined: Names of the float model -> two of GGUF, by name as above, and what they are joined by.
-        plus_one: Norms are stored plus one.
-        gated: Names that differ where MLPs have gates.
-        also: Another `general.architecture`, of the model's encoder alone.
+        architecture: Value of `general.architecture`.
+        names: Names of the float model by GGUF's names without layer and `.weight`; "{}" is an expert's number. A name
+            with `.weight` or `.bias` applies to that tensor alone, and its other name is complete.
+        layers: Name for "blk"; with two stacks of layers, the name for each "blk" prefix, whose tensor names begin the
+            same.
+        moves: Changes of values, by name as above.
+        joined: Pairs of GGUF names, by name in the float model, with the function that joins them.
+        plus_one: Norms that are stored plus one.
+        gated: Names that differ if MLPs have gates.
+        also: Another `general.architecture`, for the model's encoder alone.
     """
 
     architecture: str
@@ -118,11 +117,11 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """What the tensors of the float model are, over GGUF's names.
+    """Tensors of the float model, as expressions over GGUF's names.
 
     Args:
         values: Expressions by name.
-        experts: By name, a stack and the number of an item of it.
+        experts: Stack and index of an item in it, by name.
         changes: Change of a stored tensor's values: "minus one", "logarithm".
     """
 
@@ -148,7 +147,7 @@ _JOINS: Mapping[str, Join] = {
 
 @cache
 def layouts() -> Mapping[str, Layout]:
-    """Return the layouts that are known, by `model_type`: those of gguf_layouts.json."""
+    """Return the known layouts by `model_type`, from gguf_layouts.json."""
     said = json.loads(Path(__file__).with_name("gguf_layouts.json").read_text(encoding="utf-8"))
     return MappingProxyType(
         {kind: _layout(said["groups"], **one) for kind, one in said["models"].items()}
@@ -163,7 +162,7 @@ def _layout(
     joined: Mapping[str, Sequence[str]] = MappingProxyType({}),
     **rest: Any,
 ) -> Layout:
-    """Make a layout of its entry: groups of names, its own, and others' functions by their names."""
+    """Return the layout of an entry: groups of names, its own names, and functions by their names."""
     return Layout(
         names={**{name: one for group in groups for name, one in known[group].items()}, **names},
         moves={name: _MOVES[move] for name, move in moves.items()},
@@ -172,21 +171,21 @@ def _layout(
     )
 
 
-#: How configurations call their number of layers.
+#: Fields of configs with the number of layers.
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _MOST_EXPERTS = 10_000
 _BLOCK = re.compile(r"((?:enc\.|dec\.)?)blk\.(\d+)\.(.+)")
 
 
 def architecture_of(name: str, metadata: Mapping[str, Any]) -> str:
-    """Return what llama.cpp calls the architecture of a model.
+    """Return llama.cpp's name of a model's architecture.
 
     Args:
         name: Name of the file, for messages.
         metadata: Metadata of the file.
 
     Raises:
-        UnsupportedModelError: The file is no model's.
+        UnsupportedModelError: The file has no model.
     """
     architecture = str(metadata.get("general.architecture"))[:64]
     kind = "mmproj" if architecture == "clip" else str(metadata.get("general.type", "model"))[:64]
@@ -204,7 +203,7 @@ def architecture_of(name: str, metadata: Mapping[str, Any]) -> str:
 
 
 def layout_of(name: str, model_type: str, metadata: Mapping[str, Any]) -> Layout:
-    """Find how a file's model is stored.
+    """Return the layout of a file's model.
 
     Args:
         name: Name of the checkpoint, for messages.
@@ -213,7 +212,7 @@ def layout_of(name: str, model_type: str, metadata: Mapping[str, Any]) -> Layout
 
     Raises:
         CheckpointError: The configuration is of another architecture than the file.
-        UnsupportedModelError: The file is no model's, or nobody has said how it is stored.
+        UnsupportedModelError: The file has no model, or its layout is unknown.
     """
     architecture = architecture_of(name, metadata)
     layout = layouts().get(model_type)
@@ -238,7 +237,7 @@ def places_of(
     metadata: Mapping[str, Any],
     tensors: Mapping[str, TensorInfo],
 ) -> Places:
-    """Find the place of every tensor in the float model.
+    """Return the place of every tensor in the float model.
 
     Args:
         name: Name of the checkpoint, for messages.
@@ -306,14 +305,14 @@ def places_of(
 
 
 def _stack_of(layout: Layout, begins: str) -> str | None:
-    """Return what "blk" is called in a stack of layers; None if the model has no such stack."""
+    """Return the name for "blk" in a stack of layers; None if the model has no such stack."""
     if isinstance(layout.layers, str):
         return None if begins else layout.layers
     return layout.layers.get(begins)
 
 
 def _name(leaf: str, names: Mapping[str, str]) -> str | None:
-    """Name in the float model what is called so within a layer, or outside of them."""
+    """Return the name in the float model for a name within a layer, or outside of layers."""
     if leaf in names:
         return names[leaf]
     stem, dot, kind = leaf.rpartition(".")
@@ -321,7 +320,7 @@ def _name(leaf: str, names: Mapping[str, str]) -> str | None:
 
 
 def _heads(name: str, architecture: str, metadata: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many heads queries and keys have; 1 where the layers differ, or there are none."""
+    """Return the numbers of query and key/value heads; 1 if layers differ, or have none."""
     queries = metadata.get(f"{architecture}.attention.head_count", 1)
     keys = metadata.get(f"{architecture}.attention.head_count_kv", queries)
     heads = [1 if isinstance(one, array) else one or 1 for one in (queries, keys)]
@@ -331,7 +330,7 @@ def _heads(name: str, architecture: str, metadata: Mapping[str, Any]) -> tuple[i
 
 
 def _require_rope(name: str, config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> None:
-    """Refuse RoPE factors that the configuration does not have: nothing else would apply them."""
+    """Refuse RoPE factors that the configuration lacks, since they would not be applied."""
     scaled = {"llama3", "longrope", "su", "yarn"}
     types = {one.get("rope_type") or one.get("type") for one in rope_scalings(config)}
     if (found := [one for one in _ROPE if one in tensors]) and not types & scaled:

@@ -23,7 +23,7 @@ _YARN = {
     "yarn_beta_fast": "beta_fast",
     "yarn_beta_slow": "beta_slow",
 }
-#: Of every published Llama 3.1 to 3.3.
+#: Parameters of every published Llama 3.1 to 3.3.
 _LLAMA3 = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
@@ -38,11 +38,11 @@ def rope_of(
     tensors: Mapping[str, TensorInfo],
     size: int,
 ) -> dict[str, Any]:
-    """Make the parameters of a model's RoPE.
+    """Return the RoPE parameters of a model.
 
     Args:
         name: File name, for messages.
-        said: Metadata of the architecture, without its name; what is used is removed.
+        said: Metadata of the architecture, without its prefix; used values are removed.
         tensors: Tensors of the file.
         size: Number of values of a head that are rotated.
 
@@ -97,7 +97,7 @@ def _values(info: TensorInfo) -> Array:
 
 
 def _llama3(name: str, theta: float, factors: Array, size: int) -> dict[str, Any]:
-    """Find the scaling of Llama 3 that gives these factors.
+    """Return the Llama 3 scaling with the given factors.
 
     Long waves are divided by the largest factor, short ones by 1, and 1 / factor is linear in the frequency between.
     """
@@ -135,7 +135,7 @@ def _fitted(theta: float, factors: Array, size: int) -> dict[str, float | int]:
 
 
 def _factors_of(theta: float, size: int, parameters: Mapping[str, Any]) -> Array:
-    """Return what the frequencies are divided by."""
+    """Return the divisors of the frequencies."""
     low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
     turns = parameters["original_max_position_embeddings"] / _waves(theta, size)
     smooth = np.clip((turns - low) / (high - low), 0, 1)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tokenizer in a GGUF file's metadata -> transformers' tokenizer that cuts text as llama.cpp does.
+"""Conversion of the tokenizer in a GGUF file's metadata to transformers' tokenizer, with llama.cpp's results.
 
-llama.cpp has four kinds: byte-level BPE, SentencePiece's pairs by score, WordPiece, and SentencePiece's unigrams. What
-files leave out are its defaults; gguf_pretokenizers.json has what it knows by name.
+llama.cpp has four kinds: byte-level BPE, SentencePiece's pairs by score, WordPiece, and SentencePiece's unigrams.
+Absent values get its defaults; gguf_pretokenizers.json has its pre-tokenizers by name.
 Source: https://github.com/ggml-org/llama.cpp, src/llama-vocab.cpp, src/unicode.cpp
 """
 
@@ -41,8 +41,8 @@ class GgufTokenizer:
 
     Args:
         tokenizer: transformers' tokenizer.
-        ids: Configuration values: `bos_token_id`, `eos_token_id`, `pad_token_id`, those that the file has.
-        ends: Ids of all tokens that end an answer.
+        ids: Configuration values `bos_token_id`, `eos_token_id` and `pad_token_id`, as far as the file has them.
+        ends: Ids of all tokens that end a text.
     """
 
     tokenizer: Any
@@ -51,13 +51,13 @@ class GgufTokenizer:
 
 
 def tokenizer_of(path: Path) -> GgufTokenizer:
-    """Make the tokenizer of a GGUF file.
+    """Return the tokenizer of a GGUF file.
 
     Args:
         path: The file, or the first of several.
 
     Raises:
-        CheckpointError: The metadata contradict themselves.
+        CheckpointError: The metadata are inconsistent.
         UnsupportedModelError: llama.cpp's tokenizer or pre-tokenizer of this name is unknown here.
     """
     from transformers import PreTrainedTokenizerFast
@@ -90,7 +90,7 @@ def tokenizer_of(path: Path) -> GgufTokenizer:
 
 
 def _add_special(backend: Any, vocabulary: Vocabulary) -> None:
-    """Add the tokens that are found in a text before it is cut."""
+    """Add the special tokens, which are matched before a text is split."""
     from tokenizers import AddedToken
 
     name = str(vocabulary.said.get("general.name", "")).lower()
@@ -110,7 +110,7 @@ def _add_special(backend: Any, vocabulary: Vocabulary) -> None:
 
 
 def _add_ends(backend: Any, vocabulary: Vocabulary, ids: Mapping[str, int]) -> None:
-    """Add what a text begins and ends with."""
+    """Add the tokens that begin and end a text."""
     from tokenizers.processors import TemplateProcessing
 
     facts = vocabulary.facts
@@ -134,7 +134,7 @@ def _add_ends(backend: Any, vocabulary: Vocabulary, ids: Mapping[str, int]) -> N
 
 
 def _bpe(vocabulary: Vocabulary) -> Any:
-    """Make a tokenizer of byte-level BPE."""
+    """Return a tokenizer of byte-level BPE."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     pre, ids = vocabulary.pre, vocabulary.ids
@@ -160,7 +160,7 @@ def _bpe(vocabulary: Vocabulary) -> Any:
 
 
 def _spm(vocabulary: Vocabulary) -> Any:
-    """Make a tokenizer that joins the pair of the highest score, and has bytes for what is unknown."""
+    """Return a tokenizer that joins the pair of the highest score, with byte fallback."""
     from tokenizers import Tokenizer, decoders, models, normalizers
 
     ids, scores = vocabulary.ids, vocabulary.scores
@@ -194,7 +194,7 @@ def _spm(vocabulary: Vocabulary) -> Any:
 
 
 def _wpm(vocabulary: Vocabulary) -> Any:
-    """Make a tokenizer of WordPiece, whose tokens in GGUF begin words by a mark and go on without one."""
+    """Return a WordPiece tokenizer; in GGUF tokens that begin a word have a mark, and others have none."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     unknown = vocabulary.special("unknown")
@@ -231,7 +231,7 @@ def _wpm(vocabulary: Vocabulary) -> Any:
 
 
 def _ugm(vocabulary: Vocabulary) -> Any:
-    """Make a tokenizer that finds the most likely pieces of a text."""
+    """Return a tokenizer that finds the most probable pieces of a text."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers
 
     unknown = vocabulary.special("unknown")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vocabulary in a GGUF file's metadata, with llama.cpp's rules by token text.
+"""Vocabulary in a GGUF file's metadata, with llama.cpp's rules by token text.
 
 Source: https://github.com/ggml-org/llama.cpp, src/llama-vocab.cpp
 """
@@ -36,7 +36,7 @@ class Vocabulary:
 
     Args:
         name: File name, for messages.
-        said: Metadata without "tokenizer.ggml.".
+        said: Metadata without the prefix "tokenizer.ggml.".
         tokens: Texts by id.
         types: Values of `token_type` by id.
     """
@@ -64,13 +64,13 @@ class Vocabulary:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What llama.cpp takes for granted of this `tokenizer.ggml.model`."""
+        """Assumptions of llama.cpp for this `tokenizer.ggml.model`."""
         facts: Mapping[str, Any] = known()["models"][self.said["model"]]
         return facts
 
     @property
     def pre(self) -> Mapping[str, Any]:
-        """How text is cut before BPE; empty for other kinds.
+        """Pre-tokenizer of BPE; empty for other kinds.
 
         Raises:
             UnsupportedModelError: The name is unknown.
@@ -102,7 +102,7 @@ class Vocabulary:
         return bool(self.said.get(key, default))
 
     def wrong(self, key: str, expected: str) -> CheckpointError:
-        """Make the error of metadata that contradict themselves."""
+        """Return the error of inconsistent metadata."""
         return CheckpointError(
             f"{self.name!r} has no usable {_PREFIX}{key}. Expected {expected}. Get the file again from its source, or "
             "name the checkpoint that it was made from with --config-from."
@@ -116,8 +116,8 @@ def read_vocabulary(path: Path) -> tuple[Vocabulary, str | None]:
         path: The file, or the first of several.
 
     Raises:
-        CheckpointError: The metadata contradict themselves.
-        UnsupportedModelError: The model is another.
+        CheckpointError: The metadata are inconsistent.
+        UnsupportedModelError: The tokenizer model is unknown.
     """
     metadata = read_gguf(path, _TEXTS).metadata
     said = {
@@ -162,13 +162,13 @@ def _correct(vocabulary: Vocabulary) -> None:
 
 
 def _is_harmony(ids: Mapping[str, int]) -> bool:
-    """Whether "<|end|>" ends a message, and other tokens an answer."""
+    """Return whether "<|end|>" ends a message, and other tokens end the whole response."""
     both = [{"<|return|>", "<|flush|>"} & ids.keys(), {"<|call|>", "<|calls|>"} & ids.keys()]
     return "<|end|>" in ids and all(both)
 
 
 def ends_of(vocabulary: Vocabulary, eos: int | None) -> tuple[int, ...]:
-    """Return the ids of tokens that end an answer, EOS first.
+    """Return the ids of tokens that end a generation, EOS first.
 
     Args:
         vocabulary: Vocabulary of the file.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPTQ: integers of 2, 3, 4 or 8 bits, packed along the inputs, which may have been sorted by importance.
+"""GPTQ: integers of 2, 3, 4 or 8 bits, packed along the inputs, possibly sorted by importance (act-order).
 
     qweight (columns * bits / 32, rows) int32, qzeros (groups, rows * bits / 32) int32, scales (groups, rows),
     g_idx (columns,) int32: the group of each column
@@ -55,7 +55,7 @@ def _version(config: Mapping[str, Any]) -> str:
 
 
 def _sizes(config: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    """Return bits and columns of a group: those for all, then those of modules that have their own."""
+    """Return bits and group size: those of the config, then those of modules with their own."""
     own = [config]
     for key in ("dynamic", "extra_config"):  # GPTQModel's, AutoRound's
         rules = config.get(key)
@@ -75,9 +75,9 @@ def matrix(stored: Stored, path: str, version: int) -> Encoded:
     """Find one matrix.
 
     Args:
-        stored: With `bits` and `group_size` in its config.
+        stored: Quantized checkpoint with `bits` and `group_size` in its config.
         path: Path of the module.
-        version: 1 or 2, by how zero points are stored.
+        version: Version of the storage of zero points, 1 or 2.
     """
     weight = stored.matrix(f"{path}.qweight", ("I32",))
     zeros = stored.matrix(f"{path}.qzeros", ("I32",))
@@ -113,16 +113,16 @@ def matrix(stored: Stored, path: str, version: int) -> Encoded:
 
 
 def order_of_groups(stored: Stored, name: str, columns: int, group: int) -> Order | None:
-    """Return the columns sorted by their group; None where they lie so.
+    """Return the columns sorted by their group; None if they are in order.
 
     Args:
         stored: The checkpoint.
         name: Name of the tensor with the group of each column.
-        columns: How many.
-        group: Columns that each group but the last must have.
+        columns: Number of columns.
+        group: Group size of all groups but the last.
 
     Raises:
-        CheckpointError: A group has more or fewer.
+        CheckpointError: A group has another size.
     """
     info = stored.tensor(name, ("I32", "I64"), (columns,))
     index = stored.read(info.name, None, None)
@@ -144,7 +144,7 @@ def _order(name: str, dtype: "np.dtype[Any]", read: Read) -> Array:
 
 
 def _integers(name: str, bits: int, order: Order | None) -> Part:
-    """Return what reads rows of a matrix that is stored word by word of its columns."""
+    """Return a reader of the rows of a matrix whose columns are packed in words."""
 
     def part(read: Read, start: int, stop: int) -> Array:
         words = np.ascontiguousarray(read(name, None, None)[:, start:stop].T)

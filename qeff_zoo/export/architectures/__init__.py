@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Architectures that transformers lacks: their configurations and models, one file per `model_type`.
 
-Each is written as transformers writes its own, and computes what the code of its authors does; a test compares both.
-Whoever makes a model, also the reference process, calls `register` first. From then on it is like any other.
+Each is written like transformers' own, and computes the same as the code of its authors; a test compares both. Code
+that creates a model, including the reference process, calls `register` first. From then on the model is like any other.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from qeff_zoo.registry import file_name
 
 
 def register(model_type: str) -> None:
-    """Let transformers know an architecture that it lacks; of any other, do nothing.
+    """Register an architecture that transformers lacks; no effect for any other.
 
     Args:
         model_type: Value in config.json.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SwiftKV on transformers' Llama (arXiv 2410.03960), as Snowflake's ArcticTraining has it.
+"""SwiftKV on transformers' Llama (arXiv 2410.03960), as in Snowflake's ArcticTraining.
 
-The first `num_key_value_layers` layers are Llama's. The keys and values of all layers after them are made of one hidden
-state, the input of the first of these layers, normed by `norm_swiftkv`; `key_value_group_size` of them share what the
-first of each group makes. Only the queries are each layer's own. So a prompt is done with when its tokens have passed
-the first layers: of those after them, only what is decoded must be computed (`transforms.swiftkv`).
+The first `num_key_value_layers` layers are Llama's. The keys and values of all layers after them are computed from one
+hidden state, the input of the first of these layers, normalized by `norm_swiftkv`; `key_value_group_size` of them share
+those of the first of each group. Only the queries are each layer's own. So prefill ends after the first layers: the
+layers after them compute only the tokens whose logits are needed (`transforms.swiftkv`).
 """
 
 from typing import Any
@@ -21,12 +21,12 @@ _OWN = ("q_proj", "k_proj", "v_proj")
 
 
 class LlamaSwiftKVConfig(LlamaConfig):
-    """Llama's, and which layers make keys and values.
+    """Llama's config with the layers that compute keys and values.
 
     Args:
-        swiftkv: Whether the later layers work as described above; training alone knows models that do not yet.
-        num_key_value_layers: Layers, from the first, with keys and values of their own; None for all.
-        key_value_group_size: Later layers that share keys and values.
+        swiftkv: Whether the later layers work as described above; otherwise only training supports the model.
+        num_key_value_layers: Number of first layers with their own keys and values; None for all.
+        key_value_group_size: Number of later layers that share keys and values.
     """
 
     model_type = "llama_swiftkv"
@@ -51,11 +51,11 @@ class LlamaSwiftKVConfig(LlamaConfig):
 
 
 class SwiftKVAttention(llama.LlamaAttention):
-    """Attention with queries of its own; keys and values are made of another hidden state, or another layer's.
+    """Attention with its own queries; keys and values come from another hidden state, or from another layer.
 
     Args:
         config: Config of the model.
-        layer_idx: At least `num_key_value_layers`.
+        layer_idx: Index of the layer, at least `num_key_value_layers`.
     """
 
     q_proj_swiftkv: nn.Linear
@@ -67,7 +67,7 @@ class SwiftKVAttention(llama.LlamaAttention):
         assert config.num_key_value_layers is not None
         size = config.key_value_group_size or 1
         place = (layer_idx - config.num_key_value_layers) % size
-        #: Whether it makes keys and values, and whether later layers share them.
+        #: Whether it computes keys and values, and whether later layers share them.
         self.makes, self.gives = place == 0, size > 1
         for name in _OWN:
             if self.makes or name == "q_proj":
@@ -88,13 +88,13 @@ class SwiftKVAttention(llama.LlamaAttention):
         """Attend to keys and values of the whole text.
 
         Args:
-            hidden_states: Whose queries are computed, (batch, queries, hidden).
+            hidden_states: Hidden states of the queries, (batch, queries, hidden).
             position_embeddings: Cosines and sines of the queries.
             attention_mask: Mask of the queries.
             swiftkv_states: Source of keys and values, (batch, seq, hidden).
             key_embeddings: Cosines and sines of `swiftkv_states`.
-            shared: Keys and values of the group, from its first layer on.
-            past_key_values: The cache.
+            shared: Keys and values of the group, after its first layer.
+            past_key_values: KV cache.
             **kwargs: Arguments of the attention interface.
         """
         query = _heads(self.q_proj_swiftkv(hidden_states), self.head_dim)
@@ -132,11 +132,11 @@ def _rotated(heads: Tensor, embeddings: tuple[Tensor, Tensor]) -> Tensor:
 
 
 class SwiftKVLayer(llama.LlamaDecoderLayer):
-    """Llama's, with another attention.
+    """Llama's layer with SwiftKV attention.
 
     Args:
         config: Config of the model.
-        layer_idx: At least `num_key_value_layers`.
+        layer_idx: Index of the layer, at least `num_key_value_layers`.
     """
 
     def __init__(self, config: LlamaSwiftKVConfig, layer_idx: int) -> None:
@@ -145,7 +145,7 @@ class SwiftKVLayer(llama.LlamaDecoderLayer):
 
 
 class LlamaSwiftKVModel(llama.LlamaModel):
-    """Llama's, whose later layers are `SwiftKVLayer`.
+    """Llama's model with `SwiftKVLayer` as later layers.
 
     Args:
         config: Config of the model.
@@ -171,7 +171,7 @@ class LlamaSwiftKVModel(llama.LlamaModel):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """Compute hidden states, as `LlamaModel` does."""
+        """Compute hidden states, like `LlamaModel`."""
         hidden = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
@@ -201,7 +201,7 @@ class LlamaSwiftKVModel(llama.LlamaModel):
     def going_on(
         self, hidden: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, _: Any
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor | None]:
-        """Return the hidden states that pass the later layers, their cosines and sines, and their mask: all of them."""
+        """Return the inputs of the later layers: hidden states, their cosines and sines, and their mask: here all."""
         return hidden, rope, mask
 
 
@@ -213,7 +213,7 @@ class LlamaSwiftKVForCausalLM(llama.LlamaForCausalLM):
     """
 
     config_class = LlamaSwiftKVConfig
-    # Training leaves the projections there that the later layers had as Llama's.
+    # Training keeps the projections of the later layers' original attention.
     _keys_to_ignore_on_load_unexpected = [r"\.self_attn\.[qkv]_proj\."]  # noqa: RUF012
 
     def __init__(self, config: LlamaSwiftKVConfig) -> None:
@@ -223,6 +223,6 @@ class LlamaSwiftKVForCausalLM(llama.LlamaForCausalLM):
 
 
 def register() -> None:
-    """Let transformers know configuration and model."""
+    """Register configuration and model with transformers."""
     AutoConfig.register("llama_swiftkv", LlamaSwiftKVConfig, exist_ok=True)
     AutoModelForCausalLM.register(LlamaSwiftKVConfig, LlamaSwiftKVForCausalLM, exist_ok=True)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MiMo 7B of Xiaomi: transformers' Qwen2 under a name of its own, as XiaomiMiMo's `modeling_mimo.py` has it.
+"""MiMo 7B of Xiaomi: transformers' Qwen2 under its own name, as in XiaomiMiMo's `modeling_mimo.py`.
 
-Checkpoints also have a layer that predicts one token more, which `--speculator mtp` drafts with.
+Checkpoints also have a layer that predicts one more token, for `--speculator mtp`.
 """
 
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 
 class MiMoConfig(Qwen2Config):
-    """Qwen2's, and how many layers predict more tokens.
+    """Qwen2's config with the number of MTP layers.
 
     Args:
         num_nextn_predict_layers: Number of MTP layers; they are not part of the model.
@@ -19,13 +19,13 @@ class MiMoConfig(Qwen2Config):
 
 
 class MiMoForCausalLM(Qwen2ForCausalLM):
-    """Qwen2's."""
+    """Qwen2's model."""
 
     config: MiMoConfig
     _keys_to_ignore_on_load_unexpected = [r"^model\.mtp_layers\."]  # noqa: RUF012
 
 
 def register() -> None:
-    """Let transformers' automatic classes know it."""
+    """Register MiMo with transformers' automatic classes."""
     AutoConfig.register("mimo", MiMoConfig, exist_ok=True)
     AutoModelForCausalLM.register(MiMoConfig, MiMoForCausalLM, exist_ok=True)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draft heads as torch modules, for the exporter."""
+"""Torch modules of draft heads, draft layers and assistants, for the exporter."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An assistant as torch computes it, for the exporter: transformers' own layers, on keys and values of another model.
+"""Torch module of an assistant for the exporter: transformers' own layers, on keys and values of another model.
 
-It says of one place of a text what follows, token after token: of each it reads the embedding and the state of the one
-before, the model's own or what it made of that one itself. Its position and what it attends to stay the same.
+It drafts tokens one after the other at one position: each step reads the embedding of a token and the hidden state of
+the one before, from the model or from its own previous step. Its position and its attention stay the same.
 """
 
 from collections.abc import Mapping
@@ -20,16 +20,16 @@ _OWN = ("k_proj", "v_proj", "k_norm", "v_norm")
 
 
 def read_layers(model: Any) -> dict[str, Any]:
-    """Return by kind of attention the last attention of a model that has keys and values of its own."""
+    """Return the last attention with its own keys and values in a model, by kind of attention."""
     every = (one for one in language_model(model).modules() if hasattr(one, "is_kv_shared_layer"))
     return {one.layer_type: one for one in every if not one.is_kv_shared_layer}
 
 
 class Assistant(nn.Module):
-    """A model of a few layers without keys and values.
+    """A model of a few layers without keys and values of its own.
 
     Args:
-        said: See `qeff_zoo.checkpoint.draft_heads.assistant`.
+        said: Description, see `qeff_zoo.checkpoint.draft_heads.assistant`.
     """
 
     def __init__(self, said: Mapping[str, Any]) -> None:
@@ -52,13 +52,13 @@ class Assistant(nn.Module):
         position_ids: Tensor,
         shared: Mapping[str, tuple[Tensor, Tensor]],
     ) -> Any:
-        """Return logits (batch, seq, vocab), and what stands for hidden states, (batch, seq, size).
+        """Return logits (batch, seq, vocab), and replacements of hidden states, (batch, seq, size).
 
         Args:
-            embeds: (batch, seq, size), of tokens.
-            hidden_states: The same, of the tokens before.
-            position_ids: (batch, seq): how many keys each may see.
-            shared: By kind of attention, keys and values (batch, kv_heads, ctx_len, head_dim).
+            embeds: Embeddings of tokens, (batch, seq, size).
+            hidden_states: Hidden states of the tokens before, in the same shape.
+            position_ids: Numbers of visible keys, (batch, seq).
+            shared: Keys and values by kind of attention, (batch, kv_heads, ctx_len, head_dim).
         """
         last = position_ids - 1
         # transformers counts the window from the last key, inclusively: it is one wider than the model's own.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draft layers as torch modules for the exporter: transformers' own layer, joined as the papers define.
+"""Torch modules of draft layers for the exporter: transformers' own layer, joined as the papers define.
 
-Such a layer reads of each token the hidden state of the one before, and predicts the next; what it makes of a token
-that it drafted stands for the hidden state that the model has not computed.
+Such a layer reads for each token the hidden state of the one before, and predicts the next; its output for a draft
+token replaces the hidden state that the model has not computed.
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ from qeff_zoo.export.transforms.modules import give
 
 
 class Eagle3(nn.Module):
-    """A layer of Llama whose attention reads tokens and hidden states side by side.
+    """A layer of Llama whose attention reads embeddings and hidden states side by side.
 
     Args:
-        said: See `qeff_zoo.checkpoint.draft_heads.eagle3`.
+        said: Description, see `qeff_zoo.checkpoint.draft_heads.eagle3`.
         model: Target model.
     """
 
@@ -46,16 +46,16 @@ class Eagle3(nn.Module):
 
     @property
     def head(self) -> Any:
-        """What makes logits."""
+        """Output head of the layer."""
         return self.inner.lm_head
 
     def forward(self, embed: Any, input_ids: Tensor, hidden_states: Tensor, **cache: Any) -> Any:
-        """Return logits (batch, seq, vocab), and what stands for hidden states, (batch, seq, size).
+        """Return logits (batch, seq, vocab), and replacements of hidden states, (batch, seq, size).
 
         Args:
-            embed: The model's embedding of tokens.
+            embed: Token embedding of the model.
             input_ids: (batch, seq).
-            hidden_states: (batch, seq, size), of the tokens before.
+            hidden_states: Hidden states of the tokens before, (batch, seq, size).
             **cache: Cache and positions for transformers' models.
         """
         embeds = getattr(self, "embed_tokens", embed)(input_ids)
@@ -71,7 +71,7 @@ class Eagle3(nn.Module):
         return SimpleNamespace(logits=self._widened(output.logits), handed=handed[0])
 
     def _widened(self, logits: Tensor) -> Tensor:
-        """Put logits of a vocabulary of its own where the model's has them; of others, the least of them all."""
+        """Map logits of a reduced vocabulary to the model's; missing ones are the lowest of all."""
         if not hasattr(self, "d2t"):
             return logits
         tokens = torch.arange(logits.shape[-1]) + self.d2t.long()
@@ -94,7 +94,7 @@ class Mtp(nn.Module):
     """A layer of the model's own kind, which reads tokens and hidden states joined by a matrix.
 
     Args:
-        said: See `qeff_zoo.checkpoint.draft_heads.mtp`.
+        said: Description, see `qeff_zoo.checkpoint.draft_heads.mtp`.
         model: Target model.
     """
 
@@ -111,16 +111,16 @@ class Mtp(nn.Module):
             self.embed_tokens = nn.Embedding(said["vocab_size"], size)
         self._normed = bool(said.get("normed"))
         self._hidden_first = bool(said.get("hidden_first"))
-        # Not a part of this one where it is the model's.
+        # Not a submodule of this one if it is the model's.
         self._head = [(self.inner if "head" in said["own"] else model).get_output_embeddings()]
 
     @property
     def head(self) -> Any:
-        """What makes logits."""
+        """Output head of the layer."""
         return self._head[0]
 
     def forward(self, embed: Any, input_ids: Tensor, hidden_states: Tensor, **cache: Any) -> Any:
-        """As of `Eagle3`."""
+        """Return logits and replacements of hidden states, see `Eagle3`."""
         embeds = getattr(self, "embed_tokens", embed)(input_ids)
         pair = [self.token_norm(embeds), self.hidden_norm(hidden_states)]
         joined = torch.cat(pair[::-1] if self._hidden_first else pair, -1)
@@ -136,17 +136,17 @@ class Mtp(nn.Module):
 
 
 def last_norm(model: Any) -> nn.Module:
-    """Return the norm of which a model makes logits."""
+    """Return the norm before a model's logits."""
     decoder = model.get_decoder()
     norm: nn.Module = getattr(decoder, "norm", None) or decoder.norm_f
     return norm
 
 
 class _Stream(nn.Module):
-    """What reads from several streams of hidden states, where there is one.
+    """Reader of several streams of hidden states, for a single one.
 
     Args:
-        writes: Whether to say too with what it is written to.
+        writes: Whether to return the weights of updates as well.
     """
 
     def __init__(self, *, writes: bool) -> None:
@@ -154,20 +154,20 @@ class _Stream(nn.Module):
         self._writes = writes
 
     def forward(self, streams: Tensor) -> Any:
-        """Return the stream, of (batch, seq, 1, size); a layer also adds once what it makes of it."""
+        """Return the stream, of (batch, seq, 1, size); a layer adds its output to it once."""
         (stream,) = streams.unbind(2)
         return (streams.new_ones(streams.shape[:3]), stream) if self._writes else stream
 
 
 def _drop_streams(model: Any) -> None:
-    """Let a Hunyuan 4 have one stream of hidden states."""
+    """Reduce a Hunyuan 4 to one stream of hidden states."""
     model.model.hc_head = _Stream(writes=False)
     for layer in model.model.layers:
         layer.attn_hc, layer.ffn_hc = _Stream(writes=True), _Stream(writes=True)
 
 
 def _drop_half(model: Any) -> None:
-    """Let layers of LongCat-Flash have one attention and one MLP, and no experts."""
+    """Reduce layers of LongCat-Flash to one attention and one MLP, without experts."""
     for layer in model.model.layers:
         del layer.mlp
         for name in ("self_attn", "mlps", "input_layernorm", "post_attention_layernorm"):
@@ -188,5 +188,5 @@ _LAYERS: Mapping[str, Any] = MappingProxyType({"eagle3": Eagle3, "mtp": Mtp})
 
 
 def build(said: Mapping[str, Any], model: Any) -> Any:
-    """Build the module of a layer that drafts for a model, without its values."""
+    """Build the module of a draft layer, without its values."""
     return _LAYERS[said["kind"]](said, model)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads as torch computes them, for the exporter: hidden states in, logits of the tokens after the next one out."""
+"""Torch modules of draft heads for the exporter: hidden states in, logits of the tokens after the next one out."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -22,15 +22,15 @@ class Block(nn.Module):
         self.linear = nn.Linear(size, size)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Add what the layer makes of hidden states to them."""
+        """Return the hidden states plus the layer's output."""
         return hidden + nn.functional.silu(self.linear(hidden))
 
 
 class Projections(nn.ModuleList):
-    """Heads side by side: each projects the hidden state, of which the model's matrix or one of its own makes logits.
+    """Independent heads: each projects the hidden state for an output matrix, the model's or its own.
 
     Args:
-        said: See `qeff_zoo.checkpoint.draft_heads.kinds`.
+        said: Description, see `qeff_zoo.checkpoint.draft_heads.kinds`.
     """
 
     reads_tokens = False
@@ -60,10 +60,10 @@ class Projections(nn.ModuleList):
 
 
 class Chained(nn.Module):
-    """Heads one after the other: each reads the state of the one before, and the token that was drafted last.
+    """Chained heads: each reads the state of the previous head, and the last draft token.
 
     Args:
-        said: See `qeff_zoo.checkpoint.draft_heads.kinds`.
+        said: Description, see `qeff_zoo.checkpoint.draft_heads.kinds`.
     """
 
     reads_tokens = True
@@ -94,7 +94,7 @@ class Chained(nn.Module):
 
         Args:
             hidden: (rows, size).
-            input_ids: (rows, heads): the newest token, then each drafted one; -1 for the likeliest.
+            input_ids: Newest token, then each draft token, (rows, heads); -1 for the most probable.
         """
         state = _normed(hidden) / math.sqrt(2) if self._scaled else hidden
         found: list[Tensor] = []
@@ -121,7 +121,7 @@ class Norm(nn.Module):
         self.weight, self.bias = nn.Parameter(torch.ones(size)), nn.Parameter(torch.zeros(size))
 
     def forward(self, values: Tensor) -> Tensor:
-        """Norm each row."""
+        """Normalize each row."""
         return _normed(values) * self.weight + self.bias
 
 
@@ -133,5 +133,5 @@ _MODULES: Mapping[str, Any] = MappingProxyType({"projections": Projections, "cha
 
 
 def build(said: Mapping[str, Any]) -> Any:
-    """Build the module of heads, without their values."""
+    """Build the module of draft heads, without their values."""
     return _MODULES[said["kind"]](said)

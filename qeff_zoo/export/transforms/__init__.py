@@ -12,7 +12,7 @@ from typing import Any
 from qeff_zoo.errors import ExportError
 from qeff_zoo.recipe import Transform
 
-#: What the loader changes in every model, by its module, and the version that is part of a package's identity.
+#: Transforms of every model, by module, with the version that is part of a package's identity.
 ALWAYS: Mapping[str, int] = MappingProxyType({"attention": 1, "rope": 1})
 
 
@@ -20,7 +20,7 @@ def apply(transform: Transform, model: Any) -> None:
     """Apply one declared transform to `model` in place.
 
     Raises:
-        ExportError: It changed another number of modules than the recipe declares.
+        ExportError: The number of changed modules differs from the recipe's.
     """
     expected = transform.count(model.config.get_text_config())
     module = importlib.import_module(f"{__name__}.{transform.name}")
@@ -33,7 +33,7 @@ def apply(transform: Transform, model: Any) -> None:
 
 
 def in_words(transform: Transform) -> str:
-    """Return what a transform does, the first line of its module, without importing that."""
+    """Return the description of a transform, the first line of its module, without an import."""
     spec = importlib.util.find_spec(f"{__name__}.{transform.name}")
     assert spec is not None
     assert spec.origin is not None

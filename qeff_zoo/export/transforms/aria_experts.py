@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Aria's experts: tokens are flattened for the routed experts alone, not for the shared ones beside them.
 
-Flattened and put back, they have a shape that `torch.export` cannot prove to be the original one.
+Flattened and reshaped back, they have a shape that `torch.export` cannot prove to be the original one.
 """
 
 from typing import Any

@@ -2,7 +2,7 @@
 """The attention and mask seams of transformers: an implementation named `qeff_zoo`, registered once.
 
 Attention becomes the semantic op. Masks are made by transformers' own rules (causal, sliding, chunked, bidirectional),
-evaluated at the true position of every token, which the cache hands over as the query offset.
+evaluated at the true position of every token, which the cache returns as the query offset.
 """
 
 from collections.abc import Callable
@@ -42,13 +42,13 @@ def attend(
         query: (batch, heads, seq, head_dim).
         key: (batch, kv_heads, ctx, head_dim).
         value: (batch, kv_heads, ctx, value_head_dim).
-        attention_mask: Additive, (batch or 1, heads or 1, seq, ctx); None where all see all, as parts of a picture.
+        attention_mask: Additive mask, (batch or 1, heads or 1, seq, ctx); None for full attention, as in images.
         scaling: Factor of the scores; None for head_dim ** -0.5.
         dropout: Ignored; models run in evaluation mode.
         softcap: Bound of the scores by tanh; None for none.
-        s_aux: (heads,), attention sinks: a score more for each head, of a key without a value; None for none.
+        s_aux: Attention sinks, (heads,): one more score for each head, of a key without a value; None for none.
         position_bias: Added to the scaled scores, (batch or 1, heads, seq, ctx); None for none.
-        **extra: Anything else a model passes.
+        **extra: Further arguments of a model.
 
     Returns:
         (batch, seq, heads, value_head_dim), and no attention weights.
@@ -80,7 +80,7 @@ def attend(
 
 
 def _require_window(module: nn.Module, window: int | None) -> None:
-    """Refuse a sliding window without keys; a config may well have one that none of its layers uses."""
+    """Refuse a sliding window without keys; a config may have one that none of its layers uses."""
     if window is not None and window <= 0:
         raise UnsupportedModelError(
             f"{type(module).__name__} has a `sliding_window` of {window}: no token attends to any key, not even its "
@@ -101,21 +101,21 @@ def additive_mask(
     by_row: bool = False,
     **_: Any,
 ) -> Tensor:
-    """Evaluate one of transformers' mask functions where the tokens really are.
+    """Evaluate one of transformers' mask functions at the true token positions.
 
     Args:
-        q_length: New tokens.
-        kv_length: Cache rows.
-        mask_function: True where a query may attend, from (batch, head, query position, key position).
-        q_offset: The positions themselves, (batch, seq), from a retained state; else where the queries begin.
+        q_length: Number of new tokens.
+        kv_length: Length of the KV cache.
+        mask_function: Function that is True if a query may attend, from (batch, head, query position, key position).
+        q_offset: Positions of the queries, (batch, seq), from a retained state; else the position of the first query.
         kv_offset: Position of the first key; or of every key, (batch, kv), negative for none, from a retained window.
-        attention_mask: (batch, kv), True where there is a token; encoders only.
+        attention_mask: Mask (batch, kv), True for a token; encoders only.
         dtype: Type of the result.
         device: Device of the result.
-        by_row: Whether rules of rows may differ, which of text alone they do not.
+        by_row: Whether rules may differ per row, which those of text alone do not.
 
     Returns:
-        (batch or 1, 1, seq, ctx): 0 where a query may attend, the lowest finite value elsewhere.
+        (batch or 1, 1, seq, ctx): 0 if a query may attend, the lowest finite value elsewhere.
     """
     if isinstance(q_offset, Tensor) and attention_mask is None:
         window = causal_window(mask_function)
@@ -144,22 +144,22 @@ def additive_mask(
 
 
 _FAR = 1 << 20  # a query with more keys before it than any window has
-_NEAR = 48  # positions of which every pair is tried
+_NEAR = 48  # positions whose pairs are all tried
 
 
 def causal_window(mask_function: Callable[..., Tensor]) -> int | None:
-    """Find out whether a mask lets a query see the newest keys up to its own, by trying it.
+    """Return the window of a mask of the newest keys up to a query's own, by evaluation of the mask.
 
     Args:
         mask_function: Argument of `additive_mask`.
 
     Returns:
-        How many keys, 0 for all of them; None for another kind of mask.
+        Number of keys, 0 for all of them; None for another kind of mask.
     """
     try:
         with _disable_current_modes():  # real numbers, also while a graph is traced
             return _tried_window(mask_function)
-    except IndexError:  # it looks up tokens, of which there are not so many
+    except IndexError:  # the mask indexes tokens beyond their number
         return None
 
 
@@ -169,7 +169,7 @@ def _tried_window(mask_function: Callable[..., Tensor]) -> int | None:
         return mask_function(none, none, queries.view(1, 1, -1, 1), keys.view(1, 1, 1, -1))
 
     near, far = torch.arange(_NEAR), torch.arange(_FAR - _NEAR, _FAR)
-    if isinstance(allowed(near, near), FakeTensor):  # it reads numbers that a trace does not have
+    if isinstance(allowed(near, near), FakeTensor):  # the mask reads values that a trace lacks
         return None
     window = int(allowed(far[-1:], torch.arange(_FAR)).sum())
     if window == 0:  # a mask that no layer uses; see `attend`

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Block-sparse attention: an indexer chooses blocks of keys for each query, and the mask hides all others.
+"""Block-sparse attention: an indexer chooses blocks of keys for each query, and all others are masked.
 
-transformers chooses fewer where there are fewer blocks. Here the keys are the rows of the cache, and it is only known
-later how many those are. So the indexer is given as many spare blocks as it chooses: they score lowest, as do blocks
-that a query may not attend to. The causal mask hides those that were chosen for want of better ones.
+transformers chooses fewer if there are fewer blocks. Here the keys are the rows of the cache, whose number is symbolic.
+So the indexer gets as many spare blocks as it chooses: they score lowest, as do blocks that a query may not attend to.
+The causal mask hides those that were chosen for lack of better ones.
 """
 
 from typing import Any
@@ -22,13 +22,13 @@ def choose(
     past_key_values: Any,
     position_ids: Tensor,
 ) -> Tensor:
-    """Return which rows of the cache lie in blocks that were chosen, (batch, indexer's heads, seq, ctx).
+    """Return which rows of the cache are in chosen blocks, (batch, indexer's heads, seq, ctx).
 
     Args:
         self: The indexer.
         hidden_states: (batch, seq, hidden).
         position_embeddings: Cosines and sines.
-        past_key_values: Keeps the indexer's keys.
+        past_key_values: KV cache, with the indexer's keys.
         position_ids: (batch, seq).
     """
     rotate = type(self).forward.__globals__["apply_rotary_pos_emb"]
@@ -66,14 +66,14 @@ def attend_chosen(
     block_indices: Tensor | None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention to the chosen blocks; stands in for any attention function.
+    """Compute attention to the chosen blocks, in place of any attention function.
 
     Args:
         module: The calling attention module.
         query: (batch, heads, seq, head_dim).
         key: (batch, kv_heads, ctx, head_dim).
         value: (batch, kv_heads, ctx, value_head_dim).
-        attention_mask: Additive and causal, (batch, 1, seq, ctx).
+        attention_mask: Additive causal mask, (batch, 1, seq, ctx).
         block_indices: Result of `choose`, one head for a group of query heads; None for all keys.
         **others: Arguments of `attend`.
     """
@@ -84,6 +84,6 @@ def attend_chosen(
 
 
 def apply(model: nn.Module) -> int:
-    """Change every attention that may have an indexer, and that; return the number of indexers."""
+    """Change every attention that may have an indexer, and the indexers; return the number of indexers."""
     found = follow_indexers(model, attend_chosen, choose)
     return sum(module.indexer is not None for module in found)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compressed convolutional attention (ZAYA): its projections keep what their next token needs in the cache."""
+"""Compressed convolutional attention (ZAYA): projections store the inputs of their next token in the cache."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def apply(model: Any) -> int:
     """Replace the forward of every projection of this kind.
 
     Args:
-        model: Changed in place.
+        model: Model, changed in place.
 
     Returns:
         Number of projections changed.
@@ -41,7 +41,7 @@ def _forward(
     )
     mixed = self.conv_qk_grouped(self.conv_qk_depthwise(seen)).transpose(1, 2)
     query, key = mixed.split([queries.shape[2], keys.shape[2]], dim=-1)
-    # Half of each value is the token's before: kept without its bias, so that none came before the first.
+    # Half of each value is that of the previous token: stored without its bias, so that the first token has none.
     delayed = nn.functional.linear(hidden_states, self.v_proj_delayed.weight).transpose(1, 2)
     before = past_key_values.update_conv_state(
         delayed, self.layer_idx, state_idx=1, conv_kernel_size=1

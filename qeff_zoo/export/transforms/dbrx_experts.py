@@ -15,7 +15,7 @@ def forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights
     """Compute a block of experts.
 
     Args:
-        self: `DbrxExperts`, whose `mlp` has `w1`, `v1` and `w2`, each (experts * inner, hidden).
+        self: Module `DbrxExperts`, whose `mlp` has `w1`, `v1` and `w2`, each (experts * inner, hidden).
         hidden_states: (batch, seq, hidden).
         top_k_index: (tokens, k), the experts of each token.
         top_k_weights: (tokens, k), their routing weights.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Doge's dynamic mask: values score the keys, and each query attends to the `keep_window_size` best that it may see.
+"""Doge's dynamic mask: values score the keys, and each query attends to its `keep_window_size` best visible ones.
 
-As many spare keys as are chosen make sure that there are enough; they score lowest and fall away again. Nothing is
-chosen where a text cannot be longer than that.
+As many spare keys as are chosen guarantee a sufficient number; they score lowest and are removed again. Nothing is
+chosen if texts cannot be longer than that.
 """
 
 from typing import Any
@@ -21,14 +21,14 @@ def mask(
     keep_window_size: int,
     attention_mask: Tensor,
 ) -> Tensor:
-    """Return what is added to the scores, (batch, kv_heads, seq, ctx).
+    """Return the additive mask, (batch, kv_heads, seq, ctx).
 
     Args:
         self: `DogeAttention`.
         hidden_states: (batch, seq, hidden).
         dt_states: Scores of the keys, (batch, kv_heads, ctx).
-        keep_window_size: Keys that each query attends to.
-        attention_mask: Additive and causal, (batch, 1, seq, ctx).
+        keep_window_size: Number of keys that each query attends to.
+        attention_mask: Additive causal mask, (batch, 1, seq, ctx).
     """
     lowest = torch.finfo(hidden_states.dtype).min
     scores = dt_states[:, :, None].expand(-1, -1, hidden_states.shape[1], -1)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ERNIE 4.5 VL's experts of text and of images: each token goes to those of its kind, whatever else is in a call.
+"""ERNIE 4.5 VL's experts of text and of images: each token is routed to those of its kind, in mixed calls, too.
 
-transformers picks tokens out by a mask and gives each kind of experts its own. Here both are given all tokens, and no
-expert where a token is of the other kind, so that a token still costs the experts that were chosen for it. Its kind
-follows from the token: those of a picture, and those that begin and end it.
+transformers selects tokens by a mask and gives each kind of experts its own. Here both get all tokens, and no expert
+for a token of the other kind, so that a token still costs only its chosen experts. The kind follows from the token:
+image tokens, and those that begin and end an image.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ def forward(
     Args:
         self: The block.
         hidden_states: (batch, seq, hidden).
-        moe_mm_token_type_ids: (batch, seq), whether a token is a picture's; None where all are text.
+        moe_mm_token_type_ids: Whether each token is of an image, (batch, seq); None for text alone.
 
     Returns:
         (batch, seq, hidden), and no logits of routers.
@@ -39,7 +39,7 @@ def forward(
 
 
 def _of_kind(block: Any, tokens: Tensor, own: Tensor) -> Tensor:
-    """Compute a kind's experts on its own tokens, (tokens, 1); 0 of others."""
+    """Compute the experts of a kind on its own tokens, (tokens, 1); 0 for others."""
     _, weights, chosen = block.gate(tokens)
     none = block.num_experts + torch.arange(chosen.shape[1])
     made: Tensor = block.experts(

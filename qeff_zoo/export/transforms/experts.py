@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The experts seam: a block of gated experts becomes one semantic op; of others each product becomes one."""
+"""The experts seam: a block of gated experts becomes one semantic op; in other blocks each product becomes one."""
 
 from itertools import product
 from typing import Any
@@ -21,7 +21,7 @@ def mix_experts(
     """Compute a block of experts.
 
     Args:
-        self: The experts module: stacked `gate_up_proj` or `up_proj`, and `down_proj`.
+        self: Experts module: stacked `gate_up_proj` or `up_proj`, and `down_proj`.
         hidden_states: (tokens, hidden).
         top_k_index: (tokens, k), the experts of each token.
         top_k_weights: (tokens, k), their routing weights.
@@ -51,7 +51,7 @@ def mix_experts(
 
 
 def _gate(module: Any, *, interleaved: bool) -> tuple[float, float, float] | None:
-    """Find out by trying whether a block's gate is what the op computes; gives its alpha, limit and offset."""
+    """Return alpha, limit and offset of a block's gate if evaluation shows that the op computes it; else None."""
     own = [float(getattr(module, name, None) or UNBOUNDED) for name in ("limit", "swiglu_limit")]
     limits = sorted({*own, UNBOUNDED})
     alphas = (1.0, float(getattr(module, "alpha", None) or 1.702))
@@ -86,6 +86,6 @@ ALL_EXPERTS_FUNCTIONS.register("qeff_zoo", mix_experts)
 
 
 def apply(model: Any) -> int:
-    """Choose this implementation; return the number of expert blocks that follow it."""
+    """Select this implementation; return the number of expert blocks that use it."""
     model.set_experts_implementation("qeff_zoo")
     return sum(hasattr(module, "_is_expert_parallel") for module in model.modules())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sound that is padded: what lies behind its end changes nothing, neither a norm over time nor a convolution.
+"""Padded audio: padding after the end changes nothing, neither a norm over time nor a convolution.
 
-Hugging Face's models hide padded frames from attention alone: a group norm averages over them, and a convolution with
-padding of its own sees them across the end. So a sound in a batch has other logits than by itself; not so here.
+Hugging Face's models mask padded frames in attention alone: a group norm averages over them, and a padded convolution
+reads them across the end. So audio in a batch has other logits than by itself; not so here.
 """
 
 import math
@@ -19,12 +19,12 @@ from . import squeezed_frames
 
 @dataclass
 class Heard:
-    """How much of a batch is sound, for those modules that have to know.
+    """Lengths of the audio in a batch, for modules that depend on them.
 
     Attributes:
-        lengths: (batch,), inputs of each row that are sound.
-        inputs: The same of the strided convolution that comes next.
-        frames: (batch, frames), True where a frame of the encoder is.
+        lengths: Number of inputs without padding in each row, (batch,).
+        inputs: The same for the next strided convolution.
+        frames: Mask (batch, frames), True for frames of the encoder without padding.
     """
 
     lengths: Tensor | None = None
@@ -33,10 +33,10 @@ class Heard:
 
 
 def apply(model: Any) -> int:
-    """Let norms over time and padded convolutions of an encoder know the end of each sound.
+    """Pass the end of each audio to norms over time and padded convolutions of an encoder.
 
     Args:
-        model: With strided convolutions before its encoder.
+        model: Model with strided convolutions before its encoder.
     """
     model.heard = heard = Heard()
     reader = model.get_encoder() if model.config.is_encoder_decoder else model
@@ -79,12 +79,12 @@ def apply(model: Any) -> int:
 
 
 def _own(module: nn.Module, kind: type[nn.Module]) -> Any:
-    """Return the first of a module's own parts that is of a kind; None where there is none."""
+    """Return the first child of a module that is of a class; None without one."""
     return next((one for one in module.children() if isinstance(one, kind)), None)
 
 
 def _outputs(conv: nn.Conv1d, inputs: Any) -> Any:
-    """Return how many outputs become of so many inputs: numbers or tensors of them."""
+    """Return the number of outputs for a number of inputs: integers or tensors."""
     (width,), (stride,) = conv.kernel_size, conv.stride
     padding = int(conv.padding[0])
     beyond = inputs - (width - 2 * padding)
@@ -94,14 +94,14 @@ def _outputs(conv: nn.Conv1d, inputs: Any) -> Any:
 
 
 def _count(self: Any, input_lengths: Any) -> Any:
-    """Return how many frames become of so many samples, of each row."""
+    """Return the number of frames for a number of samples, of each row."""
     for conv in self.strided:
         input_lengths = _outputs(conv, input_lengths)
     return input_lengths
 
 
 def _whole(reader: Any, mask: Tensor) -> Tensor:
-    """Return a mask that is 1 at the first input of each whole frame, where the model looks for it."""
+    """Return a mask with 1 at the first input of each whole frame, where the model reads it."""
     step = math.prod(conv.stride[0] for conv in reader.strided)
     frames = reader._get_feat_extract_output_lengths(mask.sum(1))
     whole: Tensor = (torch.arange(mask.shape[1]) < frames[:, None] * step).to(mask.dtype)
@@ -111,8 +111,8 @@ def _whole(reader: Any, mask: Tensor) -> Tensor:
 def _frames_of(
     self: Any, feature_vector_length: int, attention_mask: Tensor, add_adapter: bool | None = None
 ) -> Tensor:
-    """Return which frames are audio, without an index that torch.export cannot follow."""
-    if attention_mask.dim() > 2:  # of each query, for what was read before
+    """Return which frames are audio, without an index that torch.export does not support."""
+    if attention_mask.dim() > 2:  # per query, for inputs that were encoded before
         return attention_mask
     lengths = self._get_feat_extract_output_lengths(self.heard.lengths)
     self.heard.frames = torch.arange(feature_vector_length) < lengths[:, None]
@@ -120,7 +120,7 @@ def _frames_of(
 
 
 def _limit(norm: nn.GroupNorm, conv: nn.Conv1d, heard: Heard) -> None:
-    """Let a norm, of each channel or of all together, average over the frames of the sound alone."""
+    """Restrict a norm, per channel or over all, to the frames of the audio."""
     together = norm.num_groups < norm.num_channels
     assert norm.num_groups == (1 if together else norm.num_channels)
 
@@ -143,13 +143,13 @@ def _limit(norm: nn.GroupNorm, conv: nn.Conv1d, heard: Heard) -> None:
 
 
 def _root_of_share(counts: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return 1 / sqrt(counts): a mean takes it before and after its sum, so that neither is beyond float16."""
-    blocks = counts // 64  # ends of long sounds are themselves beyond it
+    """Return 1 / sqrt(counts): a mean applies it before and after its sum, so that neither exceeds float16."""
+    blocks = counts // 64  # lengths of long audio themselves exceed it
     return torch.rsqrt(blocks.to(dtype) + (counts - 64 * blocks).to(dtype) / 64) / 8
 
 
 def _hide_inputs(conv: nn.Conv1d, heard: Heard) -> None:
-    """Let a strided convolution of a chain find zeros behind the end of the sound."""
+    """Zero the inputs of a strided convolution in a chain after the end of the audio."""
 
     def silence(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
         assert heard.inputs is not None
@@ -161,7 +161,7 @@ def _hide_inputs(conv: nn.Conv1d, heard: Heard) -> None:
 
 
 def _hide(conv: nn.Conv1d, heard: Heard) -> None:
-    """Let a convolution find zeros behind the end of the sound, as it does behind the end of its input."""
+    """Zero the inputs of a convolution after the end of the audio, like its own padding."""
 
     def silence(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
         assert heard.frames is not None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gemma 3n's sparse MLPs: how many deviations above the mean a gate must be is a number, known before tracing.
+"""Gemma 3n's sparse MLPs: the gate's threshold in deviations above the mean becomes a constant before tracing.
 
-transformers computes it in every call by the inverse of the error function, which ONNX does not have.
+transformers computes it in every call by the inverse error function, which ONNX lacks.
 """
 
 from typing import Any
@@ -13,10 +13,10 @@ from qeff_zoo.export.transforms.modules import give, of_class
 
 
 def cut(self: Any, inputs: Tensor) -> Tensor:
-    """Keep of (batch, seq, intermediate) what is far enough above its mean, less that bound.
+    """Subtract the threshold from (batch, seq, intermediate), and zero values below it.
 
     Args:
-        self: `Gemma3nTextMLP`.
+        self: Module `Gemma3nTextMLP`.
         inputs: Gates.
     """
     mean = inputs.mean(-1, keepdim=True)

@@ -16,17 +16,17 @@ def attend(
     """Compute attention without a scale over the whole cache.
 
     Args:
-        self: `GPTNeoSelfAttention`.
+        self: Module `GPTNeoSelfAttention`.
         query: (batch, heads, seq, head_dim).
         key: (batch, heads, ctx, head_dim).
         value: (batch, heads, ctx, head_dim).
-        attention_mask: Additive and causal, (batch, 1, seq, ctx).
+        attention_mask: Additive causal mask, (batch, 1, seq, ctx).
 
     Returns:
         (batch, heads, seq, head_dim), and no attention weights.
     """
     if self.attention_type == "local":
-        # A query sees as many keys as its position says, and one more: itself.
+        # A query attends to as many keys as its position, and to its own.
         visible = (attention_mask == 0).sum(-1, keepdim=True)
         oldest = visible - self.config.window_size
         keys = torch.arange(key.shape[2], device=key.device)

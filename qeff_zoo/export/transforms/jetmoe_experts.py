@@ -38,7 +38,7 @@ def feed_forward(self: Any, layer_input: Tensor) -> Tensor:
 
 
 def queries(self: Any, layer_input: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """Compute `JetMoeMoA.map`: (batch, seq, k, heads * head_dim), the scores, and what `results` needs."""
+    """Compute `JetMoeMoA.map`: (batch, seq, k, heads * head_dim), the scores, and the input of `results`."""
     tokens = layer_input.reshape(-1, self.input_size)
     chosen, weights, scores = _route(self.router, tokens)
     made = _multiply(self.input_linear, tokens[:, None], chosen)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multi-head latent attention may retain every head's keys and values in place of the latents they are expanded from.
+"""Multi-head latent attention that optionally retains every head's keys and values in place of their latents.
 
-transformers' cache holds the latents, which is small, and expands the whole context in every call. Expanded once, a
-token takes many times the memory and no more work. Modules with `expand_kv(latent, rotated)` are of this kind.
+transformers' cache holds the latents, which are small, and expands the whole context in every call. With expanded
+states, a token takes many times the memory and no further work. Modules with `expand_kv(latent, rotated)` are of this
+kind.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,12 +13,12 @@ from torch import Tensor
 
 from qeff_zoo.export.layers import plain
 
-#: By layer index: (latents, rotated keys) of new tokens -> (keys, values) of every head.
+#: Functions by layer index: (latents, rotated keys) of new tokens -> (keys, values) of every head.
 Expanders: TypeAlias = Mapping[int, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]]
 
 
 def expand(model: Any) -> int:
-    """Make every latent attention retain expanded keys and values; return how many there are."""
+    """Make every latent attention retain expanded keys and values; return their number."""
     found = [module for module in model.modules() if hasattr(module, "expand_kv")]
     for module in found:
         module._expand_new = module.expand_kv
@@ -26,7 +27,7 @@ def expand(model: Any) -> int:
 
 
 def expanders_of(model: Any) -> Expanders:
-    """Return how new tokens are expanded, for the layers that `expand` changed."""
+    """Return the functions that expand new tokens, for the layers that `expand` changed."""
     return {
         plain(module.layer_idx): module._expand_new
         for module in model.modules()

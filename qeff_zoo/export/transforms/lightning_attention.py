@@ -12,10 +12,10 @@ from qeff_zoo.export.transforms.retained_state import RetainedState
 
 
 def apply(model: Any) -> int:
-    """Replace the forward of every lightning attention, and let the model take a cache that is not its own.
+    """Replace the forward of every lightning attention, and let the model take a cache of another class.
 
     Args:
-        model: Changed in place.
+        model: Model, changed in place.
 
     Returns:
         Number of attention modules changed.
@@ -30,7 +30,7 @@ def apply(model: Any) -> int:
 def _without_own_cache(
     _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Keep the model from requiring a cache of its own class; its layers use any cache."""
+    """Skip the model's check of its cache's class; its layers take any cache."""
     return args, {**kwargs, "use_cache": False}
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Llama 4's attention with real numbers, and with the true position of every token.
 
-transformers rotates queries and keys by complex numbers, which ONNX does not have. Layers without RoPE scale queries by
+transformers rotates queries and keys by complex numbers, which ONNX lacks. Layers without RoPE scale queries by
 position, which transformers counts from the length of its cache; that is the same for all rows and ignores padding.
 """
 
@@ -17,7 +17,7 @@ def frequencies(self: Any, hidden_states: Tensor, position_ids: Tensor) -> tuple
     """Return cosine and sine, each (batch, seq, head_dim / 2), in place of one complex tensor.
 
     Args:
-        self: `Llama4TextRotaryEmbedding`.
+        self: Module `Llama4TextRotaryEmbedding`.
         hidden_states: Tensor of any shape.
         position_ids: (batch, seq).
     """
@@ -26,10 +26,10 @@ def frequencies(self: Any, hidden_states: Tensor, position_ids: Tensor) -> tuple
 
 
 def attend(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Compute `Llama4TextAttention`, changing what its projections return: nothing stands between the two.
+    """Compute `Llama4TextAttention` with changed outputs of its projections, which directly precede the rotation.
 
     Args:
-        self: The attention.
+        self: The attention module.
         *args: Arguments of the original.
         **kwargs: Arguments of the original.
     """
@@ -65,7 +65,7 @@ def _growth(attention: Any, cache: Any) -> Tensor:
 
 
 def apply(model: nn.Module) -> int:
-    """Change every `Llama4TextAttention` and what it shares; return the number of attentions."""
+    """Change every `Llama4TextAttention` and its shared modules; return the number of attentions."""
     attentions = of_class(model, "Llama4TextAttention")
     for attention in attentions:
         attention.rotates = bool(attention.use_rope)

@@ -14,10 +14,10 @@ from qeff_zoo.export.transforms.modules import give, of_class
 
 
 def forward(self: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute a block of experts and the shared one.
+    """Compute a block of experts and its shared expert.
 
     Args:
-        self: `Llama4TextMoe`.
+        self: Module `Llama4TextMoe`.
         hidden_states: (batch, seq, hidden).
 
     Returns:

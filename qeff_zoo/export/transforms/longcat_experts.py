@@ -15,7 +15,7 @@ def forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights
     """Compute a block of experts.
 
     Args:
-        self: `LongcatFlashExperts`.
+        self: Module `LongcatFlashExperts`.
         hidden_states: (tokens, hidden).
         top_k_index: (tokens, k), the experts of each token; the last ones compute nothing.
         top_k_weights: (tokens, k), their routing weights.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers add what an adapter of their row says, by the semantic op `Lora`: see `checkpoint.adapters`."""
+"""Linear layers add the LoRA adapter of each row, by the semantic op `Lora`: see `checkpoint.adapters`."""
 
 import inspect
 from collections.abc import Mapping
@@ -21,10 +21,10 @@ _MATRICES = "lora"  # the argument that holds those of all sites
 
 @dataclass
 class _Given:
-    """What the call that is being traced was given.
+    """Inputs of the traced call.
 
     Args:
-        ids: Slot of each row.
+        ids: Adapter slot of each row.
         matrices: Matrices of each site.
     """
 
@@ -35,19 +35,19 @@ class _Given:
 def apply(
     tracing: Tracing, model: nn.Module, repeated: layers.RepeatedLayers | None, slots: Slots
 ) -> Tracing:
-    """Let the linear layers of a model take adapters.
+    """Add adapter slots to the linear layers of a model.
 
     Args:
         tracing: Tracing of the model.
-        model: Changed in place; it has the layers that are traced.
-        repeated: Its repeated layers.
-        slots: Number of adapters, and their layers.
+        model: Model with the traced layers, changed in place.
+        repeated: Repeated layers of the model.
+        slots: Adapter slots, with the names of their layers.
 
     Returns:
-        The same with more inputs.
+        The tracing with further inputs.
 
     Raises:
-        ExportError: The model has no such layers.
+        ExportError: The model has none of these layers.
     """
     found = _find(model, repeated)
     sites = {site: module for site, (path, module) in found.items() if slots.takes(path)}
@@ -99,7 +99,7 @@ def _find(model: Any, repeated: layers.RepeatedLayers | None) -> dict[Site, tupl
 
 
 def _makes_numbers(module: Any) -> bool:
-    """Whether a linear layer returns what such a layer returns; some routers are linear layers that also choose."""
+    """Return whether a linear layer returns a tensor; some routers are linear layers that also choose."""
     if type(module).forward in (nn.Linear.forward, Conv1D.forward):
         return True
     with torch.no_grad():
@@ -108,13 +108,13 @@ def _makes_numbers(module: Any) -> bool:
 
 
 def _sizes(module: Any) -> tuple[int, int]:
-    """Return how many numbers a linear layer reads of a token, and how many it makes."""
+    """Return the input and output sizes of a linear layer."""
     rows, columns = module.weight.shape
     return (rows, columns) if isinstance(module, Conv1D) else (columns, rows)
 
 
 def _adapt(module: Any, site: Site, given: _Given) -> None:
-    """Let a linear layer add what the adapter of each row makes of what it reads."""
+    """Add the adapter of each row to the output of a linear layer."""
     plain = module.forward
 
     def forward(self: Any, x: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ def _adapt(module: Any, site: Site, given: _Given) -> None:
 
 
 def _pass_on(module: Any, sites: list[Site], given: _Given) -> None:
-    """Let a module take the matrices of adapters and the slots of rows besides all that it takes."""
+    """Let a module take the matrices of adapters and the slots of rows besides its own arguments."""
     plain = module.forward
 
     def forward(self: Any, **arguments: Any) -> Any:
@@ -136,7 +136,7 @@ def _pass_on(module: Any, sites: list[Site], given: _Given) -> None:
         torch._check(given.ids.shape[0] == rows)  # known from now on
         return plain(**arguments)
 
-    # torch.export reads off the signature what there is.
+    # torch.export takes the arguments from the signature.
     known = inspect.signature(plain).parameters.values()
     own = (inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in (_MATRICES, IDS))
     first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules of a Hugging Face model: found by class, given another method, or their own with some globals rebound."""
+"""Modules of a Hugging Face model: search by class, replacement of methods, and functions with rebound globals."""
 
 import inspect
 from collections.abc import Callable
@@ -13,12 +13,12 @@ def of_class(model: Any, *names: str) -> list[Any]:
 
 
 def give(module: Any, method: Callable[..., Any], name: str = "forward") -> None:
-    """Let a module have a method of its own, in place of its class's."""
+    """Replace a method of a module, instead of that of its class."""
     setattr(module, name, MethodType(method, module))
 
 
 def rebound(function: Any, **names: Any) -> FunctionType:
-    """Copy a function: the same code, without decorators, in which some global names mean something else."""
+    """Return a copy of a function: the same code, without decorators, with other values of some globals."""
     plain = inspect.unwrap(function)
     known = {**plain.__globals__, **names}
     copy = FunctionType(
@@ -29,7 +29,7 @@ def rebound(function: Any, **names: Any) -> FunctionType:
 
 
 def language_model(model: Any) -> Any:
-    """Return the part of a model that reads embedded text: all of it where there is no other."""
+    """Return the part of a model that reads embedded text; the whole model if it has no such part."""
     composite = model.config.get_text_config() is not model.config
     return model.get_decoder() if composite and hasattr(model, "get_decoder") else model
 
@@ -55,6 +55,6 @@ def video_tower(model: Any) -> Any:
 
 
 def with_config(model: Any, config: Any) -> Any:
-    """Return the outermost part of a model that is made of a part of its config; all of it where there is none."""
+    """Return the outermost part of a model with a given part of its config; the whole model without one."""
     parts = (one for one in model.modules() if getattr(one, "config", None) is config)
     return next(parts, model)

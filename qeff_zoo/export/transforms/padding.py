@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Padding becomes zeros where a model reads neighbouring tokens, as if the text ended there.
+"""Padding is zeroed in models that read neighbouring tokens, as if the text ended there.
 
-transformers leaves there what became of padding's embedding, so that an answer depends on what it is batched with.
+transformers keeps the states of padding there, so that a result depends on the other rows of its batch.
 """
 
 from typing import Any
 
 from torch import Tensor, nn
 
-#: Where the base model keeps the mask of the call that runs.
+#: Attribute of the base model with the mask of the running call.
 _MASK = "_qeff_zoo_tokens"
 
 
 def apply(model: Any, names: list[str]) -> int:
-    """Clear padding in what modules give; of a convolution in what it reads.
+    """Zero padding in the outputs of modules; for convolutions in their inputs.
 
     Args:
-        model: Changed in place; called with `attention_mask`, (batch, seq), 1 is a token.
+        model: Model, changed in place; its calls have `attention_mask`, (batch, seq), 1 for a token.
         names: Suffixes of modules' names. Modules return (batch, seq, channels), convolutions read (batch, channels,
             seq).
 

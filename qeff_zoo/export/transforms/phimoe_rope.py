@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Phi-3.5-MoE's RoPE: cosine and sine are scaled by the length of the context, not by the positions of one call.
 
-transformers always takes the short factors, and one of two scales by the longest position that a call sees.
+transformers always takes the short factors, and one of two scales by the largest position of a call.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ def forward(self: Any, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]
     """Compute `PhimoeRotaryEmbedding`.
 
     Args:
-        self: The rotary embedding.
+        self: Module of the rotary embedding.
         x: Tensor of any shape.
         position_ids: (batch, seq).
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gated experts of a class that transformers gives no choice of implementation: they are computed as all others."""
+"""Gated experts of a class without a choice of implementation in transformers: computed like all others."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from qeff_zoo.export.transforms.experts import mix_experts
 from qeff_zoo.export.transforms.modules import give, of_class
 
-#: What transformers' choice says of others: the gate's and the other matrix are one, rows are outputs, without biases.
+#: Attributes that transformers' choice sets for others: joined gate and up matrices, rows as outputs, no biases.
 _SAID = {
     "has_gate": True,
     "has_bias": False,
@@ -26,7 +26,7 @@ def apply(model: nn.Module, *, name: str) -> int:
     """Change every module of a class; return their number.
 
     Args:
-        model: In place.
+        model: Model, changed in place.
         name: Name of the class.
     """
     found = of_class(model, name)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RoPE by complex numbers, as DeepSeek V2 has it, becomes the same in real numbers: ONNX runtimes have no complex ones.
+"""Complex RoPE, as in DeepSeek V2, becomes the same rotation in real numbers, since ONNX runtimes lack complex ones.
 
-Interleaved pairs of a head are the two parts of one complex number, which is rotated by an angle of its position.
+An interleaved pair of a head is a complex number, which is rotated by an angle of its position.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def apply_rotary_emb(query: Tensor, key: Tensor, angles: Tensor) -> tuple[Tensor, Tensor]:
-    """Rotate queries and keys; stands in for transformers' function of that name."""
+    """Rotate queries and keys, in place of transformers' function of that name."""
     cos, sin = angles.unsqueeze(1).unbind(-1)
     return rotate(query, cos, sin), rotate(key, cos, sin)
 
@@ -35,9 +35,9 @@ def apply(model: nn.Module, rotary: str, attention: str) -> int:
     """Change modules whose class is named `rotary` or `attention`; return their number.
 
     Args:
-        model: Changed in place.
-        rotary: Class that makes the angles.
-        attention: Class whose forward calls `apply_rotary_emb`.
+        model: Model, changed in place.
+        rotary: Name of the class that computes the angles.
+        attention: Name of the class whose forward calls `apply_rotary_emb`.
     """
     rotaries, attentions = of_class(model, rotary), of_class(model, attention)
     for module in rotaries:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels seam: state-space and linear-attention layers run transformers' forward with our recurrences in it.
+"""The kernels seam: transformers' forward of state-space and linear-attention layers with our recurrences in it.
 
 transformers calls the scans of these layers through module-level functions that a kernel library may replace. Here they
 become the semantic ops `LinearRecurrence` and `DeltaRecurrence`, which start from the retained state at any length and
-pass over padding. Only the changed modules see them: their forward gets a namespace of its own.
+skip padding. Only the changed modules use them: their forward gets its own namespace.
 """
 
 import inspect
@@ -22,7 +22,7 @@ def apply(model: nn.Module) -> int:
     """Change every module whose forward calls one of the kernels.
 
     Args:
-        model: Changed in place.
+        model: Model, changed in place.
 
     Returns:
         Number of modules changed.
@@ -34,7 +34,7 @@ def apply(model: nn.Module) -> int:
 
 
 def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run the class's own forward, with kernels that know this call's states."""
+    """Run the class's own forward, with kernels for this call's states."""
     given = [*args, *kwargs.values()]
     cache = next((value for value in given if isinstance(value, RetainedState)), None)
     if cache is None:
@@ -51,10 +51,10 @@ def kernels_of(module: nn.Module) -> list[str]:
 
 
 class _Calls:
-    """The kernels of one layer in one call, in the signatures that transformers uses.
+    """Kernels of one layer in one call, with the signatures of transformers.
 
     Args:
-        cache: Whose states are read.
+        cache: Cache with their states.
         layer: Index of the layer.
     """
 
@@ -160,7 +160,7 @@ class _Calls:
         return result
 
 
-#: transformers' name of a kernel that takes whole sequences -> ours.
+#: Our methods by transformers' names of kernels for whole sequences.
 _KERNELS: Mapping[str, str] = {
     "mamba_selective_scan": "selective_scan",
     "mamba2_chunk_scan": "state_space_scan",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention with a relative bias that each token mixes by itself (Inkling), evaluated where the tokens really are."""
+"""Attention with a relative bias that each token mixes itself (Inkling), evaluated at the true token positions."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def apply(model: Any) -> int:
     """Replace the forward of every attention of this kind.
 
     Args:
-        model: Changed in place.
+        model: Model, changed in place.
 
     Returns:
         Number of attention modules changed.
@@ -58,7 +58,7 @@ def _forward(
 
 
 def _bias(self: Any, mixture: Tensor, positions: Tensor, keys: Tensor) -> Tensor:
-    """Return the bias (batch, heads, seq, keys): of every token's own profile, at the distance of each key."""
+    """Return the bias (batch, heads, seq, keys): the profile of every token, at the distance of each key."""
     profile = mixture.unflatten(2, (self.num_heads, -1)) @ self.rel_logits_proj.proj
     distance = (positions[:, :, None] - keys[:, None, :])[:, None]  # (batch, 1, seq, keys)
     near = (distance >= 0) & (distance < self.rel_extent)

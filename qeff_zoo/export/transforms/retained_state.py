@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cache seam: what transformers needs of a cache, reading and writing tensors that the caller keeps between calls.
+"""The cache seam: transformers' cache interface on tensors that the caller keeps between calls.
 
-Keys and values are written at their positions. Convolutions and recurrences keep what their next token needs; a row
-that starts at position 0 finds them empty, whatever an earlier request left there.
+Keys and values are written at their positions. Convolutions and recurrences retain the inputs of their next token; a
+row that starts at position 0 reads them as empty, whatever an earlier request left there.
 
-A compute context (`comp_ctx_lengths`) is how many rows of the cache a call reads: keys, values and masks are those of
-the first rows alone, while the cache keeps all `ctx_len` of them. Only the length of the tensor counts: it is a size
-like any other. What is computed is the same as long as all of the call's positions are below it, since the mask hides
-what lies beyond them. States of windows and recurrences have no such rows and stay as they are.
+A compute context (`comp_ctx_lengths`) is the length of the KV cache that a call reads: keys, values and masks have only
+the first rows, while the cache keeps all `ctx_len`. Only the length of the tensor counts: it is a size like any other.
+The results are equal as long as all of the call's positions are below it, since all further rows are masked. States of
+windows and recurrences have no such rows and stay unchanged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,10 @@ from qeff_zoo.export.layers import plain
 from qeff_zoo.export.transforms.latent_kv import Expanders
 from qeff_zoo.graph.states import State, StateKind
 
-#: By the graph's name of an input: `past_key.3`, `past_value.3`, `past_index.3`, `conv_state.3`, `recurrent_state.3`.
+#: States by the graph's name of an input: `past_key.3`, `past_value.3`, `past_index.3`, `conv_state.3`,
+#: `recurrent_state.3`.
 States: TypeAlias = dict[str, Tensor]
-#: Cache rows of layers that keep a window only, by layer index.
+#: Cache lengths of sliding-window layers, by layer index.
 Windows: TypeAlias = Mapping[int, int]
 
 
@@ -36,14 +37,14 @@ class RetainedState(Cache):
         past: States before the call, all with the batch (or the slots) first: keys and values (…, kv_heads, ctx_len or
             window, head_dim), an indexer's keys (…, 1, ctx_len, head_dim), `conv_state` (…, channels, kernel),
             `recurrent_state` in any shape.
-        position_ids: (batch, seq); -1 is padding and writes nothing; a row's tokens follow one another.
-        batch_index: (batch, 1), the cache slot of each row, for continuous batching.
+        position_ids: Positions, (batch, seq); -1 is padding and writes nothing; a row's tokens are consecutive.
+        batch_index: Batch slot of each row, (batch, 1), for continuous batching.
         expanders: Layers whose keys and values are retained expanded, see `transforms.latent_kv`.
-        comp_ctx_lengths: (rows that the call reads,), any values; None for all rows.
+        comp_ctx_lengths: Tensor of the length that the call reads, with any values; None for all rows.
     """
 
     is_compileable = True
-    #: Some forwards mask tokens that see one another only in a call on an empty cache; here a mask is of any call.
+    #: Some forwards set bidirectional attention only in a call on an empty cache; here a mask is for any call.
     is_initialized = False
 
     def __init__(
@@ -62,7 +63,7 @@ class RetainedState(Cache):
         }
         self.expanders, self.comp_ctx_lengths = expanders or {}, comp_ctx_lengths
         self.present: States = {}
-        #: Columns whose logits the call returns, (batch, 1) unless told otherwise: that of each row's highest position.
+        #: Columns whose logits the call returns, (batch, 1) by default: the one of each row's highest position.
         self.needed = position_ids.argmax(1, keepdim=True)
         #: Positions whose queries are computed, (batch, seq); after `narrow`, those of the needed columns.
         self.queries = position_ids
@@ -77,7 +78,7 @@ class RetainedState(Cache):
         """Continue with the needed columns of queries and masks; keys and values stay those of all tokens.
 
         Args:
-            *values: (batch, seq, size) each.
+            *values: Tensors (batch, seq, size).
 
         Returns:
             Their needed columns, (batch, needed, size).
@@ -94,7 +95,7 @@ class RetainedState(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write (batch, kv_heads, seq, head_dim) at the positions; return all that attention may read."""
+        """Write (batch, kv_heads, seq, head_dim) at the positions; return all rows that attention may read."""
         layer = plain(layer_idx)
         if layer in self.expanders:
             key_states, value_states = self.expanders[layer](key_states, value_states)
@@ -104,12 +105,12 @@ class RetainedState(Cache):
         return key, value
 
     def update_indexer(self, indexer_key_states: Tensor, layer_idx: int) -> Tensor:
-        """Write the keys (batch, seq, head_dim) by which sparse attention chooses; return those of the context."""
+        """Write the indexer's keys (batch, seq, head_dim) of sparse attention; return those of the context."""
         name = _name("past_index", layer_idx)
         return self._keep("index", name, indexer_key_states.unsqueeze(1)).squeeze(1)
 
     def _keep(self, kind: StateKind, name: str, new: Tensor) -> Tensor:
-        """Write rows of new tokens; return all that the call may read."""
+        """Write rows of new tokens; return all rows that the call may read."""
         return self._slide(name, new) if kind == "window" else self._write(name, new)
 
     def _write(self, name: str, new: Tensor) -> Tensor:
@@ -124,18 +125,18 @@ class RetainedState(Cache):
         return self._rows(seen)
 
     def _slide(self, name: str, new: Tensor) -> Tensor:
-        """Return the window before this call and the new tokens, and keep the newest of both."""
+        """Return the window before this call with the new tokens, and retain the newest of both."""
         before, window = self.past[name], self.past[name].shape[2]
         seen = torch.cat([self._rows(before), new.to(before.dtype)], dim=2)
         newest = self.position_ids.amax(1, keepdim=True)
         kept = (self.position_ids >= 0) & (self.position_ids > newest - window)
         rows = torch.where(kept, self.position_ids % window, -1)
-        # Written to what was read: a session writes states in place, and must not before they are read.
+        # Written to the tensor that was read: a session writes states in place, and not before they are read.
         self._replace(name, torch.ops.qeff_zoo.cache_write(seen[:, :, :window], rows, new))
         return seen
 
     def rows_of(self, name: str) -> Tensor:
-        """Return this call's rows of a state as the call finds it, of one that calls do not write."""
+        """Return this call's rows of a state that calls do not write."""
         return self._rows(self.past[name])
 
     def _rows(self, state: Tensor) -> Tensor:
@@ -151,7 +152,7 @@ class RetainedState(Cache):
         return False
 
     def get_conv_state(self, *_: Any, **__: Any) -> None:
-        """Return none, so that transformers takes the path that `update_conv_state` serves, whatever the length."""
+        """Return None, so that transformers takes the path of `update_conv_state`, at any length."""
 
     def update_conv_state(  # type: ignore[override]
         self,
@@ -162,7 +163,7 @@ class RetainedState(Cache):
         conv_kernel_size: int,
         **_: Any,
     ) -> Tensor:
-        """Return (batch, channels, kernel + seq): the columns before this call, then the new ones; keep the newest."""
+        """Return (batch, channels, kernel + seq): columns before this call, then the new ones; retain the newest."""
         name = _name("conv_state", layer_idx, state_idx)
         before = self.before(name)
         if before is None:
@@ -173,17 +174,17 @@ class RetainedState(Cache):
         return seen
 
     def get_recurrent_state(self, *_: Any, **__: Any) -> None:
-        """Return none: `transforms.recurrence` reads it with `before`, whatever the length."""
+        """Return None: `transforms.recurrence` reads the state with `before`, at any length."""
 
     def update_recurrent_state(
         self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **_: Any
     ) -> Tensor:
-        """Keep what a recurrence ended with; padding must not have changed it."""
+        """Retain the last state of a recurrence, which padding must not have changed."""
         self._replace(_name("recurrent_state", layer_idx, state_idx), recurrent_states)
         return recurrent_states
 
     def before(self, name: str) -> Tensor | None:
-        """Return this call's rows of a state as the call finds them: zeros where a row starts at position 0."""
+        """Return this call's rows of a state before the call: zeros for rows that start at position 0."""
         before: Tensor = torch.ops.qeff_zoo.state_before(
             self._rows(self.past[name]), self.position_ids
         )
@@ -199,12 +200,12 @@ class RetainedState(Cache):
     # --- masks -------------------------------------------------------------------------------------
     @property
     def is_sliding(self) -> list[bool]:
-        """Layers with a window; their masks fit their keys."""
+        """Layers with a window, whose masks fit their keys."""
         return [layer in self.windows for layer in range(max(self._layers(), default=-1) + 1)]
 
     @property
     def is_linear(self) -> list[bool]:
-        """Layers without keys; masks are made for others."""
+        """Layers without keys, whose masks are not used."""
         keyed = {
             state.layer for state in self.states.values() if state.kind in ("growing", "window")
         }
@@ -212,20 +213,20 @@ class RetainedState(Cache):
 
     @property
     def is_dummy(self) -> list[bool]:
-        """No layer is a stand-in."""
+        """False for every layer."""
         return [False] * len(self.is_linear)
 
     def _layers(self) -> set[int]:
         return {state.layer for state in self.states.values()}
 
     def get_query_offset(self, layer_idx: int = 0) -> Tensor:  # type: ignore[override]
-        """The true positions of the queries: masks are evaluated there. Padding is masked as at position 0."""
+        """Return the true positions of the queries, for masks. Padding is masked as at position 0."""
         return self.queries.clamp(min=0)
 
     def get_mask_sizes(  # type: ignore[override]
         self, query_length: int, layer_idx: int = 0
     ) -> tuple[int, int | Tensor]:
-        """Number of keys a mask covers, and the position of the first; of a window, all positions (batch, keys)."""
+        """Return the number of keys of a mask, and the first position; for a window, all positions (batch, keys)."""
         window = self.windows.get(layer_idx)
         if window is None:
             return self._seen(), 0
@@ -242,16 +243,16 @@ class RetainedState(Cache):
         return self.position_ids.shape[1] if name is None else self.past[name].shape[2]
 
     def _seen(self) -> int:
-        """Rows of the cache that the call reads."""
+        """Length of the cache that the call reads."""
         lengths = self.comp_ctx_lengths
         return self._ctx_len() if lengths is None else lengths.shape[0]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Number of keys before this call's, so that the total is the number of rows read (ALiBi counts so)."""
+        """Return the number of keys before this call's, so that the total is the length read (as ALiBi counts)."""
         return self._seen() - self.position_ids.shape[1]
 
     def get_max_cache_shape(self, layer_idx: int = 0) -> int:
-        """Rows of the cache."""
+        """Return the length of the cache."""
         return self._ctx_len()
 
     def has_previous_state(self, *_: Any, **__: Any) -> bool:
@@ -270,17 +271,17 @@ def _name(what: str, layer_idx: int, state_idx: int = 0) -> str:
 
 
 def _layer(name: str) -> int:
-    """Return the layer in what `_name` made."""
+    """Return the layer of a name from `_name`."""
     return int(name.rpartition(".")[2])
 
 
 class Probe(RetainedState):
-    """Notes what every state is in one forward call from position 0, and stores nothing.
+    """Records every state in one forward call from position 0, and stores nothing.
 
     Args:
-        position_ids: (batch, seq).
-        windows: Layers that keep keys and values of that many newest positions only.
-        expanders: See `RetainedState`.
+        position_ids: Positions, (batch, seq).
+        windows: Layers that retain only a number of newest positions.
+        expanders: Functions that expand latents, see `RetainedState`.
     """
 
     def __init__(self, position_ids: Tensor, windows: Windows, expanders: Expanders) -> None:
@@ -297,11 +298,11 @@ class Probe(RetainedState):
         self.found[name] = State(name=name, kind=kind, layer=_layer(name), axes=axes)
 
     def before(self, name: str) -> None:
-        """Nothing came before."""
+        """Return None, since no call came before."""
 
     def _replace(self, name: str, rows: Tensor) -> None:
         self._note(name, "recurrent", tuple(rows.shape[1:]))
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        """As many keys as tokens."""
+        """Return as many keys as tokens."""
         return query_length, 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RG-LRU (RecurrentGemma): its convolution and its recurrence keep their states in the cache, not in the modules."""
+"""RG-LRU (RecurrentGemma): its convolution and its recurrence retain their states in the cache, not in the modules."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def apply(model: Any) -> int:
     """Replace the forward of every recurrent block.
 
     Args:
-        model: Changed in place.
+        model: Model, changed in place.
 
     Returns:
         Number of recurrent blocks changed.
@@ -43,7 +43,7 @@ def _forward(
 
 
 def _recur(unit: Any, x: Tensor, cache: RetainedState, layer_idx: Any) -> Tensor:
-    """Run the recurrence of a unit over x (batch, seq, channels), each channel by itself."""
+    """Run the recurrence of a unit over x (batch, seq, channels), each channel separately."""
     batch, seq, channels = x.shape
     position = cache.position_ids[:, :, None]
     first, valid = position == 0, position >= 0

@@ -11,10 +11,10 @@ from qeff_zoo.export.transforms.modules import give
 
 
 def apply(model: nn.Module, offset: float = 0.0, suffix: str = "RMSNorm") -> int:
-    """Replace the forward of every module that is an RMS norm by the name of its class.
+    """Replace the forward of every module whose class name is that of an RMS norm.
 
     Args:
-        model: Changed in place.
+        model: Model, changed in place.
         offset: Added to the weight (Gemma stores weight - 1).
         suffix: Suffix of the class name.
 

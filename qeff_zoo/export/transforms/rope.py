@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RoPE whose frequencies follow a length: that of the context a package is made for, not of one call.
+"""RoPE with length-dependent frequencies: by the length of the package's context, not of one call.
 
-transformers chooses in each call, from the positions it sees; keys that are cached may have been rotated otherwise.
-Here `longrope` takes one set of factors for every text, as vLLM does: the long ones if the context is longer than the
-original one, else the short ones, unless a build chooses. `dynamic` frequencies change beyond the model's own positions
-only, where no context is: the plan refuses it.
+transformers chooses in each call, by its positions; cached keys may have been rotated by other frequencies. Here
+`longrope` takes one set of factors for every text, as vLLM does: the long ones if the context is longer than the
+original one, else the short ones, unless a build sets them. `dynamic` frequencies change only beyond the model's own
+positions, where the plan allows no context.
 """
 
 import inspect
@@ -19,11 +19,11 @@ from qeff_zoo.export.transforms.retained_state import RetainedState
 
 
 def follow_context(model: nn.Module, factors: str | None = None) -> int:
-    """Change every rotary embedding whose frequencies transformers would change from call to call.
+    """Change every rotary embedding whose frequencies transformers would change between calls.
 
     Args:
-        model: Changed in place.
-        factors: "short" or "long" factors of longrope whatever the context; None for the context's.
+        model: Model, changed in place.
+        factors: Factors of longrope, "short" or "long", whatever the context; None for the context's.
 
     Returns:
         Number of modules changed.
@@ -49,16 +49,16 @@ _CHANGING = {"dynamic", "longrope"}
 
 
 def _kinds(module: nn.Module) -> dict[str | None, str]:
-    """Return the kind of RoPE by layer type; None where there is one for all."""
+    """Return the kind of RoPE by layer type; None is the key if there is one for all."""
     kind = getattr(module, "rope_type", None)
     return kind if isinstance(kind, dict) else {None: kind} if isinstance(kind, str) else {}
 
 
 class _Context:
-    """Length of texts: the context of the running call, unless a length was chosen.
+    """Length of texts: the context of the running call, unless the factors are set.
 
     Args:
-        factors: "short", "long" or None.
+        factors: Set factors, "short", "long" or None.
     """
 
     def __init__(self, factors: str | None) -> None:
@@ -66,7 +66,7 @@ class _Context:
         self.rows: int | None = None
 
     def exceeds(self, original: int, position_ids: Tensor) -> Tensor:
-        """Whether texts are longer than the original context, (1)."""
+        """Return whether texts are longer than the original context, (1)."""
         if self._factors is not None:
             return torch.full((1,), self._factors == "long", device=position_ids.device)
         rows = position_ids.shape[1] if self.rows is None else self.rows

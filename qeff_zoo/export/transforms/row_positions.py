@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions of a decoder's tokens, and distances between them, that may differ from row to row of a batch.
+"""Token positions of a decoder, and distances between them, that may differ per row of a batch.
 
-A model adds to 0, 1, 2, … what its cache says that came before; of ours that is a number for each row and token. Here
-the sum is made where transformers' own code expects one number.
+A model adds the length of its cache to 0, 1, 2, …; that of ours is a number per row and token. Here the sum is computed
+where transformers' own code expects one number.
 """
 
 from inspect import signature
@@ -16,10 +16,10 @@ from qeff_zoo.export.transforms.modules import give
 
 
 def apply(model: Any) -> int:
-    """Let tables of positions, and biases by distance, take a number for each row and token.
+    """Let position tables, and distance biases, take a number per row and token.
 
     Args:
-        model: Changed in place.
+        model: Model, changed in place.
 
     Returns:
         Number of modules changed.
@@ -40,13 +40,13 @@ def apply(model: Any) -> int:
 def _look_up(
     self: Any, tokens: Any, past_key_values_length: Tensor, position_ids: Tensor | None = None
 ) -> Tensor:
-    """Return what is learned of positions, (batch, seq, hidden).
+    """Return the learned embeddings of positions, (batch, seq, hidden).
 
     Args:
-        self: A table.
-        tokens: Or their sizes, (batch, seq).
-        past_key_values_length: (batch, seq), of each token what came before the first of the call.
-        position_ids: The same with places added; of some models None.
+        self: Table of positions.
+        tokens: Tokens, or their sizes, (batch, seq).
+        past_key_values_length: Offsets of each token's position, (batch, seq).
+        position_ids: Positions with offsets already added; None for some models.
     """
     seq = (tokens if isinstance(tokens, tuple) else tokens.shape)[1]
     positions = torch.arange(seq) + past_key_values_length
@@ -56,7 +56,7 @@ def _look_up(
 def _look_up_sines(
     self: Any, tokens: Tensor, embeds: Tensor | None = None, past_key_values_length: Any = 0
 ) -> Tensor:
-    """Return the sines of positions, (batch, seq, hidden), which begin behind that of padding."""
+    """Return the sines of positions, (batch, seq, hidden), which start after that of padding."""
     positions = torch.arange(tokens.shape[1]) + past_key_values_length + self.padding_idx + 1
     found: Tensor = self.weights[
         torch.where(tokens == self.padding_idx, self.padding_idx, positions)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of sines of positions that a model makes itself, and that no checkpoint has, become constants."""
+"""Sine tables of positions that a model computes itself, and that no checkpoint has, become constants."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ def apply(model: Any) -> int:
     """Give every such table its values.
 
     Args:
-        model: Changed in place.
+        model: Model, changed in place.
 
     Returns:
         Number of tables changed.

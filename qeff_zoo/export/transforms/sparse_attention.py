@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparse attention: an indexer chooses `index_topk` keys for each query, and the mask hides all others.
+"""Sparse attention: an indexer chooses `index_topk` keys for each query, and all others are masked.
 
-transformers chooses fewer where there are fewer keys. Here the keys are the rows of the cache, and it is only known
-later how many those are. So the indexer is given as many spare rows as it chooses: they score lowest, as do rows that a
-query may not attend to, and are dropped again. The causal mask hides rows that were chosen for want of better ones.
+transformers chooses fewer if there are fewer keys. Here the keys are the rows of the cache, whose number is symbolic.
+So the indexer gets as many spare rows as it chooses: they score lowest, as do rows that a query may not attend to, and
+are dropped again. The causal mask hides rows that were chosen for lack of better ones.
 """
 
 from collections.abc import Callable
@@ -29,13 +29,13 @@ def choose(
     """Return the `index_topk` best rows for each query, (batch, seq, index_topk), spare ones at the end among them.
 
     Args:
-        self: The indexer.
+        self: Module of the indexer.
         hidden_states: (batch, seq, hidden).
         q_resid: (batch, seq, q_lora_rank).
         position_embeddings: Cosines and sines.
-        attention_mask: Additive and causal, (batch, seq, ctx).
+        attention_mask: Additive causal mask, (batch, seq, ctx).
         position_ids: (batch, seq).
-        past_key_values: Keeps the indexer's keys.
+        past_key_values: KV cache, with the indexer's keys.
     """
 
     def keep(keys: Tensor, layer_idx: int) -> Tensor:
@@ -61,14 +61,14 @@ def attend_chosen(
     indices: Tensor | None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention to the chosen keys; stands in for any attention function.
+    """Compute attention to the chosen keys, in place of any attention function.
 
     Args:
         module: The calling attention module.
         query: (batch, heads, seq, head_dim).
         key: (batch, kv_heads, ctx, head_dim).
         value: (batch, kv_heads, ctx, value_head_dim).
-        attention_mask: Additive and causal, (batch, 1, seq, ctx).
+        attention_mask: Additive causal mask, (batch, 1, seq, ctx).
         indices: Result of `choose`; None in a layer that attends to all keys.
         **others: Arguments of `attend`.
     """
@@ -82,22 +82,22 @@ def attend_chosen(
 
 
 def hide(attention_mask: Tensor, hidden: Tensor) -> Tensor:
-    """Return an additive mask that also hides what is true in another of its shape."""
+    """Return an additive mask that also masks where another of its shape is True."""
     return attention_mask.masked_fill(hidden, torch.finfo(attention_mask.dtype).min)
 
 
 def follow_indexers(
     model: nn.Module, attention: Callable[..., Any], indexer: Callable[..., Any]
 ) -> list[Any]:
-    """Replace how attentions that follow an indexer, and the indexers, compute.
+    """Replace the computations of attentions that follow an indexer, and of the indexers.
 
     Args:
-        model: Changed in place.
-        attention: Stands in for any attention function of such a module.
-        indexer: Stands in for an indexer's forward.
+        model: Model, changed in place.
+        attention: Replacement of any attention function of such a module.
+        indexer: Replacement of an indexer's forward.
 
     Returns:
-        The attentions; one whose `indexer` is None attends to what the layer before chose, or to all keys.
+        The attentions; one whose `indexer` is None attends to the choice of the previous layer, or to all keys.
     """
     found = [module for module in model.modules() if hasattr(module, "indexer")]
     functions = SimpleNamespace(get_interface=lambda *_: attention)

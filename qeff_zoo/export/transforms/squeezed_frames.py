@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames that are squeezed by a factor before the layers and stretched behind them (SEW), of any length.
+"""Frames that are squeezed by a factor before the layers and stretched after them (SEW), of any length.
 
-Hugging Face's encoder drops the last frames where the factor does not divide their number, and answers zeros for them.
-Here it gets a number that the factor divides, and what it would have dropped of each sound is hidden from its layers.
+Hugging Face's encoder drops the last frames if the factor does not divide their number, and returns zeros for them.
+Here it gets a number that the factor divides, and the frames that it would have dropped are masked in its layers.
 """
 
 from typing import Any
@@ -15,15 +15,15 @@ from qeff_zoo.export.transforms.modules import give
 
 
 def squeezes(module: nn.Module) -> bool:
-    """Whether a module is an encoder that squeezes its frames."""
+    """Return whether a module is an encoder that squeezes its frames."""
     return hasattr(module, "pool") and hasattr(module, "upsample")
 
 
 def apply(encoder: Any) -> None:
-    """Let an encoder read any number of frames, with the end of each sound where it is.
+    """Let an encoder read any number of frames, with the true end of each audio.
 
     Args:
-        encoder: Changed in place; it is given a mask that is true for frames of the sound.
+        encoder: Encoder, changed in place; its mask is True for frames without padding.
     """
     plain, convolved = encoder.forward, encoder.pos_conv_embed.forward
     factor: int = encoder.config.squeeze_factor
@@ -45,7 +45,7 @@ def apply(encoder: Any) -> None:
             hidden_states.dtype
         )
         whole = at < real.sum(1, keepdim=True) // factor * factor
-        heard.append(states.transpose(1, 2).clone())  # positions see the frames that are dropped
+        heard.append(states.transpose(1, 2).clone())  # position embeddings read the dropped frames
         with mock.patch.object(nn.functional, "max_pool1d", pooled):
             result = plain(states, attention_mask=whole, **given)
         stretched = result.last_hidden_state * whole[:, :, None].to(states.dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SwiftKV: of the layers without keys and values of their own, only tokens whose logits are needed are computed."""
+"""SwiftKV: layers without keys and values of their own compute only the tokens whose logits are needed."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def going_on(
     """Compute `LlamaSwiftKVModel.going_on`.
 
     Args:
-        self: The model.
+        self: Module of the model.
         hidden: (batch, seq, hidden).
         rope: Cosines and sines, (batch, seq, head_dim).
         state: Retained state.
@@ -36,7 +36,7 @@ def going_on(
 
 
 def apply(model: Any) -> int:
-    """Let the later layers compute what is needed; return the number of models that have any."""
+    """Let the later layers compute only the needed tokens; return the number of models with such layers."""
     models = of_class(model, "LlamaSwiftKVModel")
     for one in models:
         give(one, going_on, "going_on")

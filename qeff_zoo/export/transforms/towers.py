@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The attention seam of vision encoders beside a language model: no cache, perhaps no mask.
 
-A tower may pack pictures, or windows of one, into one sequence, and say where each ends. transformers hands those ends
-over to implementations whose name contains "flash"; others are given pieces, whose number depends on the sizes. Here a
-mask keeps the segments apart, so that one graph does for any.
+A vision encoder may pack images, or windows of one, into one sequence, with the end of each. transformers passes those
+ends to implementations whose name contains "flash"; others get pieces, whose number depends on the sizes. Here a mask
+separates the segments, so that one graph takes any sizes.
 """
 
 from functools import partial
@@ -16,18 +16,19 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from . import attention
 
 IMPLEMENTATION = "qeff_zoo_flash"
-#: Of the language model beside a tower: rows may have pictures at different places, whose tokens see one another.
+#: Attention of the language model: rows may have images at different places, with bidirectional attention.
 BY_ROW = "qeff_zoo_by_row"
 _MORE = ("cu_seq_lens_k", "max_length_q", "max_length_k", "is_causal")
 
 
 def implement(model: Any) -> None:
-    """Give a language model the attention of `transforms.attention`, and the towers beside it that of here.
+    """Set the attention of `transforms.attention` in a language model, and that of this module in encoders beside it.
 
-    Set on the config, not the model: some older classes refuse the change although the mask seam needs only the name.
+    The config is changed, not the model: some older classes refuse the change although the mask seam needs only the
+    name.
 
     Args:
-        model: Changed in place.
+        model: Model, changed in place.
     """
     config = model.config
     text = config.get_text_config()
@@ -54,8 +55,8 @@ def attend(
         query: (batch or 1, heads, seq, head_dim).
         key: (batch, kv_heads, ctx, head_dim).
         value: Values, shaped as the key.
-        attention_mask: Additive; None where every token sees all.
-        cu_seq_lens_q: (segments + 1,), where the segments of a packed sequence begin and end; None for none.
+        attention_mask: Additive mask; None for full attention.
+        cu_seq_lens_q: Boundaries of the segments of a packed sequence, (segments + 1,); None for none.
         **extra: Arguments of `attention.attend`.
     """
     for name in _MORE:
@@ -70,7 +71,7 @@ def attend(
 
 
 def apart(length: int, ends: Tensor) -> Tensor:
-    """Mask what lies in other segments, (1, 1, length, length)."""
+    """Return the mask of other segments, (1, 1, length, length)."""
     segment = (torch.arange(length)[:, None] >= ends[None, 1:]).sum(1)
     same = segment[:, None] == segment[None, :]
     return torch.where(same, 0.0, torch.finfo(torch.float32).min)[None, None]

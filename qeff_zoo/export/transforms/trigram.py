@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MobileBERT's embeddings: those of a token and of both its neighbours, side by side, for texts of any length.
+"""MobileBERT's embeddings: those of a token and of both neighbours, side by side, for texts of any length.
 
-transformers slices the neighbours out in a way from which `torch.export` concludes something about the length.
+transformers slices the neighbours in a way that makes `torch.export` restrict the length.
 """
 
 from typing import Any
@@ -13,14 +13,14 @@ from qeff_zoo.export.transforms.modules import of_class
 
 
 def widen(_: nn.Module, args: tuple[Any, ...], own: Tensor) -> Tensor:
-    """Turn (batch, seq, channels) into (batch, seq, 3 * channels): the next token, the token, the one before."""
+    """Return (batch, seq, 3 * channels) of (batch, seq, channels): the next token, the token, the previous one."""
     seq = own.shape[1]
     around = nn.functional.pad(own, (0, 0, 1, 1))
     return torch.cat([around[:, 2:], own, around[:, :seq]], dim=2)
 
 
 def apply(model: nn.Module) -> int:
-    """Let the table of every `MobileBertEmbeddings` with trigrams make them; return their number."""
+    """Let the table of every `MobileBertEmbeddings` with trigrams return them; return their number."""
     found = [module for module in of_class(model, "MobileBertEmbeddings") if module.trigram_input]
     for module in found:
         module.word_embeddings.register_forward_hook(widen)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sliding-window layers keep keys and values of their window only, written modulo its size."""
+"""Sliding-window layers retain keys and values of their window only, written modulo its size."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ _MARK = "_qeff_zoo_window"
 
 
 def apply(model: Any) -> int:
-    """Mark the attention of every layer that slides.
+    """Mark the attention of every sliding-window layer.
 
     Args:
-        model: Its config says by `sliding_window`, and by `layer_types` where only some layers slide, which do.
+        model: Model whose config has `sliding_window`, and `layer_types` if only some layers are sliding.
 
     Returns:
         Number of layers marked.
@@ -33,7 +33,7 @@ def apply(model: Any) -> int:
 
 
 def keep_whole(model: Any) -> None:
-    """Let layers that slide keep keys and values of every position, for who reads them by their place."""
+    """Let sliding-window layers retain keys and values of every position, for readers by position."""
     for module in model.modules():
         vars(module).pop(_MARK, None)
 

@@ -12,12 +12,12 @@ from qeff_zoo.tasks.speech.reference import CtcReference
 
 
 class AudioReference(CtcReference):
-    """Answers about recordings: labels' logits of each, (1, labels).
+    """Outputs for recordings: labels' logits of each, (1, labels).
 
     Args:
-        model: Hugging Face's.
-        request: Nothing here.
-        arrays: `sound.number`, (samples,) or (frames, bins) of features.
+        model: Hugging Face model.
+        request: Unused.
+        arrays: Arrays `sound.number`, (samples,) or feature frames (frames, bins).
     """
 
     def _read(self, sound: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

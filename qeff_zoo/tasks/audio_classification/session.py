@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package that classifies recordings, as a session: recordings in, scores of labels out."""
+"""Session of an audio classification package: recordings in, scores of labels out."""
 
 import os
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ class AudioClassificationSession:
 
     Args:
         folder: The package.
-        program: Of the package, opened.
+        program: Opened program of the package.
 
     Raises:
-        GenerationError: Another task's package, or labels that are not the graph's.
-        PackageError: Its settings are not known here, or damaged.
+        GenerationError: The package is of another task, or its labels do not fit the graph.
+        PackageError: The settings of the package are unknown, or damaged.
 
     Example:
         >>> session = qeff_zoo.load("packages/wav2vec2-base-superb-ks")  # doctest: +SKIP
@@ -44,7 +44,7 @@ class AudioClassificationSession:
         self.sizes = EncoderSizes.read(program.specializations)
         self.config = read_json(folder / "config.json")
         self.features = features.load_features(folder)
-        #: Input of the graph: samples, or frames of features.
+        #: Input of the graph: samples, or feature frames.
         self.input_name = input_of(program)
         count = int(program.outputs["logits"].shape[-1])
         self.labels = labels.names_of(self.config, count)
@@ -52,20 +52,20 @@ class AudioClassificationSession:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Values of a frame of features; nothing of samples."""
+        """Values of a feature frame; empty for samples."""
         return tuple(map(int, self._program.inputs[self.input_name].shape[2:]))
 
     @property
     def rate(self) -> int:
-        """Samples a second that the model takes."""
+        """Sampling rate of the model, in samples per second."""
         return self.features.rate
 
     def run(self, rows: Sequence[Array], seq_len: int | None = None) -> Array:
         """Run one call.
 
         Args:
-            rows: At most `batch_size` inputs: (samples,), or (frames, bins) of features.
-            seq_len: One of the package's; None for the shortest that all rows fit into.
+            rows: At most `batch_size` inputs: (samples,), or feature frames (frames, bins).
+            seq_len: Sequence length of the package; None for the shortest that fits all rows.
 
         Returns:
             float32, (rows, labels).
@@ -83,16 +83,16 @@ class AudioClassificationSession:
         rate: int | None = None,
         limits: SoundLimits = LIMITS,
     ) -> list[tuple[labels.Score, ...]]:
-        """Score every label for each recording, the best first.
+        """Return the score of every label for each recording, the best first.
 
         Args:
             sounds: Paths, bytes of files or arrays, see `qeff_zoo.media.sound.read_sound`; one or several.
-            rate: Samples a second of arrays; None if they have the model's.
-            limits: Bounds of each recording.
+            rate: Sampling rate of arrays; None for that of the model.
+            limits: Limits of each recording.
 
         Raises:
             MediaError: A recording is unreadable.
-            GenerationError: A recording is longer than the package takes, or too short for the model.
+            GenerationError: A recording exceeds the lengths of the package, or is too short for the model.
         """
         alone = isinstance(sounds, str | os.PathLike | bytes | np.ndarray)
         given: Any = [sounds] if alone else sounds
@@ -107,7 +107,7 @@ class AudioClassificationSession:
         return found
 
     def _features(self, samples: Array, number: int) -> Array:
-        """Return what the program takes of a recording."""
+        """Return the program's input for a recording."""
         longest = self.features.samples(self.sizes.seq_lens[-1])
         least = self.features.samples(self.sizes.seq_lens[0]) // _PARTS
         if not least <= len(samples) <= longest:
@@ -119,5 +119,5 @@ class AudioClassificationSession:
         return self.features.compute(samples)
 
 
-#: The shortest recording, as a part of the shortest length of the package: it is validated down to that.
+#: Minimum length of a recording, as a fraction of the package's shortest length: validation covers this length.
 _PARTS = 10

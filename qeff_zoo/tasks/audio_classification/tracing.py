@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of a model that classifies recordings, as it is traced.
+"""One call of an audio classification model, for tracing.
 
 IN   input_values (batch_size, seq_len) f32            samples; or
-     input_features (batch_size, seq_len, bins) f32    frames of features, as the model takes them
-     attention_mask (batch_size, seq_len) i64          1 is audio, 0 is padding behind it
+     input_features (batch_size, seq_len, bins) f32    feature frames, as the model takes them
+     attention_mask (batch_size, seq_len) i64          1 is audio, 0 is padding after it
 OUT  logits (batch_size, labels)
 """
 
@@ -36,7 +36,7 @@ def tracing(model: Any) -> Tracing:
     """Describe how to trace a model: wrapped module, example inputs, names and symbols.
 
     Args:
-        model: From `loader.load_meta`.
+        model: Model from `loader.load_meta`.
     """
     sound, mask, seq = ctc_tracing.example(model)
     axes = {0: Dim("batch_size", min=2), 1: seq}

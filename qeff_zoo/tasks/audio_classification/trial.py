@@ -13,7 +13,7 @@ class AudioTrial:
     """Runs an audio classifier on sample audio.
 
     Args:
-        session: Of the package.
+        session: Session of the package.
     """
 
     def __init__(self, session: AudioClassificationSession) -> None:

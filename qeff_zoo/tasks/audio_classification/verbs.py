@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`run` of packages that classify recordings: recordings in, scores of labels out."""
+"""`run` of audio classification packages: recordings in, scores of labels out."""
 
 import argparse
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ class ClassifyRecordings:
 
     Args:
         task: Name of the package's task.
-        prompts: Of the command, which has none.
-        arguments: Of the command.
+        prompts: Prompts of the command, which has none.
+        arguments: Arguments of the command.
     """
 
     task: str

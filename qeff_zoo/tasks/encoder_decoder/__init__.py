@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks whose decoder generates from what an encoder read: a text or an image."""
+"""Encoder-decoder tasks: generation from a text or an image that an encoder reads."""

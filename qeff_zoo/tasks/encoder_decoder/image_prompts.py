@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked about a picture, as an encoder reads both: a prompt in, its tokens behind those of the picture out."""
+"""Encoder prompts of image-to-text models: a prompt in, its tokens after the image's placeholder tokens out."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ _REST = "{input}"
 
 @dataclass(frozen=True, kw_only=True)
 class PicturePrompts:
-    """How prompts of a package are written.
+    """Format of a package's encoder prompts.
 
     Args:
-        placeholder: Token in the places of a picture.
-        rows: How many there are.
-        questions: See `qeff_zoo.recipe_media.Asked`.
+        placeholder: Placeholder token of the image.
+        rows: Number of placeholder tokens.
+        questions: Prompts of task tokens, see `qeff_zoo.recipe_media.Asked`.
         begin: Token before a prompt.
-        end: Token behind it.
+        end: Token after it.
     """
 
     placeholder: int
@@ -33,20 +33,20 @@ class PicturePrompts:
 
     @classmethod
     def of(cls, folder: Path, asked: Mapping[str, Any]) -> "PicturePrompts":
-        """Open those of a package.
+        """Return the format of a package.
 
         Args:
             folder: The package.
-            asked: `asked` of `spec.task` of its manifest.
+            asked: Value `asked` of `spec.task` in its manifest.
         """
         text = read_json(folder / "config.json")["text_config"]
         return cls(**asked, begin=text["bos_token_id"], end=text["eos_token_id"])
 
     def question(self, prompt: str) -> str:
-        """Return what a prompt says to the model, with a task's token spelled out as transformers' processor does.
+        """Return a prompt with its task token replaced by text, as in transformers' processor.
 
         Raises:
-            GenerationError: A task that takes nothing else has more in its prompt.
+            GenerationError: A task without input has further text in its prompt.
         """
         for task, question in self.questions.items():
             if task not in prompt:
@@ -62,11 +62,11 @@ class PicturePrompts:
         return prompt
 
     def tokens(self, prompt: Prompt | None, encode: Callable[[str], list[int]]) -> list[int]:
-        """Return the tokens of a prompt, behind those in the places of a picture.
+        """Return the tokens of a prompt, after the image's placeholder tokens.
 
         Args:
-            prompt: Text; or token ids, to which none is added; None for the empty text.
-            encode: Returns the tokens of a text, without special ones around it.
+            prompt: Text; or token ids, which get no special tokens; None for the empty text.
+            encode: Function that returns the tokens of a text, without special tokens around it.
         """
         if prompt is None or isinstance(prompt, str):
             told = [self.begin, *encode(self.question(prompt or "")), self.end]

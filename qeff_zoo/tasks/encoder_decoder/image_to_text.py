@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `image-to-text` contract: a picture in, and tokens of what is written of it out, one after the other.
+"""The `image-to-text` contract: an image in, and tokens of a generated text out.
 
-Two programs: `encoder` reads a picture once, `decoder` writes of what came of it. See
-`qeff_zoo.tasks.encoder_decoder.tracing` for inputs and outputs. Models that read pictures among a prompt are of
+Two programs: `encoder` encodes an image once, `decoder` generates from its states. See
+`qeff_zoo.tasks.encoder_decoder.tracing` for inputs and outputs. Models with images in their decoder prompt are of
 `image-text-to-text`.
 """
 
@@ -40,7 +40,7 @@ def _variant(
 
 
 def _asked(checkpoint: "Checkpoint", recipe: Recipe) -> dict[str, Any]:
-    """Say how prompts are written: the token in the places of a picture, how many there are, and what tasks ask."""
+    """Return the format of encoder prompts: placeholder token, number of placeholders, and prompts of task tokens."""
     assert recipe.asked
     rows = math.prod(_grid(checkpoint, recipe)) + 1  # and their mean
     placeholder = checkpoint.config[recipe.asked.placeholder]
@@ -48,7 +48,7 @@ def _asked(checkpoint: "Checkpoint", recipe: Recipe) -> dict[str, Any]:
 
 
 def _grid(checkpoint: "Checkpoint", recipe: Recipe) -> tuple[int, int]:
-    """Return in how many rows and columns a picture is seen."""
+    """Return the numbers of feature rows and columns of an image."""
     assert recipe.asked
     height, width = whole_images.picture_size(checkpoint.companions, recipe.image_processor)
     for stride in checkpoint.config["vision_config"][recipe.asked.strides]:
@@ -65,7 +65,7 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
 
 
 def _strange(checkpoint: "Checkpoint", recipe: Recipe) -> Iterator[str]:
-    """Refuse models that a checkpoint is made of, where nobody tried those, and one that does not say how it writes."""
+    """Refuse untested encoders and decoders, and a config that lacks the tokens and fields of prompts."""
     if (asked := recipe.asked) and (
         asked.placeholder not in checkpoint.config
         or asked.strides not in checkpoint.config.get("vision_config", ())
@@ -99,7 +99,7 @@ def _strange(checkpoint: "Checkpoint", recipe: Recipe) -> Iterator[str]:
 
 
 def _misfits(checkpoint: "Checkpoint", recipe: Recipe) -> list[str]:
-    """Refuse a processor that is none, or makes pictures of another size than the encoder takes."""
+    """Refuse a missing processor, or one whose image size differs from that of the encoder."""
     try:
         made = whole_images.picture_size(checkpoint.companions, recipe.image_processor)
     except ZooError as error:
@@ -133,7 +133,7 @@ def _read(model: Any, *, height: int = 0, width: int = 0) -> Any:
 def _size(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the size of pictures, where the model's configuration does not say it."""
+    """Return the size of images, if the model's config does not set it."""
     return whole_images.variant(checkpoint, recipe, shape, chosen) if recipe.asked else {}
 
 

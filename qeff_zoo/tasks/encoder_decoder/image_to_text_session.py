@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An image-to-text package as a session: pictures in, what is written of them out."""
+"""Session of an image-to-text package: images in, generated text out."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -30,13 +30,13 @@ class ImageToTextSession(WritingSession):
 
     Args:
         folder: The package.
-        program: Its decoder, opened.
-        encoder: Its encoder, opened.
+        program: Opened decoder of the package.
+        encoder: Opened encoder of the package.
         chosen: `spec.task` of the manifest.
-        image_processor: transformers' class that makes arrays of pictures, where the package's files name none.
+        image_processor: Image processor class of transformers, if the package's files name none.
 
     Raises:
-        GenerationError: Another task's package, or the states do not fit into memory.
+        GenerationError: The package is of another task, or its KV cache does not fit into memory.
 
     Example:
         >>> session = qeff_zoo.load("packages/trocr-base-printed")  # doctest: +SKIP
@@ -60,15 +60,15 @@ class ImageToTextSession(WritingSession):
         super().__init__(folder, program, encoder=encoder)
         if between := chosen.get("between"):
             self.rules = WritingRules(start=between[0], ends=frozenset(between[1:]))
-        #: Of what the encoder takes: channels, height and width.
+        #: Input size of the encoder: channels, height and width.
         self.size = tuple(map(int, encoder.inputs["pixel_values"].shape[1:]))
         self.processor = load_image_processor(folder, image_processor)
         self._end_at(self.rules.ends)
-        #: Whether answers have special tokens, and a prompt is how one begins.
+        #: Whether outputs include special tokens, and a prompt is the beginning of the output.
         self.tagging = bool(chosen.get("tagging"))
         self._pictures, self._counting = 0, threading.Lock()
         asked = chosen.get("asked")
-        #: How prompts are written that the encoder reads besides a picture; None where it reads that alone.
+        #: Format of encoder prompts; None for an encoder of images alone.
         self.prompts = PicturePrompts.of(folder, asked) if asked else None
         if self.tokenizer:
             self.tokenizer.shows_special = self.tagging or self.prompts is not None
@@ -77,21 +77,21 @@ class ImageToTextSession(WritingSession):
 
     @property
     def shown(self) -> Mapping[str, int]:
-        """As of `TextGenerationSession`."""
+        """Numbers of encoded inputs by kind, see `TextGenerationSession`."""
         return {"pictures": self._pictures, "encoded_pictures": self.sources.count}
 
     def prepare(self, picture: Picture, limits: ImageLimits = LIMITS) -> Array:
-        """Read a picture and make the array that the encoder takes. Any thread may do this at any time.
+        """Decode an image and compute the encoder's input. Thread-safe.
 
         Args:
             picture: Path, bytes of a file, Pillow image or array of uint8, (height, width, 3).
-            limits: How large it may be.
+            limits: Limits of the image.
 
         Returns:
             float32, (3, height, width).
 
         Raises:
-            MediaError: It cannot be read, or is too large.
+            MediaError: The image cannot be read, or exceeds a limit.
         """
         (pixels,) = self.processor([picture], limits)["pixel_values"]
         if pixels.shape != self.size:
@@ -110,17 +110,17 @@ class ImageToTextSession(WritingSession):
         stream: Stream | None = None,
         **choices: Any,
     ) -> list[Generation]:
-        """Write of pictures, any number of them.
+        """Generate text for any number of images.
 
         Args:
-            pictures: As for `prepare`, or requests with choices of their own.
-            prompt: How each answer begins, see `request`.
-            stream: Told of text as it comes.
-            **choices: As of `request`.
+            pictures: Images, see `prepare`, or requests with their own options.
+            prompt: Prompt of each image, see `request`.
+            stream: Callback for new text.
+            **choices: Arguments of `request`.
 
         Raises:
-            MediaError: One cannot be read.
-            GenerationError: It cannot be served, or another thread is using the session.
+            MediaError: An image cannot be read.
+            GenerationError: A request cannot be served, or another thread uses the session.
         """
         several: list[Any] = list(pictures) if isinstance(pictures, list | tuple) else [pictures]
         require_no_choices(several, {"prompt": prompt, **choices})
@@ -140,21 +140,21 @@ class ImageToTextSession(WritingSession):
         sampling: Sampling = _GREEDY,
         **choices: Any,
     ) -> Request:
-        """Check what is asked, and put it into one value. Any thread may do this at any time.
+        """Create and validate a request. Thread-safe.
 
         Args:
-            picture: As for `prepare`.
-            prompt: How the answer begins, which is not part of it: text, or token ids. None for the token that the
-                package's generation_config.json says, which also comes before a prompt unless answers are `tagging`.
-                Of a package that has `prompts`, what is asked about the picture.
-            limits: How large a picture may be.
-            generation_len: Tokens at most; None for as many as generation_config.json says.
-            sampling: How tokens are chosen.
-            **choices: `stop`, `ignore_eos` and `adapter`, as of `TextGenerationSession.request`.
+            picture: Image, see `prepare`.
+            prompt: Beginning of the generated text, which the output omits: text, or token ids. None for the start
+                token of the package's generation_config.json, which also precedes a prompt unless outputs are
+                `tagging`. For a package with `prompts`, the encoder prompt.
+            limits: Limits of the image.
+            generation_len: Maximum number of tokens; None for the value of generation_config.json.
+            sampling: Sampling parameters.
+            **choices: Arguments `stop`, `ignore_eos` and `adapter` of `TextGenerationSession.request`.
 
         Raises:
-            MediaError: The picture cannot be read.
-            GenerationError: It cannot be served.
+            MediaError: The image cannot be read.
+            GenerationError: The request cannot be served.
         """
         if choices.pop("chat", False):
             raise GenerationError(
@@ -175,7 +175,7 @@ class ImageToTextSession(WritingSession):
         return self._encode(text, special_tokens=False) if text else []
 
     def _check(self, source: Sequence[int]) -> None:
-        """Refuse what is asked about a picture where the encoder does not take so much, or no such tokens."""
+        """Refuse an encoder prompt that is too long, or has unknown tokens."""
         if self.prompts is None:
             return
         if source.count(self.prompts.placeholder) > self.prompts.rows:
@@ -197,7 +197,7 @@ class ImageToTextSession(WritingSession):
             )
 
     def _beginning(self, prompt: Prompt | None) -> list[int]:
-        """Return the tokens that an answer is begun with, as transformers' `generate` puts them together."""
+        """Return the first tokens of the decoder, in the order of transformers' `generate`."""
         if prompt is None:
             return [self.rules.start]
         text = prompt if isinstance(prompt, str) else None

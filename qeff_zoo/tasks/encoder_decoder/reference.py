@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers' models whose decoder generates from what an encoder read: logits of tokens.
+"""Reference for encoder-decoders: logits of tokens from transformers' models.
 
 Only the reference process imports this.
 """
@@ -21,12 +21,12 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 class Text2TextReference(DecoderReference):
-    """Answers about texts: logits of the tokens that a decoder writes.
+    """Outputs for texts: logits of the decoder's tokens.
 
     Args:
-        model: Hugging Face's.
-        request: With `sequences`, `positions` and `sources`, the text of each sequence.
-        arrays: Nothing here.
+        model: Hugging Face model.
+        request: Request with `sequences`, `positions` and `sources`, the text of each sequence.
+        arrays: Unused.
     """
 
     reads_tokens_alone = False
@@ -36,7 +36,7 @@ class Text2TextReference(DecoderReference):
         self._sources: list[list[int]] = request["sources"]
 
     def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:
-        if not self._model.config.is_encoder_decoder:  # what was read is in no cache of theirs
+        if not self._model.config.is_encoder_decoder:  # their caches lack the encoder states
             more |= {"use_cache": False}
         told = "decoder_input_ids" if self._model.config.is_encoder_decoder else "input_ids"
         return self._model(**self._given(numbers), **{told: inputs["input_ids"]}, **more)
@@ -47,18 +47,18 @@ class Text2TextReference(DecoderReference):
 
     def _go_on(self, tokens: Tensor, before: Any, **cache: Any) -> Any:
         read: Any = BaseModelOutput(last_hidden_state=before.encoder_last_hidden_state)
-        read.attention_mask = None  # of one that is not padded, where a model looks for it here
+        read.attention_mask = None  # for unpadded inputs of a model that reads it here
         return self._model(encoder_outputs=read, decoder_input_ids=tokens, use_cache=True, **cache)
 
 
 class ImageToTextReference(Text2TextReference):
-    """Answers about images: logits of the tokens that a decoder writes; transformers' own processor makes into arrays.
+    """Outputs for images: logits of the decoder's tokens; transformers' own processor makes arrays of the images.
 
     Args:
-        model: Hugging Face's.
-        request: With `checkpoint`, `sequences`, `positions` and `sources`, as `drawings.draw` takes them, each with the
-            tokens of a prompt behind it where the encoder reads one.
-        arrays: Nothing here.
+        model: Hugging Face model.
+        request: Request with `checkpoint`, `sequences`, `positions` and `sources`, as in `drawings.draw`, each followed
+            by the tokens of the encoder prompt, if there is one.
+        arrays: Unused.
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is common to sessions whose answers are written of what an encoder reads: a text, or a picture."""
+"""Base class of encoder-decoder sessions, whose encoder reads a text or an image."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,19 +17,19 @@ from qeff_zoo.runtime.text_generation import TextGenerationSession
 
 
 class WritingSession(TextGenerationSession):
-    """An opened package with programs `encoder` and `decoder`. An answer begins as its generation_config.json says.
+    """An opened package with programs `encoder` and `decoder`. Its generation_config.json sets the first tokens.
 
     Args:
         folder: The package.
-        program: Its decoder, opened.
-        encoder: Its encoder, opened.
+        program: Opened decoder of the package.
+        encoder: Opened encoder of the package.
 
     Raises:
-        GenerationError: Another task's package, or the states do not fit into memory.
+        GenerationError: The package is of another task, or its KV cache does not fit into memory.
     """
 
     sources: Sources
-    #: Hub pipeline tag, and what the encoder reads.
+    #: Hub pipeline tag, and the kind of the encoder's input.
     task: ClassVar[str]
     reads: ClassVar[str]
 
@@ -49,14 +49,14 @@ class WritingSession(TextGenerationSession):
         sampling: Sampling,
         **choices: Any,
     ) -> Request:
-        """Return the request of an answer that is written by rules; what it is written of is to be added.
+        """Return a request for the decoder under generation rules; the caller adds the encoder's input.
 
         Args:
-            begun: Tokens that it is begun with.
-            rules: As the package's, or with changes.
-            generation_len: Tokens at most; None for as many as the rules say.
-            sampling: How tokens are chosen.
-            **choices: As of `TextGenerationSession.request`.
+            begun: First tokens of the decoder.
+            rules: Rules of the package, perhaps modified.
+            generation_len: Maximum number of tokens; None for the value of the rules.
+            sampling: Sampling parameters.
+            **choices: Arguments of `TextGenerationSession.request`.
         """
         for name in ("grammar", "blocks"):
             if choices.get(name):

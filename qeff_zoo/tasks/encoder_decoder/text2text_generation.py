@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `text2text-generation` contract: a text in, and tokens of another out, one after the other.
+"""The `text2text-generation` contract: a text in, and tokens of a generated text out.
 
-Two programs: `encoder` reads a text once, `decoder` writes of what came of it. See
+Two programs: `encoder` encodes a text once, `decoder` generates from its states. See
 `qeff_zoo.tasks.encoder_decoder.tracing` for inputs and outputs. The Hub also has tags for translations and summaries,
-which are computed alike.
+with the same computation.
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ TASK = replace(
     name=TEXT2TEXT,
     reads="text",
     auto_classes=("AutoModelForSeq2SeqLM",),
-    # Others end as those do that read pictures: there the recipe says which it is.
+    # Other suffixes equal those of vision-language models; for these the recipe sets the task.
     suffixes=("T5ForConditionalGeneration", "MTModel"),
     shapes=SEQ2SEQ_SHAPES,
     problems=task.not_alone("what is written of a text is short"),

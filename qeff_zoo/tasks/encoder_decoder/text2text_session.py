@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A text2text-generation package as a session: texts in, what is written of them and metrics out."""
+"""Session of a text2text-generation package: texts in, generated texts and metrics out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,16 +22,16 @@ _GREEDY = Sampling()
 class Text2TextSession(WritingSession):
     """An opened package of the task `text2text-generation`.
 
-    A prompt is what the encoder reads; an answer begins as the package's generation_config.json says.
+    A prompt is the encoder's input; the package's generation_config.json sets the decoder's first tokens.
 
     Args:
         folder: The package.
-        program: Its decoder, opened.
-        encoder: Its encoder, opened.
+        program: Opened decoder of the package.
+        encoder: Opened encoder of the package.
         chosen: `spec.task` of the manifest.
 
     Raises:
-        GenerationError: Another task's package, or the states do not fit into memory.
+        GenerationError: The package is of another task, or its KV cache does not fit into memory.
 
     Example:
         >>> session = qeff_zoo.load("packages/nllb")  # doctest: +SKIP
@@ -58,14 +58,14 @@ class Text2TextSession(WritingSession):
         stream: Stream | None = None,
         **choices: Any,
     ) -> list[Generation]:
-        """Write of texts, any number of them.
+        """Generate text for any number of texts.
 
         Args:
-            prompts: As for `TextGenerationSession.generate`.
-            language: Of answers, by code or name; None for what the package does without being told.
-            source_language: Of the texts; None for what its tokenizer takes them for.
-            stream: Told of text as it comes.
-            **choices: As of `TextGenerationSession.generate`.
+            prompts: Prompts, see `TextGenerationSession.generate`.
+            language: Target language by code or name; None for the package's default.
+            source_language: Source language of the texts; None for the tokenizer's default.
+            stream: Callback for new text.
+            **choices: Arguments of `TextGenerationSession.generate`.
         """
         told: dict[str, Any] = {"language": language, "source_language": source_language}
         every = [prompts] if isinstance(prompts, str) else prompts
@@ -86,18 +86,18 @@ class Text2TextSession(WritingSession):
         sampling: Sampling = _GREEDY,
         **choices: Any,
     ) -> Request:
-        """Check what is asked, and put it into one value. Any thread may do this at any time.
+        """Create and validate a request. Thread-safe.
 
         Args:
             prompt: The text, or its token ids.
-            generation_len: Tokens at most; None for as many as the package's generation_config.json says.
-            language: As of `generate`, and so the others.
-            source_language: Of the text.
-            sampling: How tokens are chosen.
-            **choices: As of `TextGenerationSession.request`.
+            generation_len: Maximum number of tokens; None for the value of the package's generation_config.json.
+            language: Target language, see `generate`.
+            source_language: Source language, see `generate`.
+            sampling: Sampling parameters.
+            **choices: Arguments of `TextGenerationSession.request`.
 
         Raises:
-            GenerationError: It cannot be served.
+            GenerationError: The request cannot be served.
         """
         source, rules = self.encode(prompt, chat=bool(choices.pop("chat", False))), self.rules
         if source_language is not None:
@@ -127,7 +127,7 @@ class Text2TextSession(WritingSession):
 
     @property
     def longest(self) -> int:
-        """Tokens of a prompt at most."""
+        """Maximum number of tokens of a prompt."""
         return self.sources.longest
 
     def _too_long(self, tokens: str, blocks: int = 0) -> ContextLengthError:

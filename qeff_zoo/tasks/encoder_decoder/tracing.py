@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two programs of an encoder-decoder, as they are traced: what is read once, and what is written of it.
+"""The two programs of an encoder-decoder, for tracing: the encoder, and one call of the decoder.
 
 Program `encoder`
-IN   input_features (batch_size, bins, frames) f32      a window of sound, as the model takes it; or
-     input_values (batch_size, seq_len) f32, input_features (batch_size, seq_len, bins) f32   a sound of any length; or
+IN   input_features (batch_size, bins, frames) f32      a window of audio, as the model takes it; or
+     input_values (batch_size, seq_len) f32, input_features (batch_size, seq_len, bins) f32   audio of any length; or
      input_ids (batch_size, seq_len) i64                a text; or
-     pixel_values (batch_size, channels, height, width) f32   a picture, of the one size that the model takes; or
-     both of these, the text beginning with tokens in whose places the picture is put
-     [attention_mask (batch_size, seq_len) i64]         of what has any length: 0 is padding behind it
-OUT  cross_key.i, cross_value.i (batch_size, heads, source, head_dim)   what layer i of the decoder asks of it
-     [lengths (batch_size,) i64]                        of sounds of any length: how many of those rows are of the sound
+     pixel_values (batch_size, channels, height, width) f32   an image, of the model's one size; or
+     both of these, if the text begins with placeholder tokens of the image
+     [attention_mask (batch_size, seq_len) i64]         for inputs of any length: 0 is padding after them
+OUT  cross_key.i, cross_value.i (batch_size, heads, source, head_dim)   keys and values for cross-attention in layer i
+     [lengths (batch_size,) i64]                        for audio of any length: number of its rows without padding
 
 Program `decoder`: as in `qeff_zoo.tasks.text_generation.decoder_tracing`, with
-IN   cross_key.i, cross_value.i (batch_size | full_batch_size, …)       states that no call writes; of what has any
-                                                        length with encoder_ctx_len rows, of which it takes the first
-     [encoder_attention_mask (batch_size, encoder_ctx_len) i64]         of the same: 1 in the rows that it has
+IN   cross_key.i, cross_value.i (batch_size | full_batch_size, …)       states that no call writes; for inputs of any
+                                                        length with encoder_ctx_len rows, the first of which it fills
+     [encoder_attention_mask (batch_size, encoder_ctx_len) i64]         for the same: 1 in the filled rows
 
-The forward is transformers' own, by its own seam: a cache of two halves. While the encoder is traced the second half
-notes what is written to it; while the decoder is traced it has that already.
+The forward is transformers' own, through its cache of two halves. During the trace of the encoder the second half
+records its updates; during the trace of the decoder it has these values already.
 """
 
 import inspect
@@ -47,29 +47,29 @@ from qeff_zoo.tasks.text_generation import decoder_tracing
 
 _BATCH, _SEQ = 2, 6  # of the example
 _ENDLESS = 1 << 31  # positions
-#: Rows of what the decoder asks of a text or sound of any length, and the input that says which of them one has.
+#: Length of the cross-attention states for text or audio of any length, and the input that masks its unused rows.
 SOURCE, MASK = "encoder_ctx_len", "encoder_attention_mask"
 _KEY, _VALUE = "cross_key", "cross_value"
 _CROSS_AXES = 4
 
 
 class CrossCache(Cache):
-    """The half of a cache that cross-attention reads.
+    """The cross-attention half of a cache.
 
     Args:
-        state: Has keys and values already; None while they are made.
+        state: State with keys and values; None while they are computed.
     """
 
     is_compileable = True
 
     def __init__(self, state: RetainedState | None = None) -> None:
         self._state = state
-        #: By layer, those that were made.
+        #: Recorded keys and values by layer.
         self.noted: dict[int, tuple[Tensor, Tensor]] = {}
 
     @property
     def is_there(self) -> bool:
-        """Whether keys and values need not be made."""
+        """Whether keys and values exist already."""
         return self._state is not None
 
     @property
@@ -78,13 +78,13 @@ class CrossCache(Cache):
         return self
 
     def __getitem__(self, layer_idx: Any) -> Any:
-        # Read where a layer asks, so that the trace counts it as the layer's own.
+        # Read on demand, so that the trace counts it as the layer's own.
         assert self._state is not None
         key, value = (self._state.rows_of(f"{name}.{plain(layer_idx)}") for name in (_KEY, _VALUE))
         return SimpleNamespace(keys=key, values=value)
 
     def pair(self, layer_idx: Any) -> tuple[Tensor, Tensor]:
-        """Return keys and values of a layer, whether they were there or made."""
+        """Return keys and values of a layer, existing or recorded."""
         if self.is_there:
             there = self[layer_idx]
             return there.keys, there.values
@@ -96,37 +96,37 @@ class CrossCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Note what is made, (batch, heads, source, head_dim)."""
+        """Record keys and values, (batch, heads, source, head_dim)."""
         self.noted[plain(layer_idx)] = key_states, value_states
         return key_states, value_states
 
     def named(self) -> Iterator[tuple[str, int, Tensor]]:
-        """Yield name, layer and value of each that was made."""
+        """Yield name, layer and value of each recorded tensor."""
         for layer, pair in sorted(self.noted.items()):
             for name, value in zip((_KEY, _VALUE), pair, strict=True):
                 yield f"{name}.{layer}", layer, value
 
 
 class _Updated:
-    """Says of every layer whether its cross-attention has keys, whatever a layer says of itself."""
+    """Mapping of every layer to one value: whether its cross-attention has keys already."""
 
     def __init__(self, value: bool) -> None:
         self._value = value
 
     def get(self, _: Any) -> bool:
-        """Tell of a layer."""
+        """Return the value for a layer."""
         return self._value
 
     def __setitem__(self, _: Any, __: bool) -> None:
-        """A layer that has made its keys needs them no more in this call."""
+        """Ignore the update of a layer, which needs its new keys no more in this call."""
 
 
 class EncDecCache(EncoderDecoderCache):
-    """A cache of transformers whose halves are a retained state and what was read.
+    """Cache of transformers whose halves are a retained state and the cross-attention states.
 
     Args:
-        own: Of self-attention.
-        cross: Of cross-attention.
+        own: State of self-attention.
+        cross: State of cross-attention.
     """
 
     def __init__(self, own: RetainedState, cross: CrossCache) -> None:
@@ -135,17 +135,17 @@ class EncDecCache(EncoderDecoderCache):
         self.is_updated = _Updated(cross.is_there)  # type: ignore[assignment]
 
     def get_query_offset(self, layer_idx: int = 0) -> Any:
-        """The true positions of the queries."""
+        """Return the true positions of the queries."""
         return self.self_attention_cache.get_query_offset(layer_idx)
 
     def get_seq_length(self, layer_idx: int = 0) -> Any:
-        """What a model adds to 0, 1, 2, …, to have the positions of its tokens: their true ones, (batch, seq)."""
+        """Return the offset from 0, 1, 2, … to the true positions of the tokens, (batch, seq)."""
         positions = self.self_attention_cache.position_ids
         return positions.clamp(min=0) - torch.arange(positions.shape[1])
 
 
 class Read(nn.Module):
-    """The encoder, and keys and values of what the decoder asks of it.
+    """The encoder, and its keys and values for the decoder's cross-attention.
 
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
@@ -173,16 +173,16 @@ class Read(nn.Module):
             for module, width in self.asking:
                 query = torch.zeros(*positions.shape, width)
                 module(query, key_value_states=read, past_key_values=cache)
-        else:  # the whole forward on one token, most of which is of no use
+        else:  # the whole forward on one token, mostly unused
             _call(self.model, positions, positions, cache, given)
         return (*(value for _, _, value in cross.named()), *lengths)
 
 
 def asking(model: Any) -> list[tuple[Any, int]]:
-    """Return the modules of the decoder that ask what the encoder returns, and the width of their queries.
+    """Return the decoder's cross-attention modules over the encoder's output, and the width of their queries.
 
     Returns:
-        None of them where they ask for something that was made of it.
+        An empty list if they attend to something derived from it.
     """
     read: list[Tensor] = []
     noted: dict[Any, tuple[int, Any]] = {}
@@ -208,12 +208,12 @@ def asking(model: Any) -> list[tuple[Any, int]]:
 
 
 def reader_of(model: Any) -> Any:
-    """Return the half that reads: of a model that is not made as an encoder-decoder, the tower of pictures."""
+    """Return the encoder: in a model that is no encoder-decoder class, its vision encoder."""
     return model.get_encoder() if model.config.is_encoder_decoder else vision_tower(model)
 
 
 def writer_of(model: Any) -> Any:
-    """Return the half that writes, which has the layers of a decoder alone."""
+    """Return the module that has the decoder layers alone."""
     if prefix_image_tracing.precedes(model):
         return prefix_image_tracing.writer_of(model)
     decoder = model.get_decoder()  # of some an encoder-decoder of text
@@ -225,18 +225,18 @@ class Step(decoder_tracing.Step):
 
     @property
     def head(self) -> Any:
-        """What makes logits; some models know it as their decoder's alone."""
+        """Output head; some models expose it on their decoder alone."""
         found = self.model.get_output_embeddings()
         return self.model.get_decoder().get_output_embeddings() if found is None else found
 
     def call(
         self, input_ids: Tensor, position_ids: Tensor, state: RetainedState, more: Sequence[Tensor]
     ) -> Any:
-        """Run transformers' forward from what was read, of which keys and values are there."""
+        """Run transformers' forward from encoder states whose keys and values exist."""
         width = reader_of(self.model).config.hidden_size
         nothing = torch.zeros(input_ids.shape[0], 1, width)
         read: Any = BaseModelOutput(last_hidden_state=nothing)
-        read.attention_mask = None  # some models look here for what others are given
+        read.attention_mask = None  # some models read it here, not from an argument
         given: dict[str, Any] = {"encoder_outputs": read}
         for there in more:
             mask = torch.where(there > 0, 0.0, torch.finfo(nothing.dtype).min)
@@ -256,7 +256,7 @@ def _call(
 ) -> Any:
     if _asks(model) and "pixel_values" in given:
         given = _embedded(model, given)
-    with Unsqueezed():  # positions, of which some models expect those of a single row
+    with Unsqueezed():  # positions; some models expect those of a single row
         if not model.config.is_encoder_decoder:
             return _write(model, input_ids, position_ids, cache, given)
         return model(
@@ -269,7 +269,7 @@ def _call(
 
 
 def _placed(model: Any, position_ids: Tensor, cache: EncDecCache) -> dict[str, Tensor]:
-    """Say where tokens are, as the forward takes it; else it asks the cache, and needs their mask."""
+    """Return the token positions as the forward takes them, or else the mask for a forward that derives them."""
     name = "decoder_position_ids"
     if name in inspect.signature(model.forward).parameters or _hands_on_positions(model):
         return {name: position_ids}
@@ -294,7 +294,7 @@ def _write(
     cache: EncDecCache,
     given: Mapping[str, Any],
 ) -> Any:
-    """Run a decoder beside a tower, whose forward is that of both and knows neither what was read nor a cache."""
+    """Run the decoder of a class whose own forward takes neither encoder states nor a cache."""
     mask = _causal(position_ids, cache)
     if prefix_image_tracing.precedes(model):
         return prefix_image_tracing.write(model, input_ids, position_ids, mask, cache, given)
@@ -310,12 +310,12 @@ def _write(
 
 
 def _asks(model: Any) -> bool:
-    """Tell whether an encoder reads a prompt besides a picture."""
+    """Return whether the encoder reads a prompt besides an image."""
     return bool(model.config.is_encoder_decoder and hasattr(model.config, "vision_config"))
 
 
 def _embedded(model: Any, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Put what a tower has seen into the places of a picture's tokens, with which a text begins."""
+    """Replace the embeddings of placeholder tokens, with which a text begins, by the features of the image."""
     tokens = given["input_ids"]
     seen = model.get_image_features(given["pixel_values"]).pooler_output  # (batch, rows, hidden)
     rows = torch.arange(tokens.shape[1]).clamp(max=seen.shape[1] - 1)
@@ -325,7 +325,7 @@ def _embedded(model: Any, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _hands_on_positions(model: Any) -> bool:
-    """Tell whether a decoder of another architecture than the whole is told where its tokens are, or counts them."""
+    """Return whether a decoder of its own architecture takes the positions of tokens, and does not count them."""
     decoder = model.get_decoder()
     apart = model.config.get_text_config() is not model.config
     counts = any(hasattr(one, "create_position_ids_from_input_ids") for one in decoder.modules())
@@ -333,12 +333,12 @@ def _hands_on_positions(model: Any) -> bool:
 
 
 def _has_end(model: Any) -> bool:
-    """Tell whether a model reads sounds of any length, whose ends its encoder knows."""
+    """Return whether a model encodes audio of any length, whose end its encoder respects."""
     return hasattr(model, "heard") or _counter(model) is not model
 
 
 def _counter(model: Any) -> Any:
-    """Return what counts the rows of a sound: an encoder that is a model by itself, or the whole."""
+    """Return the module that computes the number of feature rows: an encoder that is a full model, or the model."""
     encoder = reader_of(model)
     return encoder if hasattr(encoder, ctc_tracing.SUBSAMPLED) else model
 
@@ -350,7 +350,7 @@ def _source(
 
     Args:
         model: Hugging Face model.
-        size: Height and width of pictures, where its configuration does not say them.
+        size: Height and width of images, if the config does not set them.
     """
     batch = Dim("batch_size", min=2)
     if _has_end(model):
@@ -372,14 +372,14 @@ def _source(
 
 
 def _picture(config: Any, size: Any = None) -> Tensor:
-    """Return an example of pictures, of the one size that the encoder takes; of any size that is seen as one row."""
+    """Return an example image: of the encoder's one size, or for any size one row of features."""
     size = size or getattr(config, "image_size", None) or math.prod(config.patch_stride)
     height, width = (size, size) if isinstance(size, int) else size
     return torch.zeros(_BATCH, getattr(config, "num_channels", 3), height, width)
 
 
 def _window(model: Any) -> Tensor:
-    """Return an example of a window: as many frames as the encoder has positions for."""
+    """Return an example window, with as many frames as the encoder has positions."""
     convolutions = [one for one in reader_of(model).modules() if isinstance(one, nn.Conv1d)]
     frames = model.config.max_source_positions
     for one in convolutions:
@@ -388,10 +388,10 @@ def _window(model: Any) -> Tensor:
 
 
 def probe(model: Any) -> list[State]:
-    """Return every state of the decoder in the graph's order, by running the model once without computing anything.
+    """Return every state of the decoder in the graph's order, from one run of the model without any computation.
 
     Args:
-        model: From `loader.load_meta`.
+        model: Model from `loader.load_meta`.
     """
     with uncomputed():
         positions = torch.arange(_SEQ).expand(_BATCH, _SEQ)
@@ -415,8 +415,8 @@ def read_source(model: Any, size: tuple[int, int] | None = None) -> Tracing:
     """Describe how to trace the encoder of `model`.
 
     Args:
-        model: From `loader.load_meta`, its encoder possibly with fewer layers than its config says.
-        size: Height and width of pictures, where its configuration does not say them.
+        model: Model from `loader.load_meta`, its encoder possibly with fewer layers than its config has.
+        size: Height and width of images, if the config does not set them.
     """
     source, has_end = _source(model, size), _has_end(model)
     states = [state.name for state in probe(model) if not state.written]
@@ -432,7 +432,7 @@ def read_source(model: Any, size: tuple[int, int] | None = None) -> Tracing:
 
 
 def _name_rows(graph: Any) -> None:
-    """Give the number of rows a name, in place of how it was computed."""
+    """Name the symbol of the number of rows, in place of its expression in the trace."""
     for one in graph.graph.outputs:
         if len(one.shape) == _CROSS_AXES:
             one.shape = type(one.shape)([*one.shape[:2], "rows", one.shape[3]])
@@ -442,8 +442,8 @@ def tracing(model: Any, **variant: Any) -> Tracing:
     """Describe how to trace the decoder of `model`.
 
     Args:
-        model: From `loader.load_meta`, its decoder possibly with fewer layers than its config says.
-        **variant: As of `qeff_zoo.tasks.text_generation.decoder_tracing.tracing`.
+        model: Model from `loader.load_meta`, its decoder possibly with fewer layers than its config has.
+        **variant: Arguments of `qeff_zoo.tasks.text_generation.decoder_tracing.tracing`.
     """
 
     def more(batch: Any, *_: Any) -> dict[str, tuple[Tensor, Any]]:

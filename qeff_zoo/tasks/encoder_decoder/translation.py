@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Languages of a translation model: its tokens for them, and where they stand in what is read and written."""
+"""Languages of a translation model: its language tokens, and their places in source and target."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ _OF_SOURCES = re.compile(r">>(.+)<<")
 
 @dataclass(frozen=True, kw_only=True)
 class Languages:
-    """Language tokens of a vocabulary.
+    """Language tokens in a vocabulary.
 
     Args:
-        answers: Token by code, of those that answers begin with.
-        sources: Token by code, of those that texts begin with to say into which they are to be translated.
+        answers: Tokens by code that begin a target text.
+        sources: Tokens by code that begin a source text, to select its target language.
     """
 
     answers: Mapping[str, int]
@@ -40,10 +40,10 @@ class Languages:
 
         Args:
             tokens: Tokens of the text, with the tokenizer's default language token.
-            language: By code or name.
+            language: Code or name of the language.
 
         Raises:
-            GenerationError: The model does not know it, or is not told.
+            GenerationError: The model does not support the language, or takes no source language.
         """
         told, every = _token(self.answers, language), {*self.answers.values()}
         if not every & {*tokens}:
@@ -58,13 +58,13 @@ class Languages:
 
         Args:
             tokens: Tokens of the text.
-            language: By code or name.
+            language: Code or name of the language.
 
         Returns:
-            The tokens of the text, and the one that the answer begins with; None where the text says it.
+            The tokens of the text, and the first target token; None if the source text selects the language.
 
         Raises:
-            GenerationError: The model does not know it.
+            GenerationError: The model does not support the language.
         """
         if self.sources and not self.answers:
             return [_token(self.sources, language), *tokens], None
@@ -72,7 +72,7 @@ class Languages:
 
 
 def _token(known: Mapping[str, int], language: str) -> int:
-    """Find a language by the model's own code, by the beginning of that, or by name."""
+    """Return a language token by the model's own code, by the beginning of that code, or by name."""
     plain = language.strip().strip("<>_")
     code = code_of(plain)
     by_start = {one.partition("_")[0]: one for one in known}

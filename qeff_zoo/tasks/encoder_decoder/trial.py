@@ -19,7 +19,7 @@ class Text2TextTrial(DecoderTrial):
     """Runs an encoder-decoder on sample texts.
 
     Args:
-        session: Of the package.
+        session: Session of the package.
     """
 
     session: Text2TextSession
@@ -54,13 +54,13 @@ class ImageToTextTrial(DecoderTrial):
     """Runs an image encoder and a decoder on sample images, with a prompt if the encoder reads one.
 
     Args:
-        session: Of the package.
+        session: Session of the package.
     """
 
     session: ImageToTextSession
 
     def draw(self, stages: Sequence[cases.Stage]) -> None:
-        """Set the stages, the tokens of each sequence, its image, and the prompt behind that."""
+        """Set the stages, the tokens of each sequence, its image, and the encoder prompt."""
         super().draw(stages)
         session = self.session
         self.sequences = sample_texts.without_padding(self.sequences, session)
@@ -91,11 +91,11 @@ class ImageToTextTrial(DecoderTrial):
         return replace(request, picture=source)
 
     def about(self) -> Mapping[str, Any]:
-        """Return the images as `sample_images.draw` takes them, and the tokens behind."""
+        """Return the images as in `sample_images.draw`, and the tokens of the encoder prompts."""
         return {"sources": self._sources}
 
     def _read(self, number: int) -> Any:
-        """Return what the encoder reads of a sequence."""
+        """Return the encoder's input for a sequence."""
         source = self._sources[number]
         shown, tokens = source[: sample_images.NUMBERS], source[sample_images.NUMBERS :]
         image = self.session.prepare(sample_images.draw(*shown))

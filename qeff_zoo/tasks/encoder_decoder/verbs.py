@@ -26,8 +26,8 @@ class DescribeImages:
 
     Args:
         task: Name of the package's task.
-        prompts: Of the command: at most one, with which every answer begins.
-        arguments: Of the command.
+        prompts: Prompts of the command: at most one, with which every output begins.
+        arguments: Arguments of the command.
 
     Raises:
         GenerationError: There is no image, or there are several prompts.

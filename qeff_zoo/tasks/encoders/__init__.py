@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks that read a whole text in one call: embeddings, and scores of texts or of their tokens."""
+"""Text encoder tasks, one call per whole text: embeddings, and scores of texts or of their tokens."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of a model with a classification head, as it is traced."""
+"""One call of a model with a classification head, for tracing."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ class Classify(nn.Module):
     """One call of a model with a classification head.
 
     Args:
-        model: Hugging Face's.
+        model: Hugging Face model.
     """
 
     def __init__(self, model: Any) -> None:

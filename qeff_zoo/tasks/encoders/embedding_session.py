@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An embedding package as a session: texts in, one vector per text out."""
+"""Session of an embedding package: texts in, one vector per text out."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from qeff_zoo.tasks.encoders.session import EncoderSession
 
 
 def cosines(embeddings: Array, others: Array | None = None) -> Array:
-    """Compute the cosine of every embedding with every other.
+    """Return the cosine of every embedding with every other.
 
     Args:
         embeddings: (n, hidden).
@@ -48,14 +48,14 @@ class EmbeddingSession(EncoderSession):
         """Compute one embedding per text.
 
         Args:
-            texts: Texts, cut to `max_length` tokens; or token ids as they are.
-            adapter: Name of one of `adapters`; None for the model as it is.
+            texts: Texts, truncated to `max_length` tokens; or token ids, unchanged.
+            adapter: Name of one of `adapters`; None for the base model.
 
         Returns:
             float32, (texts, hidden).
 
         Raises:
-            GenerationError: A list of token ids is empty, too long, or not of this vocabulary.
+            GenerationError: A list of token ids is empty, too long, or outside the vocabulary.
         """
         encoded = self.read([texts] if isinstance(texts, str) else texts)
         return np.stack(self._answer(encoded, adapter))

@@ -2,8 +2,8 @@
 """The `feature-extraction` contract: one embedding per text.
 
 IN   input_ids, attention_mask: see `qeff_zoo.tasks.encoders.whole_texts`
-OUT  output (batch_size, hidden)            pooled over the tokens, through the dense layers that a checkpoint has
-                                            after its encoder, normalized if asked for
+OUT  output (batch_size, hidden)            pooled over the tokens, through the checkpoint's dense layers after the
+                                            encoder, normalized on request
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from . import whole_texts
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
 
-#: Written by sentence-transformers: token states become one embedding, and how.
+#: File of sentence-transformers that describes the pooling of token states.
 _MODULES = "modules.json"
 
 
@@ -57,7 +57,7 @@ TASK = Task(
     name=FEATURE_EXTRACTION,
     role="encoder",
     answers="embeddings",
-    # Of T5 the text encoder alone, which is not what AutoModel makes.
+    # For T5 the text encoder alone, which AutoModel does not create.
     auto_classes=("AutoModelForTextEncoding", "AutoModel"),
     suffixes=("Model",),
     has_head=False,

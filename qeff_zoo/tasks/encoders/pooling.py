@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token states of a text -> one embedding, as it is traced: pooled, through dense layers, normalized if asked for."""
+"""Embedding of a text from its token states, for tracing: pooling, dense layers and optional normalization."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -42,9 +42,9 @@ class Embed(nn.Module):
 
     Args:
         model: Hugging Face encoder whose attention is `qeff_zoo`.
-        pooling: See `pool`.
-        normalize: Scale each embedding to length 1.
-        activations: Of each layer of `model.dense`, by the name of torch's class.
+        pooling: Pooling method, see `pool`.
+        normalize: Whether to scale each embedding to length 1.
+        activations: Activation of each layer of `model.dense`, by the name of torch's class.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ def tracing(
     """Describe how to trace `model`: wrapped module, example inputs, names and symbols.
 
     Args:
-        model: From `loader.load_meta`; gets the dense layers as its `dense`, so that their weights are named.
-        pooling: See `pool`.
-        normalize: Scale each embedding to length 1.
-        dense: Layers after the pooling.
+        model: Model from `loader.load_meta`; gets the dense layers as its `dense`, which names their weights.
+        pooling: Pooling method, see `pool`.
+        normalize: Whether to scale each embedding to length 1.
+        dense: Dense layers after the pooling.
     """
     if dense:
         model.dense = nn.ModuleList(map(_linear, dense))
@@ -81,7 +81,7 @@ def tracing(
 
 
 def _linear(layer: Layer) -> nn.Linear:
-    """Make a layer whose parameters take no memory, as `loader.hollow` does."""
+    """Return a layer whose parameters take no memory, as in `loader.hollow`."""
     made = nn.Linear(layer["in_features"], layer["out_features"], layer["bias"], device="meta")
     for name, parameter in list(made.named_parameters()):
         hollow = nn.Parameter(torch.empty(()).expand(parameter.shape), requires_grad=False)

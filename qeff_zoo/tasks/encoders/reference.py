@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers' models that read a whole text in one call: embeddings, and logits of labels.
+"""Reference for text encoders: embeddings and logits of labels from transformers' models.
 
 Only the reference process imports this.
 """
@@ -21,13 +21,13 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 class TextReference(Answers):
-    """Answers about whole texts, each read in one call: an embedding, or a classifier's logits.
+    """Outputs for whole texts, one call each: an embedding, or a classifier's logits.
 
     Args:
-        model: Hugging Face's.
-        request: With `checkpoint`, `task`, `sequences`, their `types` if the package takes token types, and in
-            `told` what to do otherwise than the checkpoint says.
-        arrays: Nothing here.
+        model: Hugging Face model.
+        request: Request with `checkpoint`, `task`, `sequences`, their `types` if the package takes token types, and in
+            `told` the options that differ from the checkpoint's.
+        arrays: Unused.
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
@@ -59,13 +59,13 @@ class TextReference(Answers):
         ]
 
     def _answer(self, found: Tensor, length: int) -> Tensor:
-        """Return what matters of a row: the pooled states, or the logits of the text or of each of its tokens."""
+        """Return the relevant part of a row: the pooled states, or the logits of the text or of each of its tokens."""
         if self._embeds:
             return self._pool(found[:length])[None]
         return found[None] if found.dim() == 1 else found[:length]
 
     def _pool(self, states: Tensor) -> Tensor:
-        """Reduce the states of the tokens alone, (tokens, hidden)."""
+        """Pool the states of the tokens alone, (tokens, hidden)."""
         by_mode: dict[str, Callable[[], Tensor]] = {
             "cls": lambda: states[0],
             "lasttoken": lambda: states[-1],
@@ -79,7 +79,7 @@ class TextReference(Answers):
 
 
 def _read_pooling(folder: Path) -> dict[str, Any]:
-    """Read the pooling of sentence-transformers, whose default is the mean."""
+    """Return the pooling of sentence-transformers, whose default is the mean."""
     listed = folder / "modules.json"
     if not listed.is_file():
         return {"pooling": "mean", "normalize": False}
@@ -92,7 +92,7 @@ def _read_pooling(folder: Path) -> dict[str, Any]:
 
 
 def _read_dense(folder: Path) -> list[tuple[nn.Linear, Callable[[Tensor], Tensor]]]:
-    """Read the dense layers that sentence-transformers would apply to what was pooled, each with its activation."""
+    """Return the dense layers of sentence-transformers after the pooling, each with its activation."""
     listed = folder / "modules.json"
     modules = json.loads(listed.read_bytes()) if listed.is_file() else []
     found = []

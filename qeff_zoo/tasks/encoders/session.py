@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A graph that reads whole texts at once: rows to calls, padding to the specialization."""
+"""Base class of text encoder sessions: texts to calls, with padding to a specialization."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,17 +21,17 @@ class _Calls:
 
 
 class EncoderSession:
-    """What the sessions have in common whose packages read a whole text in one call.
+    """Session of a package that reads a whole text in one call.
 
     Args:
         folder: The package.
         program: Opened program of the package.
 
     Raises:
-        GenerationError: Another task's package.
+        GenerationError: The package is of another task.
     """
 
-    #: Hub pipeline tag, the graph's output, and whether two texts may be read together.
+    #: Hub pipeline tag, name of the graph's output, and whether it reads pairs of texts.
     task: ClassVar[str]
     output: ClassVar[str]
     takes_pairs: ClassVar[bool] = False
@@ -39,14 +39,14 @@ class EncoderSession:
     def __init__(self, folder: Path, program: Program) -> None:
         require(program, folder, self.task, {"input_ids", "attention_mask"}, {self.output})
         self.folder, self._program = folder, program
-        #: That may be asked for.
+        #: Adapters that requests may select.
         self.adapters = Adapters(program, folder)
-        #: Whether the program tells the second text of a pair from the first by its token types.
+        #: Whether the program separates the texts of a pair by their token types.
         self.has_token_types = "token_type_ids" in program.inputs
         self.sizes = EncoderSizes.read(program.specializations)
         self.tokenizer = Tokenizer.find(folder)
         settings = read_json(folder / "sentence_bert_config.json")
-        #: Longer texts are cut to that many tokens.
+        #: Maximum number of tokens; longer texts are truncated.
         self.max_length = min(_max_seq_length(folder), self.sizes.seq_lens[-1])
         self.config = read_json(folder / "config.json")
         self.vocab_size = int(self.config.get("vocab_size", 0))
@@ -62,7 +62,7 @@ class EncoderSession:
         )
 
     def encode(self, texts: Sequence[Texts]) -> list[list[int]]:
-        """Tokenize texts as every request does; `read` has details."""
+        """Tokenize texts as every request does; see `read`."""
         return [encoded.ids for encoded in self.read(texts)]
 
     def run(
@@ -76,19 +76,19 @@ class EncoderSession:
 
         Args:
             rows: Token ids of at most `batch_size` texts.
-            seq_len: One of the package's; None for the shortest that all rows fit into.
+            seq_len: Sequence length of the package; None for the shortest that fits all rows.
             types: Token types of the same texts, for graphs that take them; None for all 0.
             slot: Slot of an adapter; 0 for the base model.
 
         Returns:
-            float32, (rows, …): what the graph returns for each.
+            float32, (rows, …): the graph's output for each row.
         """
         longest = max(map(len, rows))
         seq_len = seq_len or self.sizes.covering(longest)
         shape = (self.sizes.batch_size, seq_len)
         input_ids = np.full(shape, self.config.get("pad_token_id") or 0, np.int64)
         feeds = {"input_ids": input_ids, "attention_mask": np.zeros(shape, np.int64)}
-        # Rows to spare repeat the first: a row without any token has no answer.
+        # Unused rows repeat the first, since a row without tokens has no output.
         for row, tokens in enumerate(_filled(rows, self.sizes.batch_size)):
             input_ids[row, : len(tokens)] = tokens
             feeds["attention_mask"][row, : len(tokens)] = 1
@@ -112,7 +112,7 @@ class EncoderSession:
 
     def _in_calls(self, encoded: Sequence[Encoded], slot: int) -> list[Array]:
         rows: dict[int, Array] = {}
-        # Like lengths together: less padding. The sort is stable, so calls do not depend on luck.
+        # Similar lengths share a call, for less padding. The sort is stable, so calls are deterministic.
         order = sorted(range(len(encoded)), key=lambda number: len(encoded[number].ids))
         for start in range(0, len(order), self.sizes.batch_size):
             numbers = order[start : start + self.sizes.batch_size]
@@ -123,14 +123,14 @@ class EncoderSession:
         return [rows[number] for number in range(len(encoded))]
 
     def read(self, texts: Sequence[Texts]) -> list[Encoded]:
-        """Turn texts into tokens. Any thread may do this at any time.
+        """Tokenize texts. Thread-safe.
 
         Args:
-            texts: Texts and pairs, cut to `max_length` tokens; or token ids as they are.
+            texts: Texts and pairs, truncated to `max_length` tokens; or token ids, unchanged.
 
         Raises:
-            GenerationError: A list of token ids is empty, too long, or not of this vocabulary; or there is a pair,
-                and the task knows none.
+            GenerationError: A list of token ids is empty, too long, or outside the vocabulary; or there is a pair, and
+                the task takes none.
         """
         return self._reader.read(texts)
 
@@ -142,7 +142,7 @@ def _filled(rows: Sequence[Sequence[int]], count: int) -> Iterator[Sequence[int]
 
 
 def _max_seq_length(folder: Path) -> int:
-    """Return the length at which sentence-transformers cuts a text: the configured one, or the model's maximum."""
+    """Return the maximum length of a text in sentence-transformers: the configured one, or the model's maximum."""
     told = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
     if told:
         return int(told)

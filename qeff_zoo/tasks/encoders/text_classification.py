@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `text-classification` contract: a score of every label for each text, or pair of texts.
 
-IN   input_ids, attention_mask, and token_type_ids of models that have them: see `qeff_zoo.tasks.encoders.whole_texts`
+IN   input_ids, attention_mask, and token_type_ids for models with token types: see
+`qeff_zoo.tasks.encoders.whole_texts`
 OUT  logits (batch_size, labels)
 
-Decoders pool the last token that is not padding, by its id: what fills a row must be `pad_token_id`.
+Decoders pool the last token whose id is not `pad_token_id`; so padding must be that token.
 """
 
 from typing import TYPE_CHECKING, Any

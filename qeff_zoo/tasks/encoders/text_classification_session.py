@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A classifier or reranker as a session: texts or pairs of texts in, labels with scores out."""
+"""Session of a text classifier or reranker: texts or pairs of texts in, labels with scores out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from qeff_zoo.tasks.encoders.session import EncoderSession
 
 @dataclass(frozen=True, kw_only=True)
 class Classification:
-    """What a classifier says of a text.
+    """Labels of a text with their scores.
 
     Args:
         text: The text, or the first of a pair; "" for token ids.
         pair: The second text of a pair; None without.
-        scores: Of every label, the best first.
+        scores: Scores of every label, the best first.
     """
 
     text: str
@@ -29,12 +29,12 @@ class Classification:
 
     @property
     def label(self) -> str:
-        """The label that fits best."""
+        """Label with the best score."""
         return self.scores[0].label
 
     @property
     def score(self) -> float:
-        """Of the label that fits best; of a reranker, how well the texts of the pair belong together."""
+        """Score of the best label; for a reranker, the relevance of the second text to the first."""
         return self.scores[0].score
 
 
@@ -42,7 +42,7 @@ class TextClassificationSession(EncoderSession):
     """An opened package of the task `text-classification`; see `EncoderSession` for how to open it.
 
     Raises:
-        GenerationError: Also for labels that are not the graph's.
+        GenerationError: The labels do not fit the graph; or an error of the base class.
 
     Example:
         >>> session = qeff_zoo.load("packages/bge-reranker-v2-m3")  # doctest: +SKIP
@@ -62,15 +62,15 @@ class TextClassificationSession(EncoderSession):
     def classify(
         self, texts: str | tuple[str, str] | Sequence[Texts], *, adapter: str | None = None
     ) -> list[Classification]:
-        """Score every label for each text.
+        """Return the score of every label for each text.
 
         Args:
-            texts: Texts and pairs of texts, cut to `max_length` tokens as transformers does, the longer of a pair
-                first; or token ids as they are. One pair is a tuple, several are a list of tuples.
-            adapter: Name of one of `adapters`; None for the model as it is.
+            texts: Texts and pairs of texts, truncated to `max_length` tokens as in transformers, the longer text of a
+                pair first; or token ids, unchanged. One pair is a tuple, several are a list of tuples.
+            adapter: Name of one of `adapters`; None for the base model.
 
         Raises:
-            GenerationError: A list of token ids is empty, too long, or not of this vocabulary.
+            GenerationError: A list of token ids is empty, too long, or outside the vocabulary.
         """
         given: list[Texts] = [texts] if isinstance(texts, str | tuple) else list(texts)
         answers = self._answer(self.read(given), adapter)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A token classifier as a session: texts in, a label with its score for every token out."""
+"""Session of a token classifier: texts in, a label with its score for every token out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from qeff_zoo.tasks.encoders.session import EncoderSession
 
 @dataclass(frozen=True, kw_only=True)
 class TokenLabel:
-    """What a classifier says of a token.
+    """Label of a token.
 
     Args:
-        text: Of the token; "" for token ids.
-        start: Where it begins in the text, in characters; of token ids, its number.
-        end: Where it ends.
-        label: The one that fits best.
-        score: Its probability.
+        text: Text of the token; "" for token ids.
+        start: Start in the text, in characters; for token ids, the token's number.
+        end: End in the text.
+        label: Label with the best score.
+        score: Probability of the label.
     """
 
     text: str
@@ -35,7 +35,7 @@ class TokenClassificationSession(EncoderSession):
     """An opened package of the task `token-classification`; see `EncoderSession` for how to open it.
 
     Raises:
-        GenerationError: Also for labels that are not the graph's.
+        GenerationError: The labels do not fit the graph; or an error of the base class.
 
     Example:
         >>> session = qeff_zoo.load("packages/bert-base-NER")  # doctest: +SKIP
@@ -52,14 +52,14 @@ class TokenClassificationSession(EncoderSession):
     def classify(
         self, texts: str | Sequence[Text], *, adapter: str | None = None
     ) -> list[list[TokenLabel]]:
-        """Label every token of each text but the special ones that its tokenizer added.
+        """Label every token of each text, without special tokens of the tokenizer.
 
         Args:
-            texts: Texts, cut to `max_length` tokens; or token ids as they are.
-            adapter: Name of one of `adapters`; None for the model as it is.
+            texts: Texts, truncated to `max_length` tokens; or token ids, unchanged.
+            adapter: Name of one of `adapters`; None for the base model.
 
         Raises:
-            GenerationError: A list of token ids is empty, too long, or not of this vocabulary.
+            GenerationError: A list of token ids is empty, too long, or outside the vocabulary.
         """
         given = [texts] if isinstance(texts, str) else list(texts)
         encoded = self.read(given)

@@ -13,7 +13,7 @@ class EncoderTrial:
     """Runs an encoder on sample texts.
 
     Args:
-        session: Of the package.
+        session: Session of the package.
     """
 
     def __init__(self, session: EncoderSession) -> None:
@@ -28,7 +28,7 @@ class EncoderTrial:
         session, task, runs = self.session, context.task, context.runs
         stages, lengths = task.stages()(session.sizes)
         sequences = sample_texts.draw(lengths, session.tokenizer, session.vocab_size, whole=True)
-        # As of two texts of one length each.
+        # Token types of a pair of texts of equal length.
         types = [[int(2 * at >= len(one)) for at in range(len(one))] for one in sequences]
         given = types if session.has_token_types else None
         positions = [list(range(len(one))) if task.by_token else [0] for one in sequences]

@@ -15,8 +15,8 @@ class EmbedTexts:
 
     Args:
         task: Name of the package's task.
-        prompts: Of the command.
-        arguments: Of the command.
+        prompts: Prompts of the command.
+        arguments: Arguments of the command.
     """
 
     task: str
@@ -35,8 +35,8 @@ class ClassifyTexts:
 
     Args:
         task: Name of the package's task.
-        prompts: Of the command.
-        arguments: Of the command.
+        prompts: Prompts of the command.
+        arguments: Arguments of the command.
     """
 
     task: str
@@ -68,8 +68,8 @@ class ClassifyTokens:
 
     Args:
         task: Name of the package's task.
-        prompts: Of the command.
-        arguments: Of the command.
+        prompts: Prompts of the command.
+        arguments: Arguments of the command.
     """
 
     task: str
@@ -100,10 +100,10 @@ def print_embeddings(
     """Print embeddings: one by its values, several by their cosines.
 
     Args:
-        session: Of the package.
-        kind: Of the inputs, "text" or "image".
-        inputs: What was embedded.
-        embeddings: Of the inputs, (inputs, hidden).
+        session: Session of the package.
+        kind: Kind of the inputs, "text" or "image".
+        inputs: Embedded inputs.
+        embeddings: Embeddings of the inputs, (inputs, hidden).
         as_json: Whether to print JSON.
     """
     if as_json:
@@ -123,7 +123,7 @@ def print_embeddings(
 
 
 def _pairs(texts: list[str], others: list[str]) -> list[tuple[str, str]]:
-    """Pair each prompt with its text, or the only prompt with all of them."""
+    """Pair each prompt with its text, or a single prompt with all of them."""
     if len(texts) == 1:
         texts = texts * len(others)
     if len(texts) != len(others):

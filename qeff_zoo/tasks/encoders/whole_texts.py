@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tasks share that read a whole text at once: how their models run, are traced, specialized and compared.
+"""Common functions of text encoder tasks: run, tracing, specialization and validation.
 
-IN   input_ids (batch_size, seq_len) i64         `pad_token_id` where there is no token
-     attention_mask (batch_size, seq_len) i64    1 is a token
-     [token_type_ids (batch_size, seq_len) i64]  1 in the second text of a pair
+IN   input_ids (batch_size, seq_len) i64         `pad_token_id` for padding
+     attention_mask (batch_size, seq_len) i64    1 for a token
+     [token_type_ids (batch_size, seq_len) i64]  1 for the second text of a pair
 """
 
 import inspect
@@ -14,12 +14,12 @@ from qeff_zoo.recipe import Shape
 from qeff_zoo.tasks import Tracing, lazy, named
 
 _BATCH, _SEQ = 2, 6  # example sizes: at least 2, or torch.export specializes
-#: The fewest that a graph takes, of those that read samples of sound: a tenth of a second.
+#: Minimum number of inputs of a graph that reads samples of audio: a tenth of a second.
 LEAST_SAMPLES = 1600
 
 
 def run_once(model: Any) -> None:
-    """Run the model without computing anything."""
+    """Run the model without any computation."""
     import torch
 
     from qeff_zoo.export.uncomputed import uncomputed
@@ -34,17 +34,17 @@ def describe(model: Any, module: Any, output: str, *, token_types: bool = False)
     """Describe how to trace a wrapped model: example inputs, names and symbols.
 
     Args:
-        model: Hugging Face's.
-        module: Around it; takes the inputs by name.
-        output: Name of what it returns.
-        token_types: Give it `token_type_ids`.
+        model: Hugging Face model.
+        module: Module around the model; takes the inputs by name.
+        output: Name of its output.
+        token_types: Whether the module takes `token_type_ids`.
     """
     import torch
     from torch.export import Dim
 
     model.config.use_cache = False
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if token_types else [])]
-    # Learned positions bound the sequence, and torch.export wants to be told.
+    # Learned positions limit the sequence length, which torch.export requires.
     longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     batch, seq = Dim("batch_size", min=2), Dim("seq_len", min=2, max=longest)
     return Tracing(
@@ -57,21 +57,21 @@ def describe(model: Any, module: Any, output: str, *, token_types: bool = False)
 
 
 def takes_token_types(model: Any) -> bool:
-    """Tell whether a model knows the second text of a pair from the first by its token types."""
+    """Return whether a model separates the second text of a pair from the first by token types."""
     types = getattr(model.config.get_text_config(), "type_vocab_size", None) or 0
     return types > 1 and "token_type_ids" in inspect.signature(model.forward).parameters
 
 
 def specializations(name: str) -> Callable[[Shape], list[dict[str, Any]]]:
-    """Return what gives a specialization for each sequence length.
+    """Return a function that returns a specialization for each sequence length.
 
     Args:
-        name: Of a specialization.
+        name: Name of the specializations.
     """
     return lambda shape: named(
         name, [{"batch_size": shape.batch_size, "seq_len": seq_len} for seq_len in shape.seq_lens]
     )
 
 
-#: The function that plans the calls that are compared.
+#: Planner of the compared calls.
 stages = lazy("qeff_zoo.validation.cases:encoder_stages")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks that read a whole image in one call: embeddings, and scores of labels or of texts."""
+"""Image encoder tasks, one call per whole image: embeddings, and scores of labels or of texts."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `image-classification` contract: a score of every label for each picture.
+"""The `image-classification` contract: a score of every label for each image.
 
 IN   pixel_values: see `qeff_zoo.tasks.images.whole_images`
 OUT  logits (batch_size, labels)

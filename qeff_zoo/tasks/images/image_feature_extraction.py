@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `image-feature-extraction` contract: one embedding per picture.
+"""The `image-feature-extraction` contract: one embedding per image.
 
 IN   pixel_values: see `qeff_zoo.tasks.images.whole_images`
-OUT  output (batch_size, hidden)    as the model itself sums a picture up, of CLIP in the space of its texts; or its
-                                    last states pooled as asked for; normalized if asked for
+OUT  output (batch_size, hidden)    the model's own summary of an image, for CLIP in the space of its texts; or its
+                                    last states pooled as configured; normalized on request
 """
 
 from collections.abc import Mapping

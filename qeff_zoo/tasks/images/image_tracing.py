@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of a model that reads pictures, as it is traced: logits of a classifier, or one embedding of each."""
+"""One call of an image model, for tracing: logits of a classifier, or one embedding of each image."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ class Recognize(nn.Module):
     """One call of a classifier.
 
     Args:
-        model: Hugging Face's.
+        model: Hugging Face model.
     """
 
     def __init__(self, model: Any) -> None:
@@ -29,12 +29,12 @@ class Embed(nn.Module):
     """One call of an encoder.
 
     Args:
-        model: Hugging Face's.
-        pooling: "mean", "max" or "cls" (the first) over the last states; None for what the model itself makes of them.
-        normalize: Scale each embedding to length 1.
+        model: Hugging Face model.
+        pooling: Pooling of the last states, "mean", "max" or "cls" (the first); None for the model's own.
+        normalize: Whether to scale each embedding to length 1.
 
     Raises:
-        ExportError: The model has no state that stands for the whole picture, and that is asked for.
+        ExportError: The model has no state for the whole image, and no pooling is set.
     """
 
     def __init__(self, model: Any, pooling: str | None, normalize: bool) -> None:
@@ -49,7 +49,7 @@ class Embed(nn.Module):
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         """Return one embedding per row."""
-        # Of a model of pictures and texts, the pictures' half, in the space that both share.
+        # For a model of images and texts, the image encoder, in the space that both share.
         call = getattr(self.model, "get_image_features", self.model)
         output = call(pixel_values=pixel_values)
         if self.pooling is None:

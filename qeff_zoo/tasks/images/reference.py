@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers' models that read a whole image in one call: embeddings, and logits of labels.
+"""Reference for image encoders: embeddings and logits of labels from transformers' models.
 
 Only the reference process imports this.
 """
@@ -21,13 +21,13 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 class ImageReference(Answers):
-    """Answers about pictures, which transformers' own processor makes into arrays.
+    """Outputs for images, which transformers' own processor converts to arrays.
 
     Args:
-        model: Hugging Face's.
-        request: With `checkpoint`, `task`, `sequences` as `drawings.draw` takes them, and in `told` what to do
-            otherwise than the model does; and `texts` that pictures are matched with.
-        arrays: Nothing here.
+        model: Hugging Face model.
+        request: Request with `checkpoint`, `task`, `sequences` as in `drawings.draw`, and in `told` the options that
+            differ from the model's; and `texts` to match with the images.
+        arrays: Unused.
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
@@ -50,7 +50,7 @@ class ImageReference(Answers):
         return [found[number] for number in numbers]
 
     def _read(self, text: Sequence[int]) -> Array:
-        """Embed a text, as long as the model has positions for."""
+        """Embed a text, padded to the positions of the model."""
         told = self._model.config.text_config
         tokens = torch.full((1, told.max_position_embeddings), told.pad_token_id or 0)
         tokens[0, : len(text)] = torch.tensor(text)

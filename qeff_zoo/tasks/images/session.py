@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages that read pictures as sessions: a label with its score, or one vector, for each picture."""
+"""Sessions of image encoder packages: a label with its score, or one vector, for each image."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,22 +18,22 @@ from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.tasks import IMAGE_CLASSIFICATION, IMAGE_FEATURE_EXTRACTION
 from qeff_zoo.tasks.encoders.embedding_session import cosines
 
-_TOGETHER = 64  # pictures whose arrays are held at a time
+_TOGETHER = 64  # images whose arrays are in memory at a time
 
 
 class ImageSession:
-    """What the sessions have in common whose packages read pictures.
+    """Base class of sessions of image encoder packages.
 
     Args:
         folder: The package.
-        program: Of the package, opened.
-        image_processor: transformers' class that makes arrays of pictures, where the package's files name none.
+        program: Opened program of the package.
+        image_processor: Image processor class of transformers, if the package's files name none.
 
     Raises:
-        GenerationError: Another task's package.
+        GenerationError: The package is of another task.
     """
 
-    #: Hub pipeline tag, and the graph's output.
+    #: Hub pipeline tag, and name of the graph's output.
     task: ClassVar[str]
     output: ClassVar[str]
     #: Whether it reads texts to match images with.
@@ -43,23 +43,23 @@ class ImageSession:
         require(program, folder, self.task, {"pixel_values"}, {self.output})
         self.folder, self._program = folder, program
         self.processor = load_image_processor(folder, image_processor)
-        #: Pictures of one call, ascending.
+        #: Numbers of images per call, ascending.
         self.batch_sizes = batch_sizes(program.specializations)
         self.size = program.inputs["pixel_values"].shape[2:]
         self.config = read_json(folder / "config.json")
 
     def prepare(self, pictures: Sequence[Picture], limits: ImageLimits = LIMITS) -> Array:
-        """Read pictures and make the array that the graph takes. Any thread may do this at any time.
+        """Decode images and compute the input of the graph. Thread-safe.
 
         Args:
             pictures: Paths, bytes of files, Pillow images or arrays of uint8, (height, width, 3).
-            limits: How large each may be.
+            limits: Limits of each image.
 
         Returns:
             float32, (pictures, 3, height, width).
 
         Raises:
-            MediaError: One cannot be read, or is too large.
+            MediaError: An image cannot be read, or exceeds a limit.
         """
         pixels: Array = self.processor(pictures, limits)["pixel_values"]
         if pixels.shape[2:] != self.size:
@@ -70,13 +70,13 @@ class ImageSession:
         return pixels.astype(np.float32, copy=False)
 
     def run(self, pixels: Array) -> Array:
-        """Run as many calls as it takes, none with a row to spare.
+        """Run as many calls as needed, without unused rows.
 
         Args:
             pixels: float32, (pictures, 3, height, width).
 
         Returns:
-            float32, (pictures, …): what the graph returns for each.
+            float32, (pictures, …): the graph's output for each image.
         """
         answers = []
         for start, stop in self.calls(len(pixels)):
@@ -85,7 +85,7 @@ class ImageSession:
         return np.concatenate(answers)
 
     def calls(self, count: int) -> Iterator[tuple[int, int]]:
-        """Yield where calls begin and end that together take so many."""
+        """Yield start and end of the calls that together process a number of images."""
         start = 0
         while start < count:
             rows = max(size for size in self.batch_sizes if size <= count - start)
@@ -114,7 +114,7 @@ class ImageEmbeddingSession(ImageSession):
     output = "output"
 
     def embed(self, pictures: Picture | Sequence[Picture], limits: ImageLimits = LIMITS) -> Array:
-        """Compute one embedding per picture; see `prepare`.
+        """Return one embedding per image; see `prepare`.
 
         Returns:
             float32, (pictures, hidden).
@@ -128,7 +128,7 @@ class ImageClassificationSession(ImageSession):
     """An opened package of the task `image-classification`; see `ImageSession` for how to open it.
 
     Raises:
-        GenerationError: Also for labels that are not the graph's.
+        GenerationError: The labels do not fit the graph; or an error of the base class.
 
     Example:
         >>> session = qeff_zoo.load("packages/vit-base-patch16-224")  # doctest: +SKIP
@@ -146,7 +146,7 @@ class ImageClassificationSession(ImageSession):
     def classify(
         self, pictures: Picture | Sequence[Picture], limits: ImageLimits = LIMITS
     ) -> list[tuple[Score, ...]]:
-        """Score every label for each picture, the best first; see `prepare`."""
+        """Return the score of every label for each image, the best first; see `prepare`."""
         return [
             best_first(self.labels, self._activate(logits))
             for logits in self._answer(pictures, limits)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts of a model that matches pictures with them, as it is traced: program `encoder`.
+"""Text encoder of a zero-shot image classifier, for tracing: program `encoder`.
 
-IN   input_ids (batch_size, positions) i64    as many as the model has positions: behind its end, a text is padded
+IN   input_ids (batch_size, positions) i64    as many as the model has positions: shorter texts are padded
 OUT  output (batch_size, hidden)              of length 1
-     scale (1,)                               by which cosines become logits
-     [bias (1,)                               that is added to them, of models that were trained on pairs]
+     scale (1,)                               factor from cosines to logits
+     [bias (1,)                               added to them, for models that were trained on pairs]
 
-All positions are read, as those models were trained that have a bias; where attention is causal and the state of the
-text's end stands for it, what comes behind does not matter.
+Models with a bias attend to all positions, as in training; with causal attention and the state of the text's last token
+as its embedding, the padding has no effect.
 """
 
 from typing import Any
@@ -23,10 +23,10 @@ _BATCH = 2
 
 
 class EmbedTexts(nn.Module):
-    """One call of the half that reads texts.
+    """One call of the text encoder.
 
     Args:
-        model: Hugging Face's, of both halves.
+        model: Hugging Face model with both encoders.
     """
 
     def __init__(self, model: Any) -> None:
@@ -34,11 +34,11 @@ class EmbedTexts(nn.Module):
         self.model = model
 
     def forward(self, input_ids: Tensor) -> tuple[Tensor, ...]:
-        """Return one embedding per row, and what makes logits of cosines."""
+        """Return one embedding per row, and the factors from cosines to logits."""
         found = self.model.get_text_features(input_ids=input_ids).pooler_output
         told = [self.model.logit_scale.exp().reshape(1)]
         if (bias := getattr(self.model, "logit_bias", None)) is not None:
-            told.append(bias.reshape(1) + 0)  # a weight itself would be no output
+            told.append(bias.reshape(1) + 0)  # a weight itself cannot be an output
         return nn.functional.normalize(found, dim=-1), *told
 
 
@@ -47,16 +47,16 @@ def _example(model: Any) -> Tensor:
 
 
 def run_once(model: Any) -> None:
-    """Run that half without computing anything."""
+    """Run the text encoder without any computation."""
     with uncomputed():
         model.get_text_features(input_ids=_example(model))
 
 
 def tracing(model: Any) -> Tracing:
-    """Describe how to trace that half: wrapped module, example inputs, names and symbols.
+    """Describe how to trace the text encoder: wrapped module, example inputs, names and symbols.
 
     Args:
-        model: From `loader.load_meta`.
+        model: Model from `loader.load_meta`.
     """
     names = ["output", "scale"]
     return Tracing(

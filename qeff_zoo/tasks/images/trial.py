@@ -14,7 +14,7 @@ class ImageTrial:
     """Runs an image encoder on sample images.
 
     Args:
-        session: Of the package.
+        session: Session of the package.
     """
 
     def __init__(self, session: ImageSession) -> None:
@@ -58,10 +58,10 @@ class ImageTrial:
         """Add stages of sample texts, and return these; none for a package that reads images alone.
 
         Args:
-            context: Of the trial.
+            context: Context of the trial.
             first: Number of the first text among the sequences.
-            keys: By stage, to be added to.
-            answers: By stage, to be added to.
+            keys: Keys by stage, extended in place.
+            answers: Outputs by stage, extended in place.
         """
         return []
 
@@ -70,7 +70,7 @@ class ZeroShotTrial(ImageTrial):
     """Runs an image encoder and a text encoder on sample images and texts.
 
     Args:
-        session: Of the package.
+        session: Session of the package.
     """
 
     session: ZeroShotSession

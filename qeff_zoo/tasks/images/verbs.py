@@ -18,8 +18,8 @@ class EmbedImages:
 
     Args:
         task: Name of the package's task.
-        prompts: Of the command, which has none.
-        arguments: Of the command.
+        prompts: Prompts of the command, which has none.
+        arguments: Arguments of the command.
     """
 
     task: str
@@ -39,8 +39,8 @@ class ClassifyImages:
 
     Args:
         task: Name of the package's task.
-        prompts: Of the command, which has none.
-        arguments: Of the command.
+        prompts: Prompts of the command, which has none.
+        arguments: Arguments of the command.
     """
 
     task: str
@@ -56,7 +56,7 @@ class ClassifyImages:
 
 
 class MatchImages(ClassifyImages):
-    """Scores labels that are given for images, or embeds the images if none is given."""
+    """Scores the given labels for images, or embeds the images without labels."""
 
     def __call__(self, session: Any) -> None:
         """Classify or embed, and print."""
@@ -70,8 +70,8 @@ def print_scores(kind: str, inputs: list[str], found: Any, *, as_json: bool) -> 
     """Print scores of labels.
 
     Args:
-        kind: Of the inputs, "image" or "sound".
-        inputs: What was classified.
+        kind: Kind of the inputs, "image" or "sound".
+        inputs: Classified inputs.
         found: Scores of each input, the best first.
         as_json: Whether to print JSON, with all labels.
     """
@@ -91,10 +91,10 @@ def print_scores(kind: str, inputs: list[str], found: Any, *, as_json: bool) -> 
 
 
 def fetch_each(paths: list[str], noun: str = "picture") -> list[str | bytes]:
-    """Return the files at URLs, and other paths as they are.
+    """Return the contents of URLs, and other paths unchanged.
 
     Args:
         paths: Paths and URLs of images or videos.
-        noun: What they are, for messages.
+        noun: Kind of the files, for messages.
     """
     return [fetch_media(one, noun=noun) if is_url(one) else one for one in paths]

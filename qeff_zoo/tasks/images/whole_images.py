@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tasks share that read pictures: how their models run, are traced, specialized and compared.
+"""Common functions of image encoder tasks: run, tracing, specialization and validation.
 
-IN   pixel_values (batch_size, 3, height, width) f32    as the checkpoint's processor makes them, all of one size
+IN   pixel_values (batch_size, 3, height, width) f32    the output of the checkpoint's processor, all of one size
 """
 
 from collections.abc import Callable, Mapping
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
 
 _BATCH = 2  # example size: at least 2, or torch.export specializes
-#: Pixels of a side, where a config does not tell.
+#: Default pixels of a side, if a config does not set it.
 USUAL = 224
 
 
 def run_once(model: Any) -> None:
-    """Run the model without computing anything."""
+    """Run the model without any computation."""
     config = getattr(model.config, "vision_config", model.config)
     of_timm = (getattr(config, "pretrained_cfg", None) or {}).get("input_size", ())[1:]
     size = getattr(config, "image_size", None) or of_timm or USUAL
@@ -45,14 +45,14 @@ def describe(model: Any, module: Any, output: str, *, height: int, width: int) -
     """Describe how to trace a wrapped model: example inputs, names and symbols.
 
     Args:
-        model: Hugging Face's.
-        module: Around it; takes the inputs by name.
-        output: Name of what it returns.
-        height: Of a picture, in pixels.
-        width: Of a picture, in pixels.
+        model: Hugging Face model.
+        module: Module around the model; takes the inputs by name.
+        output: Name of its output.
+        height: Height of an image in pixels.
+        width: Width of an image in pixels.
 
     Raises:
-        ExportError: The model takes no pictures of that size.
+        ExportError: The model takes no images of that size.
     """
     import torch
     from torch.export import Dim
@@ -75,15 +75,15 @@ def describe(model: Any, module: Any, output: str, *, height: int, width: int) -
 
 
 def picture_size(files: Mapping[str, "Path"], default: str) -> tuple[int, int]:
-    """Return the height and width that a checkpoint's processor gives every picture.
+    """Return the height and width of every image in the output of a checkpoint's processor.
 
     Args:
-        files: Its small files, by name.
-        default: transformers' class of the processor, where they name none.
+        files: Small files of the checkpoint, by name.
+        default: Processor class of transformers, if the files name none.
 
     Raises:
-        CheckpointError: There is no processor, or the size depends on the picture.
-        UnsupportedModelError: Nothing here does what that processor does.
+        CheckpointError: There is no processor, or the size depends on the image.
+        UnsupportedModelError: The processor has an unsupported operation.
     """
     import numpy as np
 
@@ -107,13 +107,13 @@ def picture_size(files: Mapping[str, "Path"], default: str) -> tuple[int, int]:
 def variant(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the size of pictures."""
+    """Return the size of images."""
     height, width = picture_size(checkpoint.companions, recipe.image_processor)
     return {"height": height, "width": width}
 
 
 def problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    """Say what is wrong with a checkpoint's processor."""
+    """Return the problems of a checkpoint's processor."""
     try:
         picture_size(checkpoint.companions, recipe.image_processor)
     except ZooError as error:
@@ -122,13 +122,13 @@ def problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list
 
 
 def specializations(name: str) -> Callable[[Shape], list[dict[str, Any]]]:
-    """Return what gives a specialization for single pictures, and one for a whole batch.
+    """Return a function that returns a specialization for single images, and one for a whole batch.
 
     Args:
-        name: Of a specialization.
+        name: Name of the specializations.
     """
     return lambda shape: named(name, [{"batch_size": n} for n in sorted({1, shape.batch_size})])
 
 
-#: The function that plans the calls that are compared.
+#: Planner of the compared calls.
 stages = lazy("qeff_zoo.validation.cases:image_stages")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `zero-shot-image-classification` contract: pictures and texts in, embeddings in one space out.
+"""The `zero-shot-image-classification` contract: images and texts in, embeddings in one space out.
 
-Two programs: `vision` reads pictures, `encoder` reads texts. How well a picture and a text go together is their cosine,
-by a scale and, of models that were trained on pairs, with a bias. See `qeff_zoo.tasks.images.text_matching_tracing`.
+Two programs: `vision` encodes images, `encoder` encodes texts. The score of an image and a text is their cosine with a
+scale and, for models that were trained on pairs, a bias. See `qeff_zoo.tasks.images.text_matching_tracing`.
 
 IN   pixel_values: see `qeff_zoo.tasks.images.whole_images`
 OUT  output (batch_size, hidden)    of length 1
@@ -71,7 +71,7 @@ TASK = replace(
             specializations=whole_images.specializations("Texts"),
         ),
     ),
-    # Of a model of both halves; its own automatic class makes the same.
+    # For a model with both encoders; its own automatic class creates the same.
     auto_classes=("AutoModelForZeroShotImageClassification", "AutoModel"),
     suffixes=("CLIPModel", "SiglipModel"),
     tracing=_see,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package that matches pictures with texts as a session: a score of every label for each picture, and embeddings."""
+"""Session of a zero-shot image classification package: scores of labels for each image, and embeddings."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +16,9 @@ from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer
 from qeff_zoo.tasks import ZERO_SHOT
 from qeff_zoo.tasks.images.session import ImageEmbeddingSession
 
-#: What is asked of a picture, with a label in the place of `{}`; as transformers' pipeline does.
+#: Default text of a label, in the place of `{}`; as in transformers' pipeline.
 TEMPLATE = "This is a photo of {}."
-_PADDING = 1  # of both families, where a config does not say
+_PADDING = 1  # default of both families
 
 
 class ZeroShotSession(ImageEmbeddingSession):
@@ -26,9 +26,9 @@ class ZeroShotSession(ImageEmbeddingSession):
 
     Args:
         folder: The package.
-        program: Of it, that reads pictures, opened.
-        encoder: That reads texts, opened.
-        **given: As of `ImageSession`.
+        program: Opened image encoder of the package.
+        encoder: Opened text encoder of the package.
+        **given: Arguments of `ImageSession`.
 
     Example:
         >>> session = qeff_zoo.load("packages/clip-vit-base-patch32")  # doctest: +SKIP
@@ -43,7 +43,7 @@ class ZeroShotSession(ImageEmbeddingSession):
         super().__init__(folder, program, **given)
         self._encoder = encoder
         self.tokenizer = Tokenizer.find(folder)
-        #: Longer texts are cut to that many tokens.
+        #: Maximum number of tokens; longer texts are truncated.
         self.max_length = int(encoder.inputs["input_ids"].shape[1])
         told = self.config.get("text_config") or {}
         self.vocab_size = int(told.get("vocab_size", 0))
@@ -65,16 +65,17 @@ class ZeroShotSession(ImageEmbeddingSession):
         template: str = TEMPLATE,
         limits: ImageLimits = LIMITS,
     ) -> list[tuple[Score, ...]]:
-        """Score labels for each picture, the best first.
+        """Return the scores of labels for each image, the best first.
 
         Args:
-            pictures: As of `prepare`.
-            labels: What a picture may show, in words.
-            template: Text of a label, which stands in the place of `{}`.
-            limits: How large each picture may be.
+            pictures: Images, see `prepare`.
+            labels: Descriptions of images.
+            template: Text of a label, which replaces `{}`.
+            limits: Limits of each image.
 
         Returns:
-            Of each picture, shares of 1; of models that were trained on pairs, how probable each label is by itself.
+            Scores per image: shares of 1; for models that were trained on pairs, an independent probability of each
+            label.
         """
         if not labels or "{}" not in template:
             raise GenerationError(
@@ -88,10 +89,10 @@ class ZeroShotSession(ImageEmbeddingSession):
         return [best_first(labels, activate(row)) for row in logits]
 
     def embed_texts(self, texts: str | Sequence[Text]) -> Array:
-        """Compute one embedding per text, in the space of the pictures'.
+        """Return one embedding per text, in the space of the images' embeddings.
 
         Args:
-            texts: Texts, cut to `max_length` tokens; or token ids as they are.
+            texts: Texts, truncated to `max_length` tokens; or token ids, unchanged.
 
         Returns:
             float32, (texts, hidden), each of length 1.
@@ -100,18 +101,18 @@ class ZeroShotSession(ImageEmbeddingSession):
         return self._run_all([one.ids for one in read])[0]
 
     def read(self, texts: Sequence[Text]) -> list[Encoded]:
-        """Turn texts into tokens. Any thread may do this at any time."""
+        """Tokenize texts. Thread-safe."""
         return self._reader.read(texts)
 
     def run_texts(self, rows: Sequence[Sequence[int]]) -> dict[str, Array]:
-        """Run one call of texts, as many as a specialization has rows; return all that the graph does."""
+        """Run one call of texts, as many as a specialization has rows; return all outputs of the graph."""
         tokens = np.full((len(rows), self.max_length), self._padding, np.int64)
         for row, ids in zip(tokens, rows, strict=True):
             row[: len(ids)] = ids
         return dict(self._encoder.run({"input_ids": tokens}))
 
     def _run_all(self, every: Sequence[Sequence[int]]) -> tuple[Array, dict[str, Array]]:
-        """Run as many calls as it takes; return embeddings, and what makes logits of cosines."""
+        """Run as many calls as needed; return embeddings, and the factors from cosines to logits."""
         found = [self.run_texts(every[start:stop]) for start, stop in self.calls(len(every))]
         *_, told = found
         return np.concatenate([one["output"] for one in found]), told

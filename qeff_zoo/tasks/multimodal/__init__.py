@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks whose prompts have images, videos or audio among their text."""
+"""Multimodal text generation tasks: prompts with images, videos or audio among their text."""

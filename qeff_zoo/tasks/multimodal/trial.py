@@ -16,7 +16,7 @@ class MediaTrial(DecoderTrial):
     """Runs a multimodal model on sample texts and multimodal inputs.
 
     Args:
-        session: Of the package.
+        session: Session of the package.
     """
 
     session: MediaTextSession
@@ -54,5 +54,5 @@ class MediaTrial(DecoderTrial):
         return replace(request, insets=self.session.insets(prompt, self._media[0]))
 
     def about(self) -> Mapping[str, Any]:
-        """Return the multimodal inputs, and how the recipe describes them."""
+        """Return the multimodal inputs, and their declaration in the recipe."""
         return {"media": self._media, "of_media": self.session.of_media}

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a speech model listens for each token, as it is traced: program `alignment` of a package for `speech-seq2seq`.
+"""Cross-attention weights of a speech model's tokens, for tracing: program `alignment` of `speech-seq2seq` packages.
 
-IN   input_ids (batch_size, seq_len) i64                all that was written of a window, from position 0
-     cross_key.i, cross_value.i (batch_size, heads, source, head_dim)   what the encoder made of the window
+IN   input_ids (batch_size, seq_len) i64                all tokens of a window's transcript, from position 0
+     cross_key.i, cross_value.i (batch_size, heads, source, head_dim)   output of the encoder for the window
 OUT  weights (batch_size, chosen heads, seq_len, source)   of cross-attention
 
-It is run once a window, where times of words are asked for, and keeps nothing. The heads are those that follow the
-sound, as generation_config.json says (`alignment_heads`).
+The program runs once per window, if word-level timestamps are requested, and retains nothing. The heads are those that
+generation_config.json sets (`alignment_heads`), which follow the audio.
 """
 
 from collections.abc import Sequence
@@ -33,8 +33,8 @@ class Align(encoder_decoder_tracing.Step):
     """One pass over all tokens of a window.
 
     Args:
-        model: Hugging Face's.
-        heads: Layer and head of each that follows the sound.
+        model: Hugging Face model.
+        heads: Layer and head of each alignment head.
     """
 
     def __init__(self, model: Any, heads: Sequence[tuple[int, int]]) -> None:
@@ -47,7 +47,7 @@ class Align(encoder_decoder_tracing.Step):
         model.config._attn_implementation = _IMPLEMENTATION
 
     def forward(self, input_ids: Tensor, cross: Sequence[Tensor]) -> Tensor:  # type: ignore[override]
-        """Return the weights of the heads."""
+        """Return the weights of the alignment heads."""
         positions = torch.arange(input_ids.shape[1]).expand(input_ids.shape)
         state = Probe(positions, {}, {})
         state.past = {one.name: value for one, value in zip(self.states, cross, strict=True)}
@@ -77,14 +77,14 @@ def weigh(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Compute attention, as transformers' attention interface asks, and return its weights as well.
+    """Compute attention with the signature of transformers' attention interface, and return its weights as well.
 
     Args:
         module: The calling attention module.
         query: (batch, heads, seq, head_dim).
         key: (batch, heads, ctx, head_dim).
-        value: The same.
-        attention_mask: Additive, (batch or 1, 1, seq, ctx); None where all see all.
+        value: (batch, heads, ctx, head_dim).
+        attention_mask: Additive mask, (batch or 1, 1, seq, ctx); None for full attention.
         scaling: Factor of the scores; None for head_dim ** -0.5.
     """
     scores = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
@@ -93,11 +93,11 @@ def weigh(
 
 
 def tracing(model: Any, *, alignment_heads: Sequence[tuple[int, int]]) -> Tracing:
-    """Describe how to trace it.
+    """Describe how to trace the alignment.
 
     Args:
-        model: From `loader.load_meta`.
-        alignment_heads: As of `Align`.
+        model: Model from `loader.load_meta`.
+        alignment_heads: Layer and head of each alignment head.
     """
     module = Align(model, alignment_heads).eval()
     batch = Dim("batch_size", min=2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `automatic-speech-recognition` contract of models with a label for each frame of sound (CTC).
+"""The `automatic-speech-recognition` contract of models with a label for each audio frame (CTC).
 
 See `qeff_zoo.tasks.speech.ctc_tracing` for inputs and outputs.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
 
 
-#: The config's name for what makes frames of samples.
+#: Field of the config with the strides of convolutions over samples.
 _CONVOLUTIONS = "conv_stride"
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels of frames -> text and words with times, as connectionist temporal classification (CTC) reads them.
+"""CTC decoding: labels of frames -> text and words with times.
 
-A label that several frames in a row have is one; the blank, which is the tokenizer's padding, stands between two that
-are the same.
+Repeated labels of consecutive frames are one label; the blank, which is the tokenizer's padding token, separates two
+equal labels.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ _BEGINS_WORD = "\N{LOWER ONE EIGHTH BLOCK}"  # in pieces of SentencePiece
 
 @dataclass(frozen=True)
 class Place:
-    """A word and the frames that it takes: `start` up to `end`."""
+    """A word and its frames: `start` up to `end`."""
 
     text: str
     start: int
@@ -28,7 +28,7 @@ class Place:
 
 @dataclass(frozen=True)
 class _Run:
-    """A label, and the frames in a row that have it."""
+    """A label, and the consecutive frames that have it."""
 
     label: int
     start: int
@@ -48,8 +48,8 @@ class CharacterLabels:
     """Labels that are characters, by vocab.json.
 
     Args:
-        vocab: Label by character.
-        settings: Of tokenizer_config.json.
+        vocab: Labels by character.
+        settings: Settings of tokenizer_config.json.
     """
 
     def __init__(self, vocab: dict[str, int], settings: dict[str, Any]) -> None:
@@ -86,11 +86,11 @@ class CharacterLabels:
 
 
 class PieceLabels:
-    """Labels that are pieces of words, by tokenizer.json.
+    """Labels that are word pieces, by tokenizer.json.
 
     Args:
-        tokenizer: The package's.
-        blank: Label that stands for none.
+        tokenizer: Tokenizer of the package.
+        blank: Label of the blank.
     """
 
     def __init__(self, tokenizer: Tokenizer, blank: int) -> None:
@@ -117,13 +117,13 @@ class PieceLabels:
 
 
 def find(folder: Path) -> CharacterLabels | PieceLabels | None:
-    """Return what reads a package's labels; None where it has no vocabulary.
+    """Return the decoder of a package's labels; None if it has no vocabulary.
 
     Args:
-        folder: Of the package.
+        folder: Folder of the package.
 
     Raises:
-        PackageError: Its vocabulary is damaged, or is one of several languages of which none is chosen.
+        PackageError: The vocabulary is damaged, or has several languages without a selected one.
     """
     settings = read_json(folder / "tokenizer_config.json")
     if tokenizer := Tokenizer.find(folder):
@@ -144,5 +144,5 @@ def find(folder: Path) -> CharacterLabels | PieceLabels | None:
 
 
 def _content(token: Any, default: str) -> str:
-    """Return a token's text, which files write in two ways."""
+    """Return a token's text, which has two formats in files."""
     return str(token["content"] if isinstance(token, dict) else token or default)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package that labels the frames of sound, as a session: recordings in, text with times out.
+"""Session of a CTC package: recordings in, text with times out.
 
-A recording that is longer than the longest length of the package is read in windows, each of which sees a sixth of its
-length on either side that its neighbours answer for, as Hugging Face's pipeline does with `chunk_length_s`.
+A recording beyond the package's longest length is transcribed in windows. A sixth of each window at either end overlaps
+its neighbours, which provide the labels there, as with `chunk_length_s` in Hugging Face's pipeline.
 """
 
 import math
@@ -42,7 +42,7 @@ _INPUTS = ("input_values", "input_features")
 
 @dataclass(frozen=True)
 class _Window:
-    """A part of a recording, and the frames of it that its neighbours answer for."""
+    """A part of a recording, and the overlapping frames whose labels come from its neighbours."""
 
     samples: Samples
     left: int
@@ -53,32 +53,32 @@ class LabelledRecording:
     """A recording whose frames are being labelled.
 
     Args:
-        windows: Its windows, in their order.
-        seconds: How long it is.
+        windows: Windows in order.
+        seconds: Duration of the recording.
         nbytes: Memory of its samples.
     """
 
     def __init__(self, windows: Iterable[_Window], seconds: float, nbytes: int) -> None:
         self.seconds, self.nbytes = seconds, nbytes
-        #: Windows that have not been read, and labels of the frames that have.
+        #: Windows without labels so far, and labels of the frames before them.
         self.windows, self.labels = deque(windows), list[int]()
 
     @property
     def ended(self) -> bool:
-        """Whether all of it has been read."""
+        """Whether all windows have labels."""
         return not self.windows
 
 
 class CtcSession:
-    """An opened package of the task `automatic-speech-recognition` by CTC.
+    """An opened CTC package of the task `automatic-speech-recognition`.
 
     Args:
         folder: The package.
-        program: Of the package, opened.
+        program: Opened program of the package.
 
     Raises:
-        GenerationError: Another task's package.
-        PackageError: Its settings are not known here, or damaged.
+        GenerationError: The package is of another task.
+        PackageError: The settings of the package are unknown, or damaged.
 
     Example:
         >>> session = qeff_zoo.load("packages/wav2vec2-base-960h")  # doctest: +SKIP
@@ -97,35 +97,35 @@ class CtcSession:
         self.config = read_json(folder / "config.json")
         self.features = features.load_features(folder)
         self.labels = ctc_decoding.find(folder)
-        #: Of the graph: samples, or frames of features.
+        #: Input of the graph: samples, or feature frames.
         self.input_name = input_of(program)
         #: Samples from one labelled frame to the next.
         self.step: int = self.features.step * math.prod(_strides(self.config))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Values of a frame of features; nothing of samples."""
+        """Values of a feature frame; empty for samples."""
         return tuple(map(int, self._program.inputs[self.input_name].shape[2:]))
 
     @property
     def rate(self) -> int:
-        """Samples a second that the model takes."""
+        """Sampling rate of the model, in samples per second."""
         return self.features.rate
 
     @property
     def frames(self) -> int:
-        """Samples, or frames of features, of the longest window."""
+        """Samples or feature frames of the longest window."""
         return self.sizes.seq_lens[-1]
 
     def run(self, rows: Sequence[Array], seq_len: int | None = None) -> list[Array]:
         """Run one call.
 
         Args:
-            rows: At most `batch_size` inputs: (samples,), or (frames, bins) of features.
-            seq_len: One of the package's; None for the shortest that all rows fit into.
+            rows: At most `batch_size` inputs: (samples,), or feature frames (frames, bins).
+            seq_len: Sequence length of the package; None for the shortest that fits all rows.
 
         Returns:
-            float32, (frames, labels) of each: as many frames as its sound has.
+            float32, (frames, labels) of each row: only the frames without padding.
         """
         seq_len = seq_len or self.sizes.covering(max(map(len, rows)))
         sound, mask = filled(rows, self.sizes.batch_size, seq_len)
@@ -144,15 +144,15 @@ class CtcSession:
         rate: int | None = None,
         limits: SoundLimits = LIMITS,
     ) -> list[Transcription]:
-        """Write down what is said.
+        """Transcribe recordings.
 
         Args:
             sounds: Paths, bytes of files or arrays, see `qeff_zoo.media.sound.read_sound`; one or several.
-            rate: Samples a second of arrays; None where they have the model's.
-            limits: How long each may be.
+            rate: Sampling rate of arrays; None for that of the model.
+            limits: Limits of each recording.
 
         Raises:
-            MediaError: One cannot be read.
+            MediaError: A recording cannot be read.
             GenerationError: The package has no vocabulary.
         """
         self._check_labels()
@@ -172,10 +172,10 @@ class CtcSession:
             )
 
     def begin(self, sound: OpenedSound) -> Steps[LabelledRecording]:
-        """Decode a recording, in steps; any thread may do this at any time.
+        """Decode a recording, in steps. Thread-safe.
 
         Raises:
-            MediaError: It is damaged.
+            MediaError: The recording is damaged.
             GenerationError: The package has no vocabulary.
         """
         self._check_labels()
@@ -188,10 +188,10 @@ class CtcSession:
         """Label recordings, one call at a time.
 
         Args:
-            turns: Chooses the recording whose next windows are read.
+            turns: Queue that selects the recording of the next windows.
 
         Yields:
-            The recording of each call, and its segments when all of it has been read.
+            The recording of each call, and its segments after its last window.
         """
         while True:
             taken = list[LabelledRecording]()
@@ -213,7 +213,7 @@ class CtcSession:
                     turns.put(one)
 
     def _windows(self, samples: Samples) -> Iterator[_Window]:
-        """Cut a recording; what is too short for a single input has no window, and no word."""
+        """Cut a recording into windows; a recording too short for a single input has no window, and no word."""
         longest = self.features.samples(self.frames)
         if len(samples) <= longest:
             if self.features.count(len(samples)) > 0:
@@ -233,7 +233,7 @@ class CtcSession:
         return round(len(samples) / self.step)
 
     def transcription(self, recording: LabelledRecording) -> Transcription:
-        """Return what was said in a recording that has been read."""
+        """Return the transcription of a recording whose windows all have labels."""
         assert self.labels is not None
         text, places = self.labels.read(recording.labels)
         frame = self.step / self.rate
@@ -259,7 +259,7 @@ def filled(rows: Sequence[Array], batch_size: int, seq_len: int) -> tuple[Array,
     Args:
         rows: At most `batch_size` inputs: (samples,), or (frames, bins) of features.
         batch_size: Rows of the call; those to spare repeat the first.
-        seq_len: Inputs of a row.
+        seq_len: Number of inputs of a row.
     """
     sound = np.zeros((batch_size, seq_len, *rows[0].shape[1:]), np.float32)
     mask = np.zeros((batch_size, seq_len), np.int64)

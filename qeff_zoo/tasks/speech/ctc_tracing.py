@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of a model that labels the frames of sound, as it is traced: `automatic-speech-recognition` by CTC.
+"""One call of a CTC model, for tracing: `automatic-speech-recognition`.
 
 IN   input_values (batch_size, seq_len) f32            samples; or
-     input_features (batch_size, seq_len, bins) f32    frames of features, as the model takes them
-     attention_mask (batch_size, seq_len) i64          1 is sound, 0 is padding behind it
-OUT  logits (batch_size, frames, vocab)                of each frame of the encoder
-     lengths (batch_size,) i64                         how many of them are of sound
+     input_features (batch_size, seq_len, bins) f32    feature frames, as the model takes them
+     attention_mask (batch_size, seq_len) i64          1 is audio, 0 is padding after it
+OUT  logits (batch_size, frames, vocab)                for each frame of the encoder
+     lengths (batch_size,) i64                         number of these frames without padding
 """
 
 import math
@@ -24,7 +24,7 @@ from qeff_zoo.tasks.encoders.whole_texts import LEAST_SAMPLES
 
 _BATCH = 2
 _MOST = 1 << 24  # samples, 17 minutes
-#: Inputs of the example, and the fewest that a graph takes.
+#: Inputs of the example, and the minimum of a graph.
 _EXAMPLE, _LEAST = (
     {"input_values": 8000, "input_features": 96},
     {
@@ -32,9 +32,9 @@ _EXAMPLE, _LEAST = (
         "input_features": 24,
     },
 )
-#: Attribute of rotary embeddings that has the length for which they were computed last.
+#: Attribute of rotary embeddings with the sequence length of their cached values.
 _KNOWN = "cached_sequence_length"
-#: Configs' names for the values of a frame of features, and models' for their own rule of how many frames become of it.
+#: Fields of configs with the number of values in a feature frame, and method of models that computes the output length.
 _STACKS = "input_linear"  # of frames, side by side
 _BINS = ("feature_projection_input_dim", "input_feat_per_channel", "num_mel_bins")
 SUBSAMPLED = "_get_subsampling_output_length"
@@ -42,7 +42,7 @@ _RULES = (SUBSAMPLED, "_get_feat_extract_output_lengths")
 
 
 class Listen(nn.Module):
-    """One call of a model with a head of labels for each frame.
+    """One call of a model with a CTC head.
 
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
@@ -53,18 +53,18 @@ class Listen(nn.Module):
         self.model = model
 
     def forward(self, sound: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits, and how many frames of each row are of sound."""
+        """Return logits, and the number of frames of each row without padding."""
         logits = logits_of(self.model, sound, attention_mask)
         return logits, frames_of(self.model, attention_mask.sum(1))
 
 
 def logits_of(model: Any, sound: Tensor, attention_mask: Tensor) -> Tensor:
-    """Return a model's logits of audio, whatever lies behind its end.
+    """Return a model's logits of audio, independent of the padding after it.
 
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
-        sound: Samples, or frames of features.
-        attention_mask: 1 is audio, 0 is padding behind it.
+        sound: Samples, or feature frames.
+        attention_mask: Mask, 1 is audio, 0 is padding after it.
     """
     for module in model.modules():
         if hasattr(module, _KNOWN):  # else compared with the length of the audio before
@@ -76,17 +76,17 @@ def logits_of(model: Any, sound: Tensor, attention_mask: Tensor) -> Tensor:
 
 
 def silenced(sound: Tensor, attention_mask: Tensor) -> Tensor:
-    """Return a sound with zeros behind its end, of which convolutions see a little."""
+    """Return audio with zeros after its end, which convolutions near the end read."""
     real = attention_mask.to(sound.dtype)
     return sound * (real if sound.dim() == 2 else real[:, :, None])
 
 
 def frames_of(model: Any, lengths: Tensor) -> Tensor:
-    """Return how many frames become of so many inputs, by the model's own rule.
+    """Return the number of frames for a number of inputs, by the model's own rule.
 
     Args:
-        model: Hugging Face's.
-        lengths: (batch,), samples or frames of features.
+        model: Hugging Face model.
+        lengths: (batch,), samples or feature frames.
     """
     rule = next(getattr(model, name) for name in _RULES if hasattr(model, name))
     frames: Tensor = rule(lengths).long()
@@ -94,7 +94,7 @@ def frames_of(model: Any, lengths: Tensor) -> Tensor:
 
 
 def _name_frames(graph: Any) -> None:
-    """Give the number of frames a name, in place of how it was computed."""
+    """Name the symbol of the number of frames, in place of its expression in the trace."""
     logits = graph.graph.outputs[0]
     logits.shape = type(logits.shape)([logits.shape[0], "frames", logits.shape[2]])
 
@@ -110,10 +110,10 @@ def _encoder_of(model: Any) -> Any:
 
 
 def example(model: Any) -> tuple[Tensor, Tensor, Any]:
-    """Return a sound that a model takes, its mask, and the symbol of how long it is.
+    """Return example audio of a model, its mask, and the symbol of its length.
 
     Args:
-        model: From `loader.load_meta`.
+        model: Model from `loader.load_meta`.
     """
     name, config = model.main_input_name, _encoder_of(model)
     unit = unit_of(config.to_dict())
@@ -129,23 +129,23 @@ def example(model: Any) -> tuple[Tensor, Tensor, Any]:
 
 
 def unit_of(encoder: Mapping[str, Any]) -> int:
-    """Return what lengths are multiples of: the frames of a block of attention, after all layers that halve them.
+    """Return the factor of all lengths: the frames of an attention block, before all layers that halve them.
 
     Args:
-        encoder: Its config.
+        encoder: Config of the encoder.
     """
     halved = encoder.get("subsample_layers")
     return int(encoder["context_size"]) << len(halved) if halved else 1
 
 
 def _longest(config: Any) -> int:
-    """Return how many inputs there may be: some models have so many positions, and torch.export wants to be told."""
+    """Return the maximum number of inputs, which torch.export requires; some models have as many positions."""
     positions = int(getattr(config, "max_source_positions", _MOST))
     return min(_MOST, positions * math.prod(getattr(config, "conv_stride", ())))
 
 
 def run_once(model: Any) -> None:
-    """Run the model without computing anything."""
+    """Run the model without any computation."""
     with uncomputed():
         sound, mask, _ = example(model)
         model(**{model.main_input_name: sound, "attention_mask": mask})
@@ -155,7 +155,7 @@ def tracing(model: Any) -> Tracing:
     """Describe how to trace a model: wrapped module, example inputs, names and symbols.
 
     Args:
-        model: From `loader.load_meta`.
+        model: Model from `loader.load_meta`.
     """
     sound, mask, seq = example(model)
     batch, unit = Dim("batch_size", min=2), unit_of(_encoder_of(model).to_dict())

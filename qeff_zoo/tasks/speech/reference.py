@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers' models that transcribe: logits of labels for each audio frame, or of tokens.
+"""Reference for transcription: logits of labels for each audio frame, or of tokens, from transformers' models.
 
 Only the reference process imports this.
 """
@@ -18,12 +18,12 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 class CtcReference(Answers):
-    """Answers about sounds: labels' logits of every frame.
+    """Outputs for audio: labels' logits of every frame.
 
     Args:
-        model: Hugging Face's.
-        request: Nothing here.
-        arrays: `sound.number`, (samples,) or (frames, bins) of features.
+        model: Hugging Face model.
+        request: Unused.
+        arrays: Arrays `sound.number`, (samples,) or feature frames (frames, bins).
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
@@ -31,7 +31,7 @@ class CtcReference(Answers):
         self._model = model
 
     def _run(self, numbers: list[int], length: int | None) -> list[Array]:
-        # Each alone: in a batch, Hugging Face's models mix the end of a sound with its padding.
+        # One call each: in a batch, Hugging Face's models mix the end of the audio with its padding.
         return [self._read(self._sequences[number]) for number in numbers]
 
     def _read(self, sound: Array) -> Array:
@@ -43,12 +43,12 @@ class CtcReference(Answers):
 
 
 class SpeechReference(Text2TextReference):
-    """Answers about audio: logits of the tokens that a decoder writes.
+    """Outputs for audio: logits of the decoder's tokens.
 
     Args:
-        model: Hugging Face's.
-        request: With `sequences` and `positions`.
-        arrays: `sound.number` of each sequence, as the model takes it.
+        model: Hugging Face model.
+        request: Request with `sequences` and `positions`.
+        arrays: Arrays `sound.number` of each sequence, as the model takes it.
     """
 
     def __init__(self, model: Any, request: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
@@ -56,7 +56,7 @@ class SpeechReference(Text2TextReference):
         self._sounds = _sounds(arrays)
 
     def _run(self, numbers: list[int], length: int | None) -> list[Array]:
-        # Sounds of different lengths each alone: in a batch, the end of one is mixed with its padding.
+        # One call each for audio of different lengths: in a batch, the end of one is mixed with its padding.
         alike = len({len(one) for one in self._sounds}) == 1
         groups = [numbers] if alike else [[number] for number in numbers]
         return [one for group in groups for one in super(SpeechReference, self)._run(group, length)]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `speech-seq2seq` contract: a sound in, and tokens of what was said, one after the other.
+"""The `speech-seq2seq` contract: audio in, and tokens of the transcript out.
 
-Two programs: `encoder` reads a sound once, `decoder` writes of what came of it, see
-`qeff_zoo.tasks.encoder_decoder.tracing`. Checkpoints that name the heads which follow the audio have a third program,
-`alignment`, for word-level timestamps, see `qeff_zoo.tasks.speech.alignment_tracing`. A model reads windows of one
-length, or sounds of any length, by `SoundShape`. The Hub's tag is `automatic-speech-recognition`, as of CTC models.
+Two programs: `encoder` encodes audio once, `decoder` generates from its states, see
+`qeff_zoo.tasks.encoder_decoder.tracing`. Checkpoints with alignment heads, which follow the audio, have a third
+program, `alignment`, for word-level timestamps, see `qeff_zoo.tasks.speech.alignment_tracing`. A model takes windows of
+one length, or audio of any length, by `SoundShape`. The Hub's tag is `automatic-speech-recognition`, as for CTC models.
 """
 
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ def _align(model: Any, **variant: Any) -> Tracing:
 
 
 def _heads(checkpoint: "Checkpoint") -> list[list[int]]:
-    """Return layer and head of each that follows the sound; none where the checkpoint does not say."""
+    """Return layer and head of each alignment head; empty if the checkpoint sets none."""
     told = checkpoint.generation_config.get("alignment_heads") or []
     return [[int(layer), int(head)] for layer, head in told]
 
@@ -75,14 +75,14 @@ def _whole(shape: Shape) -> list[dict[str, Any]]:
 
 
 def sources(shape: Shape) -> list[dict[str, Any]]:
-    """What is read joins when a row is free, so that of several slots each is read alone."""
+    """Return the encoder's specializations: one row with several batch slots, since recordings join one by one."""
     rows = {"batch_size": 1 if shape.full_batch_size else shape.batch_size}
     lengths = [{"seq_len": one} for one in shape.seq_lens]
     return named("Encoder", [{**rows, **one} for one in lengths or [{}]])
 
 
 def specializations(shape: Shape) -> list[dict[str, Any]]:
-    """As for text; of what has any length, the decoder asks of the longest."""
+    """Return the specializations of text generation; for audio of any length, with states of the longest."""
     found = task.TASK.specializations(shape)
     inputs = shape.inputs_per_row if isinstance(shape, SoundShape) else 1
     for one in found if shape.seq_lens else ():

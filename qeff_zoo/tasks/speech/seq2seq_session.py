@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A package that writes down speech token by token, as a session: recordings in, text with times out."""
+"""Session of a speech-seq2seq package: recordings in, text with times out."""
 
 import os
 import threading
@@ -34,14 +34,14 @@ from qeff_zoo.tasks.speech.transcription_options import TranscriptionOptions
 from qeff_zoo.tasks.speech.word_timestamps import UNSPACED, times_of
 
 _USUAL = TranscriptionOptions()
-_MEDIAN = 7  # frames, unless config.json says otherwise
+_MEDIAN = 7  # frames, unless config.json sets another width
 _TOKENS = "input_ids"
 _NOTHING: Mapping[int, int] = {}
 
 
 @dataclass
 class _Row:
-    """A window on its way: what the decoder has, and what it is given next."""
+    """A window in progress: its decoder state, and its next input tokens."""
 
     recording: Recording
     window: Window
@@ -52,14 +52,14 @@ class SpeechSeq2SeqSession:
 
     Args:
         folder: The package.
-        program: Its decoder, opened.
-        encoder: Its encoder, opened.
-        chosen: `spec.task` of the manifest.
-        alignment: Opens the program that says where each token was heard; None of packages without it.
+        program: Opened decoder of the package.
+        encoder: Opened encoder of the package.
+        chosen: Value of `spec.task` in the manifest.
+        alignment: Function that opens the alignment program; None for packages without it.
 
     Raises:
-        GenerationError: Another task's package, or the KV cache does not fit into memory.
-        PackageError: Its settings are not known here, or damaged.
+        GenerationError: The package is of another task, or its KV cache does not fit into memory.
+        PackageError: The settings of the package are unknown, or damaged.
 
     Example:
         >>> session = qeff_zoo.load("packages/whisper-tiny")  # doctest: +SKIP
@@ -86,28 +86,28 @@ class SpeechSeq2SeqSession:
         self.tokenizer = Tokenizer.find(folder)
         self.tokens = SpeechTokens.read(folder, chosen.get("speech"), self.tokenizer)
         self._open_alignment = alignment
-        #: Of the last call.
+        #: Timings of the last call.
         self.timings = Timings()
         self._in_use = threading.Lock()
 
     @property
     def rate(self) -> int:
-        """Samples a second that the model takes."""
+        """Sampling rate of the model, in samples per second."""
         return self.features.rate
 
     @property
     def input_name(self) -> str:
-        """Of what the encoder reads."""
+        """Name of the encoder's audio input."""
         return self.sources.input_name
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Values of a frame of features; nothing of samples."""
+        """Values of a feature frame; empty for samples."""
         return self.sources.shape[: len(self.sources.shape) - (not self.sources.any_length)]
 
     @property
     def frames(self) -> int:
-        """Samples, or frames of features, of a window; of models of sounds of any length, those of the longest."""
+        """Samples or feature frames of a window; for models of audio of any length, of the longest audio."""
         return self.sources.longest
 
     @property
@@ -122,29 +122,29 @@ class SpeechSeq2SeqSession:
 
     @property
     def seconds(self) -> float:
-        """Of a window, or of the longest sound."""
+        """Duration of a window, or of the longest audio."""
         return self.frames * self.features.step / self.rate
 
     def listen(self, sounds: Mapping[int, Array]) -> None:
-        """Read sounds, each into a row of the decoder, which then writes of nothing else.
+        """Encode audio, each into a batch slot of the decoder, whose next tokens depend on it alone.
 
         Args:
-            sounds: By row, (samples,) or (frames, bins); a whole window of models that read those.
+            sounds: Arrays by slot, (samples,) or (frames, bins); a whole window for models of windows.
         """
         told = {row: self.as_given(one) for row, one in sounds.items()}
         self.sources.read(told)
 
     def as_given(self, sound: Array) -> Array:
-        """Return a sound as the encoder takes it, which of windows is (bins, frames)."""
+        """Return audio as the encoder takes it, which for windows is (bins, frames)."""
         return sound if self.sources.any_length else sound.T
 
     def generate(self, window: Array, prompt: Sequence[int], length: int) -> list[int]:
-        """Continue tokens by the likeliest one each time, whatever the rules of speech are.
+        """Continue tokens greedily, without the generation rules of speech.
 
         Args:
-            window: As of `listen`.
+            window: Audio of one window, see `listen`.
             prompt: Token ids.
-            length: Tokens to come.
+            length: Number of tokens to generate.
         """
         with self._exclusively():
             self.listen({0: window})
@@ -168,19 +168,19 @@ class SpeechSeq2SeqSession:
         listen: Callable[[int, Segment], None] | None = None,
         **more: Any,
     ) -> list[Transcription]:
-        """Write down what is said.
+        """Transcribe recordings.
 
         Args:
             sounds: Paths, bytes of files or arrays, see `qeff_zoo.media.sound.read_sound`; one or several.
-            rate: Samples a second of arrays; None where they have the model's.
-            limits: How long each may be.
+            rate: Sampling rate of arrays; None for that of the model.
+            limits: Limits of each recording.
             choices: Language, task, times and more.
-            listen: Told the number of a recording and a segment of it as soon as that has ended.
-            **more: Fields of `choices` in place of those.
+            listen: Callback with the number of a recording and each of its segments at the segment's end.
+            **more: Fields that replace those of `choices`.
 
         Raises:
-            MediaError: One cannot be read.
-            GenerationError: The model does not do what is asked, or another thread is using the session.
+            MediaError: A recording cannot be read.
+            GenerationError: The model does not support an option, or another thread uses the session.
         """
         chosen = replace(choices, **more)
         prompt = self._prepared(chosen)
@@ -191,15 +191,15 @@ class SpeechSeq2SeqSession:
         return self._all(recordings, listen)
 
     def begin(self, sound: OpenedSound, **choices: Any) -> Steps[Recording]:
-        """Decode a recording and compute its features, in steps; any thread may do this at any time.
+        """Decode a recording and compute its features, in steps. Thread-safe.
 
         Args:
             sound: The recording.
             **choices: Fields of `TranscriptionOptions`.
 
         Raises:
-            MediaError: It is damaged.
-            GenerationError: The model does not do what is asked.
+            MediaError: The recording is damaged.
+            GenerationError: The model does not support an option.
         """
         chosen = TranscriptionOptions(**choices)
         return (yield from recording_of(self, sound, chosen, self._prepared(chosen)))
@@ -212,16 +212,16 @@ class SpeechSeq2SeqSession:
         listen: Callable[[int, Segment], None] | None = None,
         **more: Any,
     ) -> list[Transcription]:
-        """Write down what is said in recordings of which the features are known.
+        """Transcribe recordings from their features.
 
         Args:
-            features: Of each, (frames, bins).
-            choices: As of `transcribe`, and so the others.
-            listen: Told of segments.
-            **more: Fields of `choices` in place of those.
+            features: Features of each recording, (frames, bins).
+            choices: Language, task, times and more.
+            listen: Callback for segments, see `transcribe`.
+            **more: Fields that replace those of `choices`.
 
         Raises:
-            GenerationError: As of `transcribe`, or they are of another shape.
+            GenerationError: The features have another shape, or an error of `transcribe`.
         """
         chosen = replace(choices, **more)
         prompt = self._prepared(chosen)
@@ -251,12 +251,12 @@ class SpeechSeq2SeqSession:
     def stream(
         self, sound: Sound, *, choices: TranscriptionOptions = _USUAL, **more: Any
     ) -> Iterator[Segment]:
-        """Write down one recording, and give each segment as soon as it has ended. To leave early is to stop.
+        """Transcribe one recording, and yield each segment at its end. Closing the generator stops the transcription.
 
         Args:
-            sound: As of `transcribe`, and so the others.
+            sound: Recording, see `transcribe`.
             choices: Language, task, times and more.
-            **more: Fields of `choices` in place of those, `rate` and `limits`.
+            **more: Fields that replace those of `choices`; `rate` and `limits`.
         """
         known = {name: more.pop(name) for name in ("rate", "limits") if name in more}
         chosen = replace(choices, **more)
@@ -271,17 +271,17 @@ class SpeechSeq2SeqSession:
 
     @cached_property
     def _alignment(self) -> Program | None:
-        """Says where each token was heard; opened where that is asked for first."""
+        """Alignment program, opened on first use."""
         return self._open_alignment() if self._open_alignment else None
 
     @cached_property
     def _smoothing(self) -> int:
         return int(read_json(self.folder / "config.json").get("median_filter_width", _MEDIAN))
 
-    # --- what is asked ---------------------------------------------------------------------------
+    # --- options ---------------------------------------------------------------------------------
 
     def _prepared(self, choices: TranscriptionOptions) -> list[int]:
-        """Refuse what the model does not do, before anything is read; return the tokens of the prompt."""
+        """Refuse unsupported options before any encoding; return the tokens of the prompt."""
         choices.check()
         if choices.word_timestamps and not self.tells_words:
             raise GenerationError(
@@ -314,26 +314,26 @@ class SpeechSeq2SeqSession:
         return self.tokenizer.encode(f" {choices.prompt.strip()}", special_tokens=False)
 
     def told(self, language: str | None) -> int | None:
-        """Return the token of a language that is asked for; English is what a model of one language knows."""
+        """Return the token of a requested language; a model of one language accepts English."""
         if language is None or (not self.tokens.languages and code_of(language) == "en"):
             return None
         return self.tokens.language_token(language)
 
-    # --- how it is done --------------------------------------------------------------------------
+    # --- transcription ---------------------------------------------------------------------------
 
     def windows(
         self, turns: Turns[Recording]
     ) -> Generator[tuple[Recording, list[Segment]], None, None]:
-        """Transcribe recordings window by window, as many at a time as the decoder has rows.
+        """Transcribe recordings window by window, as many at a time as the decoder has batch slots.
 
         Args:
-            turns: Chooses the recordings whose next windows are transcribed.
+            turns: Queue that selects the recordings of the next windows.
 
         Yields:
-            The recording and the segments of each window that has ended.
+            The recording and the segments of each finished window.
 
         Raises:
-            GenerationError: Another thread is using the session.
+            GenerationError: Another thread uses the session.
         """
         rows: dict[int, _Row] = {}
         self.timings = timings = Timings()
@@ -354,14 +354,14 @@ class SpeechSeq2SeqSession:
                 timings.first = timings.first or time.perf_counter()
                 for row in ended:
                     if rows[row].recording.again(rows[row].window):
-                        continue  # from its newest token before the answer, whose states are still there
+                        continue  # from the newest token of its prompt, whose states remain
                     one = rows.pop(row)
                     yield one.recording, one.recording.end(one.window, self._times(row, one))
                     if not one.recording.ended:
                         turns.put(one.recording)
 
     def _begin(self, fresh: Mapping[int, Recording]) -> dict[int, _Row]:
-        """Read the next window of recordings, and run what it is begun with."""
+        """Encode the next windows of recordings, and run their prompts."""
         self.listen({row: recording.input() for row, recording in fresh.items()})
         unknown = {row: one for row, one in fresh.items() if one.needs_language}
         if unknown:
@@ -376,10 +376,10 @@ class SpeechSeq2SeqSession:
         return rows
 
     def _prefill_windows(self, windows: Mapping[int, Window]) -> None:
-        """Run all but the newest token, which the next step decodes with those of other rows."""
+        """Run all tokens but the newest, which the next step decodes together with those of other slots."""
         start = self.tokens.start
         earlier = {row: one.begun[:-1] for row, one in windows.items()}
-        # First those up to that after which the model says whether it hears speech.
+        # First up to the token after which the model predicts the probability of speech.
         first = {
             row: tokens[: tokens.index(start) + 1]
             for row, tokens in earlier.items()
@@ -391,7 +391,7 @@ class SpeechSeq2SeqSession:
         self._prefill({row: one[past.get(row, 0) :] for row, one in earlier.items()}, past)
 
     def _decode(self, rows: Mapping[int, _Row]) -> list[int]:
-        """Give every row one token more; return those that have ended."""
+        """Decode one token in every slot; return the slots whose windows have ended."""
         pieces = {}
         for row, one in rows.items():
             window = one.window
@@ -403,7 +403,7 @@ class SpeechSeq2SeqSession:
         ]
 
     def _times(self, row: int, one: _Row) -> list[float]:
-        """Return when each token of a window begins but the last; nothing where that is not asked for."""
+        """Return the start of each token of a window but the last; empty without word-level timestamps."""
         window, heard = (
             one.window,
             one.recording.heard // round(TICK * self.rate / self.features.step),
@@ -424,11 +424,11 @@ class SpeechSeq2SeqSession:
     def _prefill(
         self, prompts: Mapping[int, Sequence[int]], past: Mapping[int, int] = _NOTHING
     ) -> dict[int, Array]:
-        """Run prompts in rows; return the logits after each.
+        """Run prompts in batch slots; return the logits after each.
 
         Args:
-            prompts: By row; one may have nothing.
-            past: By row, tokens that were run before.
+            prompts: Prompts by slot; one may be empty.
+            past: Number of previous tokens by slot.
         """
         width, logits = self.decoder.sizes.prefill_seq_len, dict[int, Array]()
         for start in range(0, max(map(len, prompts.values()), default=0), width):
@@ -445,7 +445,7 @@ class SpeechSeq2SeqSession:
         return Piece(tokens, start, source=self.sources.lengths[row])
 
     def transcription(self, recording: Recording) -> Transcription:
-        """Return what was said in a recording that has ended."""
+        """Return the transcription of a finished recording."""
         assert self.tokenizer is not None
         language, text = (
             self.tokens.code_of(recording.language),
@@ -464,7 +464,7 @@ class SpeechSeq2SeqSession:
 
     @contextmanager
     def _exclusively(self) -> Iterator[None]:
-        """Let one thread at a time use the session."""
+        """Restrict the session to one thread at a time."""
         if not self._in_use.acquire(blocking=False):
             raise GenerationError(
                 f"The session of {str(self.folder)!r} is transcribing already; expected one call at a time. Wait for "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recording's samples or features in, a `Recording` out, whose windows a session transcribes."""
+"""Preparation of recordings: samples or features in, a `Recording` for the windows of a session out."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -17,11 +17,11 @@ from qeff_zoo.tasks.speech.speech_tokens import SpeechTokens
 from qeff_zoo.tasks.speech.speech_windows import Recording
 from qeff_zoo.tasks.speech.transcription_options import TranscriptionOptions
 
-_LEAST = 0.1  # seconds of a sound of any length
+_LEAST = 0.1  # seconds, for audio of any length
 
 
 class Transcriber(Protocol):
-    """What a recording is prepared for; a `SpeechSeq2SeqSession` is one."""
+    """Session for which a recording is prepared, such as `SpeechSeq2SeqSession`."""
 
     sources: Sources
     features: Features
@@ -30,15 +30,15 @@ class Transcriber(Protocol):
 
     @property
     def rate(self) -> int:
-        """Samples a second."""
+        """Sampling rate, in samples per second."""
 
     @property
     def frames(self) -> int:
-        """Frames of a window."""
+        """Number of frames of a window."""
 
     @property
     def seconds(self) -> float:
-        """Length of a window."""
+        """Duration of a window."""
 
     def told(self, language: str | None) -> int | None:
         """Return the token of a language."""
@@ -51,7 +51,7 @@ def recording_of(
     prompt: Sequence[int],
 ) -> Steps[Recording]:
     """Decode a recording and compute its features, in steps."""
-    # A window has its silence; a click is too short for a frame of the encoder.
+    # A window includes silence; a click is too short for a frame of the encoder.
     any_length = session.sources.any_length
     least = int(_LEAST * session.rate) if any_length else session.frames * session.features.step
     samples = yield from decoding(sound, session.rate)
@@ -72,7 +72,7 @@ def begun(
     prompt: Sequence[int],
     seconds: float | None = None,
 ) -> Recording:
-    """Return a recording of which the features are known, of each piece; by default as long as they are."""
+    """Return a recording of given features, one array per piece; its duration defaults to that of the features."""
     assert session.tokenizer is not None
     found = parts[0] if len(parts) == 1 else np.concatenate(parts)
     longest = max(map(len, parts))

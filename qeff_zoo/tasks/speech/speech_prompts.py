@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the decoder of a speech model is begun with that is told how to write: languages in, tokens out."""
+"""Decoder prompts of speech models with a language setting: languages in, tokens out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,20 +9,20 @@ from qeff_zoo.errors import PackageError
 from qeff_zoo.runtime.chat_template import ChatTemplate
 from qeff_zoo.runtime.tokenizer import Tokenizer
 
-#: Codes of the language that is spoken, and of the one that is written -> token ids.
+#: Function from the codes of the spoken and of the written language to token ids.
 Begins: TypeAlias = Callable[[str, str], Sequence[int]]
 
 
 def find(folder: Path, told: Mapping[str, Any], tokenizer: Tokenizer) -> Begins:
-    """Return what makes the tokens that an answer begins with.
+    """Return the function that makes the first tokens of the decoder.
 
     Args:
         folder: The package.
-        told: What a recipe says of speech.
-        tokenizer: Of the package.
+        told: Declaration of speech in the recipe.
+        tokenizer: Tokenizer of the package.
 
     Raises:
-        PackageError: There is no chat template, of a model that has one.
+        PackageError: The chat template is missing, for a model that has one.
     """
     given = told.get("begins")
     return _by_tokens(given, tokenizer) if given else _by_template(folder, tokenizer)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was said in a recording, however it was found out: text, and its parts with their times."""
+"""Transcriptions: text, and its parts with their times."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ _LONGEST = 10.0  # seconds of a segment of words
 
 @dataclass(frozen=True, kw_only=True)
 class TimedText:
-    """A word, or another part of what was said.
+    """A word, or another part of a transcript.
 
     Args:
-        text: Without spaces around it.
-        start: In seconds from the beginning of the recording.
-        end: The same.
+        text: Text without spaces around it.
+        start: Start in seconds from the beginning of the recording.
+        end: End in the same unit.
     """
 
     text: str
@@ -25,16 +25,15 @@ class TimedText:
 
 @dataclass(frozen=True, kw_only=True)
 class Segment(TimedText):
-    """A stretch of speech that a model wrote down at once.
+    """A part of speech that a model transcribed as a unit.
 
     Args:
-        tokens: Of the text, times included; none of models that label frames.
-        avg_logprob: Mean of the tokens' natural log-probabilities, of the window that it is of; None where there are
-            no tokens.
-        temperature: That they were drawn at.
-        compression_ratio: How many times shorter the window's text gets when it is compressed: what is said over and
-            over has a large one. None where it was not computed.
-        no_speech_prob: How likely the model finds it that nothing is said in the window; None where it cannot tell.
+        tokens: Tokens of the text, timestamps included; empty for CTC models.
+        avg_logprob: Mean natural log-probability of the window's tokens; None without tokens.
+        temperature: Temperature of their sampling.
+        compression_ratio: Ratio of the size of the window's text to its compressed size, which is large for repetitive
+            text. None if it was not computed.
+        no_speech_prob: Probability that the window has no speech; None if the model does not predict it.
     """
 
     tokens: tuple[int, ...] = ()
@@ -46,14 +45,14 @@ class Segment(TimedText):
 
 @dataclass(frozen=True, kw_only=True)
 class Transcription:
-    """What was said in a recording.
+    """Transcript of a recording.
 
     Args:
-        text: All of it; "" for silence.
-        words: With their times; of models that write token by token, where those are asked for.
-        segments: With their times.
-        language: Code of the language, as "en"; None where the model knows one only.
-        seconds: Of the recording.
+        text: Whole text; "" for silence.
+        words: Words with their times; on request, for models that transcribe token by token.
+        segments: Segments with their times.
+        language: Code of the language, such as "en"; None for models of one language.
+        seconds: Duration of the recording.
     """
 
     text: str
@@ -64,7 +63,7 @@ class Transcription:
 
 
 def joined(words: Sequence[TimedText]) -> Iterator[Segment]:
-    """Join words to segments that end at pauses, or before they get long."""
+    """Join words to segments that end at pauses, or at a maximum duration."""
     part: list[TimedText] = []
     for word in words:
         far = part and word.start - part[-1].end > _PAUSE

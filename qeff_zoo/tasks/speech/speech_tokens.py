@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tokens of a speech model besides text: what its decoder is begun with, and which may come next.
+"""Special tokens of a speech model: decoder prompts, and constraints on the next token.
 
-In: generation_config.json and config.json of a package. The rules are those of transformers' `generate`: tokens that
-are never said, or not at first; and times, which come in pairs and never go back.
+Input: generation_config.json and config.json of a package. The rules are those of transformers' `generate`: suppressed
+    tokens, tokens suppressed at the beginning, and timestamps, which come in pairs and never decrease.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,32 +21,35 @@ from qeff_zoo.tasks.speech.speech_prompts import Begins
 
 from . import speech_prompts
 
-#: To write what was said in its own language, or in another.
+#: Transcription in the spoken language, or translation to another.
 SpeechTask: TypeAlias = Literal["transcribe", "translate"]
 TASKS: tuple[SpeechTask, ...] = get_args(SpeechTask)
 _ENGLISH = "en"
-#: Seconds from one token of time to the next.
+#: Seconds between consecutive timestamp tokens.
 TICK = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeechTokens:
-    """What a package says of its tokens.
+    """Special tokens of a package.
 
     Args:
-        start: Begins every answer.
-        end: Ends every answer.
-        languages: Token by code, as "en", or a number of those that a model is told; nothing of models of one language.
-        tasks: Token by task, or a number of those that a model is told; nothing of models that only transcribe.
-        no_times: Asks for text without times; None where the model knows no times. Those come right behind it.
-        before: Begins what was said earlier; None where nothing of that can be told.
-        suppressed: Never said.
-        suppressed_first: Not said first.
-        latest_start: Ticks that the first time may be at most; None for any.
-        forced: By place, tokens that an answer of an older package begins with; None for a language that is detected.
-        longest: Tokens of an answer, those that it is begun with not counted; None for as many as the context holds.
-        positions: Of the decoder.
-        begins: Makes the tokens that an answer begins with, of a model that is told the languages; else None.
+        start: First token of every output.
+        end: Last token of every output.
+        languages: Tokens by code, such as "en", or their numbers for models whose prompt takes the language; empty for
+            models of one language.
+        tasks: Tokens by task, or their numbers for models whose prompt takes the task; empty for models that only
+            transcribe.
+        no_times: Token that selects text without timestamps; None for models without timestamps, whose tokens follow
+            it.
+        before: Token before the previous text; None if the prompt takes none.
+        suppressed: Tokens that are never generated.
+        suppressed_first: Tokens that are not generated first.
+        latest_start: Maximum of the first timestamp in ticks; None for no limit.
+        forced: First tokens of an older package's outputs, by position; None for a detected language.
+        longest: Maximum number of tokens of an output without its prompt; None for the rest of the context.
+        positions: Number of decoder positions.
+        begins: Function that makes the decoder prompt from languages, for models whose prompt takes them; else None.
     """
 
     start: int
@@ -70,15 +73,15 @@ class SpeechTokens:
         told: Mapping[str, Any] | None = None,
         tokenizer: Tokenizer | None = None,
     ) -> "SpeechTokens":
-        """Read a package's settings; what generation_config.json leaves out, older checkpoints have in config.json.
+        """Read a package's settings; older checkpoints have some in config.json instead of generation_config.json.
 
         Args:
             folder: The package.
-            told: What a recipe says of speech; None for what those files say.
-            tokenizer: Of the package.
+            told: Declaration of speech in the recipe; None for the settings of the files.
+            tokenizer: Tokenizer of the package.
 
         Raises:
-            GenerationError: They do not say how an answer begins and ends.
+            GenerationError: The files lack the first and last tokens of an output.
         """
         config = read_json(folder / "config.json")
         said = {**config, **read_json(folder / "generation_config.json")}
@@ -120,17 +123,17 @@ class SpeechTokens:
 
     @property
     def first_time(self) -> int | None:
-        """The token of time 0."""
+        """Token of timestamp 0."""
         return None if self.no_times is None else self.no_times + 1
 
     def language_token(self, language: str) -> int:
         """Return the token of a language.
 
         Args:
-            language: As "en" or "English".
+            language: Code or name, such as "en" or "English".
 
         Raises:
-            GenerationError: The model does not know it.
+            GenerationError: The model does not support the language.
         """
         code = code_of(language)
         if code in self.languages:
@@ -143,11 +146,11 @@ class SpeechTokens:
         raise GenerationError(f"Language {language!r} is not known to this model; expected {known}")
 
     def code_of(self, token: int | None) -> str | None:
-        """Return the code of a language's token."""
+        """Return the code of a language token."""
         return next((code for code, one in self.languages.items() if one == token), None)
 
     def needs_language(self, language: str | None, task: SpeechTask | None) -> bool:
-        """Tell whether the language has to be detected before an answer begins."""
+        """Return whether the language must be detected before the prompt."""
         told = language is not None or (task is None and self.forced and self.forced[0] is not None)
         return bool(self.languages) and not told
 
@@ -159,16 +162,16 @@ class SpeechTokens:
         times: bool,
         target: str | None = None,
     ) -> tuple[int, ...]:
-        """Return the tokens that an answer begins with.
+        """Return the decoder prompt.
 
         Args:
-            language: Token of the language, detected or told; None of models of one language.
-            task: What is to be done; None for what the package does without being told.
-            times: Whether times are to be told.
-            target: Language to translate into; None for English where the task is to translate.
+            language: Token of the language, detected or requested; None for models of one language.
+            task: Task of the model; None for the package's default.
+            times: Whether to generate timestamps.
+            target: Target language of a translation; None for English if the task is translation.
 
         Raises:
-            GenerationError: The model does not do that.
+            GenerationError: The model does not support the task or the language.
         """
         if target is not None:
             task = "translate"
@@ -205,11 +208,11 @@ class SpeechTokens:
         return tuple(token for token in tokens if token is not None)
 
     def _told(self, language: int | None, target: str | None) -> tuple[int, ...]:
-        """Return the tokens that an answer begins with in languages that were told, as `generate` completes them.
+        """Return the decoder prompt of requested languages, completed as in `generate`.
 
         Args:
-            language: Token of that which is spoken.
-            target: The one to translate into; None for that which is spoken.
+            language: Token of the spoken language.
+            target: Target language of a translation; None for the spoken language.
         """
         source = self.code_of(language)
         if source is None:
@@ -224,32 +227,32 @@ class SpeechTokens:
         return (self.start, *([] if first == self.start else [first]), *others)
 
     def detected(self, logits: Array) -> int:
-        """Return the token of the likeliest language.
+        """Return the token of the most probable language.
 
         Args:
-            logits: (vocab,), after `start` alone.
+            logits: Logits (vocab,), after `start` alone.
         """
         every = np.fromiter(self.languages.values(), np.int64)
         return int(every[logits[every].argmax()])
 
     def silence(self, logits: Array) -> float | None:
-        """Return how likely it is that nothing is said; None of models that know no times.
+        """Return the probability of no speech; None for models without timestamps.
 
         Args:
-            logits: (vocab,), after `start`.
+            logits: Logits (vocab,), after `start`.
         """
         if self.no_times is None:
             return None
         shares = np.exp(logits - logits.max())
-        return float(shares[self.no_times - 1] / shares.sum())  # that token stands before it
+        return float(shares[self.no_times - 1] / shares.sum())  # the no-speech token precedes it
 
     def allowed(self, logits: Array, answer: Sequence[int], *, times: bool) -> Array:
-        """Return logits in which tokens that may not come next are lowest.
+        """Return logits with the lowest value for tokens that must not follow.
 
         Args:
-            logits: (vocab,), float32, after the newest token; left as they are.
-            answer: Tokens so far, without those that it was begun with.
-            times: Whether it tells times.
+            logits: Logits (vocab,), float32, after the newest token; not modified.
+            answer: Tokens so far, without the prompt.
+            times: Whether to generate timestamps.
         """
         scores = logits.copy()
         if not answer:
@@ -260,7 +263,7 @@ class SpeechTokens:
         return scores
 
     def _keep_times(self, scores: Array, answer: Sequence[int]) -> None:
-        """Let times come in pairs, ascending, first of all one, and then wherever they are likelier than any text."""
+        """Constrain timestamps to ascending pairs, starting with one; prefer one more probable than any text token."""
         first = self.first_time
         assert first is not None
         scores[first - 1] = -np.inf
@@ -274,7 +277,7 @@ class SpeechTokens:
                 scores[: self.end] = -np.inf
         latest = next((token for token in reversed(answer) if token >= first), None)
         if latest is not None:
-            # The second of a pair may be the same; a later time may not.
+            # The second timestamp of a pair may equal the first; the next pair must not precede it.
             scores[first : latest + (0 if ends_in_time and not in_pair else 1)] = -np.inf
         if not answer:
             scores[:first] = -np.inf

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of several recordings is transcribed next, window by window."""
+"""Order of recordings in a transcription, window by window."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -9,20 +9,20 @@ _T = TypeVar("_T")
 
 
 class Turns(Protocol[_T]):
-    """Chooses the recording whose next window is transcribed."""
+    """Queue that selects the recording of the next window."""
 
     def take(self) -> _T | None:
-        """Return a recording; None while there is none."""
+        """Return a recording; None if there is none."""
 
     def put(self, recording: _T) -> None:
-        """Accept a recording back, one of whose windows has been transcribed and which has more."""
+        """Return a recording to the queue after the transcription of one of its windows, if it has more."""
 
 
 class InOrder(Generic[_T]):
-    """Finishes a recording before the next one is opened, as memory asks for.
+    """Queue that finishes a recording before it opens the next one, to limit memory.
 
     Args:
-        recordings: All of them, opened one by one.
+        recordings: All recordings, opened one by one.
     """
 
     def __init__(self, recordings: Iterable[_T]) -> None:
@@ -30,7 +30,7 @@ class InOrder(Generic[_T]):
         self._numbers: dict[int, int] = {}
 
     def take(self) -> _T | None:
-        """As of `Turns`."""
+        """See `Turns`."""
         if self._begun:
             return self._begun.popleft()
         number, recording = next(self._left, (0, None))
@@ -39,9 +39,9 @@ class InOrder(Generic[_T]):
         return recording
 
     def put(self, recording: _T) -> None:
-        """As of `Turns`."""
+        """See `Turns`."""
         self._begun.append(recording)
 
     def number(self, recording: Any) -> int:
-        """Return which one of all a recording is."""
+        """Return the number of a recording."""
         return self._numbers[id(recording)]

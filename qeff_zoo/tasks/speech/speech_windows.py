@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recording on its way through a speech model: windows of it in, one after the other; segments with times out.
+"""State of a recording during its transcription: windows in, segments with times out.
 
-A window begins where the last segment of the one before ended, as in transformers' `generate` for long recordings.
-What was begun and not ended in a window is heard again in the next.
+A window starts at the end of the previous window's last segment, as in transformers' `generate` for long recordings. An
+unfinished segment of a window is transcribed again in the next.
 """
 
 import math
@@ -18,23 +18,23 @@ from qeff_zoo.tasks.speech.speech_tokens import TICK, SpeechTokens
 from qeff_zoo.tasks.speech.transcription_options import TranscriptionOptions, compression
 from qeff_zoo.tasks.speech.word_timestamps import words_of
 
-#: Token ids -> text.
+#: Function from token ids to text.
 Decode = Callable[[Sequence[int]], str]
 _DIGITS = 2  # of seconds
-_HOT = 0.5  # a temperature; what was drawn at that does not begin the next window
+_HOT = 0.5  # temperature from which text is not in the next prompt
 
 
 @dataclass(kw_only=True)
 class Window:
-    """What is said in one window, so far.
+    """Transcript of one window so far.
 
     Args:
-        begun: Tokens that it was begun with.
-        limit: Tokens to come at most.
-        no_speech_prob: How likely it is that nothing is said in it; None before that is known, or where the model
-            cannot tell.
-        attempt: How often it was tried before.
-        answer: Tokens so far.
+        begun: Tokens of its prompt.
+        limit: Maximum number of tokens to generate.
+        no_speech_prob: Probability that it has no speech; None before its computation, or if the model does not predict
+            it.
+        attempt: Number of previous attempts.
+        answer: Generated tokens.
         logprob: Sum of their natural log-probabilities.
         vocab: Size of the vocabulary; 0 before the first token.
     """
@@ -49,7 +49,7 @@ class Window:
 
     @property
     def length(self) -> int:
-        """Tokens in all."""
+        """Number of tokens of prompt and output."""
         return len(self.begun) + len(self.answer)
 
     @property
@@ -59,18 +59,18 @@ class Window:
 
 
 class Recording:
-    """A recording that is being written down.
+    """A recording during its transcription.
 
     Args:
-        features: (frames, bins) of all of it, and of the silence behind it that fills its first window.
-        seconds: How long it is.
-        frames: Of a window.
-        choices: How.
-        tokens: Of the package.
+        features: Features (frames, bins) of the recording, with silence that fills its first window.
+        seconds: Duration of the recording.
+        frames: Number of frames of a window.
+        choices: Transcription options.
+        tokens: Special tokens of the package.
         prompt: Tokens of the prompt.
-        decode: Makes text of tokens.
-        step: Seconds from one frame to the next.
-        ends: Frames behind each piece of it, each of which is a window by itself; nothing where it is in one piece.
+        decode: Function from tokens to text.
+        step: Seconds per frame.
+        ends: End frames of pieces that are a window each; empty for a recording in one piece.
     """
 
     def __init__(
@@ -91,12 +91,12 @@ class Recording:
         self.choices, self._tokens, self._decode, self._step = choices, tokens, decode, step
         is_long = len(features) > frames or choices.word_timestamps
         self.tells_times = is_long if choices.timestamps is None else choices.timestamps
-        #: Token of the language, once it is known.
+        #: Token of the language, after its detection.
         self.language: int | None = None
         self.segments: list[Segment] = []
-        #: With their times, where those are asked for.
+        #: Words with their times, on request.
         self.words: list[TimedText] = []
-        #: What was said, as tokens without times.
+        #: Tokens of the transcript, without timestamps.
         self.said: list[int] = []
         self._prompt = tuple(prompt)
         self._earlier = [*prompt]  # tokens that a window may begin with
@@ -114,23 +114,23 @@ class Recording:
 
     @property
     def in_pieces(self) -> bool:
-        """Whether it was cut before anything was heard."""
+        """Whether it was cut into pieces before the transcription."""
         return bool(self._ends)
 
     @property
     def _frames(self) -> int:
-        """Of the next window."""
+        """Number of frames of the next window."""
         return next((end - self._at for end in self._ends if end > self._at), self._longest)
 
     @property
     def needs_language(self) -> bool:
-        """Whether the language has to be detected first."""
+        """Whether the language must be detected first."""
         choices = self.choices
         return self.language is None and self._tokens.needs_language(choices.language, choices.task)
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is left but silence that was added."""
+        """Whether nothing but added silence is left."""
         return self._at * self._step >= self.seconds or self._at >= len(self._features)
 
     def input(self) -> Array:
@@ -140,10 +140,10 @@ class Recording:
         return np.concatenate([part, padding]) if len(padding) else part
 
     def begin(self, ctx_len: int) -> Window:
-        """Return what the next window begins with.
+        """Start the next window, with its prompt.
 
         Args:
-            ctx_len: Tokens that it may have in all.
+            ctx_len: Maximum number of tokens of prompt and output.
         """
         tokens, choices = self._tokens, self.choices
         begun = tokens.beginning(
@@ -155,7 +155,7 @@ class Recording:
             begun = (tokens.before, *earlier[-most:], *begun)
         longest = ctx_len
         if tokens.longest is not None:
-            # Whisper's own `generate` does not count what an answer is begun with.
+            # Whisper's own `generate` does not count the prompt.
             more = 0 if tokens.no_times is None else min(most, len(begun))
             longest = min(ctx_len, tokens.longest + more)
         limit = longest - len(begun)
@@ -164,11 +164,11 @@ class Recording:
         return Window(begun=begun, limit=limit)
 
     def extend(self, window: Window, logits: Array) -> bool:
-        """Choose the next token of a window; return whether it goes on.
+        """Choose the next token of a window; return whether the window continues.
 
         Args:
-            window: Of this recording.
-            logits: (vocab,), after its newest token.
+            window: A window of this recording.
+            logits: Logits (vocab,), after its newest token.
         """
         if not window.answer and window.no_speech_prob is None:
             window.no_speech_prob = self._tokens.silence(logits)
@@ -182,13 +182,13 @@ class Recording:
         return token != self._tokens.end and len(window.answer) < window.limit
 
     def again(self, window: Window) -> bool:
-        """Begin a window again where what was said in it looks wrong, and the next temperature is left to try.
+        """Restart a window whose transcript is doubtful, at the next temperature, if there is one.
 
         Args:
-            window: That has ended.
+            window: A finished window.
 
         Returns:
-            Whether it was begun again, from what the decoder has of it.
+            Whether it was restarted, from the existing decoder states.
         """
         if window.attempt + 1 == len(self._samplers) or self._is_silence(window):
             return False
@@ -207,16 +207,16 @@ class Recording:
 
     @property
     def heard(self) -> int:
-        """Frames of the window that are of the recording, and not of silence that was added."""
+        """Number of the window's frames that belong to the recording, and not to added silence."""
         frames = min(math.ceil(round(self.seconds / self._step, 6)), len(self._features))
         return min(frames - self._at, self._frames)
 
     def end(self, window: Window, times: Sequence[float] = ()) -> list[Segment]:
-        """Take what was said in a window; return its segments, of what is likely silence none.
+        """Finish a window; return its segments, or none if it is likely silence.
 
         Args:
-            window: That has ended.
-            times: When each token but the last begins, in seconds of the window; nothing where words have no times.
+            window: A finished window.
+            times: Starts of all tokens but the last, in seconds of the window; empty without word-level timestamps.
         """
         answer = window.answer
         temperature = self.choices.samplings[window.attempt].temperature
@@ -267,10 +267,10 @@ class Recording:
         """Return the words of a segment.
 
         Args:
-            tokens: Of it.
-            place: Of the first of them in the window.
-            times: As of `end`.
-            offset: Of the window, in seconds.
+            tokens: Tokens of the segment.
+            place: Index of the first of them in the window.
+            times: Starts of the window's tokens, see `end`.
+            offset: Start of the window, in seconds.
         """
         begins = [round(offset + one, _DIGITS) for one in (*times, times[-1])]
         first = self._tokens.first_time
@@ -287,31 +287,31 @@ class Recording:
 def cut(
     answer: Sequence[int], *, first: int | None, ticks: int, frames: int, stride: int
 ) -> tuple[list[tuple[int, float, Sequence[int]]], int]:
-    """Cut what was said in a window where one time follows another.
+    """Cut the transcript of a window between consecutive timestamps.
 
     Args:
-        answer: Tokens, without that which ends it.
-        first: Token of time 0; None without times.
-        ticks: Of the window.
-        frames: Of the window.
-        stride: Frames of a tick.
+        answer: Generated tokens, without the last token of the output.
+        first: Token of timestamp 0; None without timestamps.
+        ticks: Number of ticks of the window.
+        frames: Number of frames of the window.
+        stride: Number of frames per tick.
 
     Returns:
-        Start and end in ticks from the window's beginning, and tokens, of each segment; and by how many frames the
-        next window begins later.
+        Start and end in ticks from the window's beginning, and tokens, of each segment; and the number of frames to the
+        start of the next window.
     """
     times = [first is not None and token >= first for token in answer]
     ends = [place + 1 for place in range(len(times) - 1) if times[place] and times[place + 1]]
     base = first or 0
     if not ends:
-        # Of a single time, the latest counts.
+        # Without pairs, the latest timestamp counts.
         told = [token - base for token, is_time in zip(answer, times, strict=True) if is_time]
         return [(0, told[-1] if told and told[-1] else ticks, answer)], frames
-    said_last = times[-2:] == [False, True]  # nothing was said after it
+    said_last = times[-2:] == [False, True]  # no text after it
     if said_last:
         ends.append(len(answer))
     else:
-        ends[-1] += 1  # the time at which the next segment begins, which is not heard to its end
+        ends[-1] += 1  # start of the next segment, which is incomplete
     pieces: list[tuple[int, float, Sequence[int]]] = []
     begun = 0
     for place, end in enumerate(ends):
@@ -324,6 +324,6 @@ def cut(
 
 
 def _unpaired(tokens: Sequence[int], first: int | None) -> Sequence[int]:
-    """Leave out the second of two times at the end of a segment."""
+    """Omit the second of two timestamps at the end of a segment."""
     paired = first is not None and len(tokens) > 2 and tokens[-2] >= first
     return tokens[:-1] if paired else tokens

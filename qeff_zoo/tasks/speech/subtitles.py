@@ -7,10 +7,10 @@ from qeff_zoo.tasks.speech.speech_results import TimedText
 
 
 def srt(parts: Iterable[TimedText]) -> str:
-    """Write subtitles that players of films read.
+    """Return subtitles in the format of video players.
 
     Args:
-        parts: In their order.
+        parts: Timed texts in order.
     """
     return "".join(
         f"{number}\n{_clock(one.start, ',')} --> {_clock(one.end, ',')}\n{_line(one.text)}\n\n"
@@ -19,10 +19,10 @@ def srt(parts: Iterable[TimedText]) -> str:
 
 
 def vtt(parts: Iterable[TimedText]) -> str:
-    """Write subtitles that browsers read.
+    """Return subtitles in the format of browsers.
 
     Args:
-        parts: In their order.
+        parts: Timed texts in order.
     """
     cues = (
         f"{_clock(one.start, '.')} --> {_clock(one.end, '.')}\n{_line(one.text)}\n\n"
@@ -38,5 +38,5 @@ def _clock(seconds: float, mark: str) -> str:
 
 
 def _line(text: str) -> str:
-    """Leave out what would end a subtitle, or its times."""
+    """Remove text that would end a subtitle or its time line."""
     return " ".join(text.split()).replace("-->", "->")

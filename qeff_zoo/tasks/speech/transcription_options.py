@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a recording is written down, and when what was said in a window is to be tried again, or left out.
+"""Options of transcriptions, and the rules that retry or drop a window.
 
 The rules are those of transformers' `generate` for Whisper.
 """
@@ -15,7 +15,7 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.tasks.speech.speech_tokens import SpeechTask
 
-#: Choices that draw again what looks wrong, and leave out what is likely silence: those that transformers recommends.
+#: Options that retry doubtful windows, and drop probable silence: those that transformers recommends.
 FALLBACK: Mapping[str, Any] = MappingProxyType(
     {
         "temperature": (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
@@ -29,24 +29,25 @@ _BITS = 8  # of a byte
 
 @dataclass(frozen=True, kw_only=True)
 class TranscriptionOptions:
-    """How a recording is written down.
+    """Options of a transcription.
 
     Args:
-        language: That is spoken, as "en" or "English"; None to detect it.
-        task: "transcribe", or "translate"; None for what the package does without being told.
-        target_language: To translate into; None for English where the task is to translate.
-        timestamps: Whether times are told; None for where a recording is longer than a window.
-        word_timestamps: Whether times of words are told, as well as those of segments.
-        prompt: Text that might have come before, which shows names and spelling.
-        temperature: 0 for the likeliest token each time; of several, each is for a window that looked wrong at the one
-            before.
-        compression_ratio_threshold: A window whose tokens get more than so many times shorter when they are compressed
-            looks wrong: it says the same over and over.
-        logprob_threshold: A window whose `Segment.avg_logprob` is below looks wrong.
-        no_speech_threshold: What is below `logprob_threshold` is left out where `Segment.no_speech_prob` is above.
-        condition_on_previous: Begin each window with what was said before it, unless that was drawn at 0.5 or more.
-        generation_len: Tokens of a window at most; None for as many as fit.
-        seed: As of `Sampling`.
+        language: Spoken language, such as "en" or "English"; None to detect it.
+        task: Task, "transcribe" or "translate"; None for the package's default.
+        target_language: Target language; None for English if the task is translation.
+        timestamps: Whether to generate timestamps; None to do so for recordings longer than a window.
+        word_timestamps: Whether to return word-level timestamps, as well as segment timestamps.
+        prompt: Text before the recording, which shows names and spelling.
+        temperature: Temperature of sampling, 0 for greedy; of several, each retries a window that was doubtful at the
+            previous one.
+        compression_ratio_threshold: Compression ratio of a window's tokens above which it is doubtful, since it is
+            repetitive.
+        logprob_threshold: Minimum `Segment.avg_logprob` of a window that is not doubtful.
+        no_speech_threshold: Minimum `Segment.no_speech_prob` of a dropped window, if it is also below
+            `logprob_threshold`.
+        condition_on_previous: Whether each window's prompt has the previous transcript, unless sampled at 0.5 or more.
+        generation_len: Maximum number of tokens of a window; None for the rest of the context.
+        seed: Seed of sampling, see `Sampling`.
     """
 
     language: str | None = None
@@ -65,15 +66,15 @@ class TranscriptionOptions:
 
     @property
     def translates(self) -> bool:
-        """Whether what is written may be in another language than what is said."""
+        """Whether the written language may differ from the spoken one."""
         return self.task == "translate" or self.target_language is not None
 
     @property
     def samplings(self) -> list[Sampling]:
-        """How tokens are chosen in each attempt at a window, which draws numbers of its own.
+        """Sampling parameters of each attempt at a window, with seeds of their own.
 
         Raises:
-            GenerationError: A temperature is out of its range.
+            GenerationError: A temperature is out of range.
         """
         several = self.temperature if isinstance(self.temperature, Sequence) else [self.temperature]
         return [
@@ -82,10 +83,10 @@ class TranscriptionOptions:
         ]
 
     def check(self) -> None:
-        """Refuse what cannot be.
+        """Check the values.
 
         Raises:
-            GenerationError: A value is out of its range; the message names all that are.
+            GenerationError: Values are out of range; the message names all of them.
         """
         attempts = len(self.samplings)
         if problems := [*self._problems(attempts)]:
@@ -123,10 +124,10 @@ class TranscriptionOptions:
             )
 
     def doubts(self, tokens: Sequence[int], *, vocab: int, avg_logprob: float) -> bool:
-        """Tell whether what was said in a window looks wrong.
+        """Return whether the transcript of a window is doubtful.
 
         Args:
-            tokens: Of the window, with that which ends it.
+            tokens: Tokens of the window, with the last token of the output.
             vocab: Size of the vocabulary.
             avg_logprob: Mean of the tokens' natural log-probabilities.
         """
@@ -136,11 +137,11 @@ class TranscriptionOptions:
         )
 
     def leaves_out(self, *, avg_logprob: float, no_speech_prob: float | None) -> bool:
-        """Tell whether what was said in a window is likely made of silence.
+        """Return whether the transcript of a window is likely that of silence.
 
         Args:
             avg_logprob: Mean of the tokens' natural log-probabilities.
-            no_speech_prob: How likely it is that nothing is said; None where the model cannot tell.
+            no_speech_prob: Probability of no speech; None if the model does not predict it.
         """
         most, least = self.no_speech_threshold, self.logprob_threshold
         if most is None or least is None or no_speech_prob is None:
@@ -149,7 +150,7 @@ class TranscriptionOptions:
 
 
 def compression(data: bytes) -> float | None:
-    """Return how many times shorter bytes get when they are compressed; None of nothing."""
+    """Return the compression ratio of bytes; None for no bytes."""
     return len(data) / len(zlib.compress(data)) if data else None
 
 

@@ -18,7 +18,7 @@ class CtcTrial:
     """Runs a CTC model on sample audio.
 
     Args:
-        session: Of the package.
+        session: Session of the package.
     """
 
     def __init__(self, session: CtcSession) -> None:
@@ -61,7 +61,7 @@ class SpeechSeq2SeqTrial(DecoderTrial):
     """Runs an encoder and a decoder on sample audio.
 
     Args:
-        session: Of the package.
+        session: Session of the package.
     """
 
     session: SpeechSeq2SeqSession

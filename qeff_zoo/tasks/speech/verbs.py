@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`run` of packages that transcribe: recordings in, text, times or JSON out."""
+"""`run` of transcription packages: recordings in, text, times or JSON out."""
 
 import argparse
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from qeff_zoo.terminal.printing import print_generated, print_json, table
 
 
 class TranscribeByLabels:
-    """Transcribes recordings with a CTC model, whose times are of words.
+    """Transcribes recordings with a CTC model, with word-level timestamps.
 
     Args:
         task: Name of the package's task.
-        prompts: Of the command.
-        arguments: Of the command.
+        prompts: Prompts of the command.
+        arguments: Arguments of the command.
     """
 
     def __init__(self, task: str, prompts: list[str], arguments: argparse.Namespace) -> None:
@@ -30,13 +30,13 @@ class TranscribeByLabels:
         return {}
 
     def timed(self, found: Any) -> tuple[str, Any]:
-        """Return the parts of a transcription that have times, and what they are."""
+        """Return the timed parts of a transcription, and their kind."""
         return "word", found.words
 
     def __call__(self, session: Any) -> None:
         """Transcribe and print, one recording after the other."""
         arguments = self.arguments
-        # One that cannot be read is told before hours of another are written down.
+        # Check that all recordings can be read, before hours of another are transcribed.
         for path in arguments.sound[1:]:
             read_sound(path, session.rate)
         for path in arguments.sound:
@@ -52,7 +52,7 @@ class TranscribeByLabels:
 
 
 class TranscribeByTokens(TranscribeByLabels):
-    """Transcribes or translates recordings token by token; times are of words or of segments."""
+    """Transcribes or translates recordings token by token, with timestamps of words or segments."""
 
     def chosen(self) -> dict[str, Any]:
         """Return the arguments of the session's `transcribe`."""
@@ -71,12 +71,12 @@ class TranscribeByTokens(TranscribeByLabels):
         return (_fallback(given) if arguments.fallback else {}) | given | times
 
     def timed(self, found: Any) -> tuple[str, Any]:
-        """Return the parts of a transcription that have times, and what they are."""
+        """Return the timed parts of a transcription, and their kind."""
         return ("word", found.words) if found.words else ("segment", found.segments)
 
 
 def _fallback(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that decode doubtful windows again."""
+    """Return the options that retry doubtful windows."""
     from qeff_zoo.runtime import FALLBACK
 
     if "temperature" in given:

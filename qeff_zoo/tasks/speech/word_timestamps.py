@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When each word was said: weights of cross-attention in, times of tokens and of words out.
+"""Word-level timestamps: weights of cross-attention in, times of tokens and of words out.
 
-The rules are those of transformers: some heads follow the sound, so the path through their weights that goes forward in
-text and sound alike, and has most of them, tells when each token begins (dynamic time warping).
+The rules are those of transformers: some heads follow the audio, so that the monotonic path through their weights with
+the largest sum has the start of each token (dynamic time warping).
 """
 
 import string
@@ -23,14 +23,14 @@ _DIGITS = 2  # of seconds
 
 
 def times_of(weights: Array, width: int) -> list[float]:
-    """Return when each token begins, in seconds from the beginning of the window.
+    """Return the start of each token, in seconds from the beginning of the window.
 
     Args:
-        weights: (heads, tokens, source), of what a token asks of the sound when the next is chosen.
-        width: Of the median that smooths them over the sound.
+        weights: Cross-attention weights (heads, tokens, source), from which each token is predicted.
+        width: Width of the median filter over the audio.
     """
     mean, deviation = weights.mean(1, keepdims=True), weights.std(1, keepdims=True)
-    # Where all tokens listen alike, as a single one does, nothing is told.
+    # If all tokens have equal weights, as a single one does, there is no information.
     even = np.divide(weights - mean, deviation, out=np.zeros_like(weights), where=deviation > 0)
     rows, columns = _warp(-_smooth(even, width).mean(0))
     begins = np.diff(rows, prepend=-1) > 0
@@ -38,7 +38,7 @@ def times_of(weights: Array, width: int) -> list[float]:
 
 
 def _smooth(values: Array, width: int) -> Array:
-    """Return medians over `width` neighbours along the last axis, at the ends of what is mirrored there."""
+    """Return medians over `width` neighbours along the last axis, with mirrored ends."""
     half = width // 2
     if values.shape[-1] <= half:
         return values
@@ -50,13 +50,13 @@ def _smooth(values: Array, width: int) -> Array:
 def _warp(costs: Array) -> tuple[Array, Array]:
     """Return rows and columns of the cheapest path from the first corner to the last, by dynamic time warping.
 
-    All cells of a diagonal are reached at once: each needs only those of the two diagonals before.
+    All cells of a diagonal are computed at once: each depends only on the two previous diagonals.
 
     Args:
         costs: (rows, columns).
     """
     rows, columns = costs.shape
-    # By row and diagonal, with a border; as transformers, totals in float32 of sums in float64.
+    # By row and diagonal, with a border; as in transformers, totals in float32 of sums in float64.
     total = np.full((rows + 1, rows + columns + 1), np.inf, np.float32)
     step = np.zeros((rows + 1, rows + columns + 1), np.int8)
     total[0, 0] = 0
@@ -98,9 +98,9 @@ def words_of(
     """Join tokens to words.
 
     Args:
-        tokens: Of text.
-        spans: When each begins and ends.
-        decode: Makes text of tokens.
+        tokens: Tokens of the text.
+        spans: Start and end of each token.
+        decode: Function from tokens to text.
         language: Code of the language; None for one with spaces.
     """
     pieces = _characters(tokens, decode)
@@ -116,7 +116,7 @@ def words_of(
 def _characters(
     tokens: Sequence[int], decode: Callable[[Sequence[int]], str]
 ) -> list[tuple[str, int]]:
-    """Cut tokens where characters end; return the text and number of tokens of each piece."""
+    """Cut tokens at ends of characters; return the text and number of tokens of each piece."""
     whole = decode(tokens)
     found: list[tuple[str, int]] = []
     begun, offset = 0, 0
@@ -131,7 +131,7 @@ def _characters(
 
 
 def _spaced(pieces: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Join what no space stands before, and is no punctuation."""
+    """Join pieces that neither follow a space nor are punctuation."""
     found: list[tuple[str, int]] = []
     for text, count in pieces:
         if text.startswith(" ") or text.strip() in string.punctuation or not found:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text generation: a decoder, its draft heads and draft models."""
+"""Text generation with a decoder, its draft heads and draft models."""

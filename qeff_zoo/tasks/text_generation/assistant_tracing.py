@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An assistant, as it is traced: program `assistant` of a package for `text-generation`.
+"""One call of an assistant draft model, for tracing: program `assistant` of a `text-generation` package.
 
-IN   input_ids (batch_size, seq_len) i64       the newest token, or one that was drafted after it
-     hidden_states (batch_size, seq_len, hidden)   of the token before: the model's, or where it has not run that what
-                                               this program made of the one before
-     position_ids (batch_size, seq_len) i64    of the newest token: the states of all before it are read
-     past_key.i, past_value.i (batch_size, kv_heads, ctx_len, head_dim)   states of the model, of its last layer of each
-                                               kind of attention
-OUT  drafted_states (batch_size, seq_len, hidden)   what stands for the token's hidden state
-     logits (batch_size, seq_len, vocab)       of the token after it
+IN   input_ids (batch_size, seq_len) i64       the newest token, or a draft token after it
+     hidden_states (batch_size, seq_len, hidden)   state of the token before: the model's, or if it has not run, the
+                                               state that this program returned for the one before
+     position_ids (batch_size, seq_len) i64    position of the newest token, whose previous states are read
+     past_key.i, past_value.i (batch_size, kv_heads, ctx_len, head_dim)   KV states of the model, from its last layer of
+                                               each kind of attention
+OUT  drafted_states (batch_size, seq_len, hidden)   replacement of the token's hidden state
+     logits (batch_size, seq_len, vocab)       logits of the token after it
 
-It retains nothing: of one place in a text it says as many tokens as it is asked for, all from the same states.
+The program retains nothing: it drafts any number of tokens from one position and the same states.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,8 +32,8 @@ class Assist(nn.Module):
     """One call of an assistant.
 
     Args:
-        model: That it drafts for; it is its `speculator`.
-        kinds: Of attention whose keys and values are read, in their order.
+        model: Target model, whose `speculator` is the assistant.
+        kinds: Kinds of attention whose keys and values are read, in order.
     """
 
     def __init__(self, model: Any, kinds: Sequence[str]) -> None:
@@ -43,7 +43,7 @@ class Assist(nn.Module):
     def forward(
         self, input_ids: Tensor, hidden_states: Tensor, position_ids: Tensor, past: list[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Return logits, and what stands for hidden states."""
+        """Return logits, and the replacements of hidden states."""
         pairs = zip(past[::2], past[1::2], strict=True)
         output = self.model.speculator(
             self.model.get_input_embeddings()(input_ids),
@@ -58,8 +58,8 @@ def tracing(model: Any, *, speculator: Mapping[str, Any]) -> Tracing:
     """Describe how to trace the assistant of a model.
 
     Args:
-        model: From `loader.load_meta`.
-        speculator: What it computes, see `qeff_zoo.checkpoint.draft_heads.assistant`.
+        model: Model from `loader.load_meta`.
+        speculator: Declaration of the assistant, see `qeff_zoo.checkpoint.draft_heads.assistant`.
     """
     read = sorted(read_layers(model).values(), key=lambda one: one.layer_idx)
     model.speculator = Assistant(speculator).eval()

@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of a causal language model on retained states, as it is traced: `text-generation`.
+"""One call of a causal language model on retained states, for tracing: `text-generation`.
 
 IN   input_ids (batch_size, seq_len) i64    position_ids (batch_size, seq_len) i64, -1 is padding
-     [batch_index (batch_size, 1) i64]      the cache slot of each row, for continuous batching
-     past_key.i, past_value.i               (batch_size | full_batch_size, kv_heads, ctx_len, head_dim); of layers that
-                                            keep a window only, so many rows in place of ctx_len
-     past_index.i                           (batch_size | full_batch_size, 1, ctx_len, head_dim), of sparse attention
-     conv_state.i, recurrent_state.i        (batch_size | full_batch_size, …), of layers without keys
-     [comp_ctx_lengths (comp_ctx_lengths,) i64]   one zero for each row that the call reads of states with ctx_len:
-                                            any number above all of its positions gives the same logits
-     [num_logits_to_keep (num_logits_to_keep,) i64]   one zero for each position whose logits the call returns
-OUT  logits (batch_size, 1, vocab)          of the highest position in each row
-     logits (batch_size, num_logits_to_keep, vocab)   with that input: of so many positions up to the highest; of a row
-                                            with fewer, all of them come first, and the rest means nothing
-     logits (batch_size, num_logits_to_keep, heads + 1, vocab)   with heads besides: of each position the model's, then
-                                            those of the heads
-     [hidden_states (batch_size, seq_len, hidden)]   of every token what drafts read: what logits are made of, or
-                                            states within the model, joined by a matrix of what drafts
+     [batch_index (batch_size, 1) i64]      batch slot of each row, for continuous batching
+     past_key.i, past_value.i               (batch_size | full_batch_size, kv_heads, ctx_len, head_dim); window
+                                            layers have the length of the window in place of ctx_len
+     past_index.i                           (batch_size | full_batch_size, 1, ctx_len, head_dim), for sparse attention
+     conv_state.i, recurrent_state.i        (batch_size | full_batch_size, …), for layers without keys
+     [comp_ctx_lengths (comp_ctx_lengths,) i64]   as many zeros as the length of the KV cache that the call reads:
+                                                  any length above all of its positions gives the same logits
+     [num_logits_to_keep (num_logits_to_keep,) i64]   as many zeros as positions whose logits the call returns
+OUT  logits (batch_size, 1, vocab)          logits of the highest position in each row
+     logits (batch_size, num_logits_to_keep, vocab)   with that input: for as many positions up to the highest; a row
+                                                     with fewer has all of them first, and the rest is undefined
+     logits (batch_size, num_logits_to_keep, heads + 1, vocab)   with draft heads: for each position the model's, then
+                                                                 those of the heads
+     [hidden_states (batch_size, seq_len, hidden)]   inputs of a draft program for every token: those of the output
+                                                     head, or states within the model, joined by a matrix of the
+                                                     draft program
      <state>_RetainedState                  for every state
 """
 
@@ -42,7 +43,7 @@ from qeff_zoo.graph.passes.slots import remove as remove_slots
 from qeff_zoo.graph.states import State
 from qeff_zoo.tasks import Tracing
 
-#: From the symbols of rows, tokens and cache, and an example's positions: examples by name, and symbols of their axes.
+#: Function from the symbols of rows, tokens and cache, and example positions, to examples by name with their symbols.
 More: TypeAlias = Callable[[Any, Any, Any, Tensor], Mapping[str, tuple[Tensor, Any]]]
 
 _ENDLESS = 1 << 31  # positions
@@ -55,10 +56,10 @@ class Step(nn.Module):
 
     Args:
         model: Hugging Face model whose attention is `qeff_zoo`.
-        states: What it retains, in their order.
-        names: Of what a call is given besides tokens and positions.
-        hidden_states: Whether it returns what logits are made of.
-        drafts: Whether the model's `speculator` makes more logits of the same.
+        states: Retained states in order.
+        names: Names of the inputs besides tokens and positions.
+        hidden_states: Whether it returns the inputs of the output head.
+        drafts: Whether draft heads, the model's `speculator`, add logits from the same states.
     """
 
     def __init__(
@@ -115,26 +116,26 @@ class Step(nn.Module):
         return (logits, *told, *(state.present[name] for name in written))
 
     def with_heads(self, logits: Tensor, needed: Tensor) -> Tensor:
-        """Put those of the heads behind the model's logits.
+        """Append the logits of draft heads to those of the model.
 
         Args:
-            logits: (rows, tokens, vocab).
-            needed: What these were made of, (rows, tokens, size).
+            logits: Logits of the model, (rows, tokens, vocab).
+            needed: States from which they were computed, (rows, tokens, size).
         """
         drafted = self.model.speculator(needed.flatten(0, 1), self.head)
         return torch.cat([logits[:, :, None], drafted.unflatten(0, needed.shape[:2])], 2)
 
     @property
     def head(self) -> Any:
-        """What makes logits."""
+        """Output head of the model."""
         return self.model.get_output_embeddings()
 
     def handed(self, output: Any, hidden: Tensor) -> Tensor:
-        """Return of every token what drafts read.
+        """Return the inputs of a draft program for every token.
 
         Args:
-            output: Of `call`.
-            hidden: What logits were made of.
+            output: Output of `call`.
+            hidden: Inputs of the output head.
         """
         return hidden
 
@@ -146,7 +147,7 @@ class Step(nn.Module):
 
 
 def _call(model: Any, input_ids: Tensor, position_ids: Tensor, state: RetainedState) -> Any:
-    """Call a model by the names it gives its arguments: state-space models call their cache otherwise."""
+    """Call a model by its own argument names: state-space models have another name for the cache."""
     known = inspect.signature(model.forward).parameters
     cache = "cache_params" if "cache_params" in known else "past_key_values"
     positions = {} if cache == "cache_params" else {"position_ids": position_ids}
@@ -156,12 +157,12 @@ def _call(model: Any, input_ids: Tensor, position_ids: Tensor, state: RetainedSt
 def probe(
     model: Any, inner: Any = None, call: Callable[[Any, Tensor, Tensor, RetainedState], Any] = _call
 ) -> list[State]:
-    """Return every state in the graph's order, by running the model once without computing anything.
+    """Return every state in the graph's order, from one run of the model without any computation.
 
     Args:
-        model: From `loader.load_meta`.
-        inner: The model whose states these are; None for this.
-        call: Runs it on tokens, positions and states.
+        model: Model from `loader.load_meta`.
+        inner: Model that has the states; None for `model`.
+        call: Function that runs it on tokens, positions and states.
     """
     inner = inner or model
     with uncomputed():
@@ -187,20 +188,21 @@ def tracing(
     """Describe how to trace `model`: wrapped module, example inputs, names and symbols.
 
     Args:
-        model: From `loader.load_meta`, possibly with fewer layers than its config says.
-        continuous_batching: Address cache slots through `batch_index`; else that is taken out again.
-        expanded_kv: Of latent attention, retain every head's keys and values in place of the latents.
-        comp_ctx_lengths: Let each call say how many rows of the cache it reads.
-        num_logits_to_keep: Let each call say of how many positions it returns logits.
-        hidden_states: Return what logits are made of, of every token; or, as `within.hand_out` takes it, states before.
-        heads: What heads compute whose logits are returned beside the model's, see
+        model: Model from `loader.load_meta`, possibly with fewer layers than its config has.
+        continuous_batching: Whether `batch_index` selects batch slots; otherwise that input is removed.
+        expanded_kv: Whether latent attention retains every head's keys and values in place of the latents.
+        comp_ctx_lengths: Whether each call sets the length of the KV cache that it reads.
+        num_logits_to_keep: Whether each call sets the number of positions whose logits it returns.
+        hidden_states: Whether to return the inputs of the output head for every token; or the states that
+            `within.hand_out` selects.
+        heads: Declaration of draft heads whose logits are returned with the model's, see
             `qeff_zoo.checkpoint.draft_heads.kinds`.
-        step: What runs one call.
-        more: What a call is given besides tokens and positions.
-        probe: Finds the states.
+        step: Class of the traced module.
+        more: Function that returns further inputs.
+        probe: Function that returns the states.
 
     Raises:
-        ExportError: The model has nothing of which this is a choice.
+        ExportError: The model lacks the subject of an option.
     """
     if expanded_kv and not expand(model):
         raise ExportError(
@@ -216,7 +218,7 @@ def tracing(
             f"{type(model).__name__} keeps windows or recurrent states only, of which no call can read less. "
             f"Expected a cache that grows with the context; leave the compute contexts out."
         )
-    # A model may slice a table of its positions. That a slice is shorter than the table is what torch.export assumes.
+    # A model may slice a table of its positions. torch.export assumes that a slice is shorter than the table.
     longest = (positions_of(vars(model.config.get_text_config())) or _ENDLESS) - 1
     batch, slots = Dim("batch_size", min=2), Dim("full_batch_size", min=2)
     seq, ctx = Dim("seq_len", min=2, max=longest), Dim("ctx_len", min=2, max=longest)
@@ -255,7 +257,7 @@ def tracing(
 
 
 def _finish(graph: Any, *, slots: bool, hidden_states: bool | Mapping[str, Any]) -> None:
-    """Let a portable graph return states within the model, and take slots out of it."""
+    """Return states within the model from a portable graph, and remove batch slots from it."""
     if isinstance(hidden_states, Mapping):
         within.hand_out(graph, **hidden_states)
     if not slots:
@@ -271,7 +273,7 @@ def _dimensions(state: State, symbols: Mapping[str, Any]) -> dict[int, Any]:
 
 
 def _behind_states(batch: Dim, counts: Mapping[str, int], longest: int) -> dict[str, Any]:
-    """Return the inputs behind the states: example and symbols. Of some the length counts; 0 for one that is absent."""
+    """Return example and symbols of the inputs after the states. The counts give the lengths of some; 0 if absent."""
     last: dict[str, Any] = {"batch_index": (torch.zeros(_BATCH, 1).long(), {0: batch})}
     for name, count in counts.items():
         if count:
@@ -280,7 +282,7 @@ def _behind_states(batch: Dim, counts: Mapping[str, int], longest: int) -> dict[
 
 
 def _add_others(states: Sequence[State], sizes: dict[str, int], symbols: dict[str, Any]) -> None:
-    """Give symbols of states that are neither rows nor the context an example's size and a dimension."""
+    """Set example sizes and dimensions for symbols of states other than rows and context."""
     for name in {size for state in states for size in state.axes if isinstance(size, str)}:
         sizes.setdefault(name, SOURCE)
         symbols.setdefault(name, Dim(name, min=2))

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What drafts tokens, as it is traced: programs `heads` and `draft` of a package for `text-generation`.
+"""One call of draft heads or draft layers, for tracing: programs `heads` and `draft` of a `text-generation` package.
 
-Heads, each of which says one token:
+Heads, each of which drafts one token:
 
-IN   hidden_states (batch_size, hidden)     of the token before the newest one
-     [input_ids (batch_size, heads) i64]    the newest token, then each drafted one, -1 for the likeliest: of heads that
-                                            read them
-OUT  logits (batch_size, heads, vocab)      of the tokens after the newest one
+IN   hidden_states (batch_size, hidden)     hidden state of the token before the newest one
+     [input_ids (batch_size, heads) i64]    newest token, then each draft token, -1 for the most probable: for heads
+                                            that take them
+OUT  logits (batch_size, heads, vocab)      logits of the tokens after the newest one
 
-A decoder layer with a cache of its own, which says one token and goes on from that; else as
+A decoder layer with its own KV cache, which drafts token by token; inputs and outputs are otherwise those of
 `qeff_zoo.tasks.text_generation.decoder_tracing`:
 
 IN   input_ids (batch_size, seq_len) i64
-     hidden_states (batch_size, seq_len, hidden)   of the token before each: the model's, or where it has not run that
-                                            what this program made of the one before
-OUT  drafted_states (batch_size, seq_len, hidden)   of each token what stands for its hidden state
-     logits (batch_size, 1, vocab)          of the token after the newest
+     hidden_states (batch_size, seq_len, hidden)   state of the token before each: the model's, or if it has not run,
+                                                   the state that this program returned for the one before
+OUT  drafted_states (batch_size, seq_len, hidden)   replacement of the hidden state of each token
+     logits (batch_size, 1, vocab)          logits of the token after the newest
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,10 +39,10 @@ _BATCH = 2  # or torch.export specializes
 
 
 class Draft(nn.Module):
-    """One call of heads.
+    """One call of draft heads.
 
     Args:
-        model: Whose hidden states they read; they are its `speculator`.
+        model: Target model, whose `speculator` has the heads.
     """
 
     def __init__(self, model: Any) -> None:
@@ -56,11 +56,11 @@ class Draft(nn.Module):
 
 
 def tracing(model: Any, *, speculator: Mapping[str, Any]) -> Tracing:
-    """Describe how to trace the heads of a model.
+    """Describe how to trace the draft heads of a model.
 
     Args:
-        model: From `loader.load_meta`.
-        speculator: What they compute, see `qeff_zoo.checkpoint.draft_heads.kinds`.
+        model: Model from `loader.load_meta`.
+        speculator: Declaration of the heads, see `qeff_zoo.checkpoint.draft_heads.kinds`.
     """
     heads = model.speculator = build(speculator).eval()
     hollow(heads)
@@ -78,15 +78,15 @@ def tracing(model: Any, *, speculator: Mapping[str, Any]) -> Tracing:
 
 
 class Step(decoder_tracing.Step):
-    """One call of a decoder layer that drafts; it is the model's `speculator`."""
+    """One call of a draft layer, which is the model's `speculator`."""
 
     @property
     def head(self) -> Any:
-        """What makes logits."""
+        """Output head of the layer."""
         return self.model.speculator.head
 
     def handed(self, output: Any, hidden: Tensor) -> Tensor:
-        """Return of every token what stands for its hidden state."""
+        """Return the replacement of the hidden state of every token."""
         handed: Tensor = output.handed
         return handed
 
@@ -104,12 +104,12 @@ class Step(decoder_tracing.Step):
 
 
 def tracing_of_layer(model: Any, *, speculator: Mapping[str, Any], **variant: Any) -> Tracing:
-    """Describe how to trace a decoder layer that drafts for a model.
+    """Describe how to trace the draft layer of a model.
 
     Args:
-        model: From `loader.load_meta`.
-        speculator: What it computes, see `qeff_zoo.checkpoint.draft_heads.kinds`.
-        **variant: As of `qeff_zoo.tasks.text_generation.decoder_tracing.tracing`.
+        model: Model from `loader.load_meta`.
+        speculator: Declaration of the layer, see `qeff_zoo.checkpoint.draft_heads.kinds`.
+        **variant: Arguments of `qeff_zoo.tasks.text_generation.decoder_tracing.tracing`.
     """
     layer = model.speculator = layers.build(speculator, model).eval()
     hollow(layer)

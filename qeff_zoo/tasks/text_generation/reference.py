@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers' models that generate: logits of the next token, with images or audio among the tokens or without.
+"""Reference for text generation: logits of the next token from transformers' models, with or without media tokens.
 
 Only the reference process imports this.
 """
@@ -27,15 +27,15 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 class DecoderReference(Answers):
-    """Answers of a causal language model: logits at the positions that matter.
+    """Outputs of a causal language model: logits at the compared positions.
 
     Args:
-        model: Hugging Face's.
-        request: With `sequences` and `positions`.
+        model: Hugging Face model.
+        request: Request with `sequences` and `positions`.
         arrays: Images or audio in the sequences, see `Media`.
     """
 
-    #: Whether all that the model reads is the tokens of its answers, and what is among them.
+    #: Whether the model's only inputs are the decoder tokens, and multimodal inputs among them.
     reads_tokens_alone = True
 
     def __init__(self, model: Any, request: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
@@ -43,7 +43,7 @@ class DecoderReference(Answers):
         self._model, self._media = model, Media(request, arrays, model)
         self._shown: Mapping[str, Tensor] = {}  # to the newest call
         self._heads, self._drafted = heads.attach(model, request.get("speculator"))
-        # A position is there once for its own logits, and once for each head's.
+        # A position occurs once for its own logits, and once for those of each head.
         self._positions = [one[:: 1 + self._drafted] for one in request["positions"]]
         self._fault: Fault | None = None
 
@@ -63,16 +63,16 @@ class DecoderReference(Answers):
             columns = [column + (self._fault.kind == "extra") for column in columns]
 
         def keep(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
-            # Some models answer for what they saw before the tokens, too.
+            # Some models also return outputs for the image before the tokens.
             before = args[0].shape[1] - inputs["input_ids"].shape[1]
             hidden.append(args[0][rows, [before + column for column in columns]])
             return (hidden[0][None],)  # (1, all positions, hidden)
 
         hidden: list[Tensor] = []
         layer = self._heads if isinstance(self._heads, DraftLayerLogits) else None
-        # The layer's are read first: `keep` leaves few of them.
+        # The layer's states are read first: `keep` leaves few of them.
         head = self._model.get_output_embeddings()
-        # Some models know it as their decoder's alone.
+        # Some models expose it on their decoder alone.
         head = self._model.get_decoder().get_output_embeddings() if head is None else head
         with layer or nullcontext(), hooked(head, keep):
             logits = self._call(numbers, inputs, use_cache=False).logits[0]
@@ -80,7 +80,7 @@ class DecoderReference(Answers):
             pairs = [(numbers[row], column) for row, column in zip(rows, columns, strict=True)]
             if layer:
                 after = [tokens_of_layer(self._sequences[one], at) for one, at in pairs]
-                with unwatched():  # what it chooses itself is none of the model's choices
+                with unwatched():  # its own choices are not the model's
                     drafted = layer.logits(inputs["input_ids"], rows, columns, after)
             else:
                 assert callable(self._heads)
@@ -92,7 +92,7 @@ class DecoderReference(Answers):
         return list(np.split(logits.float().numpy(), ends[:-1]))
 
     def faulty(self, fault: Fault) -> dict[int, Array]:
-        """Run the sequences of a stage with its fault, of text that a decoder alone reads."""
+        """Run the sequences of a stage with its fault, for text that only a decoder reads."""
         takes = inspect.signature(of_tokens(self._model).forward).parameters
         if not self.plain or (fault.kind == "position" and "position_ids" not in takes):
             return {}
@@ -110,12 +110,12 @@ class DecoderReference(Answers):
 
     @property
     def plain(self) -> bool:
-        """Whether all that the model reads is the tokens of its answers."""
+        """Whether the model's only inputs are the decoder tokens."""
         media = any(self._media.among(number) for number in range(len(self._sequences)))
         return self.reads_tokens_alone and not (media or self._heads)
 
     def losses(self) -> Losses | None:
-        """Begin to compare what variants predict of the longest sequence."""
+        """Start a comparison of the variants' predictions for the longest sequence."""
         longest = max(self._sequences, key=len)
         if not self.plain or len(longest) < 2:
             return None
@@ -128,25 +128,25 @@ class DecoderReference(Answers):
         return logits
 
     def _beginning(self, number: int, length: int | None) -> Any:
-        # transformers takes all tokens of a picture or none.
+        # transformers takes all tokens of an image or none.
         whole = self._media.among(number)
         return self._sequences[number] if whole else super()._beginning(number, length)
 
     def _call(self, numbers: list[int], inputs: Mapping[str, Tensor], **more: Any) -> Any:
-        """Run the forward on tokens of sequences from their beginning."""
+        """Run the forward on tokens of sequences from their start."""
         self._shown = self._media.of(numbers, inputs["input_ids"], self._model.dtype)
         model = self._model if self._shown else of_tokens(self._model)
         output = model(**{**self._shown, **inputs}, **more)
-        # Some hand back a cache as part of what their language model returned alone.
+        # Some models return the cache within the output of their language model.
         return getattr(output, "language_model_outputs", None) or output
 
     def _go_on(self, tokens: Tensor, before: Any, **cache: Any) -> Any:
-        """Run the forward on newest tokens alone."""
+        """Run the forward on the newest tokens alone."""
         told = self._media.behind(self._shown)
         return of_tokens(self._model)(input_ids=tokens, use_cache=True, **told, **cache)
 
     def greedy(self, prompt: Sequence[int], length: int) -> list[int]:
-        """Continue the first sequence by the likeliest token, with transformers' own cache where there is one."""
+        """Continue the first sequence greedily, with transformers' own cache if there is one."""
         whole, generated = torch.tensor([prompt]), list[int]()
         output = self._call([0], {"input_ids": whole}, use_cache=True)
         while True:

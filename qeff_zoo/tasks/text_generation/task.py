@@ -116,12 +116,12 @@ def _assistant_variant(
 
 
 def _assisted(shape: Shape) -> list[dict[str, Any]]:
-    """One token of one row: what it reads is that row's."""
+    """Return the specialization of an assistant: one token of one row, whose KV states it reads."""
     return named("Draft", [{"batch_size": 1, "seq_len": 1, "ctx_len": shape.ctx_len}])
 
 
 def _layer_specializations(shape: Shape) -> list[dict[str, Any]]:
-    """As of the model that it drafts for, without what only that is asked."""
+    """Return the specializations of a draft layer: those of its target model, without verification and phases."""
     none: dict[str, Any] = {"comp_ctx_lengths_prefill": (), "comp_ctx_lengths_decode": ()}
     return _specializations(
         replace(shape, num_speculative_tokens=(), prefill_only=False, decode_only=False, **none)
@@ -149,12 +149,12 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
 
 
 def of_one_length(checkpoint: "Checkpoint", request: Request, what: str) -> list[str]:
-    """Refuse lengths for what is always as long.
+    """Refuse options of lengths for inputs of a fixed length.
 
     Args:
-        checkpoint: Of the model.
-        request: What the user asked for.
-        what: It reads.
+        checkpoint: Checkpoint of the model.
+        request: Request of the user.
+        what: Kind of the inputs.
     """
     if not request.seq_lens:
         return []
@@ -165,10 +165,10 @@ def of_one_length(checkpoint: "Checkpoint", request: Request, what: str) -> list
 
 
 def not_alone(why: str) -> Callable[["Checkpoint", Recipe, Request], list[str]]:
-    """Return what refuses choices of models that read nothing but their own tokens.
+    """Return a function that refuses options of decoders that read nothing but their own tokens.
 
     Args:
-        why: They mean nothing to a decoder that writes of something else.
+        why: Reason why they do not apply to a decoder with an encoder.
     """
     names = (
         "comp_ctx_lengths_prefill",
@@ -190,9 +190,9 @@ def not_alone(why: str) -> Callable[["Checkpoint", Recipe, Request], list[str]]:
 
 
 def _specializations(shape: Shape) -> list[dict[str, Any]]:
-    """Prefill, then decode of one token and of each number of drafted ones; all once for every compute context.
+    """Return prefill, then decode of one token and of each number of draft tokens, for every compute context.
 
-    Of a package for one of the two alone, those.
+    A prefill-only or decode-only package has one of the two.
     """
     slots = shape.full_batch_size
     common = {"ctx_len": shape.ctx_len, **({"full_batch_size": slots} if slots else {})}

@@ -19,16 +19,16 @@ from qeff_zoo.validation.package_runner import Key, Trial, TrialContext
 from qeff_zoo.validation.parity import Array
 
 _GREEDY_PROMPT, _GREEDY_LENGTH = 16, 16
-# A text to the end of the context, or as far as so many bytes of weights are read, but at least so many tokens:
-# 1,000 tokens of a billion parameters in float32 take 16 cores a minute, all variants of the reference included.
+# A text up to the end of the context, or as long as this many bytes of weights are read, but with a minimum number of
+# tokens: 1,000 tokens of a billion parameters in float32 take 16 cores a minute, with all variants of the reference.
 _BYTES_READ, _LEAST_LONG = 8 << 40, 512
 
 
 class DecoderTrial:
-    """Runs a decoder on sample texts. A subclass adds what else a task's decoder reads.
+    """Runs a decoder on sample texts. Subclasses add a task's other decoder inputs.
 
     Args:
-        session: Of the package.
+        session: Session of the package.
     """
 
     def __init__(self, session: Any) -> None:
@@ -40,16 +40,16 @@ class DecoderTrial:
     # --- hooks of a task --------------------------------------------------------------------------
 
     def draw(self, stages: Sequence[cases.Stage]) -> None:
-        """Set the stages, and what they run."""
+        """Set the stages, and their inputs."""
         session, self.stages = self.session, stages
         lengths = cases.sequence_lengths(stages)
         self.sequences = sample_texts.draw(lengths, session.tokenizer, session.decoder.vocab_size)
 
     def begin(self, spans: Sequence[cases.Span]) -> None:
-        """Encode what the decoder reads beside its tokens, for sequences that begin."""
+        """Encode the inputs of the decoder besides its tokens, for sequences that begin."""
 
     def begin_any(self) -> None:
-        """Encode the least that the decoder of slot 0 may read beside its tokens."""
+        """Encode the smallest input of the decoder's slot 0 besides its tokens."""
 
     def source_length(self, row: int) -> int:
         """Return how many encoder outputs a row attends to."""
@@ -73,7 +73,7 @@ class DecoderTrial:
         return self.sequences[0][: min(_GREEDY_PROMPT, self.session.decoder.sizes.ctx_len - 1)]
 
     def about(self) -> Mapping[str, Any]:
-        """Return what the reference has to read beside the tokens, as fields of `Trial`."""
+        """Return the reference's inputs besides the tokens, as fields of `Trial`."""
         return {}
 
     # --- the trial --------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class DecoderTrial:
         )
 
     def _piece(self, span: cases.Span) -> Piece:
-        """Return what a call runs of a sequence."""
+        """Return a call's part of a sequence."""
         return Piece(
             self.sequences[span.sequence][span.start : span.stop],
             span.start,
@@ -159,7 +159,7 @@ class DecoderTrial:
 
 
 def _window_rows(program: CompiledProgram) -> int:
-    """Return the rows of the largest state that keeps a window of keys; 0 without one."""
+    """Return the length of the largest sliding-window KV state; 0 without one."""
     windows = [state.axes[2] for state in program.states if state.kind == "window"]
     return max((rows for rows in windows if isinstance(rows, int)), default=0)
 

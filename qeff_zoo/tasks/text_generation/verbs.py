@@ -14,15 +14,15 @@ from qeff_zoo.terminal.printing import print_generated, print_json
 
 
 class Generate:
-    """Generates text for prompts. A subclass adds what else a task's prompts have.
+    """Generates text for prompts. Subclasses add a task's other inputs.
 
     Args:
         task: Name of the package's task.
-        prompts: Of the command.
-        arguments: Of the command.
+        prompts: Prompts of the command.
+        arguments: Arguments of the command.
 
     Raises:
-        GenerationError: The task has no use for these inputs.
+        GenerationError: The inputs do not apply to the task.
     """
 
     def __init__(self, task: str, prompts: list[str], arguments: argparse.Namespace) -> None:
@@ -30,7 +30,7 @@ class Generate:
         self.check()
 
     def check(self) -> None:
-        """Refuse inputs that the task has no use for."""
+        """Refuse inputs that do not apply to the task."""
 
     def more(self) -> dict[str, Any]:
         """Return further arguments of the session's `generate`."""
@@ -70,7 +70,7 @@ def generation_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def as_json(output: Any) -> dict[str, Any]:
-    """Return an answer as a JSON object."""
+    """Return a generation as a JSON object."""
     names = ("prompt", "text", "token_ids", "finish_reason")
     found = {name: getattr(output, name) for name in names}
     if output.logprobs is not None:
@@ -79,10 +79,10 @@ def as_json(output: Any) -> dict[str, Any]:
 
 
 def require_one_prompt(prompts: Sequence[str], what: str) -> None:
-    """Refuse several prompts, or none, where one prompt has multimodal inputs.
+    """Refuse several prompts, or none, for one prompt with multimodal inputs.
 
     Raises:
-        GenerationError: There is not exactly one.
+        GenerationError: The number of prompts is not one.
     """
     if len(prompts) != 1:
         raise GenerationError(
@@ -104,7 +104,7 @@ def _sampling(arguments: argparse.Namespace) -> Sampling:
 
 
 def _grammar(arguments: argparse.Namespace) -> Grammar | None:
-    """Return what constrains the answers; None for nothing."""
+    """Return the grammar of structured output; None for free text."""
     if arguments.regex is not None:
         return Grammar.regex(arguments.regex)
     if arguments.choice:
