@@ -10,7 +10,7 @@ from .gemma3 import SIGLIP
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
 from .qwen2_5_vl import TEXT, TOKENS
 
-_TOWER = {
+_VISION_SIZES = {
     name: one for name, one in SIGLIP.items() if name not in ("image_size", "vision_use_head")
 }
 _SIGLIP2 = {"model_type": "cosmos3_edge_vision", "num_patches": 16, "patch_size": 4}
@@ -26,7 +26,7 @@ RECIPE = replace(
             config={
                 **TOKENS,
                 "text_config": {**TEXT, "model_type": "cosmos3_edge_text", "head_dim": 16},
-                "vision_config": {**_TOWER, **_SIGLIP2},
+                "vision_config": {**_VISION_SIZES, **_SIGLIP2},
                 "projector_hidden_size": 96,
             }
         ),

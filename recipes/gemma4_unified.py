@@ -11,10 +11,10 @@ from .gemma4 import BOTH_WAYS, TOKENS
 from .gemma4 import RECIPE as GEMMA4
 from .gemma4_unified_text import RECIPE as GEMMA4_UNIFIED_TEXT
 
-_TEXT = {**GEMMA4_UNIFIED_TEXT.tiny[0].config, "model_type": "gemma4_unified_text"}
+_TEXT_CONFIG = {**GEMMA4_UNIFIED_TEXT.tiny[0].config, "model_type": "gemma4_unified_text"}
 _SIZES = {"patch_size": 2, "mm_embed_dim": 64, "mm_posemb_size": 32, "output_proj_dims": 64}
 _HEARS = {"boa_token_id": 205, "eoa_token_index": 206, "audio_config": {"audio_embed_dim": 24}}
-_TINY = {**TOKENS, **_HEARS, "text_config": {**_TEXT, **BOTH_WAYS}, "vision_config": _SIZES}
+_TINY = {**TOKENS, **_HEARS, "text_config": {**_TEXT_CONFIG, **BOTH_WAYS}, "vision_config": _SIZES}
 
 RECIPE = replace(
     GEMMA4,

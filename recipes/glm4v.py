@@ -13,7 +13,7 @@ from .qwen2_5_vl import TEXT
 
 _IDS = [f"{kind}{part}_token_id" for kind in ("image", "video") for part in ("", "_start", "_end")]
 TOKENS = {name: 200 + place for place, name in enumerate(_IDS)}
-_TEXT = {**TEXT, "rope_parameters": ROPE}
+_TEXT_CONFIG = {**TEXT, "rope_parameters": ROPE}
 VISION = {**PLAIN, "image_size": 20, "initializer_range": 0.1}  # 0.2 magnifies rounding
 _PATCHES = PatchGrid(axes=3, types="mm_token_type_ids", taps="bicubic")
 IMAGES = replace(_PATCHES, video="video_token_id", video_processor="Glm4vVideoProcessor")
@@ -25,5 +25,5 @@ RECIPE = replace(
     special="Patches of pictures of any size; learned positions, interpolated by cubes; RoPE with three axes.",
     images=IMAGES,
     transforms=(rms_norm(lambda config: 4 * config.num_hidden_layers + 1),),
-    tiny=(Tiny(config={**TOKENS, "text_config": _TEXT, "vision_config": VISION}),),
+    tiny=(Tiny(config={**TOKENS, "text_config": _TEXT_CONFIG, "vision_config": VISION}),),
 )

@@ -9,10 +9,10 @@ from qeff_zoo.recipe import Tiny
 from .voxtral import AUDIO, TEXT
 from .voxtral import RECIPE as VOXTRAL
 
-_AUDIO = {name: value for name, value in AUDIO.items() if name != "max_source_positions"}
+_AUDIO_CONFIG = {name: value for name, value in AUDIO.items() if name != "max_source_positions"}
 _CONFIG = {
     "text_config": TEXT,
-    "audio_config": {**_AUDIO, "max_position_embeddings": 20},
+    "audio_config": {**_AUDIO_CONFIG, "max_position_embeddings": 20},
     "audio_token_id": 200,
 }
 

@@ -10,7 +10,7 @@ from .llava import RECIPE as LLAVA
 from .qwen2 import RECIPE as QWEN2
 
 _WIDTHS = {"hidden_size": 64, "intermediate_size": 96, "initializer_range": 0.2}
-_TILES = {"size": {"height": 28, "width": 28}, "crop_to_patches": True, "max_patches": 4}
+_IMAGE_PROCESSOR = {"size": {"height": 28, "width": 28}, "crop_to_patches": True, "max_patches": 4}
 SIZES = {**_WIDTHS, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 RECIPE = replace(
@@ -33,7 +33,7 @@ RECIPE = replace(
                 "image_token_id": 200,
                 "image_seq_length": 4,
             },
-            image_processor={"image_processor_type": "GotOcr2ImageProcessor", **_TILES},
+            image_processor={"image_processor_type": "GotOcr2ImageProcessor", **_IMAGE_PROCESSOR},
         ),
     ),
 )

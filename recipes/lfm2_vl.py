@@ -10,7 +10,7 @@ from .gemma3 import SIGLIP
 from .lfm2 import RECIPE as LFM2
 from .llava import RECIPE as LLAVA
 
-_TOWER = {name: value for name, value in SIGLIP.items() if name != "image_size"}
+_VISION_SIZES = {name: value for name, value in SIGLIP.items() if name != "image_size"}
 _SIGLIP2 = {"model_type": "siglip2_vision_model", "num_patches": 16, "patch_size": 4}
 
 RECIPE = replace(
@@ -24,7 +24,7 @@ RECIPE = replace(
         Tiny(
             config={
                 "text_config": {**LFM2.tiny[0].config, "model_type": "lfm2"},
-                "vision_config": {**_TOWER, **_SIGLIP2},
+                "vision_config": {**_VISION_SIZES, **_SIGLIP2},
                 "image_token_id": 200,
                 "projector_hidden_size": 96,
             }

@@ -17,7 +17,8 @@ RECIPE = replace(
     architectures=("LlavaOnevisionForConditionalGeneration",),
     special="LLaVA-NeXT, whose rows are interpolated where a picture has more tiles than `vision_aspect_ratio` says.",
     images=LlavaOneVision(
-        video="video_token_id", video_processor="LlavaOnevisionVideoProcessor",
+        video="video_token_id",
+        video_processor="LlavaOnevisionVideoProcessor",
     ),
     tiny=(
         Tiny(
@@ -36,4 +37,4 @@ RECIPE = replace(
             },
         ),
     ),
-)  # fmt: skip
+)

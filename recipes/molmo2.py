@@ -36,4 +36,4 @@ RECIPE = replace(
         Tiny(name=name, config={"text_config": text, **_PARTS}, image_processor=_CROPS)
         for name, text in (("base", _BASE), ("olmo", _OLMO))
     ),
-)  # fmt: skip
+)

@@ -11,7 +11,7 @@ from .llava import RECIPE as LLAVA
 from .qwen2 import RECIPE as QWEN2
 
 _TOKENS = "visual_indicator_token_ids"
-_TOWER = {"image_size": 28, "patch_size": 7, "hidden_stride": 2, "vocab_size": 96}
+_VISION_SIZES = {"image_size": 28, "patch_size": 7, "hidden_stride": 2, "vocab_size": 96}
 
 RECIPE = replace(
     LLAVA,
@@ -23,7 +23,7 @@ RECIPE = replace(
         Tiny(
             config={
                 "text_config": {**QWEN2.tiny[0].config, "model_type": "qwen2"},
-                "vision_config": {**SIZES, **_TOWER},
+                "vision_config": {**SIZES, **_VISION_SIZES},
                 "vocab_size": 257,
                 "hidden_size": 64,
                 "image_token_id": 200,
