@@ -7,15 +7,8 @@ answer stands in the decoder's configuration alone.
 
 from qeff_zoo.recipe import CAPTION_SHAPES, Recipe, Tiny
 
-_VISION_CONFIG = {
-    "hidden_size": 48,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "image_size": 28,
-    "patch_size": 7,
-    "initializer_range": 0.2,
-}
+from ._tiny_parts import VIT_VISION
+
 _TEXT_CONFIG = {
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -28,6 +21,7 @@ _TEXT_CONFIG = {
     "sep_token_id": 2,
     "initializer_range": 0.2,
 }
+
 RECIPE = Recipe(
     model_type="blip",
     architectures=("BlipForConditionalGeneration",),
@@ -37,7 +31,7 @@ RECIPE = Recipe(
     shapes=CAPTION_SHAPES,
     tiny=(
         Tiny(
-            config={"text_config": _TEXT_CONFIG, "vision_config": _VISION_CONFIG},
+            config={"text_config": _TEXT_CONFIG, "vision_config": VIT_VISION},
             image_processor={
                 "image_processor_type": "BlipImageProcessor",
                 "size": {"height": 28, "width": 28},

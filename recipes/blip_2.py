@@ -8,17 +8,9 @@ the picture stands before the token that begins the text. Checkpoints with Flan-
 from qeff_zoo.multimodal.families.blip_2 import Blip2
 from qeff_zoo.recipe import Recipe, Tiny
 
+from ._tiny_parts import VIT_VISION
 from .opt import RECIPE as OPT
 
-_VISION_CONFIG = {
-    "hidden_size": 48,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "image_size": 28,
-    "patch_size": 7,
-    "initializer_range": 0.2,
-}
 _QFORMER_CONFIG = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -26,6 +18,7 @@ _QFORMER_CONFIG = {
     "num_attention_heads": 4,
     "initializer_range": 0.2,
 }
+
 RECIPE = Recipe(
     model_type="blip-2",
     architectures=("Blip2ForConditionalGeneration",),
@@ -37,7 +30,7 @@ RECIPE = Recipe(
         Tiny(
             config={
                 "text_config": {**OPT.tiny[0].config, "model_type": "opt"},
-                "vision_config": _VISION_CONFIG,
+                "vision_config": VIT_VISION,
                 "qformer_config": _QFORMER_CONFIG,
                 "num_query_tokens": 6,
                 "image_token_index": 200,

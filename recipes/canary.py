@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from qeff_zoo.recipe import Speech, Tiny
 
+from ._tiny_parts import FAST_CONFORMER
 from .cohere_asr import RECIPE as COHERE
-from .parakeet_ctc import ENCODER
 
 _DECODER_CONFIG = {
     "vocab_size": 257,
@@ -23,7 +23,7 @@ _DECODER_CONFIG = {
     "initializer_range": 0.2,
 }
 _TINY = {
-    "encoder_config": {**ENCODER, "scale_input": False},
+    "encoder_config": {**FAST_CONFORMER, "scale_input": False},
     "decoder_config": _DECODER_CONFIG,
     "vocab_size": 257,
     "initializer_range": 0.2,

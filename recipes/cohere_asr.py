@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from qeff_zoo.recipe import Recipe, SoundShape, Speech, Tiny
 
-from .parakeet_ctc import ENCODER
+from ._tiny_parts import FAST_CONFORMER
 
 _TINY = {
-    "encoder_config": {**ENCODER, "convolution_bias": True, "hidden_size": 48},
+    "encoder_config": {**FAST_CONFORMER, "convolution_bias": True, "hidden_size": 48},
     "vocab_size": 257,
     "hidden_size": 64,
     "num_hidden_layers": 4,

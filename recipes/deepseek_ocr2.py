@@ -6,7 +6,7 @@ from dataclasses import replace
 from qeff_zoo.multimodal.two_sizes import TwoSizes
 from qeff_zoo.recipe import Tiny, experts, rms_norm
 
-from .got_ocr2 import SAM
+from ._tiny_parts import SAM_VISION
 from .llama import RECIPE as LLAMA
 from .llava import RECIPE as LLAVA
 from .qwen2 import RECIPE as QWEN2
@@ -16,7 +16,7 @@ _MOE = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size"
 _MLP_TYPES = {"mlp_layer_types": ["dense", "dense", "sparse", "sparse"], "n_shared_experts": 2}
 # More than 144 rows of the whole, so that it has the queries of such, and fewer of a tile.
 _SIZES = {"image_size": 98, "patch_size": 2, "num_attention_heads": 2}
-_SAM_CONFIG = {**SAM, **_SIZES, "downsample_channels": [24, 64]}
+_SAM_CONFIG = {**SAM_VISION, **_SIZES, "downsample_channels": [24, 64]}
 _IMAGE_PROCESSOR = {
     "image_processor_type": "DeepseekOcr2ImageProcessor",
     "size": 98,

@@ -41,6 +41,7 @@ _VISION_CONFIG = {
     "initializer_range": 0.2,
 }
 _TEXT_CONFIG = {**BART.tiny[0].config, "model_type": "bart", "scale_embedding": True}
+
 RECIPE = Recipe(
     model_type="florence2",
     architectures=("Florence2ForConditionalGeneration",),

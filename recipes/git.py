@@ -7,17 +7,10 @@ positions of tokens begin behind it at 0.
 
 from qeff_zoo.recipe import CAPTION_SHAPES, Recipe, Tiny
 
-_VISION_CONFIG = {
-    "hidden_size": 48,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "image_size": 28,
-    "patch_size": 7,
-    "initializer_range": 0.2,
-}
+from ._tiny_parts import VIT_VISION
+
 _TINY = {
-    "vision_config": _VISION_CONFIG,
+    "vision_config": VIT_VISION,
     "hidden_size": 64,
     "intermediate_size": 96,
     "num_hidden_layers": 4,
@@ -30,6 +23,7 @@ _TINY = {
     "initializer_range": 0.2,
 }
 _IMAGE_PROCESSOR = {"image_processor_type": "CLIPImageProcessor", "size": 28, "crop_size": 28}
+
 RECIPE = Recipe(
     model_type="git",
     architectures=("GitForCausalLM",),

@@ -8,10 +8,13 @@ from qeff_zoo.recipe import Tiny, experts, rms_norm, sparse_layers
 
 from .glm4v import IMAGES
 from .glm4v import RECIPE as GLM4V
-from .glm4v_moe import TEXT
+from .glm4v_moe import RECIPE as GLM4V_MOE
 
 _MOE_TEXT_TYPE = "glm4v_moe_text"
-_MOE_CONFIG = {**GLM4V.tiny[0].config, "text_config": {**TEXT, "model_type": _MOE_TEXT_TYPE}}
+_MOE_CONFIG = {
+    **GLM4V.tiny[0].config,
+    "text_config": {**GLM4V_MOE.tiny[0].config["text_config"], "model_type": _MOE_TEXT_TYPE},
+}
 
 
 def _sparse_layers(config: Any) -> int:

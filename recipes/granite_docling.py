@@ -6,13 +6,17 @@ from dataclasses import replace
 from qeff_zoo.multimodal.families.granite_docling import GraniteDocling
 from qeff_zoo.recipe import Tiny
 
+from ._tiny_parts import IDEFICS3_VISION
 from .granite import RECIPE as GRANITE
 from .idefics3 import RECIPE as IDEFICS3
-from .idefics3 import SIZES
 
 _TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-_ADDED = {"deepstack_visual_indexes": [0, 2], "out_hidden_size": 64}
-_VISION_CONFIG = {**SIZES, **_ADDED, "num_hidden_layers": 4}
+_VISION_CONFIG = {
+    **IDEFICS3_VISION,
+    "deepstack_visual_indexes": [0, 2],
+    "out_hidden_size": 64,
+    "num_hidden_layers": 4,
+}
 _CONFIG = {
     "text_config": {**GRANITE.tiny[0].config, **_TOKENS, "model_type": "granite_docling_text"},
     "vision_config": {**_VISION_CONFIG, "scale_factor": 2, "use_fine_route": False},

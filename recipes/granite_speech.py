@@ -10,8 +10,7 @@ from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
 
 from .granite import RECIPE as GRANITE
 
-TEXT = {**GRANITE.tiny[0].config, "model_type": "granite"}
-ENCODER = {
+_ENCODER_CONFIG = {
     "input_dim": 16,
     "num_layers": 4,
     "hidden_dim": 32,
@@ -23,7 +22,7 @@ ENCODER = {
     "conv_kernel_size": 5,
     "initializer_range": 0.2,
 }
-PROJECTOR = {
+_PROJECTOR_CONFIG = {
     "model_type": "blip_2_qformer",
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -33,10 +32,10 @@ PROJECTOR = {
     "cross_attention_frequency": 1,
     "initializer_range": 0.2,
 }
-CONFIG = {
-    "text_config": TEXT,
-    "encoder_config": ENCODER,
-    "projector_config": PROJECTOR,
+_TINY = {
+    "text_config": {**GRANITE.tiny[0].config, "model_type": "granite"},
+    "encoder_config": _ENCODER_CONFIG,
+    "projector_config": _PROJECTOR_CONFIG,
     "audio_token_index": 200,
     "has_lora_adapter": False,
     "window_size": 6,
@@ -51,5 +50,5 @@ RECIPE = Recipe(
     transforms=GRANITE.transforms,
     sounds=GraniteSpeechAudio(adapter="."),
     shapes=DECODER_SHAPES,
-    tiny=(Tiny(config=CONFIG),),
+    tiny=(Tiny(config=_TINY),),
 )

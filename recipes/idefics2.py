@@ -6,7 +6,7 @@ from dataclasses import replace
 from qeff_zoo.multimodal.sized_images import SizedImages
 from qeff_zoo.recipe import Tiny
 
-from .idefics3 import SIZES
+from ._tiny_parts import IDEFICS3_VISION
 from .llava import RECIPE as LLAVA
 from .mistral import RECIPE as MISTRAL
 
@@ -23,7 +23,7 @@ RECIPE = replace(
         Tiny(
             config={
                 "text_config": {**MISTRAL.tiny[0].config, "model_type": "mistral"},
-                "vision_config": SIZES,
+                "vision_config": IDEFICS3_VISION,
                 "perceiver_config": {**_RESAMPLER, **_HEADS},
                 "image_token_id": 200,
             }

@@ -6,12 +6,12 @@ from dataclasses import replace
 from qeff_zoo.multimodal.families.musicflamingo import MusicFlamingoAudio
 from qeff_zoo.recipe import Tiny
 
+from ._tiny_parts import WHISPER_AUDIO
 from .audioflamingo3 import RECIPE as AUDIO_FLAMINGO
-from .qwen2_audio import AUDIO, TEXT
 
 _CONFIG = {
-    "text_config": TEXT,
-    "audio_config": {**AUDIO, "model_type": "audioflamingo3_encoder"},
+    "text_config": AUDIO_FLAMINGO.tiny[0].config["text_config"],
+    "audio_config": {**WHISPER_AUDIO, "model_type": "audioflamingo3_encoder"},
     "audio_token_id": 200,
     "audio_bos_token_id": 201,
     "audio_eos_token_id": 202,

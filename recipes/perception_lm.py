@@ -7,7 +7,6 @@ from qeff_zoo.multimodal.images import Images
 from qeff_zoo.recipe import Tiny
 
 from .llava import RECIPE as LLAVA
-from .llava import TEXT
 
 _MODEL_ARGS = {
     "embed_dim": 64,
@@ -28,7 +27,7 @@ _GIGANTIC_VISION = {
     "model_args": _MODEL_ARGS,
 }
 _TINY = {
-    "text_config": TEXT,
+    "text_config": LLAVA.tiny[0].config["text_config"],
     "image_token_id": 200,
     "video_token_id": 201,
     "projector_pooling_ratio": 2,

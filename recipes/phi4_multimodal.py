@@ -24,7 +24,7 @@ _AUDIO_CONFIG = {
     "bias_max_distance": 4,
     "initializer_range": 0.4,
 }
-_PARTS = {
+_ENCODERS = {
     "vision_config": {**_ENCODER_SIZES, **_VISION_CONFIG, "image_token_id": 200},
     "audio_config": {**_ENCODER_SIZES, **_AUDIO_CONFIG, "audio_token_id": 201},
 }
@@ -34,7 +34,7 @@ _IMAGE_PROCESSOR = {
     "dynamic_hd": 4,
 }
 _TOKENS = "vision_config.image_token_id", "audio_config.audio_token_id"
-_CONFIG = {**PHI3.tiny[1].config, "bos_token_id": 1, **_PARTS}
+_CONFIG = {**PHI3.tiny[1].config, "bos_token_id": 1, **_ENCODERS}
 
 RECIPE = replace(
     PHI3,

@@ -10,11 +10,16 @@ from qeff_zoo.multimodal.families.audio_stream import AudioStream
 from qeff_zoo.multimodal.families.qwen_omni import QwenOmni
 from qeff_zoo.recipe import Tiny
 
-from .qwen2_5_omni import AUDIO
+from ._tiny_parts import QWEN_OMNI_AUDIO
 from .qwen3_vl_moe import RECIPE as QWEN3_VL_MOE
 
 _END_TOKENS = {"vision_end_token_id": 204, "audio_start_token_id": 205, "audio_end_token_id": 206}
-_AUDIO_CONFIG = {**AUDIO, "n_window": 50, "n_window_infer": 300, "downsample_hidden_size": 6}
+_AUDIO_CONFIG = {
+    **QWEN_OMNI_AUDIO,
+    "n_window": 50,
+    "n_window_infer": 300,
+    "downsample_hidden_size": 6,
+}
 _CONFIG = {
     **QWEN3_VL_MOE.tiny[0].config,
     "audio_token_id": 203,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from qeff_zoo.multimodal.two_sizes import TwoSizes
 from qeff_zoo.recipe import Tiny, Transform, rms_norm, sparse_layers, window_cache
 
-from .internvl import SIZES
+from ._tiny_parts import ENCODER_SIZES
 from .llava import RECIPE as LLAVA
 from .mellum import RECIPE as MELLUM
 
@@ -34,7 +34,7 @@ RECIPE = replace(
         Tiny(
             config={
                 "text_config": {**_TEXT_CONFIG, **_ROPE, **_MOE, **_MLP_TYPES, **_GATES},
-                "vision_config": {**SIZES, "image_size": 32, "patch_size": 4},
+                "vision_config": {**ENCODER_SIZES, "image_size": 32, "patch_size": 4},
                 "image_token_id": 200,
             },
             image_processor={**_IMAGE_PROCESSOR, "max_image_size": 96},

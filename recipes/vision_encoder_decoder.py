@@ -6,20 +6,11 @@ Unusual: two models of other architectures, with a projection between them where
 
 from qeff_zoo.recipe import CAPTION_SHAPES, Recipe, SubModels, Tiny, row_positions
 
-_BART_DECODERS, _ROBERTA_DECODERS = (
-    ("trocr", "bart", "mbart"),
-    ("roberta", "xlm-roberta"),
-)  # whose positions lie how
-_VIT = {
-    "model_type": "vit",
-    "hidden_size": 48,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "image_size": 28,
-    "patch_size": 7,
-    "initializer_range": 0.2,
-}
+from ._tiny_parts import VIT_VISION
+
+_BART_DECODERS = ("trocr", "bart", "mbart")
+_ROBERTA_DECODERS = ("roberta", "xlm-roberta")
+_VIT = {"model_type": "vit", **VIT_VISION}
 _SWIN = {
     "model_type": "donut-swin",
     "image_size": [32, 16],
@@ -42,26 +33,8 @@ _BART = {
     "init_std": 0.2,
 }
 _GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 4, "n_head": 4, "initializer_range": 0.2}
-_VIT_PROCESSOR, _DONUT_PROCESSOR = (
-    {"image_processor_type": f"{name}ImageProcessor"} for name in ("ViT", "Donut")
-)
-_TINY = (
-    (
-        "base",
-        _VIT,
-        {**_BART, "model_type": "trocr", "cross_attention_hidden_size": 48},
-        _VIT_PROCESSOR,
-        28,
-    ),
-    (
-        "donut",
-        _SWIN,
-        {**_BART, "model_type": "mbart", "scale_embedding": True},
-        _DONUT_PROCESSOR,
-        [16, 32],
-    ),
-    ("gpt2", _VIT, {**_SPECIAL_TOKENS, **_GPT2, "add_cross_attention": True}, _VIT_PROCESSOR, 28),
-)
+_VIT_PROCESSOR = {"image_processor_type": "ViTImageProcessor", "size": 28}
+
 RECIPE = Recipe(
     model_type="vision-encoder-decoder",
     architectures=("VisionEncoderDecoderModel",),
@@ -75,12 +48,29 @@ RECIPE = Recipe(
         after_padding=_ROBERTA_DECODERS,
         tagging=("donut-swin",),
     ),
-    tiny=tuple(
+    tiny=(
         Tiny(
-            name=name,
-            config={"encoder": reads, "decoder": writes},
-            image_processor={**kind, "size": size},
-        )
-        for name, reads, writes, kind, size in _TINY
+            config={
+                "encoder": _VIT,
+                "decoder": {**_BART, "model_type": "trocr", "cross_attention_hidden_size": 48},
+            },
+            image_processor=_VIT_PROCESSOR,
+        ),
+        Tiny(
+            config={
+                "encoder": _SWIN,
+                "decoder": {**_BART, "model_type": "mbart", "scale_embedding": True},
+            },
+            image_processor={"image_processor_type": "DonutImageProcessor", "size": [16, 32]},
+            name="donut",
+        ),
+        Tiny(
+            config={
+                "encoder": _VIT,
+                "decoder": {**_SPECIAL_TOKENS, **_GPT2, "add_cross_attention": True},
+            },
+            image_processor=_VIT_PROCESSOR,
+            name="gpt2",
+        ),
     ),
 )

@@ -44,6 +44,7 @@ from qeff_zoo.validation.reference.media import of_tokens
 from qeff_zoo.weights import expressions
 
 RECIPES = [pytest.param(name, id=name) for name in list_model_types()]
+RECIPE_FOLDER = Path(inspect.getfile(registry)).parent.parent / "recipes"
 KNOWN_TASKS = {
     *("text-generation", "feature-extraction", "image-feature-extraction"),
     *("automatic-speech-recognition", "speech-seq2seq", "image-text-to-text"),
@@ -101,8 +102,7 @@ def test_recipe_is_well_formed(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe_file_is_short_and_says_what_it_covers(name: str) -> None:
-    file = Path(inspect.getfile(registry)).parent.parent / "recipes" / f"{name}.py"
-    source = file.read_text(encoding="utf-8")
+    source = source_of(name)
     lines = source.splitlines()
     assert len(lines) - len(lines_for_tiny_configs(source)) <= 40
     assert lines[0] == "# SPDX-License-Identifier: Apache-2.0"
@@ -111,6 +111,27 @@ def test_recipe_file_is_short_and_says_what_it_covers(name: str) -> None:
     architectures.register(model_type)
     module = CONFIG_MAPPING[model_type].__module__
     assert module.rpartition(".")[0] in "\n".join(lines[:8])
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_imports_no_tiny_config_of_another(name: str) -> None:
+    """Shared parts of tiny configurations are those of `recipes/_tiny_parts.py`; a recipe's own are `RECIPE.tiny`."""
+    for node in ast.walk(ast.parse(source_of(name))):
+        if not isinstance(node, ast.ImportFrom) or node.level == 0 or node.module == "_tiny_parts":
+            continue
+        other = source_of(str(node.module))
+        declared = [
+            part
+            for part in ast.parse(other).body
+            if part.lineno not in lines_for_tiny_configs(other)
+        ]
+        names = set().union(*map(names_defined, declared))
+        assert {alias.name for alias in node.names} <= names, ast.unparse(node)
+
+
+def source_of(name: str) -> str:
+    """Return the text of a recipe."""
+    return (RECIPE_FOLDER / f"{name}.py").read_text(encoding="utf-8")
 
 
 def lines_for_tiny_configs(source: str) -> set[int]:
