@@ -6,8 +6,8 @@ from dataclasses import replace
 from qeff_zoo.multimodal.families.aria import Aria
 from qeff_zoo.recipe import Tiny
 
+from ._tiny_parts import IDEFICS3_VISION
 from .aria_text import RECIPE as ARIA_TEXT
-from .idefics3 import SIZES
 from .llava import RECIPE as LLAVA
 
 RECIPE = replace(
@@ -20,7 +20,7 @@ RECIPE = replace(
         Tiny(
             config={
                 "text_config": {**ARIA_TEXT.tiny[0].config, "model_type": "aria_text"},
-                "vision_config": {**SIZES, "model_type": "idefics3_vision"},
+                "vision_config": {**IDEFICS3_VISION, "model_type": "idefics3_vision"},
                 "image_token_index": 200,
                 "projector_patch_to_query_dict": {"16": 8},
             }

@@ -12,7 +12,7 @@ from qeff_zoo.recipe import Tiny, experts, rms_norm
 from .deepseek_v32 import RECIPE as DEEPSEEK_V32
 
 _TINY = {**DEEPSEEK_V32.tiny[0].config, "gated_norm_rank": 12}
-_LIGHT = {"n_group": None, "topk_group": None}
+_WITHOUT_GROUPS = {"n_group": None, "topk_group": None}
 
 RECIPE = replace(
     DEEPSEEK_V32,
@@ -24,5 +24,5 @@ RECIPE = replace(
         experts(),
         *DEEPSEEK_V32.transforms[2:],
     ),
-    tiny=(Tiny(config=_TINY), Tiny(config=_TINY | _LIGHT, name="light")),
+    tiny=(Tiny(config=_TINY), Tiny(config=_TINY | _WITHOUT_GROUPS, name="light")),
 )

@@ -7,18 +7,35 @@ answer stands in the decoder's configuration alone.
 
 from qeff_zoo.recipe import CAPTION_SHAPES, Recipe, Tiny
 
-_READS = {
-    "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 28,
-    "patch_size": 7, "initializer_range": 0.2,
-}  # fmt: skip
-_WRITES = {
-    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 257,
-    "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "sep_token_id": 2, "initializer_range": 0.2,
-}  # fmt: skip
+from ._tiny_parts import VIT_VISION
+
+_TEXT_CONFIG = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "vocab_size": 257,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "sep_token_id": 2,
+    "initializer_range": 0.2,
+}
+
 RECIPE = Recipe(
-    model_type="blip", architectures=("BlipForConditionalGeneration",), task="image-to-text",
+    model_type="blip",
+    architectures=("BlipForConditionalGeneration",),
+    task="image-to-text",
     special="A tower, and a decoder that asks of what it read in every layer, of another width.",
-    between=("bos_token_id", "sep_token_id"), shapes=CAPTION_SHAPES,
-    tiny=(Tiny(config={"text_config": _WRITES, "vision_config": _READS},
-               image_processor={"image_processor_type": "BlipImageProcessor", "size": {"height": 28, "width": 28}}),),
-)  # fmt: skip
+    between=("bos_token_id", "sep_token_id"),
+    shapes=CAPTION_SHAPES,
+    tiny=(
+        Tiny(
+            config={"text_config": _TEXT_CONFIG, "vision_config": VIT_VISION},
+            image_processor={
+                "image_processor_type": "BlipImageProcessor",
+                "size": {"height": 28, "width": 28},
+            },
+        ),
+    ),
+)

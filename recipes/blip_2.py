@@ -8,18 +8,21 @@ the picture stands before the token that begins the text. Checkpoints with Flan-
 from qeff_zoo.multimodal.families.blip_2 import Blip2
 from qeff_zoo.recipe import Recipe, Tiny
 
+from ._tiny_parts import VIT_VISION
 from .opt import RECIPE as OPT
 
-_TOWER = {
-    "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 28,
-    "patch_size": 7, "initializer_range": 0.2,
-}  # fmt: skip
-_QUERIES = {
-    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+_QFORMER_CONFIG = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
     "initializer_range": 0.2,
-}  # fmt: skip
+}
+
 RECIPE = Recipe(
-    model_type="blip-2", architectures=("Blip2ForConditionalGeneration",), task="image-text-to-text",
+    model_type="blip-2",
+    architectures=("Blip2ForConditionalGeneration",),
+    task="image-text-to-text",
     special="Learned queries sum up a picture, and OPT reads their rows before the token that begins a text.",
     images=Blip2(),
     shapes=OPT.shapes,
@@ -27,9 +30,15 @@ RECIPE = Recipe(
         Tiny(
             config={
                 "text_config": {**OPT.tiny[0].config, "model_type": "opt"},
-                "vision_config": _TOWER, "qformer_config": _QUERIES, "num_query_tokens": 6, "image_token_index": 200,
+                "vision_config": VIT_VISION,
+                "qformer_config": _QFORMER_CONFIG,
+                "num_query_tokens": 6,
+                "image_token_index": 200,
             },
-            image_processor={"image_processor_type": "BlipImageProcessor", "size": {"height": 28, "width": 28}},
+            image_processor={
+                "image_processor_type": "BlipImageProcessor",
+                "size": {"height": 28, "width": 28},
+            },
         ),
     ),
-)  # fmt: skip
+)

@@ -10,7 +10,7 @@ from qeff_zoo.recipe import Tiny
 
 from .vit import RECIPE as VIT
 
-_TEXT = {
+_TEXT_CONFIG = {
     "vocab_size": 99,
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -20,7 +20,7 @@ _TEXT = {
     "eos_token_id": 2,  # the largest id of a text is its end
     "initializer_factor": 3.0,
 }
-_VISION = {**VIT.tiny[0].config, "initializer_factor": 3.0}
+_VISION_CONFIG = {**VIT.tiny[0].config, "initializer_factor": 3.0}
 
 RECIPE = replace(
     VIT,
@@ -30,7 +30,11 @@ RECIPE = replace(
     image_processor="CLIPImageProcessor",
     tiny=(
         Tiny(
-            config={"text_config": _TEXT, "vision_config": _VISION, "projection_dim": 40},
+            config={
+                "text_config": _TEXT_CONFIG,
+                "vision_config": _VISION_CONFIG,
+                "projection_dim": 40,
+            },
             image_processor={"size": 28, "crop_size": 28},
         ),
     ),

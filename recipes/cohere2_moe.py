@@ -21,7 +21,7 @@ _TINY = {
     "num_experts_per_tok": 2,
     "prefix_dense_intermediate_size": 80,
 }
-_SIGMOID = {"expert_selection_fn": "sigmoid", "num_shared_experts": 2}
+_SIGMOID_ROUTING = {"expert_selection_fn": "sigmoid", "num_shared_experts": 2}
 
 RECIPE = replace(
     COHERE2,
@@ -31,6 +31,9 @@ RECIPE = replace(
     transforms=(experts(),),
     tiny=(
         Tiny(config=_TINY),
-        Tiny(config=_TINY | _SIGMOID | {"prefix_dense_sliding_window_pattern": 4}, name="sigmoid"),
+        Tiny(
+            config=_TINY | _SIGMOID_ROUTING | {"prefix_dense_sliding_window_pattern": 4},
+            name="sigmoid",
+        ),
     ),
 )

@@ -6,8 +6,8 @@ from dataclasses import replace
 from qeff_zoo.multimodal.images import Images
 from qeff_zoo.recipe import Tiny
 
+from ._tiny_parts import SIGLIP_VISION
 from .cohere2 import RECIPE as COHERE2
-from .gemma3 import SIGLIP
 from .llava import RECIPE as LLAVA
 
 RECIPE = replace(
@@ -20,7 +20,7 @@ RECIPE = replace(
         Tiny(
             config={
                 "text_config": {**COHERE2.tiny[0].config, "model_type": "cohere2"},
-                "vision_config": SIGLIP,
+                "vision_config": SIGLIP_VISION,
                 "image_token_id": 200,
                 "alignment_intermediate_size": 64,
             },

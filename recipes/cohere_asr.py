@@ -8,18 +8,31 @@ from dataclasses import replace
 
 from qeff_zoo.recipe import Recipe, SoundShape, Speech, Tiny
 
-from .parakeet_ctc import ENCODER
+from ._tiny_parts import FAST_CONFORMER
 
 _TINY = {
-    "encoder_config": {**ENCODER, "convolution_bias": True, "hidden_size": 48},
-    "vocab_size": 257, "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 96,
-    "max_position_embeddings": 64, "initializer_range": 0.2,
-}  # fmt: skip
+    "encoder_config": {**FAST_CONFORMER, "convolution_bias": True, "hidden_size": 48},
+    "vocab_size": 257,
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.2,
+}
 #: As its processor has them, of a text with punctuation.
-_BEGINS = (
-    "\N{LOWER ONE EIGHTH BLOCK}", "<|startofcontext|>", "<|startoftranscript|>", "<|emo:undefined|>",
-    "<|{source}|>", "<|{target}|>", "<|pnc|>", "<|noitn|>", "<|notimestamp|>", "<|nodiarize|>",
-)  # fmt: skip
+_PROMPT_TOKENS = (
+    "\N{LOWER ONE EIGHTH BLOCK}",
+    "<|startofcontext|>",
+    "<|startoftranscript|>",
+    "<|emo:undefined|>",
+    "<|{source}|>",
+    "<|{target}|>",
+    "<|pnc|>",
+    "<|noitn|>",
+    "<|notimestamp|>",
+    "<|nodiarize|>",
+)
 _LANGUAGES = ("ar", "de", "el", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "vi", "zh")
 _SHAPE = SoundShape(prefill_seq_len=8, ctx_len=512, seq_lens=(3500,), inputs_per_row=8)
 
@@ -32,6 +45,6 @@ RECIPE = Recipe(
         "latency": replace(_SHAPE, seq_lens=(500, 1500, 3500)),
         "throughput": replace(_SHAPE, full_batch_size=8),
     },
-    speech=Speech(begins=_BEGINS, languages=_LANGUAGES),
+    speech=Speech(begins=_PROMPT_TOKENS, languages=_LANGUAGES),
     tiny=(Tiny(config=_TINY),),
 )

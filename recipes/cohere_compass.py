@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from qeff_zoo.recipe import Tiny
 
+from ._tiny_parts import QWEN_TOKENS
 from .cohere_compass_text import RECIPE as COHERE_COMPASS_TEXT
-from .qwen2_5_vl import TOKENS
 from .qwen3_vl import RECIPE as QWEN3_VL
 
 RECIPE = replace(
@@ -18,7 +18,7 @@ RECIPE = replace(
     tiny=(
         Tiny(
             config={
-                **TOKENS,
+                **QWEN_TOKENS,
                 "text_config": {
                     **COHERE_COMPASS_TEXT.tiny[0].config,
                     "model_type": "cohere_compass_text",

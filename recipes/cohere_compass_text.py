@@ -13,9 +13,14 @@ from .llama import RECIPE as LLAMA
 
 _SLIDING = {"rope_type": "linear", "rope_theta": 1000.0, "factor": 4.0, "mrope_section": [2, 2, 1]}
 _ROPE = {"rope_parameters": {"sliding_attention": _SLIDING, "full_attention": None}}
-_KINDS = {"layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 7}
+_LAYER_TYPES = {"layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 7}
 # head_dim is hidden // heads, always.
-_OTHER = {"num_attention_heads": 6, "head_dim": 10, "logit_scale": 0.3, "layer_norm_eps": 1e-2}
+_OTHER_FIELDS = {
+    "num_attention_heads": 6,
+    "head_dim": 10,
+    "logit_scale": 0.3,
+    "layer_norm_eps": 1e-2,
+}
 
 RECIPE = replace(
     LLAMA,
@@ -23,5 +28,5 @@ RECIPE = replace(
     architectures=("CohereCompassForCausalLM", "CohereCompassTextForSequenceClassification"),
     special="Parallel attention and MLP; sliding layers with RoPE, full ones without; scaled logits; tied head.",
     transforms=(window_cache(),),
-    tiny=(Tiny(config={**LLAMA.tiny[0].config, **_ROPE, **_KINDS, **_OTHER}),),
+    tiny=(Tiny(config={**LLAMA.tiny[0].config, **_ROPE, **_LAYER_TYPES, **_OTHER_FIELDS}),),
 )

@@ -10,7 +10,7 @@ from qeff_zoo.recipe import Tiny, Transform
 
 from .bert import RECIPE as BERT
 
-_CONV = {"embedding_size": 48, "head_ratio": 2, "conv_kernel_size": 5, "num_groups": 2}
+_CONVOLUTION = {"embedding_size": 48, "head_ratio": 2, "conv_kernel_size": 5, "num_groups": 2}
 
 RECIPE = replace(
     BERT,
@@ -29,5 +29,5 @@ RECIPE = replace(
             count=lambda config: 2 * config.num_hidden_layers,
         ),
     ),
-    tiny=(Tiny(config={**BERT.tiny[0].config, **_CONV}),),
+    tiny=(Tiny(config={**BERT.tiny[0].config, **_CONVOLUTION}),),
 )

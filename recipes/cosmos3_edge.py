@@ -6,14 +6,15 @@ from dataclasses import replace
 from qeff_zoo.multimodal.patch_grid import PatchGrid
 from qeff_zoo.recipe import Tiny
 
-from .gemma3 import SIGLIP
+from ._tiny_parts import QWEN_TOKENS, SIGLIP2_VISION
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
-from .qwen2_5_vl import TEXT, TOKENS
 
-_TOWER = {
-    name: one for name, one in SIGLIP.items() if name not in ("image_size", "vision_use_head")
+_VISION_CONFIG = {
+    **SIGLIP2_VISION,
+    "model_type": "cosmos3_edge_vision",
+    "num_patches": 16,
+    "patch_size": 4,
 }
-_SIGLIP2 = {"model_type": "cosmos3_edge_vision", "num_patches": 16, "patch_size": 4}
 
 RECIPE = replace(
     QWEN2_5_VL,
@@ -24,9 +25,13 @@ RECIPE = replace(
     tiny=(
         Tiny(
             config={
-                **TOKENS,
-                "text_config": {**TEXT, "model_type": "cosmos3_edge_text", "head_dim": 16},
-                "vision_config": {**_TOWER, **_SIGLIP2},
+                **QWEN_TOKENS,
+                "text_config": {
+                    **QWEN2_5_VL.tiny[0].config["text_config"],
+                    "model_type": "cosmos3_edge_text",
+                    "head_dim": 16,
+                },
+                "vision_config": _VISION_CONFIG,
                 "projector_hidden_size": 96,
             }
         ),

@@ -22,7 +22,7 @@ _TINY = {
     "type_vocab_size": 0,
 }
 
-_CONVOLVED = {"share_att_key": False, "position_biased_input": True, "conv_act": "gelu"}
+_CONVOLUTIONAL = {"share_att_key": False, "position_biased_input": True, "conv_act": "gelu"}
 _SIZES = {"embedding_size": 48, "conv_kernel_size": 3}
 
 RECIPE = replace(
@@ -35,6 +35,6 @@ RECIPE = replace(
     special="Disentangled attention: content to content, to position and back, with distances in logarithmic buckets.",
     tiny=(
         Tiny(config={**_TINY, "norm_rel_ebd": "layer_norm"}),
-        Tiny(config={**_TINY, **_CONVOLVED, **_SIZES}, name="conv"),
+        Tiny(config={**_TINY, **_CONVOLUTIONAL, **_SIZES}, name="conv"),
     ),
 )

@@ -6,18 +6,22 @@ from dataclasses import replace
 from qeff_zoo.multimodal.two_sizes import TwoSizes
 from qeff_zoo.recipe import Tiny, experts, rms_norm
 
-from .got_ocr2 import SAM
+from ._tiny_parts import SAM_VISION
 from .llama import RECIPE as LLAMA
 from .llava import RECIPE as LLAVA
 from .qwen2 import RECIPE as QWEN2
 
-_TEXT = {**LLAMA.tiny[0].config, "max_position_embeddings": 2048}
+_TEXT_CONFIG = {**LLAMA.tiny[0].config, "max_position_embeddings": 2048}
 _MOE = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
-_MLPS = {"mlp_layer_types": ["dense", "dense", "sparse", "sparse"], "n_shared_experts": 2}
+_MLP_TYPES = {"mlp_layer_types": ["dense", "dense", "sparse", "sparse"], "n_shared_experts": 2}
 # More than 144 rows of the whole, so that it has the queries of such, and fewer of a tile.
 _SIZES = {"image_size": 98, "patch_size": 2, "num_attention_heads": 2}
-_SAM = {**SAM, **_SIZES, "downsample_channels": [24, 64]}
-_PAGES = {"image_processor_type": "DeepseekOcr2ImageProcessor", "size": 98, "tile_size": 32}
+_SAM_CONFIG = {**SAM_VISION, **_SIZES, "downsample_channels": [24, 64]}
+_IMAGE_PROCESSOR = {
+    "image_processor_type": "DeepseekOcr2ImageProcessor",
+    "size": 98,
+    "tile_size": 32,
+}
 
 RECIPE = replace(
     LLAVA,
@@ -29,11 +33,15 @@ RECIPE = replace(
     tiny=(
         Tiny(
             config={
-                "text_config": {**_TEXT, **_MOE, **_MLPS}, "image_token_id": 200,
-                "vision_config": {"sam_config": _SAM, "encoder_config": QWEN2.tiny[0].config},
+                "text_config": {**_TEXT_CONFIG, **_MOE, **_MLP_TYPES},
+                "image_token_id": 200,
+                "vision_config": {
+                    "sam_config": _SAM_CONFIG,
+                    "encoder_config": QWEN2.tiny[0].config,
+                },
             },
-            image_processor={**_PAGES, "max_patches": 2},
+            image_processor={**_IMAGE_PROCESSOR, "max_patches": 2},
             ctx_len=640,
         ),
     ),
-)  # fmt: skip
+)

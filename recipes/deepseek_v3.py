@@ -15,10 +15,10 @@ from .llama import RECIPE as LLAMA
 _RANKS = {"q_lora_rank": 24, "kv_lora_rank": 32, "num_key_value_heads": 3, "rms_norm_eps": 1e-2}
 _HEADS = {"head_dim": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 12}
 _YARN = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 8.0, "mscale": 0.7, "mscale_all_dim": 1.3}
-_BASE = {"rope_theta": 1000.0, "original_max_position_embeddings": 32}
+_ROPE_BASE = {"rope_theta": 1000.0, "original_max_position_embeddings": 32}
 _MOE = {"n_routed_experts": 6, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1}
 _SIZES = {"moe_intermediate_size": 48, "first_k_dense_replace": 2, "routed_scaling_factor": 1.7}
-_ROPE = {"rope_parameters": _YARN | _BASE}
+_ROPE = {"rope_parameters": _YARN | _ROPE_BASE}
 _TINY = {**LLAMA.tiny[0].config, **_RANKS, **_HEADS, **_ROPE, **_MOE, **_SIZES}
 
 RECIPE = replace(

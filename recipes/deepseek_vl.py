@@ -5,14 +5,21 @@ from dataclasses import replace
 
 from qeff_zoo.recipe import Tiny
 
-from .gemma3 import SIGLIP
+from ._tiny_parts import SIGLIP_VISION
 from .llava import RECIPE as LLAVA
-from .llava import TEXT
 
 RECIPE = replace(
     LLAVA,
     model_type="deepseek_vl",
     architectures=("DeepseekVLForConditionalGeneration",),
     special="Features of one size of picture, through two matrices.",
-    tiny=(Tiny(config={"text_config": TEXT, "vision_config": SIGLIP, "image_token_id": 200}),),
+    tiny=(
+        Tiny(
+            config={
+                "text_config": LLAVA.tiny[0].config["text_config"],
+                "vision_config": SIGLIP_VISION,
+                "image_token_id": 200,
+            }
+        ),
+    ),
 )

@@ -6,8 +6,8 @@ from dataclasses import replace
 from qeff_zoo.multimodal.families.deepseek_vl_hybrid import DeepSeekVlHybrid
 from qeff_zoo.recipe import Tiny
 
+from ._tiny_parts import SAM_VISION
 from .deepseek_vl import RECIPE as DEEPSEEK_VL
-from .got_ocr2 import SAM
 
 RECIPE = replace(
     DEEPSEEK_VL,
@@ -15,5 +15,5 @@ RECIPE = replace(
     architectures=("DeepseekVLHybridForConditionalGeneration",),
     special="Two towers read a picture in two sizes; a row has features of both, the finer ones of two layers.",
     images=DeepSeekVlHybrid(),
-    tiny=(Tiny(config={**DEEPSEEK_VL.tiny[0].config, "high_res_vision_config": SAM}),),
+    tiny=(Tiny(config={**DEEPSEEK_VL.tiny[0].config, "high_res_vision_config": SAM_VISION}),),
 )

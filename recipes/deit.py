@@ -10,12 +10,12 @@ from qeff_zoo.recipe import Tiny
 
 from .vit import RECIPE as VIT
 
-_SMALL = {"size": 32, "crop_size": 28}
+_IMAGE_PROCESSOR = {"size": 32, "crop_size": 28}
 
 
 def _tiny(name: str, architecture: str) -> Tiny:
     config = {**VIT.tiny[0].config, "architectures": [architecture]}
-    return Tiny(name=name, config=config, image_processor=_SMALL)
+    return Tiny(name=name, config=config, image_processor=_IMAGE_PROCESSOR)
 
 
 RECIPE = replace(

@@ -12,7 +12,7 @@ from qeff_zoo.recipe import Tiny
 from .vit import RECIPE as VIT
 
 _TINY = {**VIT.tiny[0].config, "mlp_ratio": 2, "image_size": 42, "layerscale_value": 0.7}
-_SMALL = {"size": {"shortest_edge": 32}, "crop_size": 28}
+_IMAGE_PROCESSOR = {"size": {"shortest_edge": 32}, "crop_size": 28}
 
 RECIPE = replace(
     VIT,
@@ -21,7 +21,9 @@ RECIPE = replace(
     special="ViT with layer scale, and positions interpolated to the size of the picture.",
     image_processor="BitImageProcessor",
     tiny=(
-        Tiny(config=_TINY, image_processor=_SMALL),
-        Tiny(name="gated", config={**_TINY, "use_swiglu_ffn": True}, image_processor=_SMALL),
+        Tiny(config=_TINY, image_processor=_IMAGE_PROCESSOR),
+        Tiny(
+            name="gated", config={**_TINY, "use_swiglu_ffn": True}, image_processor=_IMAGE_PROCESSOR
+        ),
     ),
 )

@@ -12,7 +12,7 @@ from .llama import RECIPE as LLAMA
 
 _TINY = {k: v for k, v in LLAMA.tiny[0].config.items() if k != "head_dim"}
 _TINY |= {"hidden_size": 96, "keep_window_size": 6, "rms_norm_eps": 1e-2}
-_WHOLE = {"keep_window_size": 128, "sliding_window": 7, "mlp_bias": True, "attention_bias": True}
+_ALL_KEYS = {"keep_window_size": 128, "sliding_window": 7, "mlp_bias": True, "attention_bias": True}
 
 RECIPE = replace(
     LLAMA,
@@ -28,5 +28,5 @@ RECIPE = replace(
         "throughput": Shape(prefill_seq_len=128, ctx_len=2048, full_batch_size=16),
     },
     fixed_kv_heads="a matrix (`dt_proj`) reads its values",
-    tiny=(Tiny(config=_TINY), Tiny(config=_TINY | _WHOLE, name="whole")),
+    tiny=(Tiny(config=_TINY), Tiny(config=_TINY | _ALL_KEYS, name="whole")),
 )

@@ -12,11 +12,11 @@ from qeff_zoo.recipe import Tiny, experts, rms_norm
 from .llama import RECIPE as LLAMA
 
 _MOE = {"moe_intermediate_size": 48, "n_routed_experts": 6, "num_experts_per_tok": 2}
-_CHOICE = {"n_group": 2, "topk_group": 1, "n_shared_experts": 2, "routed_scaling_factor": 1.7}
+_ROUTING = {"n_group": 2, "topk_group": 1, "n_shared_experts": 2, "routed_scaling_factor": 1.7}
 _TINY = {
     **LLAMA.tiny[0].config,
     **_MOE,
-    **_CHOICE,
+    **_ROUTING,
     "num_hidden_layers": 8,
     "layer_types": ["full_attention", "sliding_attention"] * 4,
     "sliding_window": 7,

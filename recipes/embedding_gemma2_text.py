@@ -11,12 +11,12 @@ from qeff_zoo.recipe import Tiny, rms_norm
 
 from .bert import RECIPE as BERT
 
-_KINDS = {"layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 7}
+_LAYER_TYPES = {"layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 7}
 _HEADS = {"num_key_value_heads": 2, "head_dim": 24, "rms_norm_eps": 1e-2}
 _SIZES = {"hidden_size_per_layer_input": 20, "embedding_dim": 40}
-_BASES = {"full_attention": 10000.0, "sliding_attention": 100.0}
-_ROPE = {kind: {"rope_type": "default", "rope_theta": base} for kind, base in _BASES.items()}
-_TINY = {**BERT.tiny[0].config, **_KINDS, **_HEADS, **_SIZES, "rope_parameters": _ROPE}
+_ROPE_BASES = {"full_attention": 10000.0, "sliding_attention": 100.0}
+_ROPE = {kind: {"rope_type": "default", "rope_theta": base} for kind, base in _ROPE_BASES.items()}
+_TINY = {**BERT.tiny[0].config, **_LAYER_TYPES, **_HEADS, **_SIZES, "rope_parameters": _ROPE}
 
 RECIPE = replace(
     BERT,

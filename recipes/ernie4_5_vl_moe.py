@@ -9,11 +9,17 @@ from dataclasses import replace
 from qeff_zoo.multimodal.patch_grid import PatchGrid
 from qeff_zoo.recipe import Tiny, Transform, experts, rms_norm, sparse_layers
 
+from ._tiny_parts import QWEN_VISION
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
-from .qwen2_5_vl import TEXT, VISION
 
-_PARTS = [f"{kind}{part}" for kind in ("image", "video") for part in ("", "_start", "_end")]
-TOKENS = {f"{name}_token_id": 200 + place for place, name in enumerate(_PARTS)}
+_TOKENS = {
+    "image_token_id": 200,
+    "image_start_token_id": 201,
+    "image_end_token_id": 202,
+    "video_token_id": 203,
+    "video_start_token_id": 204,
+    "video_end_token_id": 205,
+}
 _ROPE = {"rope_type": "default", "rope_theta": 1000.0, "mrope_section": [3, 3, 2]}
 _MOE = {"moe_intermediate_size": [48, 24], "moe_num_experts": 5, "moe_k": 2}
 
@@ -31,9 +37,13 @@ RECIPE = replace(
     tiny=(
         Tiny(
             config={
-                **TOKENS,
-                "text_config": {**TEXT, **_MOE, "rope_parameters": _ROPE},
-                "vision_config": {**VISION, "depth": 2, "intermediate_size": 48},
+                **_TOKENS,
+                "text_config": {
+                    **QWEN2_5_VL.tiny[0].config["text_config"],
+                    **_MOE,
+                    "rope_parameters": _ROPE,
+                },
+                "vision_config": {**QWEN_VISION, "depth": 2, "intermediate_size": 48},
             }
         ),
     ),

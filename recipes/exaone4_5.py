@@ -7,8 +7,17 @@ from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
 from .exaone4 import RECIPE as EXAONE4
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
 
-_TEXT = {**EXAONE4.tiny[0].config, "model_type": "exaone4", "bos_token_id": 1, "eos_token_id": 2}
-_VISION = {**QWEN2_5_VL.tiny[0].config["vision_config"], "num_heads": 4, "num_key_value_heads": 2}
+_TEXT_CONFIG = {
+    **EXAONE4.tiny[0].config,
+    "model_type": "exaone4",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_VISION_CONFIG = {
+    **QWEN2_5_VL.tiny[0].config["vision_config"],
+    "num_heads": 4,
+    "num_key_value_heads": 2,
+}
 
 RECIPE = Recipe(
     model_type="exaone4_5",
@@ -23,8 +32,8 @@ RECIPE = Recipe(
             config={
                 "image_token_id": 200,
                 "video_token_id": 201,
-                "text_config": _TEXT,
-                "vision_config": _VISION,
+                "text_config": _TEXT_CONFIG,
+                "vision_config": _VISION_CONFIG,
             }
         ),
     ),

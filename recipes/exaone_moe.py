@@ -12,11 +12,11 @@ from qeff_zoo.recipe import Tiny, experts
 from .exaone4 import RECIPE as EXAONE4
 
 _MOE = {"moe_intermediate_size": 48, "num_experts": 6, "num_experts_per_tok": 2}
-_CHOICE = {"n_group": 2, "topk_group": 1, "routed_scaling_factor": 1.7}
+_ROUTING = {"n_group": 2, "topk_group": 1, "routed_scaling_factor": 1.7}
 _TINY = {
     **EXAONE4.tiny[0].config,
     **_MOE,
-    **_CHOICE,
+    **_ROUTING,
     "num_hidden_layers": 8,
     "layer_types": ["sliding_attention", "full_attention"] * 4,
     "mlp_layer_types": ["dense"] * 4 + ["sparse"] * 4,

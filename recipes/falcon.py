@@ -18,8 +18,8 @@ _TINY = {
     "max_position_embeddings": 128,
     "initializer_range": 0.2,
 }
-_OLD = {"new_decoder_architecture": False}
-_NEW = {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}
+_OLD_ARCHITECTURE = {"new_decoder_architecture": False}
+_NEW_ARCHITECTURE = {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}
 _ALIBI = {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}
 
 RECIPE = Recipe(
@@ -31,8 +31,8 @@ RECIPE = Recipe(
     shapes={name: replace(shape, ctx_len=2048) for name, shape in DECODER_SHAPES.items()},
     fixed_kv_heads="its queries, keys and values are made by one matrix",
     tiny=(
-        Tiny(config=_TINY | _OLD | {"multi_query": True}),
-        Tiny(config=_TINY | _NEW, name="new_decoder"),
-        Tiny(config=_TINY | _OLD | _ALIBI, name="alibi"),
+        Tiny(config=_TINY | _OLD_ARCHITECTURE | {"multi_query": True}),
+        Tiny(config=_TINY | _NEW_ARCHITECTURE, name="new_decoder"),
+        Tiny(config=_TINY | _OLD_ARCHITECTURE | _ALIBI, name="alibi"),
     ),
 )

@@ -8,13 +8,17 @@ from qeff_zoo.recipe import Tiny
 from .llava import RECIPE as LLAVA
 from .qwen2 import RECIPE as QWEN2
 
-_SMALL = {"layers": [1, 1, 1, 1, 1], "embed_dims": [16, 16, 32, 32, 32], "inference_mode": True}
-_VISION = {
+_MODEL_ARGS = {
+    "layers": [1, 1, 1, 1, 1],
+    "embed_dims": [16, 16, 32, 32, 32],
+    "inference_mode": True,
+}
+_VISION_CONFIG = {
     "model_type": "timm_wrapper",
     "architecture": "fastvit_mci3",
     "initializer_range": 0.3,
     "hidden_size": 64,
-    "model_args": _SMALL,
+    "model_args": _MODEL_ARGS,
 }
 
 RECIPE = replace(
@@ -27,7 +31,7 @@ RECIPE = replace(
         Tiny(
             config={
                 "text_config": {**QWEN2.tiny[0].config, "model_type": "qwen2"},
-                "vision_config": _VISION,
+                "vision_config": _VISION_CONFIG,
                 "image_token_id": 200,
             },
             image_processor={

@@ -6,11 +6,9 @@ from dataclasses import replace
 from qeff_zoo.multimodal.images import Images
 from qeff_zoo.recipe import Tiny
 
+from ._tiny_parts import SIGLIP_VISION
 from .gemma3_text import RECIPE as GEMMA3_TEXT
 from .llava import RECIPE as LLAVA
-from .llava import VISION
-
-SIGLIP = {**VISION, "model_type": "siglip_vision_model", "vision_use_head": False}
 
 RECIPE = replace(
     LLAVA,
@@ -31,7 +29,7 @@ RECIPE = replace(
         Tiny(
             config={
                 "text_config": {**GEMMA3_TEXT.tiny[0].config, "model_type": "gemma3_text"},
-                "vision_config": SIGLIP,
+                "vision_config": SIGLIP_VISION,
                 "image_token_index": 200,
                 "boi_token_index": 201,
                 "eoi_token_index": 202,

@@ -7,14 +7,25 @@ from qeff_zoo.multimodal.families.gemma4 import Gemma4
 from qeff_zoo.multimodal.families.gemma4_unified_audio import Gemma4UnifiedAudio
 from qeff_zoo.recipe import Tiny
 
-from .gemma4 import BOTH_WAYS, TOKENS
+from ._tiny_parts import GEMMA4_TOKENS
 from .gemma4 import RECIPE as GEMMA4
 from .gemma4_unified_text import RECIPE as GEMMA4_UNIFIED_TEXT
 
-_TEXT = {**GEMMA4_UNIFIED_TEXT.tiny[0].config, "model_type": "gemma4_unified_text"}
-_SIZES = {"patch_size": 2, "mm_embed_dim": 64, "mm_posemb_size": 32, "output_proj_dims": 64}
-_HEARS = {"boa_token_id": 205, "eoa_token_index": 206, "audio_config": {"audio_embed_dim": 24}}
-_TINY = {**TOKENS, **_HEARS, "text_config": {**_TEXT, **BOTH_WAYS}, "vision_config": _SIZES}
+_TINY = {
+    **GEMMA4_TOKENS,
+    "audio_config": {"audio_embed_dim": 24},
+    "text_config": {
+        **GEMMA4_UNIFIED_TEXT.tiny[0].config,
+        "model_type": "gemma4_unified_text",
+        "use_bidirectional_attention": "vision",
+    },
+    "vision_config": {
+        "patch_size": 2,
+        "mm_embed_dim": 64,
+        "mm_posemb_size": 32,
+        "output_proj_dims": 64,
+    },
+}
 
 RECIPE = replace(
     GEMMA4,

@@ -7,8 +7,10 @@ from qeff_zoo.recipe import Tiny, rms_norm
 
 from .gemma4_text import RECIPE as GEMMA4_TEXT
 
-_LACKS = ("hidden_size_per_layer_input", "attention_k_eq_v")
-_TINY = {key: value for key, value in GEMMA4_TEXT.tiny[0].config.items() if key not in _LACKS}
+_REMOVED_FIELDS = ("hidden_size_per_layer_input", "attention_k_eq_v")
+_TINY = {
+    key: value for key, value in GEMMA4_TEXT.tiny[0].config.items() if key not in _REMOVED_FIELDS
+}
 
 RECIPE = replace(
     GEMMA4_TEXT,

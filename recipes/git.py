@@ -7,18 +7,28 @@ positions of tokens begin behind it at 0.
 
 from qeff_zoo.recipe import CAPTION_SHAPES, Recipe, Tiny
 
-_SEES = {
-    "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 28,
-    "patch_size": 7, "initializer_range": 0.2,
-}  # fmt: skip
+from ._tiny_parts import VIT_VISION
+
 _TINY = {
-    "vision_config": _SEES, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "vocab_size": 257,
-    "num_attention_heads": 4, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    "vision_config": VIT_VISION,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "vocab_size": 257,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
     "initializer_range": 0.2,
-}  # fmt: skip
-_LOOK = {"image_processor_type": "CLIPImageProcessor", "size": 28, "crop_size": 28}
+}
+_IMAGE_PROCESSOR = {"image_processor_type": "CLIPImageProcessor", "size": 28, "crop_size": 28}
+
 RECIPE = Recipe(
-    model_type="git", architectures=("GitForCausalLM",), task="image-to-text",
+    model_type="git",
+    architectures=("GitForCausalLM",),
+    task="image-to-text",
     special="What was seen stands before the text in every layer, sees itself alone, and has no positions.",
-    shapes=CAPTION_SHAPES, tiny=(Tiny(config=_TINY, image_processor=_LOOK),),
-)  # fmt: skip
+    shapes=CAPTION_SHAPES,
+    tiny=(Tiny(config=_TINY, image_processor=_IMAGE_PROCESSOR),),
+)

@@ -8,18 +8,21 @@ from qeff_zoo.recipe import Tiny, experts, rms_norm, sparse_layers
 
 from .glm4v import IMAGES
 from .glm4v import RECIPE as GLM4V
-from .glm4v_moe import TEXT
+from .glm4v_moe import RECIPE as GLM4V_MOE
 
-_MOE = "glm4v_moe_text"
-_OTHER = {**GLM4V.tiny[0].config, "text_config": {**TEXT, "model_type": _MOE}}
+_MOE_TEXT_TYPE = "glm4v_moe_text"
+_MOE_CONFIG = {
+    **GLM4V.tiny[0].config,
+    "text_config": {**GLM4V_MOE.tiny[0].config["text_config"], "model_type": _MOE_TEXT_TYPE},
+}
 
 
 def _sparse_layers(config: Any) -> int:
-    return sparse_layers(config) if config.model_type == _MOE else 0
+    return sparse_layers(config) if config.model_type == _MOE_TEXT_TYPE else 0
 
 
 def _norms(config: Any) -> int:
-    return int((2 if config.model_type == _MOE else 4) * config.num_hidden_layers + 1)
+    return int((2 if config.model_type == _MOE_TEXT_TYPE else 4) * config.num_hidden_layers + 1)
 
 
 RECIPE = replace(
@@ -29,5 +32,5 @@ RECIPE = replace(
     special="GLM-4.1V's pictures; its language model, or GLM-4.5V's with experts.",
     images=replace(IMAGES, video_processor="Glm46VVideoProcessor"),
     transforms=(rms_norm(_norms), experts(_sparse_layers)),
-    tiny=(*GLM4V.tiny, Tiny(config=_OTHER, name="experts")),
+    tiny=(*GLM4V.tiny, Tiny(config=_MOE_CONFIG, name="experts")),
 )

@@ -7,8 +7,10 @@ from qeff_zoo.recipe import Tiny, experts
 
 from .deepseek_v3 import RECIPE as DEEPSEEK_V3
 
-_OTHERS = ("first_k_dense_replace", "head_dim")
-_TINY = {key: value for key, value in DEEPSEEK_V3.tiny[0].config.items() if key not in _OTHERS} | {
+_REMOVED_FIELDS = ("first_k_dense_replace", "head_dim")
+_TINY = {
+    key: value for key, value in DEEPSEEK_V3.tiny[0].config.items() if key not in _REMOVED_FIELDS
+} | {
     "mlp_layer_types": ["dense", "sparse"] * 2,
     "pad_token_id": 0,
 }

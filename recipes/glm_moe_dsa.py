@@ -11,7 +11,10 @@ from qeff_zoo.recipe import Tiny
 
 from .deepseek_v32 import RECIPE as DEEPSEEK_V32
 
-_SHARED = {"num_hidden_layers": 8, "indexer_types": ["full", "full", "shared", "shared"] * 2}
+_SHARED_INDEXERS = {
+    "num_hidden_layers": 8,
+    "indexer_types": ["full", "full", "shared", "shared"] * 2,
+}
 _TINY = {**DEEPSEEK_V32.tiny[0].config, "index_topk": 4}
 
 RECIPE = replace(
@@ -19,7 +22,7 @@ RECIPE = replace(
     model_type="glm_moe_dsa",
     architectures=("GlmMoeDsaForCausalLM",),
     tiny=(
-        Tiny(config=_TINY | _SHARED | {"first_k_dense_replace": 4}),
+        Tiny(config=_TINY | _SHARED_INDEXERS | {"first_k_dense_replace": 4}),
         Tiny(config=_TINY | {"attention_bias": True}, name="every_layer"),
     ),
 )

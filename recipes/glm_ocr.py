@@ -6,15 +6,8 @@ from dataclasses import replace
 from qeff_zoo.multimodal.patch_grid import PatchGrid
 from qeff_zoo.recipe import Tiny, rms_norm
 
+from ._tiny_parts import GLM_VISION, MULTIMODAL_ROPE
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
-from .qwen2_5_vl import TEXT
-
-_IDS = ("image_token_id", "video_token_id", "image_start_token_id", "image_end_token_id")
-TOKENS = {name: 200 + place for place, name in enumerate(_IDS)}
-_TURN = {"rope_type": "default", "rope_theta": 1000.0}
-ROPE = {**_TURN, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
-_SIZES = {"hidden_size": 64, "out_hidden_size": 64, "intermediate_size": 96, "num_heads": 4}
-VISION = {**_SIZES, "depth": 2, "patch_size": 4, "image_size": 16, "initializer_range": 0.2}
 
 RECIPE = replace(
     QWEN2_5_VL,
@@ -26,9 +19,15 @@ RECIPE = replace(
     tiny=(
         Tiny(
             config={
-                **TOKENS,
-                "text_config": {**TEXT, "rope_parameters": ROPE},
-                "vision_config": VISION,
+                "image_token_id": 200,
+                "video_token_id": 201,
+                "image_start_token_id": 202,
+                "image_end_token_id": 203,
+                "text_config": {
+                    **QWEN2_5_VL.tiny[0].config["text_config"],
+                    "rope_parameters": MULTIMODAL_ROPE,
+                },
+                "vision_config": GLM_VISION,
             }
         ),
     ),

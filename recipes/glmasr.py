@@ -6,15 +6,10 @@ from dataclasses import replace
 from qeff_zoo.multimodal.families.audio_windows import AudioWindows
 from qeff_zoo.recipe import Tiny
 
-from .voxtral import AUDIO, TEXT
 from .voxtral import RECIPE as VOXTRAL
 
-_AUDIO = {name: value for name, value in AUDIO.items() if name != "max_source_positions"}
-_CONFIG = {
-    "text_config": TEXT,
-    "audio_config": {**_AUDIO, "max_position_embeddings": 20},
-    "audio_token_id": 200,
-}
+_AUDIO_CONFIG = dict(VOXTRAL.tiny[0].config["audio_config"])
+_AUDIO_CONFIG["max_position_embeddings"] = _AUDIO_CONFIG.pop("max_source_positions")
 
 RECIPE = replace(
     VOXTRAL,
@@ -22,5 +17,13 @@ RECIPE = replace(
     architectures=("GlmAsrForConditionalGeneration",),
     special="Windows of 30 seconds that do not hear one another, 21 at most; an encoder with RoPE in half of a head.",
     sounds=AudioWindows(mask="input_features_mask", windows=21),
-    tiny=(Tiny(config=_CONFIG),),
+    tiny=(
+        Tiny(
+            config={
+                "text_config": VOXTRAL.tiny[0].config["text_config"],
+                "audio_config": _AUDIO_CONFIG,
+                "audio_token_id": 200,
+            }
+        ),
+    ),
 )

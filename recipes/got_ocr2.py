@@ -6,21 +6,9 @@ from dataclasses import replace
 from qeff_zoo.multimodal.images import Images
 from qeff_zoo.recipe import Tiny
 
+from ._tiny_parts import SAM_VISION
 from .llava import RECIPE as LLAVA
 from .qwen2 import RECIPE as QWEN2
-
-SAM = {
-    "hidden_size": 32,
-    "output_channels": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "image_size": 128,
-    "patch_size": 16,
-    "window_size": 4,
-    "global_attn_indexes": [1],
-    "mlp_dim": 48,
-    "initializer_range": 0.2,
-}
 
 RECIPE = replace(
     LLAVA,
@@ -32,7 +20,7 @@ RECIPE = replace(
         Tiny(
             config={
                 "text_config": {**QWEN2.tiny[0].config, "model_type": "qwen2"},
-                "vision_config": SAM,
+                "vision_config": SAM_VISION,
                 "image_token_index": 200,
             }
         ),

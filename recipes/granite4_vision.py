@@ -6,10 +6,9 @@ from dataclasses import replace
 from qeff_zoo.multimodal.families.granite4_vision import Granite4Vision
 from qeff_zoo.recipe import Tiny
 
-from .gemma3 import SIGLIP
+from ._tiny_parts import IMAGE_GRIDS, SIGLIP_VISION
 from .granite import RECIPE as GRANITE
 from .llava import RECIPE as LLAVA
-from .llava_next import PINPOINTS
 from .llava_next import RECIPE as LLAVA_NEXT
 
 RECIPE = replace(
@@ -23,10 +22,10 @@ RECIPE = replace(
         Tiny(
             config={
                 "text_config": {**GRANITE.tiny[0].config, "num_hidden_layers": 6},
-                "vision_config": {**SIGLIP, "num_hidden_layers": 4},
+                "vision_config": {**SIGLIP_VISION, "num_hidden_layers": 4},
                 "qformer_config": {"num_hidden_layers": 2, "intermediate_size": 96},
                 "image_token_index": 200,
-                "image_grid_pinpoints": PINPOINTS,
+                "image_grid_pinpoints": IMAGE_GRIDS,
                 "vision_feature_select_strategy": "full",
                 "downsample_rate": "1/2",
                 "deepstack_layer_map": [[-3, 1], [-1, 0]],

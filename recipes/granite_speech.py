@@ -10,19 +10,37 @@ from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
 
 from .granite import RECIPE as GRANITE
 
-TEXT = {**GRANITE.tiny[0].config, "model_type": "granite"}
-ENCODER = {
-    "input_dim": 16, "num_layers": 4, "hidden_dim": 32, "feedforward_mult": 2, "num_heads": 4, "output_dim": 12,
-    "context_size": 14, "max_pos_emb": 16, "conv_kernel_size": 5, "initializer_range": 0.2,
-}  # fmt: skip
-PROJECTOR = {
-    "model_type": "blip_2_qformer", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "intermediate_size": 48, "encoder_hidden_size": 32, "cross_attention_frequency": 1, "initializer_range": 0.2,
-}  # fmt: skip
-CONFIG = {
-    "text_config": TEXT, "encoder_config": ENCODER, "projector_config": PROJECTOR, "audio_token_index": 200,
-    "has_lora_adapter": False, "window_size": 6, "downsample_rate": 3,
-}  # fmt: skip
+_ENCODER_CONFIG = {
+    "input_dim": 16,
+    "num_layers": 4,
+    "hidden_dim": 32,
+    "feedforward_mult": 2,
+    "num_heads": 4,
+    "output_dim": 12,
+    "context_size": 14,
+    "max_pos_emb": 16,
+    "conv_kernel_size": 5,
+    "initializer_range": 0.2,
+}
+_PROJECTOR_CONFIG = {
+    "model_type": "blip_2_qformer",
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "encoder_hidden_size": 32,
+    "cross_attention_frequency": 1,
+    "initializer_range": 0.2,
+}
+_TINY = {
+    "text_config": {**GRANITE.tiny[0].config, "model_type": "granite"},
+    "encoder_config": _ENCODER_CONFIG,
+    "projector_config": _PROJECTOR_CONFIG,
+    "audio_token_index": 200,
+    "has_lora_adapter": False,
+    "window_size": 6,
+    "downsample_rate": 3,
+}
 
 RECIPE = Recipe(
     model_type="granite_speech",
@@ -32,5 +50,5 @@ RECIPE = Recipe(
     transforms=GRANITE.transforms,
     sounds=GraniteSpeechAudio(adapter="."),
     shapes=DECODER_SHAPES,
-    tiny=(Tiny(config=CONFIG),),
+    tiny=(Tiny(config=_TINY),),
 )

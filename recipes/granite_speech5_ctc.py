@@ -10,11 +10,18 @@ from qeff_zoo.recipe import Shape, Tiny
 
 from .parakeet_ctc import RECIPE as PARAKEET
 
-_ENCODER = {
-    "vocab_size": 37, "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 96,
-    "num_mel_bins": 4, "context_size": 16, "max_position_embeddings": 16, "conv_kernel_size": 5,
+_ENCODER_CONFIG = {
+    "vocab_size": 37,
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "num_mel_bins": 4,
+    "context_size": 16,
+    "max_position_embeddings": 16,
+    "conv_kernel_size": 5,
     "initializer_range": 0.2,
-}  # fmt: skip
+}
 
 RECIPE = replace(
     PARAKEET,
@@ -25,5 +32,5 @@ RECIPE = replace(
         "latency": Shape(seq_lens=(500, 1000, 1500)),
         "throughput": Shape(seq_lens=(1500,), batch_size=8),
     },
-    tiny=(Tiny(config={"vocab_size": 37, "pad_token_id": 36, "encoder_config": _ENCODER}),),
+    tiny=(Tiny(config={"vocab_size": 37, "pad_token_id": 36, "encoder_config": _ENCODER_CONFIG}),),
 )

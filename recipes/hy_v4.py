@@ -11,7 +11,7 @@ from qeff_zoo.recipe import Tiny, experts, rms_norm
 
 from .glm_moe_dsa import RECIPE as GLM_MOE_DSA
 
-_KINDS = {"mlp_layer_types": ["dense"] * 4 + ["sparse"] * 4, "pad_token_id": 0}
+_MLP_TYPES = {"mlp_layer_types": ["dense"] * 4 + ["sparse"] * 4, "pad_token_id": 0}
 _STREAMS = {"hc_mult": 3, "hc_magnitude": 1.3, "hc_eps": 0.1, "swiglu_limit": 0.5}
 
 RECIPE = replace(
@@ -24,5 +24,5 @@ RECIPE = replace(
         experts(),
         *GLM_MOE_DSA.transforms[2:],
     ),
-    tiny=(Tiny(config={**GLM_MOE_DSA.tiny[0].config, **_KINDS, **_STREAMS}),),
+    tiny=(Tiny(config={**GLM_MOE_DSA.tiny[0].config, **_MLP_TYPES, **_STREAMS}),),
 )

@@ -6,11 +6,11 @@ from dataclasses import replace
 from qeff_zoo.multimodal.sized_images import SizedImages
 from qeff_zoo.recipe import Tiny
 
-from .idefics3 import SIZES
+from ._tiny_parts import IDEFICS3_VISION
 from .llava import RECIPE as LLAVA
 from .mistral import RECIPE as MISTRAL
 
-_QUERIES = {"resampler_n_latents": 6, "resampler_depth": 2, "resampler_n_heads": 4}
+_RESAMPLER = {"resampler_n_latents": 6, "resampler_depth": 2, "resampler_n_heads": 4}
 _HEADS = {"resampler_head_dim": 16, "num_key_value_heads": 2, "hidden_size": 64}
 
 RECIPE = replace(
@@ -23,8 +23,8 @@ RECIPE = replace(
         Tiny(
             config={
                 "text_config": {**MISTRAL.tiny[0].config, "model_type": "mistral"},
-                "vision_config": SIZES,
-                "perceiver_config": {**_QUERIES, **_HEADS},
+                "vision_config": IDEFICS3_VISION,
+                "perceiver_config": {**_RESAMPLER, **_HEADS},
                 "image_token_id": 200,
             }
         ),

@@ -6,11 +6,8 @@ from dataclasses import replace
 from qeff_zoo.multimodal.images import Images
 from qeff_zoo.recipe import Tiny
 
-from .internvl import SIZES as LAYERS
+from ._tiny_parts import IDEFICS3_VISION
 from .llava import RECIPE as LLAVA
-from .llava import TEXT
-
-SIZES = {**LAYERS, "image_size": 28, "patch_size": 7}
 
 RECIPE = replace(
     LLAVA,
@@ -21,8 +18,8 @@ RECIPE = replace(
     tiny=(
         Tiny(
             config={
-                "text_config": TEXT,
-                "vision_config": SIZES,
+                "text_config": LLAVA.tiny[0].config["text_config"],
+                "vision_config": IDEFICS3_VISION,
                 "image_token_id": 200,
                 "scale_factor": 2,
             },

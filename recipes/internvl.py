@@ -6,12 +6,11 @@ from dataclasses import replace
 from qeff_zoo.multimodal.images import Images
 from qeff_zoo.recipe import Tiny
 
+from ._tiny_parts import ENCODER_SIZES
 from .llava import RECIPE as LLAVA
 from .qwen2 import RECIPE as QWEN2
 
-_WIDTHS = {"hidden_size": 64, "intermediate_size": 96, "initializer_range": 0.2}
-_TILES = {"size": {"height": 28, "width": 28}, "crop_to_patches": True, "max_patches": 4}
-SIZES = {**_WIDTHS, "num_hidden_layers": 2, "num_attention_heads": 4}
+_IMAGE_PROCESSOR = {"size": {"height": 28, "width": 28}, "crop_to_patches": True, "max_patches": 4}
 
 RECIPE = replace(
     LLAVA,
@@ -29,11 +28,11 @@ RECIPE = replace(
         Tiny(
             config={
                 "text_config": {**QWEN2.tiny[0].config, "model_type": "qwen2"},
-                "vision_config": {**SIZES, "image_size": [28, 28], "patch_size": [7, 7]},
+                "vision_config": {**ENCODER_SIZES, "image_size": [28, 28], "patch_size": [7, 7]},
                 "image_token_id": 200,
                 "image_seq_length": 4,
             },
-            image_processor={"image_processor_type": "GotOcr2ImageProcessor", **_TILES},
+            image_processor={"image_processor_type": "GotOcr2ImageProcessor", **_IMAGE_PROCESSOR},
         ),
     ),
 )

@@ -6,13 +6,19 @@ from dataclasses import replace
 from qeff_zoo.multimodal.images import Images
 from qeff_zoo.recipe import Tiny
 
-from .idefics3 import SIZES
+from ._tiny_parts import IDEFICS3_VISION
 from .llava import RECIPE as LLAVA
-from .llava import TEXT
 
-_TOKENS = {"embed_dim": 4, "num_embeddings": 16, "latent_channels": 8, "num_patches": 4}
-_PARTS = {"base_channels": 32, "channel_multiplier": [1, 1]}
-VQ = {**_TOKENS, **_PARTS, "projection_dim": 64, "image_token_embed_dim": 64}
+_VQ_CONFIG = {
+    "embed_dim": 4,
+    "num_embeddings": 16,
+    "latent_channels": 8,
+    "num_patches": 4,
+    "base_channels": 32,
+    "channel_multiplier": [1, 1],
+    "projection_dim": 64,
+    "image_token_embed_dim": 64,
+}
 
 RECIPE = replace(
     LLAVA,
@@ -23,9 +29,9 @@ RECIPE = replace(
     tiny=(
         Tiny(
             config={
-                "text_config": TEXT,
-                "vision_config": {**SIZES, "projection_dim": 64, "num_image_tokens": 16},
-                "vq_config": VQ,
+                "text_config": LLAVA.tiny[0].config["text_config"],
+                "vision_config": {**IDEFICS3_VISION, "projection_dim": 64, "num_image_tokens": 16},
+                "vq_config": _VQ_CONFIG,
                 "image_token_id": 200,
             }
         ),

@@ -12,8 +12,8 @@ from qeff_zoo.recipe import Tiny, Transform
 from .llama import RECIPE as LLAMA
 
 # Heads are KV heads times chosen experts.
-_LEFT_OUT = ("head_dim", "num_attention_heads")
-_TINY = {key: value for key, value in LLAMA.tiny[0].config.items() if key not in _LEFT_OUT}
+_REMOVED_FIELDS = ("head_dim", "num_attention_heads")
+_TINY = {key: value for key, value in LLAMA.tiny[0].config.items() if key not in _REMOVED_FIELDS}
 
 RECIPE = replace(
     LLAMA,

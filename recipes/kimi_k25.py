@@ -9,7 +9,7 @@ from qeff_zoo.recipe import Tiny
 from .deepseek_v3 import RECIPE as DEEPSEEK_V3
 from .llava import RECIPE as LLAVA
 
-VISION = {
+_VISION_CONFIG = {
     "hidden_size": 64,
     "intermediate_size": 96,
     "num_hidden_layers": 2,
@@ -31,7 +31,7 @@ RECIPE = replace(
         Tiny(
             config={
                 "text_config": {**DEEPSEEK_V3.tiny[0].config, "model_type": "deepseek_v3"},
-                "vision_config": VISION,
+                "vision_config": _VISION_CONFIG,
                 "projection_hidden_size": 64,
                 "image_token_id": 200,
                 "video_token_id": 201,

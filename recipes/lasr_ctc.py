@@ -10,7 +10,7 @@ from qeff_zoo.recipe import Shape, Tiny
 
 from .parakeet_ctc import RECIPE as PARAKEET
 
-_ENCODER = {
+_ENCODER_CONFIG = {
     "hidden_size": 64,
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
@@ -20,7 +20,7 @@ _ENCODER = {
     "num_mel_bins": 16,
     "initializer_range": 0.2,
 }
-_ODD = {**_ENCODER, "conv_kernel_size": 5, "convolution_bias": True}
+_ODD_KERNEL = {**_ENCODER_CONFIG, "conv_kernel_size": 5, "convolution_bias": True}
 _LABELS = {"vocab_size": 37, "pad_token_id": 0}
 
 RECIPE = replace(
@@ -33,7 +33,7 @@ RECIPE = replace(
         "throughput": Shape(seq_lens=(3000,), batch_size=8),
     },
     tiny=(
-        Tiny(config={**_LABELS, "encoder_config": _ENCODER}),
-        Tiny(config={**_LABELS, "encoder_config": _ODD}, name="odd"),
+        Tiny(config={**_LABELS, "encoder_config": _ENCODER_CONFIG}),
+        Tiny(config={**_LABELS, "encoder_config": _ODD_KERNEL}, name="odd"),
     ),
 )

@@ -6,12 +6,17 @@ from dataclasses import replace
 from qeff_zoo.multimodal.families.lfm2 import Lfm2Vl
 from qeff_zoo.recipe import Tiny
 
-from .gemma3 import SIGLIP
+from ._tiny_parts import SIGLIP2_VISION
 from .lfm2 import RECIPE as LFM2
 from .llava import RECIPE as LLAVA
 
-_TOWER = {name: value for name, value in SIGLIP.items() if name != "image_size"}
-_SIGLIP2 = {"model_type": "siglip2_vision_model", "num_patches": 16, "patch_size": 4}
+_VISION_CONFIG = {
+    **SIGLIP2_VISION,
+    "model_type": "siglip2_vision_model",
+    "vision_use_head": False,
+    "num_patches": 16,
+    "patch_size": 4,
+}
 
 RECIPE = replace(
     LLAVA,
@@ -24,7 +29,7 @@ RECIPE = replace(
         Tiny(
             config={
                 "text_config": {**LFM2.tiny[0].config, "model_type": "lfm2"},
-                "vision_config": {**_TOWER, **_SIGLIP2},
+                "vision_config": _VISION_CONFIG,
                 "image_token_id": 200,
                 "projector_hidden_size": 96,
             }

@@ -6,7 +6,7 @@ from dataclasses import replace
 from qeff_zoo.multimodal.image_column import ImageColumn
 from qeff_zoo.recipe import Tiny
 
-from .mistral3 import PIXTRAL
+from ._tiny_parts import PIXTRAL_VISION
 from .mistral3 import RECIPE as MISTRAL3
 from .qwen3 import RECIPE as QWEN3
 
@@ -20,7 +20,7 @@ RECIPE = replace(
         Tiny(
             config={
                 "text_config": {**QWEN3.tiny[0].config, "model_type": "qwen3"},
-                "vision_config": PIXTRAL,
+                "vision_config": PIXTRAL_VISION,
                 "image_token_id": 200,
                 "spatial_merge_size": 2,
             },

@@ -6,12 +6,17 @@ from dataclasses import replace
 from qeff_zoo.multimodal.images import Images
 from qeff_zoo.recipe import Tiny
 
-from .idefics3 import SIZES
+from ._tiny_parts import IDEFICS3_VISION
 from .llama4_text import RECIPE as LLAMA4_TEXT
 from .llava import RECIPE as LLAVA
 
-_OUT = {"vision_output_dim": 64, "projector_input_dim": 64, "projector_output_dim": 64}
-VISION = {**SIZES, **_OUT, "intermediate_size": 256}
+_VISION_CONFIG = {
+    **IDEFICS3_VISION,
+    "intermediate_size": 256,
+    "vision_output_dim": 64,
+    "projector_input_dim": 64,
+    "projector_output_dim": 64,
+}
 
 RECIPE = replace(
     LLAVA,
@@ -23,7 +28,7 @@ RECIPE = replace(
         Tiny(
             config={
                 "text_config": {**LLAMA4_TEXT.tiny[0].config, "model_type": "llama4_text"},
-                "vision_config": VISION,
+                "vision_config": _VISION_CONFIG,
                 "image_token_index": 200,
                 "boi_token_index": 201,
                 "eoi_token_index": 202,

@@ -5,20 +5,8 @@ from qeff_zoo.multimodal.image_column import ImageColumn
 from qeff_zoo.multimodal.images import Images
 from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
 
+from ._tiny_parts import CLIP_VISION
 from .llama import RECIPE as LLAMA
-
-TEXT = {**LLAMA.tiny[0].config, "model_type": "llama"}
-VISION = {
-    "model_type": "clip_vision_model",
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "image_size": 28,
-    "patch_size": 7,
-    "projection_dim": 64,
-    "initializer_range": 0.2,
-}
 
 RECIPE = Recipe(
     model_type="llava",
@@ -29,5 +17,13 @@ RECIPE = Recipe(
     # Images of any size, each line of which ends with a token, as of Mistral 3, but no patches are merged.
     towers={"pixtral": ImageColumn(layout="broken_lines", merge=1)},
     shapes=DECODER_SHAPES,
-    tiny=(Tiny(config={"text_config": TEXT, "vision_config": VISION, "image_token_index": 200}),),
+    tiny=(
+        Tiny(
+            config={
+                "text_config": {**LLAMA.tiny[0].config, "model_type": "llama"},
+                "vision_config": CLIP_VISION,
+                "image_token_index": 200,
+            }
+        ),
+    ),
 )

@@ -6,9 +6,8 @@ from dataclasses import replace
 from qeff_zoo.multimodal.images import Images
 from qeff_zoo.recipe import Tiny
 
+from ._tiny_parts import IMAGE_GRIDS
 from .llava import RECIPE as LLAVA
-
-PINPOINTS = [[28, 56], [56, 28], [56, 56]]
 
 RECIPE = replace(
     LLAVA,
@@ -18,12 +17,12 @@ RECIPE = replace(
     images=Images(layout="lines"),
     tiny=(
         Tiny(
-            config={**LLAVA.tiny[0].config, "image_grid_pinpoints": PINPOINTS},
+            config={**LLAVA.tiny[0].config, "image_grid_pinpoints": IMAGE_GRIDS},
             image_processor={
                 "image_processor_type": "LlavaNextImageProcessor",
                 "size": {"shortest_edge": 28},
                 "crop_size": {"height": 28, "width": 28},
-                "image_grid_pinpoints": PINPOINTS,
+                "image_grid_pinpoints": IMAGE_GRIDS,
             },
         ),
     ),

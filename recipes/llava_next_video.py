@@ -14,7 +14,9 @@ RECIPE = replace(
     architectures=("LlavaNextVideoForConditionalGeneration",),
     special="LLaVA-NeXT's pictures; features of frames of videos are pooled, by a program of their own.",
     images=FrameProgram(
-        layout="lines", video="video_token_id", video_processor="LlavaNextVideoVideoProcessor",
+        layout="lines",
+        video="video_token_id",
+        video_processor="LlavaNextVideoVideoProcessor",
     ),
     tiny=(
         Tiny(
@@ -26,4 +28,4 @@ RECIPE = replace(
             image_processor=LLAVA_NEXT.tiny[0].image_processor,
         ),
     ),
-)  # fmt: skip
+)

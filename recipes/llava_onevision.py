@@ -6,8 +6,7 @@ from dataclasses import replace
 from qeff_zoo.multimodal.families.llava_onevision import LlavaOneVision
 from qeff_zoo.recipe import Tiny
 
-from .gemma3 import SIGLIP
-from .llava_next import PINPOINTS
+from ._tiny_parts import IMAGE_GRIDS, SIGLIP_VISION
 from .llava_next import RECIPE as LLAVA_NEXT
 from .qwen2 import RECIPE as QWEN2
 
@@ -17,23 +16,24 @@ RECIPE = replace(
     architectures=("LlavaOnevisionForConditionalGeneration",),
     special="LLaVA-NeXT, whose rows are interpolated where a picture has more tiles than `vision_aspect_ratio` says.",
     images=LlavaOneVision(
-        video="video_token_id", video_processor="LlavaOnevisionVideoProcessor",
+        video="video_token_id",
+        video_processor="LlavaOnevisionVideoProcessor",
     ),
     tiny=(
         Tiny(
             config={
                 "text_config": {**QWEN2.tiny[0].config, "model_type": "qwen2"},
-                "vision_config": SIGLIP,
+                "vision_config": SIGLIP_VISION,
                 "image_token_index": 200,
                 "video_token_index": 201,
-                "image_grid_pinpoints": PINPOINTS,
+                "image_grid_pinpoints": IMAGE_GRIDS,
                 "vision_aspect_ratio": "anyres_max_1",
             },
             image_processor={
                 "image_processor_type": "LlavaOnevisionImageProcessor",
                 "size": {"height": 28, "width": 28},
-                "image_grid_pinpoints": PINPOINTS,
+                "image_grid_pinpoints": IMAGE_GRIDS,
             },
         ),
     ),
-)  # fmt: skip
+)

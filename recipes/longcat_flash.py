@@ -11,10 +11,24 @@ from qeff_zoo.recipe import Tiny, Transform, rms_norm
 
 from .deepseek_v3 import RECIPE as DEEPSEEK_V3
 
-_LIKE = ("vocab_size", "hidden_size", "num_attention_heads", "max_position_embeddings")
-_LATENT = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
-_MORE = ("head_dim", "num_key_value_heads", "rope_parameters", "initializer_range", "rms_norm_eps")
-_TINY = {key: DEEPSEEK_V3.tiny[0].config[key] for key in (*_LIKE, *_LATENT, *_MORE)}
+_SIZE_FIELDS = ("vocab_size", "hidden_size", "num_attention_heads", "max_position_embeddings")
+_LATENT_FIELDS = (
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_rope_head_dim",
+    "qk_nope_head_dim",
+    "v_head_dim",
+)
+_OTHER_FIELDS = (
+    "head_dim",
+    "num_key_value_heads",
+    "rope_parameters",
+    "initializer_range",
+    "rms_norm_eps",
+)
+_TINY = {
+    key: DEEPSEEK_V3.tiny[0].config[key] for key in (*_SIZE_FIELDS, *_LATENT_FIELDS, *_OTHER_FIELDS)
+}
 _SIZES = {"num_layers": 4, "ffn_hidden_size": 96, "expert_ffn_hidden_size": 48}
 _MOE = {"n_routed_experts": 4, "zero_expert_num": 3, "moe_topk": 3, "routed_scaling_factor": 1.7}
 

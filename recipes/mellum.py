@@ -13,7 +13,7 @@ from .olmo3 import RECIPE as OLMO3
 from .qwen3 import RECIPE as QWEN3
 from .qwen3_moe import RECIPE as QWEN3_MOE
 
-_SAME = ("layer_types", "rope_parameters", "sliding_window")
+_SHARED_FIELDS = ("layer_types", "rope_parameters", "sliding_window")
 _TINY = {
     key: value for key, value in QWEN3_MOE.tiny[0].config.items() if key != "use_sliding_window"
 }
@@ -28,7 +28,7 @@ RECIPE = replace(
         Tiny(
             config={
                 **{key: value for key, value in _TINY.items() if key != "mlp_only_layers"},
-                **{key: OLMO3.tiny[0].config[key] for key in _SAME},
+                **{key: OLMO3.tiny[0].config[key] for key in _SHARED_FIELDS},
                 "mlp_layer_types": ["dense", "sparse"] * 2,
             }
         ),

@@ -13,7 +13,7 @@ from .llama import RECIPE as LLAMA
 from .mellum import RECIPE as MELLUM
 from .solar_open import RECIPE as SOLAR_OPEN
 
-_SAME = ("sliding_window", "layer_types", "mlp_layer_types")
+_SHARED_FIELDS = ("sliding_window", "layer_types", "mlp_layer_types")
 _ROPE = {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.334}
 _FULL_ROPE = {**_ROPE, "rope_theta": 1000.0}
 
@@ -28,7 +28,7 @@ RECIPE = replace(
         Tiny(
             config={
                 **SOLAR_OPEN.tiny[0].config,
-                **{key: MELLUM.tiny[0].config[key] for key in _SAME},
+                **{key: MELLUM.tiny[0].config[key] for key in _SHARED_FIELDS},
                 "num_key_value_heads": 1,
                 "v_head_dim": 12,
                 "attention_value_scale": 0.5,

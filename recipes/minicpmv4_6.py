@@ -14,16 +14,19 @@ _SIZES = {
     "num_attention_heads": 2,
     "num_hidden_layers": 3,
 }
-_TOWER = {**_SIZES, "image_size": 28, "patch_size": 4}
-_SLICES = {
+_VISION_CONFIG = {**_SIZES, "image_size": 28, "patch_size": 4}
+_IMAGE_PROCESSOR = {
     "image_processor_type": "MiniCPMV4_6ImageProcessor",
     "patch_size": 4,
     "scale_resolution": 24,
 }
 _TINY = {
     "text_config": {**QWEN3_5_TEXT.tiny[0].config, "model_type": "qwen3_5_text"},
-    "vision_config": _TOWER, "insert_layer_id": 1, "image_token_id": 200, "video_token_id": 201,
-}  # fmt: skip
+    "vision_config": _VISION_CONFIG,
+    "insert_layer_id": 1,
+    "image_token_id": 200,
+    "video_token_id": 201,
+}
 
 RECIPE = replace(
     QWEN3_5_TEXT,
@@ -32,7 +35,9 @@ RECIPE = replace(
     special="A picture and slices of it; squares of patches are merged behind a layer, and those again at the end.",
     task="image-text-to-text",
     images=MiniCpm(
-        video="video_token_id", video_processor="MiniCPMV4_6VideoProcessor", stamp=("", ""),
+        video="video_token_id",
+        video_processor="MiniCPMV4_6VideoProcessor",
+        stamp=("", ""),
     ),
-    tiny=(Tiny(config=_TINY, image_processor={**_SLICES, "max_slice_nums": 4}),),
-)  # fmt: skip
+    tiny=(Tiny(config=_TINY, image_processor={**_IMAGE_PROCESSOR, "max_slice_nums": 4}),),
+)

@@ -6,9 +6,9 @@ from dataclasses import replace
 from qeff_zoo.multimodal.families.minimax_m3 import MiniMaxM3
 from qeff_zoo.recipe import Tiny
 
+from ._tiny_parts import PATCH_VISION
 from .llava import RECIPE as LLAVA
 from .minimax_m3_vl_text import RECIPE as MINIMAX_M3_VL_TEXT
-from .paddleocr_vl import VISION
 
 RECIPE = replace(
     LLAVA,
@@ -27,7 +27,7 @@ RECIPE = replace(
                     "model_type": "minimax_m3_vl_text",
                 },
                 "vision_config": {
-                    **VISION,
+                    **PATCH_VISION,
                     "rope_parameters": {"rope_theta": 1000.0, "rope_type": "default"},
                 },
                 "projector_hidden_size": 48,

@@ -11,8 +11,8 @@ from qeff_zoo.recipe import Tiny, Transform, experts, layers_of, rms_norm
 
 from .minimax_m2 import RECIPE as MINIMAX_M2
 
-_KINDS = {"layer_types": ["full_attention", "minimax_m3_sparse"] * 2}
-_MLPS = {"mlp_layer_types": ["dense"] * 2 + ["sparse"] * 2}
+_LAYER_TYPES = {"layer_types": ["full_attention", "minimax_m3_sparse"] * 2}
+_MLP_TYPES = {"mlp_layer_types": ["dense"] * 2 + ["sparse"] * 2}
 _INDEXER = {"index_n_heads": 2, "index_head_dim": 16, "index_block_size": 3, "index_topk_blocks": 3}
 _SIZES = {"dense_intermediate_size": 80, "shared_intermediate_size": 40, "rotary_dim": 12}
 _GATES = {"swiglu_limit": 1.5, "routed_scaling_factor": 1.7}
@@ -33,6 +33,13 @@ RECIPE = replace(
         Transform(name="block_attention", count=_indexers),
     ),
     tiny=(
-        Tiny(config={**MINIMAX_M2.tiny[0].config} | _KINDS | _MLPS | _INDEXER | _SIZES | _GATES),
+        Tiny(
+            config={**MINIMAX_M2.tiny[0].config}
+            | _LAYER_TYPES
+            | _MLP_TYPES
+            | _INDEXER
+            | _SIZES
+            | _GATES
+        ),
     ),
 )

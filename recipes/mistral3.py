@@ -6,11 +6,9 @@ from dataclasses import replace
 from qeff_zoo.multimodal.image_column import ImageColumn
 from qeff_zoo.recipe import Tiny
 
-from .idefics3 import SIZES
+from ._tiny_parts import PIXTRAL_VISION
 from .llava import RECIPE as LLAVA
 from .mistral import RECIPE as MISTRAL
-
-PIXTRAL = {**SIZES, "model_type": "pixtral", "head_dim": 16, "image_size": 56}
 
 RECIPE = replace(
     LLAVA,
@@ -23,7 +21,7 @@ RECIPE = replace(
         Tiny(
             config={
                 "text_config": {**MISTRAL.tiny[0].config, "model_type": "mistral"},
-                "vision_config": PIXTRAL,
+                "vision_config": PIXTRAL_VISION,
                 "image_token_index": 200,
                 "spatial_merge_size": 2,
             },

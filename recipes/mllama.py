@@ -8,12 +8,26 @@ from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny, rms_norm
 
 from .llama import RECIPE as LLAMA
 
-_LLAMA = {name: value for name, value in LLAMA.tiny[0].config.items() if name != "head_dim"}
-_TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-_CROSSING = {"num_hidden_layers": 7, "cross_attention_layers": [1, 3, 5]}
-_LAYERS = {"num_hidden_layers": 3, "num_global_layers": 2, "intermediate_layers_indices": [0, 1]}
-_WIDTHS = {"hidden_size": 64, "intermediate_size": 96, "vision_output_dim": 192}
-_SIZES = {"attention_heads": 4, "image_size": 28, "patch_size": 7, "initializer_range": 0.2}
+_TEXT_CONFIG = {
+    **{name: value for name, value in LLAMA.tiny[0].config.items() if name != "head_dim"},
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "num_hidden_layers": 7,
+    "cross_attention_layers": [1, 3, 5],
+}
+_VISION_CONFIG = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "vision_output_dim": 192,
+    "num_hidden_layers": 3,
+    "num_global_layers": 2,
+    "intermediate_layers_indices": [0, 1],
+    "attention_heads": 4,
+    "image_size": 28,
+    "patch_size": 7,
+    "initializer_range": 0.2,
+}
 
 RECIPE = Recipe(
     model_type="mllama",
@@ -29,8 +43,8 @@ RECIPE = Recipe(
     tiny=(
         Tiny(
             config={
-                "text_config": {**_LLAMA, **_TOKENS, **_CROSSING},
-                "vision_config": {**_WIDTHS, **_LAYERS, **_SIZES},
+                "text_config": _TEXT_CONFIG,
+                "vision_config": _VISION_CONFIG,
                 "image_token_index": 257,
             },
             image_processor={"image_processor_type": "MllamaImageProcessor", "size": 28},

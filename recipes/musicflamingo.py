@@ -6,14 +6,18 @@ from dataclasses import replace
 from qeff_zoo.multimodal.families.musicflamingo import MusicFlamingoAudio
 from qeff_zoo.recipe import Tiny
 
+from ._tiny_parts import WHISPER_AUDIO
 from .audioflamingo3 import RECIPE as AUDIO_FLAMINGO
-from .qwen2_audio import AUDIO, TEXT
 
 _CONFIG = {
-    "text_config": TEXT, "audio_config": {**AUDIO, "model_type": "audioflamingo3_encoder"}, "audio_token_id": 200,
-    "audio_bos_token_id": 201, "audio_eos_token_id": 202, "audio_frame_step": 0.7,
+    "text_config": AUDIO_FLAMINGO.tiny[0].config["text_config"],
+    "audio_config": {**WHISPER_AUDIO, "model_type": "audioflamingo3_encoder"},
+    "audio_token_id": 200,
+    "audio_bos_token_id": 201,
+    "audio_eos_token_id": 202,
+    "audio_frame_step": 0.7,
     "rope_parameters": {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 0.4},
-}  # fmt: skip
+}
 
 RECIPE = replace(
     AUDIO_FLAMINGO,

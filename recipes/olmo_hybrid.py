@@ -10,7 +10,7 @@ from .llama import RECIPE as LLAMA
 from .qwen3_5_text import RECIPE as QWEN3_5
 
 _TINY = {key: value for key, value in QWEN3_5.tiny[0].config.items() if key != "head_dim"}
-_WITHOUT = {"rope_type": "default", "rope_theta": None}
+_NO_ROPE = {"rope_type": "default", "rope_theta": None}
 
 
 def _norms(config: Any) -> int:
@@ -24,7 +24,7 @@ RECIPE = replace(
     special="Gated delta rule with negative eigenvalues, norms before; attention without positions, norms after.",
     transforms=(rms_norm(_norms), QWEN3_5.transforms[1]),
     tiny=(
-        Tiny(config={**_TINY, "pad_token_id": 0, "rope_parameters": _WITHOUT}),
+        Tiny(config={**_TINY, "pad_token_id": 0, "rope_parameters": _NO_ROPE}),
         Tiny(
             config={**LLAMA.tiny[0].config, **_TINY, "pad_token_id": 0},
             name="rope",

@@ -6,12 +6,11 @@ from dataclasses import replace
 from qeff_zoo.multimodal.families.ovis2 import Ovis2
 from qeff_zoo.recipe import Tiny
 
-from .internvl import SIZES
+from ._tiny_parts import ENCODER_SIZES
 from .llava import RECIPE as LLAVA
 from .qwen2 import RECIPE as QWEN2
 
-_TOKENS = "visual_indicator_token_ids"
-_TOWER = {"image_size": 28, "patch_size": 7, "hidden_stride": 2, "vocab_size": 96}
+_VISION_SIZES = {"image_size": 28, "patch_size": 7, "hidden_stride": 2, "vocab_size": 96}
 
 RECIPE = replace(
     LLAVA,
@@ -23,11 +22,11 @@ RECIPE = replace(
         Tiny(
             config={
                 "text_config": {**QWEN2.tiny[0].config, "model_type": "qwen2"},
-                "vision_config": {**SIZES, **_TOWER},
+                "vision_config": {**ENCODER_SIZES, **_VISION_SIZES},
                 "vocab_size": 257,
                 "hidden_size": 64,
                 "image_token_id": 200,
-                _TOKENS: [201, 202, 203, 204, 205],
+                "visual_indicator_token_ids": [201, 202, 203, 204, 205],
             },
             image_processor={
                 "image_processor_type": "Ovis2ImageProcessor",

@@ -6,12 +6,12 @@ from dataclasses import replace
 from qeff_zoo.multimodal.images import Images
 from qeff_zoo.recipe import Tiny
 
+from ._tiny_parts import SIGLIP_VISION
 from .gemma import RECIPE as GEMMA
 from .gemma2 import RECIPE as GEMMA2
-from .gemma3 import SIGLIP
 from .llava import RECIPE as LLAVA
 
-_TOWER = {"vision_config": SIGLIP, "projection_dim": 64, "image_token_index": 200}
+_IMAGE_FIELDS = {"vision_config": SIGLIP_VISION, "projection_dim": 64, "image_token_index": 200}
 _GEMMA = {**GEMMA.tiny[0].config, "model_type": "gemma"}
 _GEMMA2 = {**GEMMA2.tiny[0].config, "model_type": "gemma2"}
 
@@ -22,7 +22,7 @@ RECIPE = replace(
     special="All tokens of a prompt see one another; it is read in one call of prefill.",
     images=Images(types="token_type_ids", whole="prompt", text="<bos>{}\n"),
     tiny=(
-        Tiny(config={**_TOWER, "text_config": _GEMMA}),
-        Tiny(config={**_TOWER, "text_config": _GEMMA2}, name="gemma2"),
+        Tiny(config={**_IMAGE_FIELDS, "text_config": _GEMMA}),
+        Tiny(config={**_IMAGE_FIELDS, "text_config": _GEMMA2}, name="gemma2"),
     ),
 )

@@ -6,16 +6,7 @@ Unusual: Fast Conformer layers over mel features, which two-dimensional convolut
 
 from qeff_zoo.recipe import Recipe, Shape, Tiny
 
-ENCODER = {
-    "hidden_size": 64,
-    "num_hidden_layers": 4,
-    **dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 4),
-    "intermediate_size": 96,
-    "conv_kernel_size": 5,
-    "subsampling_conv_channels": 24,
-    "num_mel_bins": 16,
-    "initializer_range": 0.2,
-}
+from ._tiny_parts import FAST_CONFORMER
 
 RECIPE = Recipe(
     model_type="parakeet_ctc",
@@ -27,12 +18,12 @@ RECIPE = Recipe(
         "throughput": Shape(seq_lens=(3000,), batch_size=8),
     },
     tiny=(
-        Tiny(config={"vocab_size": 37, "pad_token_id": 36, "encoder_config": ENCODER}),
+        Tiny(config={"vocab_size": 37, "pad_token_id": 36, "encoder_config": FAST_CONFORMER}),
         Tiny(
             config={
                 "vocab_size": 37,
                 "pad_token_id": 36,
-                "encoder_config": {**ENCODER, "scale_input": False, "attention_bias": False},
+                "encoder_config": {**FAST_CONFORMER, "scale_input": False, "attention_bias": False},
             },
             name="plain",
         ),

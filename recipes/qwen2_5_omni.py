@@ -10,21 +10,32 @@ from qeff_zoo.multimodal.families.qwen2_5_omni_audio import Qwen25OmniAudio
 from qeff_zoo.multimodal.families.qwen_omni import QwenOmni
 from qeff_zoo.recipe import Tiny
 
+from ._tiny_parts import QWEN_OMNI_AUDIO, QWEN_VISION
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
-from .qwen2_5_vl import TEXT, VISION
 
 _TOKENS = {
-    "image_token_index": 200, "video_token_index": 201, "vision_start_token_id": 202, "vision_end_token_id": 204,
-    "audio_token_index": 203, "audio_start_token_id": 205, "audio_end_token_id": 206,
-}  # fmt: skip
-_WINDOWS = {"depth": 3, "window_size": 16, "fullatt_block_indexes": [1]}
-_SIZES = {"out_hidden_size": 64, "intermediate_size": 48}
-AUDIO = {
-    "num_mel_bins": 8, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 48, "d_model": 32,
-    "n_window": 10, "max_source_positions": 20, "output_dim": 64, "initializer_range": 0.2,
-}  # fmt: skip
-_VISION = {**VISION, **_WINDOWS, **_SIZES}
-_PARTS = {"text_config": TEXT, "vision_config": _VISION, "audio_config": AUDIO}
+    "image_token_index": 200,
+    "video_token_index": 201,
+    "vision_start_token_id": 202,
+    "vision_end_token_id": 204,
+    "audio_token_index": 203,
+    "audio_start_token_id": 205,
+    "audio_end_token_id": 206,
+}
+_VISION_CONFIG = {
+    **QWEN_VISION,
+    "depth": 3,
+    "window_size": 16,
+    "fullatt_block_indexes": [1],
+    "out_hidden_size": 64,
+    "intermediate_size": 48,
+}
+_TINY = {
+    **_TOKENS,
+    "text_config": QWEN2_5_VL.tiny[0].config["text_config"],
+    "vision_config": _VISION_CONFIG,
+    "audio_config": QWEN_OMNI_AUDIO,
+}
 
 RECIPE = replace(
     QWEN2_5_VL,
@@ -32,8 +43,9 @@ RECIPE = replace(
     architectures=("Qwen2_5OmniForConditionalGeneration", "Qwen2_5OmniModel"),
     special="Qwen2.5-VL's pictures; or sound, in windows of 2 seconds; the thinker alone, which writes.",
     images=QwenOmni(
-        video="video_token_id", video_processor="Qwen2_5OmniProcessor",
+        video="video_token_id",
+        video_processor="Qwen2_5OmniProcessor",
     ),
     sounds=Qwen25OmniAudio(mask="feature_attention_mask", embedded=True),
-    tiny=(Tiny(config={"thinker_config": {**_TOKENS, **_PARTS}}),),
-)  # fmt: skip
+    tiny=(Tiny(config={"thinker_config": _TINY}),),
+)

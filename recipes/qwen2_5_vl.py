@@ -4,12 +4,16 @@
 from qeff_zoo.multimodal.families.qwen_video import QwenVideo
 from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny, rms_norm
 
+from ._tiny_parts import QWEN_TOKENS, QWEN_VISION
 from .qwen2 import RECIPE as QWEN2
 
 _ROPE = {"rope_type": "default", "rope_theta": 1000.0, "mrope_section": [2, 3, 3]}
-TEXT = {**QWEN2.tiny[1].config, "rope_parameters": _ROPE, "bos_token_id": 1, "eos_token_id": 2}
-TOKENS = {"image_token_id": 200, "video_token_id": 201, "vision_start_token_id": 202}
-VISION = {"hidden_size": 32, "num_heads": 2, "patch_size": 4, "initializer_range": 0.2}
+_TEXT_CONFIG = {
+    **QWEN2.tiny[1].config,
+    "rope_parameters": _ROPE,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 
 RECIPE = Recipe(
     model_type="qwen2_5_vl",
@@ -22,10 +26,10 @@ RECIPE = Recipe(
     tiny=(
         Tiny(
             config={
-                **TOKENS,
-                "text_config": TEXT,
+                **QWEN_TOKENS,
+                "text_config": _TEXT_CONFIG,
                 "vision_config": {
-                    **VISION,
+                    **QWEN_VISION,
                     "depth": 3,
                     "window_size": 16,
                     "fullatt_block_indexes": [1],

@@ -4,18 +4,8 @@
 from qeff_zoo.multimodal.families.audio_windows import AudioWindows
 from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
 
+from ._tiny_parts import WHISPER_AUDIO
 from .qwen2 import RECIPE as QWEN2
-
-TEXT = {**QWEN2.tiny[0].config, "model_type": "qwen2"}
-AUDIO = {
-    "num_mel_bins": 8,
-    "encoder_layers": 3,
-    "encoder_attention_heads": 4,
-    "encoder_ffn_dim": 96,
-    "d_model": 32,
-    "max_source_positions": 20,
-    "initializer_range": 0.2,
-}
 
 RECIPE = Recipe(
     model_type="qwen2_audio",
@@ -24,5 +14,13 @@ RECIPE = Recipe(
     special="A window of 30 seconds of sound at most, 25 rows a second, in place of placeholder tokens.",
     sounds=AudioWindows(mask="feature_attention_mask", windows=1),
     shapes=DECODER_SHAPES,
-    tiny=(Tiny(config={"text_config": TEXT, "audio_config": AUDIO, "audio_token_id": 200}),),
+    tiny=(
+        Tiny(
+            config={
+                "text_config": {**QWEN2.tiny[0].config, "model_type": "qwen2"},
+                "audio_config": WHISPER_AUDIO,
+                "audio_token_id": 200,
+            }
+        ),
+    ),
 )

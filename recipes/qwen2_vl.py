@@ -6,8 +6,8 @@ from dataclasses import replace
 from qeff_zoo.multimodal.patch_grid import PatchGrid
 from qeff_zoo.recipe import Tiny
 
+from ._tiny_parts import QWEN_TOKENS
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
-from .qwen2_5_vl import TEXT, TOKENS
 
 RECIPE = replace(
     QWEN2_5_VL,
@@ -18,8 +18,8 @@ RECIPE = replace(
     tiny=(
         Tiny(
             config={
-                **TOKENS,
-                "text_config": TEXT,
+                **QWEN_TOKENS,
+                "text_config": QWEN2_5_VL.tiny[0].config["text_config"],
                 "vision_config": {
                     "num_heads": 2,
                     "patch_size": 4,

@@ -6,12 +6,9 @@ from dataclasses import replace
 from qeff_zoo.multimodal.patch_grid import PatchGrid
 from qeff_zoo.recipe import Tiny
 
-from .qwen2_5_vl import TOKENS
+from ._tiny_parts import MULTIMODAL_ROPE, QWEN_TOKENS, QWEN_VISION
 from .qwen3_5_text import RECIPE as QWEN3_5_TEXT
-from .qwen3_vl import SIZES, STAMP, VISION
-
-_ROPE = {"rope_type": "default", "rope_theta": 1000.0}
-ROPE = {**_ROPE, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
+from .qwen3_vl import STAMP
 
 RECIPE = replace(
     QWEN3_5_TEXT,
@@ -29,9 +26,15 @@ RECIPE = replace(
     tiny=(
         Tiny(
             config={
-                **TOKENS,
-                "text_config": {**QWEN3_5_TEXT.tiny[0].config, "rope_parameters": ROPE},
-                "vision_config": {**SIZES, **VISION, "num_position_embeddings": 16},
+                **QWEN_TOKENS,
+                "text_config": {**QWEN3_5_TEXT.tiny[0].config, "rope_parameters": MULTIMODAL_ROPE},
+                "vision_config": {
+                    "depth": 4,
+                    "out_hidden_size": 64,
+                    "intermediate_size": 48,
+                    **QWEN_VISION,
+                    "num_position_embeddings": 16,
+                },
             }
         ),
     ),

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from qeff_zoo.recipe import Tiny
 
+from ._tiny_parts import MULTIMODAL_ROPE
 from .qwen3_5 import RECIPE as QWEN3_5
-from .qwen3_5 import ROPE
 from .qwen3_5_moe_text import RECIPE as QWEN3_5_MOE_TEXT
 
 RECIPE = replace(
@@ -19,7 +19,10 @@ RECIPE = replace(
         Tiny(
             config={
                 **QWEN3_5.tiny[0].config,
-                "text_config": {**QWEN3_5_MOE_TEXT.tiny[0].config, "rope_parameters": ROPE},
+                "text_config": {
+                    **QWEN3_5_MOE_TEXT.tiny[0].config,
+                    "rope_parameters": MULTIMODAL_ROPE,
+                },
             }
         ),
     ),

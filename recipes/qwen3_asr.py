@@ -6,12 +6,19 @@ from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
 
 from .qwen3 import RECIPE as QWEN3
 
-_TEXT = {**QWEN3.tiny[0].config, "model_type": "qwen3"}
-_AUDIO = {
-    "num_mel_bins": 8, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 48, "d_model": 32,
-    "n_window": 50, "n_window_infer": 200, "downsample_hidden_size": 6, "output_dim": _TEXT["hidden_size"],
+_TEXT_CONFIG = {**QWEN3.tiny[0].config, "model_type": "qwen3"}
+_AUDIO_CONFIG = {
+    "num_mel_bins": 8,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "d_model": 32,
+    "n_window": 50,
+    "n_window_infer": 200,
+    "downsample_hidden_size": 6,
+    "output_dim": _TEXT_CONFIG["hidden_size"],
     "initializer_range": 0.2,
-}  # fmt: skip
+}
 
 RECIPE = Recipe(
     model_type="qwen3_asr",
@@ -21,5 +28,13 @@ RECIPE = Recipe(
     transforms=QWEN3.transforms,
     sounds=AudioStream(mask="input_features_mask", window="n_window_infer"),
     shapes=DECODER_SHAPES,
-    tiny=(Tiny(config={"text_config": _TEXT, "audio_config": _AUDIO, "audio_token_id": 200}),),
+    tiny=(
+        Tiny(
+            config={
+                "text_config": _TEXT_CONFIG,
+                "audio_config": _AUDIO_CONFIG,
+                "audio_token_id": 200,
+            }
+        ),
+    ),
 )

@@ -10,12 +10,22 @@ from qeff_zoo.multimodal.families.audio_stream import AudioStream
 from qeff_zoo.multimodal.families.qwen_omni import QwenOmni
 from qeff_zoo.recipe import Tiny
 
-from .qwen2_5_omni import AUDIO
+from ._tiny_parts import QWEN_OMNI_AUDIO
 from .qwen3_vl_moe import RECIPE as QWEN3_VL_MOE
 
-_ENDS = {"vision_end_token_id": 204, "audio_start_token_id": 205, "audio_end_token_id": 206}
-_AUDIO = {**AUDIO, "n_window": 50, "n_window_infer": 300, "downsample_hidden_size": 6}
-_CONFIG = {**QWEN3_VL_MOE.tiny[0].config, "audio_token_id": 203, **_ENDS, "audio_config": _AUDIO}
+_END_TOKENS = {"vision_end_token_id": 204, "audio_start_token_id": 205, "audio_end_token_id": 206}
+_AUDIO_CONFIG = {
+    **QWEN_OMNI_AUDIO,
+    "n_window": 50,
+    "n_window_infer": 300,
+    "downsample_hidden_size": 6,
+}
+_CONFIG = {
+    **QWEN3_VL_MOE.tiny[0].config,
+    "audio_token_id": 203,
+    **_END_TOKENS,
+    "audio_config": _AUDIO_CONFIG,
+}
 
 RECIPE = replace(
     QWEN3_VL_MOE,
@@ -23,9 +33,11 @@ RECIPE = replace(
     architectures=("Qwen3OmniMoeForConditionalGeneration",),
     special="Qwen3-VL's pictures and experts; or sound, in windows of 8 seconds; the thinker alone, which writes.",
     images=QwenOmni(
-         deepstack="deepstack_visual_indexes",
-        video="video_token_id", video_processor="Qwen3OmniMoeProcessor", fractions=True,
+        deepstack="deepstack_visual_indexes",
+        video="video_token_id",
+        video_processor="Qwen3OmniMoeProcessor",
+        fractions=True,
     ),
     sounds=AudioStream(mask="feature_attention_mask", window="n_window_infer", embedded=True),
     tiny=(Tiny(config={"thinker_config": _CONFIG}),),
-)  # fmt: skip
+)

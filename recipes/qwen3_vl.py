@@ -6,13 +6,10 @@ from dataclasses import replace
 from qeff_zoo.multimodal.patch_grid import PatchGrid
 from qeff_zoo.recipe import Tiny, rms_norm
 
+from ._tiny_parts import QWEN_TOKENS, QWEN_VISION
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
-from .qwen2_5_vl import TEXT, TOKENS
 
-VISION = {"hidden_size": 32, "num_heads": 2, "patch_size": 4, "initializer_range": 0.2}
-_MORE = {"num_position_embeddings": 16, "deepstack_visual_indexes": [0, 1, 2]}
 STAMP = ("<{:.1f} seconds><|vision_start|>", "<|vision_end|>")
-SIZES = {"depth": 4, "out_hidden_size": 64, "intermediate_size": 48}
 
 RECIPE = replace(
     QWEN2_5_VL,
@@ -31,9 +28,16 @@ RECIPE = replace(
     tiny=(
         Tiny(
             config={
-                **TOKENS,
-                "text_config": {**TEXT, "head_dim": 24},
-                "vision_config": {**VISION, **SIZES, **_MORE},
+                **QWEN_TOKENS,
+                "text_config": {**QWEN2_5_VL.tiny[0].config["text_config"], "head_dim": 24},
+                "vision_config": {
+                    **QWEN_VISION,
+                    "depth": 4,
+                    "out_hidden_size": 64,
+                    "intermediate_size": 48,
+                    "num_position_embeddings": 16,
+                    "deepstack_visual_indexes": [0, 1, 2],
+                },
             },
         ),
     ),

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from qeff_zoo.recipe import Tiny
 
-from .qwen2_5_vl import TEXT
 from .qwen2_moe import RECIPE as QWEN2_MOE
 from .qwen3_vl import RECIPE as QWEN3_VL
 
@@ -20,8 +19,7 @@ RECIPE = replace(
             config={
                 **QWEN3_VL.tiny[0].config,
                 "text_config": {
-                    **TEXT,
-                    "head_dim": 24,
+                    **QWEN3_VL.tiny[0].config["text_config"],
                     "num_experts": 4,
                     "num_experts_per_tok": 2,
                     "moe_intermediate_size": 24,

@@ -24,4 +24,4 @@ RECIPE = replace(
             },
         ),
     ),
-)  # fmt: skip
+)

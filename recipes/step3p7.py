@@ -6,16 +6,18 @@ from dataclasses import replace
 from qeff_zoo.multimodal.two_sizes import TwoSizes
 from qeff_zoo.recipe import Tiny, Transform, rms_norm, sparse_layers, window_cache
 
-from .internvl import SIZES
+from ._tiny_parts import ENCODER_SIZES
 from .llava import RECIPE as LLAVA
 from .mellum import RECIPE as MELLUM
 
-_TEXT = {key: value for key, value in MELLUM.tiny[0].config.items() if key != "rope_parameters"}
+_TEXT_CONFIG = {
+    key: value for key, value in MELLUM.tiny[0].config.items() if key != "rope_parameters"
+}
 _ROPE = {"rope_theta": [100.0, 1000.0] * 2, "partial_rotary_factors": [1.0, 0.5] * 2}
 _MOE = {"n_routed_experts": 6, "share_expert_dim": 40, "moe_router_scaling_factor": 1.7}
-_MLPS = {"mlp_layer_types": ["dense"] * 2 + ["sparse"] * 2, "num_sliding_attention_heads": 8}
+_MLP_TYPES = {"mlp_layer_types": ["dense"] * 2 + ["sparse"] * 2, "num_sliding_attention_heads": 8}
 _GATES = {"swiglu_limits": [0.0, 0.0, 0.0, 0.5], "swiglu_limits_shared": [0.0, 0.5, 0.0, 0.5]}
-_PARTS = {"image_processor_type": "Step3p7ImageProcessor", "size": 32, "patch_size": 16}
+_IMAGE_PROCESSOR = {"image_processor_type": "Step3p7ImageProcessor", "size": 32, "patch_size": 16}
 
 RECIPE = replace(
     LLAVA,
@@ -31,10 +33,11 @@ RECIPE = replace(
     tiny=(
         Tiny(
             config={
-                "text_config": {**_TEXT, **_ROPE, **_MOE, **_MLPS, **_GATES},
-                "vision_config": {**SIZES, "image_size": 32, "patch_size": 4}, "image_token_id": 200,
+                "text_config": {**_TEXT_CONFIG, **_ROPE, **_MOE, **_MLP_TYPES, **_GATES},
+                "vision_config": {**ENCODER_SIZES, "image_size": 32, "patch_size": 4},
+                "image_token_id": 200,
             },
-            image_processor={**_PARTS, "max_image_size": 96},
+            image_processor={**_IMAGE_PROCESSOR, "max_image_size": 96},
         ),
     ),
-)  # fmt: skip
+)

@@ -12,10 +12,18 @@ from qeff_zoo.recipe import Tiny, rms_norm, row_positions
 from .bert import RECIPE as BERT
 
 _TINY = {
-    "vocab_size": 257, "d_model": 64, "d_kv": 24, "d_ff": 96, "num_layers": 4, "num_decoder_layers": 5, "num_heads": 4,
-    "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20, "initializer_factor": 2.0,
+    "vocab_size": 257,
+    "d_model": 64,
+    "d_kv": 24,
+    "d_ff": 96,
+    "num_layers": 4,
+    "num_decoder_layers": 5,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 20,
+    "initializer_factor": 2.0,
     "decoder_start_token_id": 0,
-}  # fmt: skip
+}
 
 
 def _norms(config: Any) -> int:

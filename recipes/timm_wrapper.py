@@ -10,14 +10,14 @@ from qeff_zoo.recipe import Tiny
 
 from .vit import RECIPE as VIT
 
-_SMALL = {
+_PREPROCESSING = {
     "interpolation": "bicubic",
     "crop_pct": 0.9,
     "mean": [0.5, 0.4, 0.3],
     "std": [0.2, 0.3, 0.4],
 }
 _LABELS = {"num_classes": 3, "label_names": ["cat", "dog", "bird"], "initializer_range": 0.2}
-_OF_64 = {"pretrained_cfg": {**_SMALL, "input_size": [3, 64, 64]}, **_LABELS}
+_CONFIG = {"pretrained_cfg": {**_PREPROCESSING, "input_size": [3, 64, 64]}, **_LABELS}
 
 RECIPE = replace(
     VIT,
@@ -28,11 +28,11 @@ RECIPE = replace(
     requires=("timm",),
     image_processor="TimmWrapperImageProcessor",
     tiny=(
-        Tiny(config={**_OF_64, "architecture": "test_resnet"}),
+        Tiny(config={**_CONFIG, "architecture": "test_resnet"}),
         Tiny(
-            config={**_OF_64, "architecture": "test_vit", "model_args": {"img_size": 64}},
+            config={**_CONFIG, "architecture": "test_vit", "model_args": {"img_size": 64}},
             name="vit",
         ),
-        Tiny(config={**_OF_64, "architecture": "test_efficientnet"}, name="efficientnet"),
+        Tiny(config={**_CONFIG, "architecture": "test_efficientnet"}, name="efficientnet"),
     ),
 )

@@ -6,11 +6,11 @@ from dataclasses import replace
 from qeff_zoo.multimodal.families.video_llama_3 import VideoLlama3
 from qeff_zoo.recipe import Tiny
 
-from .paddleocr_vl import VISION
+from ._tiny_parts import PATCH_VISION
 from .qwen2 import RECIPE as QWEN2
 from .qwen2_5_vl import RECIPE as QWEN2_5_VL
 
-_VISION = {name: value for name, value in VISION.items() if name != "image_size"}
+_VISION_CONFIG = {name: value for name, value in PATCH_VISION.items() if name != "image_size"}
 _TOKENS = {"image_token_id": 200, "video_token_id": 201}
 
 RECIPE = replace(
@@ -20,5 +20,9 @@ RECIPE = replace(
     special="Patches of pictures of any size, each a row of its own; RoPE over row and column in the tower alone.",
     transforms=QWEN2.transforms,
     images=VideoLlama3(),
-    tiny=(Tiny(config={**_TOKENS, "text_config": QWEN2.tiny[1].config, "vision_config": _VISION}),),
-)  # fmt: skip
+    tiny=(
+        Tiny(
+            config={**_TOKENS, "text_config": QWEN2.tiny[1].config, "vision_config": _VISION_CONFIG}
+        ),
+    ),
+)

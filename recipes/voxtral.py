@@ -6,8 +6,7 @@ from qeff_zoo.recipe import DECODER_SHAPES, Recipe, Tiny
 
 from .llama import RECIPE as LLAMA
 
-TEXT = {**LLAMA.tiny[0].config, "model_type": "llama"}
-AUDIO = {
+_AUDIO_CONFIG = {
     "num_mel_bins": 8,
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
@@ -16,14 +15,22 @@ AUDIO = {
     "max_source_positions": 20,
     "initializer_range": 0.2,
 }
-_BEGIN = 25  # [BEGIN_AUDIO], which Mistral's tokenizer writes and no config names
+_BEGIN_AUDIO = 25  # [BEGIN_AUDIO], which Mistral's tokenizer writes and no config names
 
 RECIPE = Recipe(
     model_type="voxtral",
     architectures=("VoxtralForConditionalGeneration",),
     task="audio-text-to-text",
     special="Sound in whole windows of 30 seconds, 375 rows each, silence included; one scale for all of a sound.",
-    sounds=VoxtralAudio(before=(_BEGIN,)),
+    sounds=VoxtralAudio(before=(_BEGIN_AUDIO,)),
     shapes=DECODER_SHAPES,
-    tiny=(Tiny(config={"text_config": TEXT, "audio_config": AUDIO, "audio_token_id": 24}),),
+    tiny=(
+        Tiny(
+            config={
+                "text_config": {**LLAMA.tiny[0].config, "model_type": "llama"},
+                "audio_config": _AUDIO_CONFIG,
+                "audio_token_id": 24,
+            }
+        ),
+    ),
 )

@@ -7,8 +7,10 @@ from qeff_zoo.recipe import Tiny
 
 from .minicpm3 import RECIPE as MINICPM3
 
-_SCALES = ("scale_emb", "scale_depth", "dim_model_base")
-_TINY = {key: value for key, value in MINICPM3.tiny[0].config.items() if key not in _SCALES} | {
+_REMOVED_FIELDS = ("scale_emb", "scale_depth", "dim_model_base")
+_TINY = {
+    key: value for key, value in MINICPM3.tiny[0].config.items() if key not in _REMOVED_FIELDS
+} | {
     "tie_word_embeddings": True,
     "embedding_initializer_range": 0.2,
 }

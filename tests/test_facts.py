@@ -15,6 +15,7 @@ import onnx_ir as ir
 import parity
 import pytest
 import torch
+from derived_facts import are_compared, field_that_shows
 from facts import FACTS, MUTATIONS
 from parity import Array, Steps, Subject
 from test_encoders import FACTS as ENCODERS
@@ -22,9 +23,8 @@ from test_encoders import HEADS
 from test_speech import FACTS as SPEECH
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from qeff_zoo import tasks
 from qeff_zoo.export import exporter
-from qeff_zoo.registry import list_recipes
+from qeff_zoo.registry import find_recipe
 
 
 @cache
@@ -83,15 +83,23 @@ def test_every_recipe_has_a_dropped_fact_or_says_that_it_is_plain() -> None:
     covered = {cases[name].recipe.model_type for of in dropped for name, _ in of.values()}
     covered |= {name.rpartition("-")[0] for name, _ in SPEECH.values()}
     covered.add("llama_swiftkv")  # compared with the code of its authors in test_swiftkv.py
-    # Pictures are swapped in test_images.py; what is special about the text is said by the recipes of text.
-    tried = [
-        one
-        for one in list_recipes()
-        if tasks.find(one.task).reads != "image" and not tasks.find(one.task).before
-    ]
-    plain = {one.model_type for one in tried if one.special.startswith("Plain ")}
-    assert sorted({one.model_type for one in tried} - covered - plain) == []
+    tried = {recipe.model_type: recipe for recipe in are_compared()}
+    plain = {name for name, recipe in tried.items() if recipe.special.startswith("Plain ")}
     assert sorted(covered & plain) == []
+    rest = tried.keys() - covered - plain
+    assert not [name for name in sorted(rest) if not field_that_shows(tried[name])], (
+        "No field of these tiny configs shows in Hugging Face's result. Give one a value that is not the default, "
+        "add a change of the model to MUTATIONS in tests/facts.py, or let `special` begin with 'Plain'."
+    )
+
+
+@pytest.mark.parametrize(
+    ("model_type", "field"),
+    [("starcoder2", "norm_epsilon"), ("cohere", "logit_scale"), ("llama", None), ("bert", None)],
+)
+def test_field_that_shows_is_found_without_a_table(model_type: str, field: str | None) -> None:
+    """Llama's and BERT's are those of their plain relatives, and prove nothing."""
+    assert field_that_shows(find_recipe(model_type)) == field
 
 
 @pytest.mark.xdist_group("qwen3-base")

@@ -4,10 +4,11 @@
 A new recipe is tested the moment its file exists; nothing is listed here.
 """
 
+import ast
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
@@ -43,6 +44,7 @@ from qeff_zoo.validation.reference.media import of_tokens
 from qeff_zoo.weights import expressions
 
 RECIPES = [pytest.param(name, id=name) for name in list_model_types()]
+RECIPE_FOLDER = Path(inspect.getfile(registry)).parent.parent / "recipes"
 KNOWN_TASKS = {
     *("text-generation", "feature-extraction", "image-feature-extraction"),
     *("automatic-speech-recognition", "speech-seq2seq", "image-text-to-text"),
@@ -100,15 +102,86 @@ def test_recipe_is_well_formed(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe_file_is_short_and_says_what_it_covers(name: str) -> None:
-    file = Path(inspect.getfile(registry)).parent.parent / "recipes" / f"{name}.py"
-    lines = file.read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 40
+    source = source_of(name)
+    lines = source.splitlines()
+    assert len(lines) - len(lines_for_tiny_configs(source)) <= 40
     assert lines[0] == "# SPDX-License-Identifier: Apache-2.0"
     assert lines[1].startswith('"""')
     model_type = find_recipe(name).model_type
     architectures.register(model_type)
     module = CONFIG_MAPPING[model_type].__module__
     assert module.rpartition(".")[0] in "\n".join(lines[:8])
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_imports_no_tiny_config_of_another(name: str) -> None:
+    """Shared parts of tiny configurations are those of `recipes/_tiny_parts.py`; a recipe's own are `RECIPE.tiny`."""
+    for node in ast.walk(ast.parse(source_of(name))):
+        if not isinstance(node, ast.ImportFrom) or node.level == 0 or node.module == "_tiny_parts":
+            continue
+        other = source_of(str(node.module))
+        declared = [
+            part
+            for part in ast.parse(other).body
+            if part.lineno not in lines_for_tiny_configs(other)
+        ]
+        names = set().union(*map(names_defined, declared))
+        assert {alias.name for alias in node.names} <= names, ast.unparse(node)
+
+
+def source_of(name: str) -> str:
+    """Return the text of a recipe."""
+    return (RECIPE_FOLDER / f"{name}.py").read_text(encoding="utf-8")
+
+
+def lines_for_tiny_configs(source: str) -> set[int]:
+    """Return the lines of a recipe for its tests alone: the argument `tiny`, and definitions that only it uses."""
+    tree = ast.parse(source)
+    (recipe,) = (node for node in tree.body if "RECIPE" in names_defined(node))
+    tiny = [
+        node for node in ast.walk(recipe) if isinstance(node, ast.keyword) and node.arg == "tiny"
+    ]
+    rest = [node for node in tree.body if names_defined(node) and node is not recipe]
+    declared = names_in(recipe, apart_from=tiny)
+    while more := [node for node in rest if names_defined(node) & declared]:
+        rest = [node for node in rest if node not in more]
+        declared = declared.union(*map(names_in, more))
+    spans = [range(node.lineno, node.end_lineno + 1) for node in (*tiny, *rest)]
+    return set().union(*spans)
+
+
+def names_defined(node: ast.stmt) -> set[str]:
+    """Return the names that a statement defines or changes; imports define none here."""
+    if isinstance(node, ast.FunctionDef):
+        return {node.name}
+    if isinstance(node, ast.AugAssign):
+        return names_in(node.target)
+    return set().union(*map(names_in, getattr(node, "targets", ())))
+
+
+def names_in(node: ast.AST, apart_from: Sequence[ast.AST] = ()) -> set[str]:
+    """Return the names in a part of a module, apart from those in parts of it."""
+    skipped = {inner for part in apart_from for inner in ast.walk(part)}
+    return {
+        inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name) and inner not in skipped
+    }
+
+
+def test_lines_for_tiny_configs_do_not_count() -> None:
+    source = """\
+_SHARED = 1
+_ONLY_TINY = 2
+_DERIVED = {
+    "value": _ONLY_TINY,
+}
+RECIPE = Recipe(
+    rev=_SHARED,
+    tiny=(
+        Tiny(config=_DERIVED | {"other": _SHARED}),
+    ),
+)
+"""
+    assert lines_for_tiny_configs(source) == {2, 3, 4, 5, 8, 9, 10}
 
 
 @pytest.mark.parametrize("name", RECIPES)
