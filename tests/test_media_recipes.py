@@ -520,6 +520,23 @@ def test_tokens_of_a_gemma_3_picture_see_one_another(monkeypatch: pytest.MonkeyP
     assert relative_errors(right, blind).max() > 1e-2
 
 
+def test_frames_of_an_lfm3_video_are_convolved_one_by_one() -> None:
+    session, subject = opened("lfm3_vl-base")
+    assert isinstance(session.reader, Vision)
+    tower, grid = session.reader.geometry, (2, 4, 6)
+    (values,) = session.reader.program.inputs["pixel_values"].shape[1:]
+    pixels = np.random.default_rng(0).standard_normal((48, int(values)), np.float32)
+    found, of_image = (
+        session.reader.run({"pixel_values": pixels, **tower.describe(one)})["image_embeds"]
+        for one in (grid, (1, 8, 6))
+    )
+    with torch.no_grad():
+        steps = subject.hf.get_video_features(torch.from_numpy(pixels), torch.tensor([grid]))
+    right = torch.cat(tuple(steps.pooler_output)).numpy()
+    assert relative_errors(right, found).max() < 1e-5
+    assert relative_errors(right, of_image).max() > 1e-3
+
+
 def other(shown: Mapping[str, Any]) -> dict[str, Any]:
     """Return the negative of a picture or a sound."""
     floats = {name: -array for name, array in shown.items() if array.dtype.kind == "f"}

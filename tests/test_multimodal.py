@@ -2,10 +2,13 @@
 """Image and audio encoders in a manifest, and what their declarations may have."""
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 
+import qeff_zoo
 from qeff_zoo.errors import PackageError
 from qeff_zoo.multimodal.images import Images
 from qeff_zoo.multimodal.manifest import audio_of, entry_of, images_of
@@ -108,3 +111,32 @@ def test_a_field_that_one_recipe_sets_is_the_business_of_its_family() -> None:
     new, gone = sorted(rare - RARE.keys()), sorted(RARE.keys() - rare)
     assert not new, f"Move {new} into a family, or say in RARE why not."
     assert not gone, f"Remove {gone} from RARE: enough recipes set them."
+
+
+CORE = {
+    file: file.read_text(encoding="utf-8")
+    for file in Path(qeff_zoo.__file__).parent.rglob("*.py")
+    if file.parent.name != "families"
+}
+
+
+def test_the_core_imports_no_family() -> None:
+    assert not [file for file, text in CORE.items() if "multimodal.families" in text]
+
+
+@pytest.mark.parametrize("name", ["lfm3_vl", "minicpm_ocr", "nemotron_h_omni"])
+def test_a_model_is_a_recipe_and_at_most_one_family_file(name: str) -> None:
+    family = type(RECIPES[name].images)
+    assert family.__module__.startswith("qeff_zoo.multimodal.families.")
+    named = [file for file, text in CORE.items() if name in text or family.__name__ in text]
+    assert not named
+
+
+def test_minicpm_ocr_merges_as_transformers_without_a_downsample_mode() -> None:
+    images = RECIPES["minicpm_ocr"].images
+    assert images is not None
+    whole = transformers.MiniCPMOcrConfig().to_dict()
+    other = images.geometry({**whole, "downsample_mode": "16x"})
+    del whole["downsample_mode"]
+    assert images.geometry(whole).merge == 2
+    assert other.merge == 4
