@@ -174,7 +174,7 @@ def test_run_answers_about_a_recording(
         (["--prompt", "w3", "--prompt", "w4"], "There are 2 prompts"),
         (["--prompt", "w3", "--timestamps"], "--timestamps does not apply"),
         (["--prompt", "w3", "--word-timestamps"], "--word-timestamps does not apply"),
-        (["--prompt", "w3", "--fallback"], "--fallback does not apply"),
+        (["--prompt", "w3", "--temperature-fallback"], "--temperature-fallback does not apply"),
         (["--prompt", "w3", "--image", "a.png"], "--image does not apply"),
         (["--prompt", "w3"], r"places for sounds, and there are 1 sounds"),
     ):
@@ -197,7 +197,7 @@ def test_bench_counts_sounds(
     assert main(["bench", str(package.path), "--image", "a.png"]) == 1
     assert "--image does not apply to audio-text-to-text" in capsys.readouterr().err
     with pytest.raises(
-        GenerationError, match=r"sounds of \d+ and 60 new tokens .* --sound, or build"
+        GenerationError, match=r"sounds of \d+ and 60 new tokens .* --audio, or build"
     ):
         case.measure(package, bench.Case(**{**asdict(named), "generation_len": 60}), 1)
 

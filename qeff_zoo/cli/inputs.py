@@ -27,7 +27,7 @@ def drafting(arguments: argparse.Namespace) -> Any:
     """Return what drafts tokens: a package, "lookup", "heads" or nothing."""
     from qeff_zoo.runtime.speculation import OWN
 
-    asked = arguments.speculate
+    asked = arguments.draft
     return asked if asked in (None, *OWN) else usable_package(asked)
 
 

@@ -209,12 +209,12 @@ def add_sign_with(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_speculate(parser: argparse.ArgumentParser) -> None:
+def add_draft(parser: argparse.ArgumentParser) -> None:
     """Add what drafts tokens."""
     parser.add_argument(
-        "--speculate",
+        "--draft",
         metavar="lookup|heads|PACKAGE",
         help="draft tokens and check several in one call: what followed the same words before, what heads say that the "
-        "package was built with (--speculator), or the package of a smaller model; for a package built with "
+        "package was built with (--draft-heads), or the package of a smaller model; for a package built with "
         "--num-speculative-tokens",
     )

@@ -10,8 +10,8 @@ from typing import Any
 from qeff_zoo.cli.applicable import refuse_inapplicable, task_of
 from qeff_zoo.cli.inputs import drafting, usable_package
 from qeff_zoo.cli.options import (
+    add_draft,
     add_package,
-    add_speculate,
     add_threads,
     any_hosts,
     command,
@@ -28,7 +28,7 @@ from qeff_zoo.terminal.printing import print_json
 def run_command(arguments: argparse.Namespace) -> None:
     """Run a package on prompts, texts, images or recordings."""
     prompts = _prompts(arguments)
-    if not prompts and not arguments.image and not arguments.sound:
+    if not prompts and not arguments.image and not arguments.audio:
         raise GenerationError(
             "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE; for a package that "
             "reads pictures --image FILE, and name recordings for one that reads those."
@@ -41,7 +41,7 @@ def run_command(arguments: argparse.Namespace) -> None:
     run = task.commands.run()(task.name, prompts, arguments)
     chosen = _generation(arguments) if "prefix_cache_bytes" in options else {}
     session = open_session(
-        package, threads=arguments.threads, blocks=bool(arguments.block), **chosen
+        package, threads=arguments.threads, block_attention=bool(arguments.document), **chosen
     )
     if arguments.adapter is not None:
         arguments.adapter = _load_adapter(session, arguments.adapter, "--adapter")
@@ -71,7 +71,7 @@ def _generation(arguments: argparse.Namespace) -> dict[str, Any]:
     from qeff_zoo.runtime import PrefixCacheOptions
 
     return {
-        "speculate": drafting(arguments),
+        "draft": drafting(arguments),
         "acceptance": arguments.acceptance,
         "prefixes": PrefixCacheOptions(
             bytes=arguments.prefix_cache_bytes,
@@ -122,7 +122,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
             )
         chosen = _generation(arguments) if "prefix_cache_bytes" in options else {}
         session = open_session(
-            package, threads=arguments.threads, blocks=arguments.blocks, **chosen
+            package, threads=arguments.threads, block_attention=arguments.block_attention, **chosen
         )
         for given in arguments.lora_modules:
             _load_adapter(session, given, "--lora-modules")
@@ -239,8 +239,8 @@ def _add_prefix_cache(parser: argparse.ArgumentParser) -> None:
 def _add_acceptance(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--acceptance",
-        choices=["draw", "ratio"],
-        default="draw",
+        choices=["exact", "rejection"],
+        default="exact",
         help="which tokens of a draft package count where answers are drawn at random: those that the request draws "
         "too (default), so that a seed gives the same answer as without drafts; or more of them, by min(1, p/q)",
     )
@@ -248,7 +248,7 @@ def _add_acceptance(parser: argparse.ArgumentParser) -> None:
 
 def _add_sound(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "sound",
+        "audio",
         nargs="*",
         metavar="RECORDING",
         help="of speech, such as speech.wav, to be written down; or that --prompt is about",
@@ -272,7 +272,7 @@ def _add_sound(parser: argparse.ArgumentParser) -> None:
         help="of a recording, what is said in that language, of models that translate into several",
     )
     parser.add_argument(
-        "--fallback",
+        "--temperature-fallback",
         action="store_true",
         help="of a recording, draw again what looks wrong, at rising temperatures, and leave out likely silence",
     )
@@ -340,7 +340,7 @@ def _add_run(commands: Any) -> None:
         "--max-loras",
     )
     parser.add_argument(
-        "--block",
+        "--document",
         action="append",
         default=[],
         metavar="TEXT",
@@ -349,7 +349,7 @@ def _add_run(commands: Any) -> None:
     )
     _add_sampling(parser)
     _add_grammar(parser)
-    add_speculate(parser)
+    add_draft(parser)
     _add_acceptance(parser)
     _add_prefix_cache(parser)
     add_threads(parser)
@@ -416,7 +416,7 @@ def _add_serve(commands: Any) -> None:
         "with --max-loras",
     )
     _add_allowed(parser)
-    add_speculate(parser)
+    add_draft(parser)
     _add_acceptance(parser)
     add_threads(parser)
     parser.add_argument(
@@ -428,7 +428,7 @@ def _add_serve(commands: Any) -> None:
     )
     _add_prefix_cache(parser)
     parser.add_argument(
-        "--blocks",
+        "--block-attention",
         action="store_true",
         help="let clients give passages that are computed once, each by itself (block attention)",
     )

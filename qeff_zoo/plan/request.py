@@ -173,9 +173,9 @@ class Request(_TargetOptions):
         distance=HARDEST,
         short="adapter",
     )
-    speculator: str | None = option(
+    draft_heads: str | None = option(
         "sources.speculator",
-        "heads that draft tokens, for `run --speculate heads`: a folder or Hub id (org/name, org/name@revision) with "
+        "heads that draft tokens, for `run --draft heads`: a folder or Hub id (org/name, org/name@revision) with "
         "those of turbo, of Medusa, of an MLP speculator or of EAGLE-3, or an assistant of Gemma 4; "
         '"mtp" for the layer of the model\'s own checkpoint',
         of="decoder",

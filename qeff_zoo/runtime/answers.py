@@ -40,7 +40,7 @@ class Request:
             is asked about a picture, with those in its places.
         picture: Array of the picture that is to be written of.
         rules: Which tokens may come next in what is written.
-        blocks: Lengths of the passages that the prompt begins with, each computed by itself.
+        documents: Lengths of the passages that the prompt begins with, each computed by itself.
         grammar: The form of the answer; None for any.
     """
 
@@ -55,7 +55,7 @@ class Request:
     source: tuple[int, ...] = ()
     picture: Array | None = field(default=None, compare=False)
     rules: WritingRules | None = None
-    blocks: tuple[int, ...] = ()
+    documents: tuple[int, ...] = ()
     grammar: Grammar | None = None
 
     @property

@@ -71,7 +71,7 @@ class _Slot:
         """Tokens of the prompt that are left to run; not above 0 where none are."""
         request = self.answer.request
         if self.placing:
-            return self.placing.left - self.done + len(request.prompt) - sum(request.blocks)
+            return self.placing.left - self.done + len(request.prompt) - sum(request.documents)
         return len(request.prompt) - self.done
 
     @property
@@ -240,15 +240,15 @@ class Scheduler:
         self._read({row: one[0].request for row, one in zip(free, joined, strict=False)})
         for row, (answer, group) in zip(free, joined, strict=False):
             request = answer.request
-            prompt = () if request.blocks else request.prompt
+            prompt = () if request.documents else request.prompt
             keys = self._prefixes.keys(prompt, request.insets, answer.adapter.digest)
             drafter = self._speculation.drafter(request) if self._speculation else None
             seat = _Slot(answer, group, row, keys, drafter)
             self._seats.append(seat)
-            if request.blocks:
+            if request.documents:
                 assert self._passages is not None, "the request is of another session"
                 digest = answer.adapter.digest
-                seat.placing = Placing(self._passages, request.prompt, request.blocks, digest)
+                seat.placing = Placing(self._passages, request.prompt, request.documents, digest)
             self._take_over(seat)
 
     def _read(self, requests: Mapping[int, Request]) -> None:
@@ -345,7 +345,7 @@ class Scheduler:
         for seat in chunk:
             seat.done += len(pieces[seat.row].tokens)
         # Of passages, what a drafter would read is not where it is.
-        self._tell([seat for seat in chunk if not seat.answer.request.blocks], pieces)
+        self._tell([seat for seat in chunk if not seat.answer.request.documents], pieces)
         for seat in chunk:
             if seat.placing and seat.done == len(seat.placing.next):
                 seat.placing.save(seat.row)
@@ -451,7 +451,7 @@ class Scheduler:
     def _keep(self, seat: _Slot, since: int | None = None) -> None:
         """Let the prefix cache have what a call has completed, of an answer `since` how many tokens."""
         prefixes, answer, request = self._prefixes, seat.answer, seat.answer.request
-        if request.blocks:  # what comes after passages depends on where they are
+        if request.documents:  # what comes after passages depends on where they are
             return
         if self._keeps_answers and prefixes.place(seat.done) > len(seat.keys):
             tokens = [*request.prompt, *answer.token_ids]

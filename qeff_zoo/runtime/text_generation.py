@@ -147,7 +147,7 @@ class TextGenerationSession(PromptReader):
         chat: bool = False,
         adapter: str | None = None,
         grammar: Grammar | None = None,
-        blocks: Sequence[Prompt] = (),
+        documents: Sequence[Prompt] = (),
         stream: Stream | None = None,
     ) -> list[Generation]:
         """Generate until EOS, a stop string, `generation_len` or the end of the context, for any number of prompts.
@@ -161,7 +161,7 @@ class TextGenerationSession(PromptReader):
             chat: Each prompt is a user's message: apply the chat template.
             adapter: Name of one of `adapters`; None for the model as it is.
             grammar: The form of the answers; None for any.
-            blocks: Passages before each prompt, as for `request`.
+            documents: Passages before each prompt, as for `request`.
             stream: Told of text as it comes.
 
         Returns:
@@ -179,7 +179,7 @@ class TextGenerationSession(PromptReader):
             "chat": chat,
             "adapter": adapter,
             "grammar": grammar,
-            "blocks": blocks,
+            "documents": documents,
         }
         every = [prompts] if isinstance(prompts, str) else prompts
         require_no_choices(every, choices)
@@ -230,7 +230,7 @@ class TextGenerationSession(PromptReader):
         chat: bool = False,
         adapter: str | None = None,
         grammar: Grammar | None = None,
-        blocks: Sequence[Prompt] = (),
+        documents: Sequence[Prompt] = (),
     ) -> Request:
         """Check what is asked, and put it into one value. Any thread may do this at any time.
 
@@ -243,8 +243,8 @@ class TextGenerationSession(PromptReader):
             chat: The prompt is a user's message.
             adapter: Name of one of `adapters`.
             grammar: The form of the answer.
-            blocks: Passages before the prompt, each computed by itself, whatever stands before it (block attention), of
-                a session that was opened with `blocks`. Of a chat they begin the user's message.
+            documents: Passages before the prompt, each computed by itself, whatever stands before it (block attention),
+                of a session that was opened with `block_attention`. Of a chat they begin the user's message.
 
         Raises:
             GenerationError: It cannot be served.
@@ -271,21 +271,23 @@ class TextGenerationSession(PromptReader):
                 f"{brief(stops[0])}; expected no stop strings. Leave them out."
             )
         said = [{"role": "user", "content": str(prompt)}] if chat else prompt
-        parts = self.encode_parts(said, blocks) if blocks else [self.encode(prompt, chat=chat)]
+        parts = (
+            self.encode_parts(said, documents) if documents else [self.encode(prompt, chat=chat)]
+        )
         tokens = tuple(token for part in parts for token in part)
         return Request(
             prompt=tokens,
-            limit=self._limit(tokens, generation_len, len(blocks)),
+            limit=self._limit(tokens, generation_len, len(documents)),
             sampling=sampling,
             stop=stops,
             eos_token_ids=frozenset() if ignore_eos else self.eos_token_ids,
             text=prompt if isinstance(prompt, str) else None,
             adapter=adapter,
-            blocks=tuple(len(part) for part in parts[:-1]),
+            documents=tuple(len(part) for part in parts[:-1]),
             grammar=grammar,
         )
 
-    def allow_blocks(self) -> None:
+    def allow_documents(self) -> None:
         """Let requests have passages that are computed by themselves; how keys turn is found first.
 
         Raises:
@@ -368,7 +370,7 @@ class TextGenerationSession(PromptReader):
         finally:
             self._in_use.release()
 
-    def _limit(self, tokens: Sequence[int], generation_len: int | None, blocks: int = 0) -> int:
+    def _limit(self, tokens: Sequence[int], generation_len: int | None, documents: int = 0) -> int:
         """Check a request; return how many tokens it may generate."""
         ctx_len, vocab_size = self.decoder.sizes.ctx_len, self.decoder.vocab_size
         if generation_len is not None and generation_len < 1:
@@ -381,7 +383,7 @@ class TextGenerationSession(PromptReader):
                 "package's tokenizer adds none of its own. Give it some text."
             )
         if len(tokens) + 1 > ctx_len:
-            raise self._too_long(f"{len(tokens):,}", blocks)
+            raise self._too_long(f"{len(tokens):,}", documents)
         foreign = next((token for token in tokens if not 0 <= token < vocab_size), None)
         if foreign is not None:
             raise GenerationError(

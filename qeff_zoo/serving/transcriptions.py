@@ -20,7 +20,7 @@ from starlette.datastructures import FormData, UploadFile
 from qeff_zoo.errors import BusyError, GenerationError, MediaError
 from qeff_zoo.media.sound import open_sound
 from qeff_zoo.runtime import (
-    FALLBACK,
+    TEMPERATURE_FALLBACK,
     CtcSession,
     Segment,
     SpeechSeq2SeqSession,
@@ -375,7 +375,9 @@ def _choices(
             raise _invalid(name, "does not apply to this model, which labels frames of sound")
         return {}
     # OpenAI's rule for temperature 0: what looks wrong is drawn again, at higher ones.
-    fallback = {**FALLBACK, "seed": _SEED} if tells and "temperature" not in given else {}
+    fallback = (
+        {**TEMPERATURE_FALLBACK, "seed": _SEED} if tells and "temperature" not in given else {}
+    )
     # The model's own rule for a recording that is longer than a window: times are told.
     return {
         **fallback,

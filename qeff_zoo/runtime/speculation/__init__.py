@@ -76,6 +76,6 @@ LOOKUP: Own = "lookup"
 HEADS: Own = "heads"
 OWN: tuple[Own, ...] = (LOOKUP, HEADS)
 #: When a token of a draft model counts: where the request's own draw equals it, or by min(1, p/q).
-Acceptance: TypeAlias = Literal["draw", "ratio"]
-DRAW: Acceptance = "draw"
-RATIO: Acceptance = "ratio"
+Acceptance: TypeAlias = Literal["exact", "rejection"]
+EXACT: Acceptance = "exact"
+REJECTION: Acceptance = "rejection"

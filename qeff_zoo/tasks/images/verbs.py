@@ -70,7 +70,7 @@ def print_scores(kind: str, inputs: list[str], found: Any, *, as_json: bool) -> 
     """Print scores of labels.
 
     Args:
-        kind: Of the inputs, "image" or "sound".
+        kind: Of the inputs, "image" or "audio".
         inputs: What was classified.
         found: Scores of each input, the best first.
         as_json: Whether to print JSON, with all labels.
