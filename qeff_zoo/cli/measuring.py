@@ -113,39 +113,41 @@ def _add_bench(commands: Any) -> None:
     parser = command(
         commands,
         "bench",
-        "measure how fast a package generates, or writes down speech",
+        "measure the speed of generation or transcription",
         applicable=True,
     )
     add_package(parser)
     many: dict[str, Any] = {"type": int, "nargs": "+", "default": [], "metavar": "N"}
-    parser.add_argument("--prompt-len", **many, help="tokens in a prompt (default: 128)")
+    parser.add_argument("--prompt-len", **many, help="tokens per prompt (default: 128)")
     parser.add_argument(
         "--generation-len",
         type=int,
         metavar="N",
-        help="tokens to generate (default: 64), or of a window of speech at most",
+        help="tokens to generate (default: 64), or largest number per window of speech",
     )
     parser.add_argument(
-        "--batch-size", **many, help="requests at a time (default: 1, and all rows of the package)"
+        "--batch-size",
+        **many,
+        help="concurrent requests (default: 1, and all slots of the package)",
     )
     parser.add_argument(
         "--image",
         action="append",
         default=[],
         metavar="FILE",
-        help="a picture of each prompt, of a package that reads them (default: one of noise, 448 x 448)",
+        help="image of each prompt; repeatable (default: noise, 448 x 448)",
     )
     parser.add_argument(
         "--audio",
         action="append",
         default=[],
         metavar="FILE",
-        help="a recording of each prompt, or to be written down (default: noise that fills one window)",
+        help="audio file of each prompt, or to transcribe (default: noise that fills one window)",
     )
     parser.add_argument(
         "--language",
         metavar="CODE",
-        help="of a recording that is written down (default: detected, where a model knows several)",
+        help="spoken language of audio (default: detected by multilingual models)",
     )
     add_draft(parser)
     add_threads(parser)
@@ -156,9 +158,9 @@ def _add_bench(commands: Any) -> None:
         "--plot",
         type=Path,
         metavar="FILE.png",
-        help="also draw speed by context and by batch; sizes that are left out then double up to the largest",
+        help="also plot speed by context length and by batch size; sizes then double up to the largest by default",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bars")
 
 
 #: What adds the arguments of a command, or of several, and their handlers.

@@ -74,7 +74,8 @@ class PromptReader:
         """
         if self.passages is None:
             raise GenerationError(
-                f"A request has {len(documents)} documents, and the session of {str(self.folder)!r} takes none; expected "
+                f"A request has {len(documents)} documents, and the session of {str(self.folder)!r} takes none; "
+                "expected "
                 "block attention. Open the session with block_attention=True, or serve with --block-attention."
             )
         before: list[int] = []
