@@ -130,7 +130,7 @@ def _encoded(
     """
     encoded = dict(brought)
     left = asked.placeholders
-    for argument in ("images", "sounds"):
+    for argument in ("images", "audio"):
         works = session.encoding(argument, brought[argument]) if argument in brought else []
         encoded[argument] = found = []
         for place, work in enumerate(works):
@@ -197,7 +197,7 @@ def _brought(
     for found, argument, nouns in (
         (urls, "images", "pictures"),
         (films, "videos", "videos"),
-        (recordings, "sounds", "recordings"),
+        (recordings, "audio", "recordings"),
     ):
         if found and argument not in session.takes:
             raise ApiError(
@@ -212,7 +212,7 @@ def _brought(
             cast("ImageTextToTextSession", session).check_reads_videos()
     media = yield from read_media([*urls, *films], hosts)
     shown, played = media[: len(urls)], media[len(urls) :]
-    brought = {"images": shown, "videos": played, "sounds": [*map(_recording, recordings)]}
+    brought = {"images": shown, "videos": played, "audio": [*map(_recording, recordings)]}
     return {name: files for name, files in brought.items() if files}
 
 

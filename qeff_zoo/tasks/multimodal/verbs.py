@@ -23,5 +23,5 @@ class GenerateWithMedia(Generate):
         return {
             **({"images": [fetch_each(files.image)]} if files.image else {}),
             **({"videos": [fetch_each(files.video, "video")]} if files.video else {}),
-            **({"sounds": [files.audio]} if files.audio else {}),
+            **({"audio": [files.audio]} if files.audio else {}),
         }
