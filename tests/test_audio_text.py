@@ -197,7 +197,7 @@ def test_bench_counts_sounds(
     assert main(["bench", str(package.path), "--image", "a.png"]) == 1
     assert "--image does not apply to audio-text-to-text" in capsys.readouterr().err
     with pytest.raises(
-        GenerationError, match=r"sounds of \d+ and 60 new tokens .* --audio, or build"
+        GenerationError, match=r"audio of \d+ and 60 new tokens .* --audio, or build"
     ):
         case.measure(package, bench.Case(**{**asdict(named), "generation_len": 60}), 1)
 

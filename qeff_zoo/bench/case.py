@@ -213,7 +213,7 @@ def _request(session: Any, case: Case, prompt: list[int], number: int) -> Any:
     request = session.request([*places, *prompt], **choices, **shown)
     if request.limit < case.generation_len:
         seen = len(request.prompt) - case.prompt_len
-        flags = " or ".join(f"--{name[:-1]}" for name in shown)
+        flags = " or ".join(f"--{name.removesuffix('s')}" for name in shown)
         raise GenerationError(
             f"A prompt of {case.prompt_len:,} tokens, {' and '.join(shown)} of {seen:,} and {case.generation_len:,} "
             f"new tokens do not fit; expected at most the {session.longest + 1:,} of ctx_len together. Change "
