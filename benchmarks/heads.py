@@ -51,7 +51,7 @@ def compare(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
     for kind, heads in kinds.items():
         package = qeff_zoo.build(
             source,
-            speculator=heads,
+            draft_heads=heads,
             weights=arguments.weights,
             ctx_len=_CTX_LEN,
             num_speculative_tokens=(_DRAFTED,),

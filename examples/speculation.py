@@ -39,7 +39,7 @@ draft = QEFFAutoModelForCausalLM.from_pretrained(draft_name)
 draft.compile(prefill_seq_len=32, ctx_len=128)
 hidden = json.loads((Path(target.package.path) / "config.json").read_text())["hidden_size"]
 with_heads = qeff_zoo.build(
-    target_name, speculator=heads[0] if heads else untrained(hidden), ctx_len=128
+    target_name, draft_heads=heads[0] if heads else untrained(hidden), ctx_len=128
 )
 
 prompt = "class socket.\nclass socket."
@@ -49,7 +49,7 @@ for package, drafts in (
     (target.package, draft.package),
     (with_heads, "heads"),
 ):
-    session = qeff_zoo.load(package, speculate=drafts)
+    session = qeff_zoo.load(package, draft=drafts)
     (answer,) = session.generate([prompt], generation_len=32)
     speed = session.metrics
     name = getattr(drafts, "name", drafts)

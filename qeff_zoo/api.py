@@ -58,8 +58,8 @@ def build(
             choices[name] = (choices[name],)
     if choices.get("adapter") is not None:
         choices["adapter"] = tuple(map(os.fspath, choices["adapter"]))
-    if choices.get("speculator") is not None:
-        choices["speculator"] = os.fspath(choices["speculator"])
+    if choices.get("draft_heads") is not None:
+        choices["draft_heads"] = os.fspath(choices["draft_heads"])
     request = Request(**choices)
     built = pipeline.build(
         os.fspath(model),
@@ -155,9 +155,9 @@ def load(
     prefix_cache_bytes: int | None = None,
     prefix_cache_answers: bool = False,
     prefix_cache_dir: str | os.PathLike[str] | None = None,
-    speculate: Package | str | os.PathLike[str] | None = None,
-    acceptance: "Acceptance" = "draw",
-    blocks: bool = False,
+    draft: Package | str | os.PathLike[str] | None = None,
+    acceptance: "Acceptance" = "exact",
+    block_attention: bool = False,
 ) -> "Session":
     """Open a package for running; one that is not here is pulled first.
 
@@ -170,15 +170,15 @@ def load(
         prefix_cache_answers: Keep answers there as well, for prompts that go on from them, as the next turn of a chat
             does. Their tokens were run one by one, so that such a prompt's answer may differ in its last bits.
         prefix_cache_dir: Folder in which all of it is also kept for later sessions; whoever reads it reads the prompts.
-        speculate: Draft for speculative decoding (text generation): a package of a smaller model of the same
+        draft: Draft for speculative decoding (text generation): a package of a smaller model of the same
             vocabulary, named as `package` is, "lookup" for prompt lookup, or "heads" for the draft heads that the
-            package was built with: `speculator`. The package must have been built with `num_speculative_tokens`,
+            package was built with: `draft_heads`. The package must have been built with `num_speculative_tokens`,
             which heads bring along.
-        acceptance: Which tokens of a draft package count where a request draws at random: "draw" for those that it
-            draws itself, so that a seed gives the answer that it gives without speculation; "ratio" for more of them,
-            by min(1, p/q), which leaves the distribution as it is.
-        blocks: Whether requests may have documents that are computed once, independently (block attention, arXiv
-            2409.15355; text generation).
+        acceptance: Which tokens of a draft package count where a request draws at random: "exact" for those that it
+            draws itself, so that a seed gives the answer that it gives without speculation; "rejection" for more of
+            them, by min(1, p/q), which leaves the distribution as it is.
+        block_attention: Whether requests may have documents that are computed once, independently (block attention,
+            arXiv 2409.15355; text generation).
 
     Returns:
         A session: `generate(prompts, generation_len=…)` for text generation, `embed(texts)` for embeddings,
@@ -195,16 +195,16 @@ def load(
     prefixes = PrefixCacheOptions(
         bytes=prefix_cache_bytes, answers=prefix_cache_answers, folder=folder
     )
-    drafts: Any = speculate
+    drafts: Any = draft
     if drafts not in (None, *OWN):
         drafts = _usable(drafts)
     return open_session(
         _usable(package),
         threads=threads,
         prefixes=prefixes,
-        speculate=drafts,
+        draft=drafts,
         acceptance=acceptance,
-        blocks=blocks,
+        block_attention=block_attention,
     )
 
 

@@ -223,7 +223,7 @@ def maker(llama: Path, folder: Path) -> Callable[..., Made]:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("QEFF_HOME", str(home))
                 choices = {"validate": False, **SIZES, **choices}
-                package = qeff_zoo.build(checkpoint, speculator=speculator, **choices)
+                package = qeff_zoo.build(checkpoint, draft_heads=speculator, **choices)
             known[key] = Made(checkpoint, speculator, package, home)
         return known[key]
 
@@ -232,7 +232,7 @@ def maker(llama: Path, folder: Path) -> Callable[..., Made]:
 
 def opened(package: Package, speculate: Any = "heads") -> TextGenerationSession:
     """Open a package whose wide calls and drafts seem to be free: as much is drafted as can be."""
-    session = qeff_zoo.load(package, threads=1, speculate=speculate)
+    session = qeff_zoo.load(package, threads=1, draft=speculate)
     assert isinstance(session, TextGenerationSession)
     if session.speculation:
         costs: Any = session.speculation.drafter(session.request([1]))._costs  # type: ignore[attr-defined]

@@ -131,7 +131,7 @@ def test_answers_are_those_of_transformers_processor_and_generate(
     every = [brought(number, counts) for number, counts in enumerate(PROMPTS.values())]
     images, sounds = ([*one] for one in zip(*every, strict=True))
     outputs = session.generate(
-        [*PROMPTS], images=images, sounds=sounds, generation_len=LENGTH, ignore_eos=True
+        [*PROMPTS], images=images, audio=sounds, generation_len=LENGTH, ignore_eos=True
     )
     for text, shown, found in zip(PROMPTS, every, outputs, strict=True):
         assert found.token_ids == omni.answer(text, *shown), text
@@ -163,7 +163,7 @@ def test_nobodys_picture_or_sound_is_used_for_somebody_else(session: AnyToAnySes
     text = f"w7 {PICTURE} w3 {SOUND} " + "w4 " * 20
 
     def ask(picture: int, heard: int) -> Any:
-        shown: dict[str, Any] = {"images": [pixels(picture)], "sounds": [sound(heard)]}
+        shown: dict[str, Any] = {"images": [pixels(picture)], "audio": [sound(heard)]}
         return session.generate(text, **shown, generation_len=LENGTH, ignore_eos=True)[0]
 
     first, again, behind, other = ask(1, 1), ask(1, 1), ask(1, 2), ask(3, 1)
@@ -186,7 +186,7 @@ def test_a_server_sees_and_hears_in_one_prompt(
         {"type": "text", "text": "w3 w4"},
     ]
     text = f"{SOUND} {PICTURE} w3 w4"
-    (expected,) = session.generate(text, images=[picture], sounds=[heard], generation_len=4)
+    (expected,) = session.generate(text, images=[picture], audio=[heard], generation_len=4)
     opened: Any = open_session(omni.package, threads=1)
     with Engine(opened) as engine, running(engine) as url, connect(url) as client:
         answer = client.chat.completions.create(
@@ -231,7 +231,7 @@ def test_gemma_4_answers_as_transformers_processor_and_generate(tmp_path: Path) 
                 **given, max_new_tokens=LENGTH, do_sample=False, eos_token_id=None
             )
         (found,) = session.generate(
-            text, images=[image], sounds=[speech], generation_len=LENGTH, ignore_eos=True
+            text, images=[image], audio=[speech], generation_len=LENGTH, ignore_eos=True
         )
         assert found.token_ids == right[0, given["input_ids"].shape[1] :].tolist()
 
@@ -272,9 +272,9 @@ def test_a_checkpoint_without_an_encoder_of_sounds_is_refused(tmp_path: Path) ->
 
 def test_places_are_counted_by_kind(session: AnyToAnySession) -> None:
     with pytest.raises(GenerationError, match="has 0 places for sounds, and there are 1 sounds"):
-        session.request(PICTURE, images=[pixels(1)], sounds=[sound(1)])
+        session.request(PICTURE, images=[pixels(1)], audio=[sound(1)])
     with pytest.raises(GenerationError, match="has 1 places for pictures, and there are 0 pict"):
-        session.request(f"{PICTURE} {SOUND}", sounds=[sound(1)])
+        session.request(f"{PICTURE} {SOUND}", audio=[sound(1)])
 
 
 def test_other_targets_and_a_package_apart_are_refused(omni: Omni) -> None:

@@ -117,7 +117,7 @@ def test_the_command_prints_scores(
     assert all(shown.count(text) for text in (*paths, "yes", "no", "stop"))
     assert main(["run", str(session.folder), *paths, "--json"]) == 0
     outputs = json.loads(capsys.readouterr().out)["outputs"]
-    assert [one["sound"] for one in outputs] == paths
+    assert [one["audio"] for one in outputs] == paths
     assert sum(one["score"] for one in outputs[0]["scores"]) == pytest.approx(1)
 
 

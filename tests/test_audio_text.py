@@ -131,7 +131,7 @@ def test_answers_are_those_of_transformers_generate(
     first, second, third = sound(1, 0.7), sound(2, 1.0), sound(3, 0.31)
     prompts = [[3, 200, 4, 200, 5, 6], [7, 8, 200, 9], [10, 11, 12]]
     shown = [[first, second], [third], []]
-    answers = session.generate(prompts, sounds=shown, generation_len=8, ignore_eos=True)
+    answers = session.generate(prompts, audio=shown, generation_len=8, ignore_eos=True)
     for prompt, sounds, answer in zip(prompts[:2], shown[:2], answers[:2], strict=True):
         assert answer.token_ids == theirs(checkpoint, prompt, sounds, 8)
     model = AutoModelForMultimodalLM.from_pretrained(checkpoint)
@@ -147,13 +147,13 @@ def test_a_second_question_encodes_nothing_and_nobody_gets_a_strangers_sound(
     prompt = [200, *range(10, 30)]
     answers, counts = [], []
     for number in (1, 1, 2):
-        answers += session.generate([prompt], sounds=[[sound(number)]], generation_len=8)
+        answers += session.generate([prompt], audio=[[sound(number)]], generation_len=8)
         assert session.metrics is not None
         counts.append((session.metrics.encoded_sounds, session.metrics.reused_tokens > 0))
     assert counts == [(1, False), (0, True), (1, False)]
     assert answers[0].token_ids == answers[1].token_ids
     fresh: Any = open_session(package, threads=1)
-    (alone,) = fresh.generate([prompt], sounds=[[sound(2)]], generation_len=8)
+    (alone,) = fresh.generate([prompt], audio=[[sound(2)]], generation_len=8)
     assert answers[2].token_ids == alone.token_ids
 
 
@@ -167,14 +167,14 @@ def test_run_answers_about_a_recording(
     command = ["run", str(package.path), str(path), "--generation-len", "4", "--json"]
     assert main([*command, "--chat", "--prompt", "w3 w4"]) == 0
     shown = json.loads(capsys.readouterr().out)["outputs"][0]
-    (expected,) = session.generate("<|AUDIO|> w3 w4", sounds=[path], generation_len=4)
+    (expected,) = session.generate("<|AUDIO|> w3 w4", audio=[path], generation_len=4)
     assert shown["token_ids"] == expected.token_ids
     for wrong, message in (
         ([], "There are 0 prompts"),
         (["--prompt", "w3", "--prompt", "w4"], "There are 2 prompts"),
         (["--prompt", "w3", "--timestamps"], "--timestamps does not apply"),
         (["--prompt", "w3", "--word-timestamps"], "--word-timestamps does not apply"),
-        (["--prompt", "w3", "--fallback"], "--fallback does not apply"),
+        (["--prompt", "w3", "--temperature-fallback"], "--temperature-fallback does not apply"),
         (["--prompt", "w3", "--image", "a.png"], "--image does not apply"),
         (["--prompt", "w3"], r"places for sounds, and there are 1 sounds"),
     ):
@@ -188,7 +188,7 @@ def test_bench_counts_sounds(
     """A window of noise where none is named; a recording of another length has other tokens."""
     (noise, _) = bench.plan(package, prompt_lens=[10], generation_len=4, threads=1)
     path = recorded(tmp_path / "speech.wav", sound(5)[: RATE // 2])
-    named = bench.Case(**{**asdict(noise), "sounds": (str(path),)})
+    named = bench.Case(**{**asdict(noise), "audio": (str(path),)})
     whole, half = (case.measure(package, one, 1) for one in (noise, named))
     assert whole.audio_tokens > half.audio_tokens > whole.audio_tokens // 3
     assert whole.image_tokens == 0
@@ -197,7 +197,7 @@ def test_bench_counts_sounds(
     assert main(["bench", str(package.path), "--image", "a.png"]) == 1
     assert "--image does not apply to audio-text-to-text" in capsys.readouterr().err
     with pytest.raises(
-        GenerationError, match=r"sounds of \d+ and 60 new tokens .* --sound, or build"
+        GenerationError, match=r"audio of \d+ and 60 new tokens .* --audio, or build"
     ):
         case.measure(package, bench.Case(**{**asdict(named), "generation_len": 60}), 1)
 
@@ -211,7 +211,7 @@ def test_a_server_hears_content_parts(
         {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}},
         {"type": "text", "text": "w3 w4"},
     ]
-    (expected,) = session.generate("<|AUDIO|> w3 w4", sounds=[path], generation_len=4)
+    (expected,) = session.generate("<|AUDIO|> w3 w4", audio=[path], generation_len=4)
     opened: Any = open_session(package, threads=1)
     with Engine(opened) as engine, running(engine) as url, connect(url) as client:
         for _ in range(2):
@@ -278,13 +278,13 @@ def test_sounds_that_cannot_be_heard_are_refused(
     session: AudioTextToTextSession, given: Any, message: str
 ) -> None:
     with pytest.raises(GenerationError, match=message):
-        session.request([200, 3], sounds=[given])
+        session.request([200, 3], audio=[given])
 
 
 def test_silence_and_two_channels_are_heard(session: AudioTextToTextSession) -> None:
     silent, stereo = np.zeros(9000, np.float32), np.stack([sound(1), sound(1)], 1)
-    assert session.generate([[200, 3]], sounds=[[silent]], generation_len=2)
-    one, other = (session.request([200, 3], sounds=[given]) for given in (stereo, sound(1)))
+    assert session.generate([[200, 3]], audio=[[silent]], generation_len=2)
+    one, other = (session.request([200, 3], audio=[given]) for given in (stereo, sound(1)))
     assert one.encoded[0].digest == other.encoded[0].digest
 
 

@@ -22,7 +22,7 @@ from qeff_zoo.terminal import progress
 
 CONTEXT = 48  # of all packages here
 FIGURES = [
-    "batch_size", "prompt_len", "generation_len", "threads", "speculate", "images", "sounds",
+    "batch_size", "prompt_len", "generation_len", "threads", "draft", "images", "audio",
     "ttft_s", "encode_s", "image_tokens", "audio_tokens", "prefill_tokens_per_s",
     "decode_tokens_per_s", "e2e_tokens_per_s", "peak_rss_bytes", "drafted_tokens", "accepted_tokens",
 ]  # fmt: skip

@@ -166,7 +166,7 @@ def test_a_package_with_the_adapter_answers_as_generate(
         heard = (given * 32767).astype("<i2").astype(np.float32) / 32768
         assert found["token_ids"] == answer(checkpoint, processor, heard)
     assert main(["run", str(package), *command]) == 1
-    assert "has no sounds; expected one at least" in capsys.readouterr().err
+    assert "has no audio; expected one at least" in capsys.readouterr().err
 
 
 def test_the_reference_has_the_adapter_once(tmp_path: Path) -> None:

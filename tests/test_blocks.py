@@ -52,10 +52,10 @@ def mask_of(lengths: Sequence[int]) -> torch.Tensor:
     return torch.where(allowed.tril(), 0.0, hidden)[None, None]
 
 
-def by_transformers(name: str, parts: Sequence[Sequence[int]], *, blocks: bool) -> torch.Tensor:
+def by_transformers(name: str, parts: Sequence[Sequence[int]], *, documents: bool) -> torch.Tensor:
     """Return the log-probabilities after the last token, by the unpatched model."""
     ids = torch.tensor([[token for part in parts for token in part]])
-    mask = mask_of([len(part) for part in parts]) if blocks else None
+    mask = mask_of([len(part) for part in parts]) if documents else None
     positions = torch.arange(ids.shape[1])[None]
     model = parity.subject(name).hf
     logits = model(ids, attention_mask=mask, position_ids=positions, use_cache=False).logits
@@ -72,14 +72,16 @@ def drawn(seed: int, *lengths: int) -> list[list[int]]:
 @pytest.mark.sampled(2)
 def test_answers_are_those_of_the_papers_mask(name: str, tmp_path: Path) -> None:
     session = of_tiny(name, tmp_path / "package")
-    session.allow_blocks()
+    session.allow_documents()
     parts = drawn(0, 9, 5, 11, 6)
     for reused, order in ((0, [0, 1, 2]), (25, [2, 0, 1]), (14, [1, 0, 1])):
         asked = [*(parts[place] for place in order), parts[-1]]
-        request = session.request(asked[-1], blocks=asked[:-1], generation_len=1, sampling=TOP)
+        request = session.request(asked[-1], documents=asked[:-1], generation_len=1, sampling=TOP)
         (found,) = session.generate([request])
         assert found.reused_tokens == reused
-        expected, plain = (by_transformers(name, asked, blocks=blocks) for blocks in (True, False))
+        expected, plain = (
+            by_transformers(name, asked, documents=documents) for documents in (True, False)
+        )
         top = dict(found.logprobs[0].top)  # type: ignore[index]
         assert [expected[token].item() for token in top] == pytest.approx([*top.values()], abs=5e-5)
         assert max(abs(plain[token].item() - one) for token, one in top.items()) > 0.05
@@ -88,7 +90,7 @@ def test_answers_are_those_of_the_papers_mask(name: str, tmp_path: Path) -> None
 @pytest.fixture
 def session(tmp_path: Path) -> TextGenerationSession:
     opened = of_tiny(parity.STATES["growing"], tmp_path / "package")
-    opened.allow_blocks()
+    opened.allow_documents()
     return opened
 
 
@@ -96,13 +98,13 @@ def test_requests_together_get_what_they_get_alone(session: TextGenerationSessio
     """Those with passages beside those without, in more rows than there are, by an engine too."""
     parts = drawn(1, 9, 5, 7, 3, 17)
     requests = [
-        session.request(parts[3], blocks=parts[:3], generation_len=6),
+        session.request(parts[3], documents=parts[:3], generation_len=6),
         session.request(parts[4], generation_len=6),
-        session.request(parts[2], blocks=[parts[0], parts[0]], generation_len=6),
-        session.request(parts[3], blocks=parts[2::-1], generation_len=6),
-        session.request(parts[4], blocks=parts[:1], generation_len=6),
+        session.request(parts[2], documents=[parts[0], parts[0]], generation_len=6),
+        session.request(parts[3], documents=parts[2::-1], generation_len=6),
+        session.request(parts[4], documents=parts[:1], generation_len=6),
     ]
-    assert [request.blocks for request in requests[:3]] == [(9, 5, 7), (), (9, 9)]
+    assert [request.documents for request in requests[:3]] == [(9, 5, 7), (), (9, 9)]
     alone = []
     for request in requests:
         session._prefixes.kept._kept.clear()
@@ -125,8 +127,8 @@ def test_passages_are_computed_again_where_nothing_may_be_kept(tmp_path: Path) -
     )
     parts, answers = drawn(2, 9, 5, 4), []
     for one in (plain, none):
-        one.allow_blocks()
-        request = one.request(parts[-1], blocks=parts[:-1], generation_len=4, sampling=TOP)
+        one.allow_documents()
+        request = one.request(parts[-1], documents=parts[:-1], generation_len=4, sampling=TOP)
         answers += [one.generate([request])[0] for _ in range(2)]
     assert answers == answers[:1] * 4
     assert [one.reused_tokens for one in answers] == [0, 14, 0, 0]
@@ -163,7 +165,7 @@ def test_turning_is_learnt_from_keys(interleaved: bool, size: int, whole: int) -
 def test_models_whose_keys_do_not_turn_are_refused(name: str, problem: str, tmp_path: Path) -> None:
     session = of_tiny(name, tmp_path / "package")
     with pytest.raises(GenerationError, match=f"cannot put passages together: .*({problem})"):
-        session.allow_blocks()
+        session.allow_documents()
     assert session.passages is None
 
 
@@ -171,74 +173,77 @@ def test_what_is_seen_in_a_config_or_in_states_is_refused_at_once(tmp_path: Path
     program = of_tiny(parity.STATES["growing"], tmp_path / "one").decoder.program
     scaled = session_of(tmp_path / "two", program, text_config={"llama_4_scaling_beta": 0.1})
     with pytest.raises(GenerationError, match=r"scaled by their position \(llama_4_scaling_beta\)"):
-        scaled.allow_blocks()
+        scaled.allow_documents()
     halves = session_of(tmp_path / "three", ToyProgram(1, 64, 8))
     halves.decoder.program.states = halves.decoder.program.states[:1]
     halves.decoder.program.memory = Memory({"past_key.0": np.zeros((1, 1, 64, 1), np.float16)})
     with pytest.raises(GenerationError, match="retains keys and values in float16"):
-        halves.allow_blocks()
+        halves.allow_documents()
 
 
 # --- requests -------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("blocks", "error", "problem"),
+    ("documents", "error", "problem"),
     [
-        ([[5] * 30, [6] * 9], ContextLengthError, "A prompt and its 2 blocks have 42 tokens"),
+        ([[5] * 30, [6] * 9], ContextLengthError, "A prompt and its 2 documents have 42 tokens"),
         ([[5], []], GenerationError, r"The block \[\] has no tokens; expected at least one"),
         ([[5, 9999]], GenerationError, "Token id 9999 is not of this model"),
     ],
 )
-def test_blocks_that_cannot_be_are_refused(
-    blocks: Any, error: type[Exception], problem: str, session: TextGenerationSession
+def test_invalid_documents_are_rejected(
+    documents: Any, error: type[Exception], problem: str, session: TextGenerationSession
 ) -> None:
     with pytest.raises(error, match=problem):
-        session.request([1, 2, 3], blocks=blocks)
+        session.request([1, 2, 3], documents=documents)
 
 
-def test_blocks_are_by_choice(tmp_path: Path) -> None:
+def test_documents_require_block_attention(tmp_path: Path) -> None:
     plain = of_tiny(parity.STATES["growing"], tmp_path / "package")
-    with pytest.raises(GenerationError, match=r"takes none; expected .* blocks=True"):
-        plain.request([1, 2], blocks=[[3]])
+    with pytest.raises(GenerationError, match=r"takes none; expected .* block_attention=True"):
+        plain.request([1, 2], documents=[[3]])
 
 
-def test_texts_and_chats_have_blocks_where_they_belong(trained: Package) -> None:
-    opened: Any = qeff_zoo.load(trained, threads=1, blocks=True)
-    blocks = ["class socket", "class deque"]
+def test_documents_begin_the_prompt_or_the_last_message(trained: Package) -> None:
+    opened: Any = qeff_zoo.load(trained, threads=1, block_attention=True)
+    documents = ["class socket", "class deque"]
     encode, tokenizer = opened.encode, opened.tokenizer
-    text = opened.request("class Path.", blocks=blocks, generation_len=1)
+    text = opened.request("class Path.", documents=documents, generation_len=1)
     begun = [len(tokenizer.encode(""))] if tokenizer.encode("") else []
-    assert [*text.blocks] == [
-        *begun, *(len(tokenizer.encode(one, special_tokens=False)) for one in blocks),
+    assert [*text.documents] == [
+        *begun, *(len(tokenizer.encode(one, special_tokens=False)) for one in documents),
     ]  # fmt: skip
     assert tokenizer.decode(text.prompt) == tokenizer.decode(
         encode("class socketclass dequeclass Path.")
     )
-    chat = opened.request("Which?", blocks=blocks, generation_len=1, chat=True)
+    chat = opened.request("Which?", documents=documents, generation_len=1, chat=True)
     whole = opened.encode_chat([{"role": "user", "content": "class socketclass dequeWhich?"}])
     assert tokenizer.decode(chat.prompt) == tokenizer.decode(whole)
-    assert len(chat.blocks) == 3
+    assert len(chat.documents) == 3
     opened.chat_template.render = lambda messages: "something else"
     with pytest.raises(GenerationError, match="writes the last message 0 times as it is"):
-        opened.request("Which?", blocks=blocks, chat=True)
+        opened.request("Which?", documents=documents, chat=True)
 
 
-def test_run_takes_blocks(trained: Package, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_takes_documents(trained: Package, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["run", str(trained.path), "--generation-len", "4", "--json", "--prompt", "class Path."]
-    assert main([*argv, "--block", "class socket", "--block", "class deque"]) == 0
+    assert main([*argv, "--document", "class socket", "--document", "class deque"]) == 0
     found = json.loads(capsys.readouterr().out)["outputs"][0]["token_ids"]
-    opened: Any = qeff_zoo.load(trained, threads=1, blocks=True)
-    blocks = ["class socket", "class deque"]
-    assert opened.generate(["class Path."], blocks=blocks, generation_len=4)[0].token_ids == found
+    opened: Any = qeff_zoo.load(trained, threads=1, block_attention=True)
+    documents = ["class socket", "class deque"]
+    assert (
+        opened.generate(["class Path."], documents=documents, generation_len=4)[0].token_ids
+        == found
+    )
 
 
-def test_clients_give_blocks(trained: Package) -> None:
-    opened: Any = qeff_zoo.load(trained, threads=1, blocks=True)
-    blocks = ["class socket", "class deque"]
-    expected = opened.generate(["class Path."], blocks=blocks, generation_len=4)[0].text
+def test_requests_have_documents(trained: Package) -> None:
+    opened: Any = qeff_zoo.load(trained, threads=1, block_attention=True)
+    documents = ["class socket", "class deque"]
+    expected = opened.generate(["class Path."], documents=documents, generation_len=4)[0].text
 
     said = [{"role": "user", "content": "Which?"}]
-    parts = opened.encode_parts(said, blocks)
-    chat = opened.generate([parts[-1]], blocks=parts[:-1], generation_len=4)[0].text
+    parts = opened.encode_parts(said, documents)
+    chat = opened.generate([parts[-1]], documents=parts[:-1], generation_len=4)[0].text
 
     def ask(**body: Any) -> tuple[int, Any]:
         whole = {"model": MODEL, "max_tokens": 4, "temperature": 0, **body}
@@ -246,18 +251,18 @@ def test_clients_give_blocks(trained: Package) -> None:
         return post(url, path, json.dumps(whole).encode())
 
     with Engine(opened) as engine, running(engine) as url:
-        as_ids = [opened.tokenizer.encode(one, special_tokens=False) for one in blocks]
-        for given in (blocks, as_ids):
-            status, answer = ask(prompt="class Path.", blocks=given)
+        as_ids = [opened.tokenizer.encode(one, special_tokens=False) for one in documents]
+        for given in (documents, as_ids):
+            status, answer = ask(prompt="class Path.", documents=given)
             assert (status, answer["choices"][0]["text"]) == (200, expected)
-        status, answer = ask(messages=said, blocks=blocks)
+        status, answer = ask(messages=said, documents=documents)
         assert (status, answer["choices"][0]["message"]["content"]) == (200, chat)
-        status, answer = ask(prompt="a", blocks=["word " * 400])
-        assert (status, answer["error"]["param"]) == (400, "blocks")
+        status, answer = ask(prompt="a", documents=["word " * 400])
+        assert (status, answer["error"]["param"]) == (400, "documents")
         assert answer["error"]["code"] == "context_length_exceeded"
         opened.passages = None
-        status, answer = ask(prompt="a", blocks=blocks)
-        assert (status, answer["error"]["param"]) == (400, "blocks")
+        status, answer = ask(prompt="a", documents=documents)
+        assert (status, answer["error"]["param"]) == (400, "documents")
 
 
 def test_the_guides_example_runs(
@@ -267,7 +272,7 @@ def test_the_guides_example_runs(
     (example,) = (
         text
         for text in re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
-        if "blocks=True" in text
+        if "block_attention=True" in text
     )
     monkeypatch.setattr(qeff_zoo, "build", lambda *_, **__: trained)
     exec(compile(example, "serving.md", "exec"), {})

@@ -98,7 +98,7 @@ def planned(folder: Path, model_type: str, **request: Any) -> Plan:
 
 # Of adapters and heads the content is what counts: see test_merging and test_heads.
 @pytest.mark.parametrize(
-    "name", [name for name in OPTIONS if name not in ("adapter", "speculator")]
+    "name", [name for name in OPTIONS if name not in ("adapter", "draft_heads")]
 )
 def test_all_follows_from_a_line_of_the_table(name: str, tmp_path: Path) -> None:
     option = OPTIONS[name]

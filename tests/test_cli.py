@@ -247,8 +247,8 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         ("run {package} --help", {"--prompt", "--temperature", "--json"}, {"--image", "--translate"}),
         ("run {package} --help-all", {"--prompt", "--image", "--translate"}, set()),
         ("run nowhere --help", {"--prompt", "--image"}, set()),
-        ("serve {package} --help", {"--port", "--blocks"}, {"--allow-image-url"}),
-        ("bench {package} --help", {"--prompt-len"}, {"--sound", "--language"}),
+        ("serve {package} --help", {"--port", "--block-attention"}, {"--allow-image-url"}),
+        ("bench {package} --help", {"--prompt-len"}, {"--audio", "--language"}),
     ],
 )  # fmt: skip
 def test_help_shows_the_options_that_apply(

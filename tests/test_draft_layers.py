@@ -273,7 +273,7 @@ def test_the_commands_draft(made: Any, capsys: pytest.CaptureFixture[str]) -> No
     package = made("eagle3").package
     argv = ["run", str(package.path), "--prompt", "the quick", "--generation-len", "9"]
     answers = []
-    for more in ([], ["--speculate", "heads"]):
+    for more in ([], ["--draft", "heads"]):
         assert cli.main([*argv, "--threads", "1", *more]) == 0
         answer, said = capsys.readouterr()
         answers.append(answer)
@@ -324,7 +324,7 @@ def test_a_layer_that_does_not_fit_is_refused(
     else:
         edit_json(folder / "config.json", **change)
     with pytest.raises(error, match=re.escape(said)):
-        qeff_zoo.build(models.llama, speculator=folder)
+        qeff_zoo.build(models.llama, draft_heads=folder)
 
 
 @pytest.mark.parametrize(
@@ -346,20 +346,20 @@ def test_an_assistant_that_does_not_fit_is_refused(
     folder = shutil.copytree(made(speculators.ASSISTANT).speculator, tmp_path / "assistant")
     edit_json(folder / "config.json", **change)
     with pytest.raises(error, match=re.escape(said)):
-        qeff_zoo.build(models.llama, speculator=folder)
+        qeff_zoo.build(models.llama, draft_heads=folder)
 
 
 def test_a_model_without_a_layer_of_its_own_says_so(models: Models, tmp_path: Path) -> None:
     with pytest.raises(
         SpeculatorError, match=r"'llama' has no MTP layer.* 'model.layers.4.eh_proj"
     ):
-        qeff_zoo.build(models.llama, speculator="mtp")
+        qeff_zoo.build(models.llama, draft_heads="mtp")
     folder = published_mtp.write("qwen3_next", tmp_path)
     tensors = load_file(folder / "model.safetensors")
     del tensors["mtp.norm.weight"]
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(SpeculatorError, match=r"has no tensor 'mtp.norm.weight'"):
-        qeff_zoo.build(folder, speculator="mtp")
+        qeff_zoo.build(folder, draft_heads="mtp")
 
 
 def test_an_mtp_layer_within_a_model_that_sees_is_found() -> None:

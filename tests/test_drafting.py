@@ -23,7 +23,7 @@ from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.prefix_cache import PrefixCache
 from qeff_zoo.runtime.sampling import Drawn, Sampler, Sampling, token_of
 from qeff_zoo.runtime.scheduling import Scheduler
-from qeff_zoo.runtime.speculation import DRAW, RATIO, Speculation, opening
+from qeff_zoo.runtime.speculation import EXACT, REJECTION, Speculation, opening
 from qeff_zoo.runtime.speculation.costs import Costs, measure
 from qeff_zoo.runtime.speculation.draft_model import DraftModel, ModelDrafter
 from qeff_zoo.runtime.speculation.lookup import PromptLookup
@@ -258,13 +258,13 @@ def test_a_draft_model_draws_as_its_request_and_more_is_accepted() -> None:
     """Drawn by another model, min(1, p/q) takes more than equal draws; without a temperature nothing is drawn."""
     request = Request(prompt=(3,) * 5, limit=20, sampling=Sampling(temperature=1.5, seed=4))
     accepted = {}
-    for acceptance in (DRAW, RATIO):
+    for acceptance in (EXACT, REJECTION):
         model = DraftModel(ToyDecoder(1, CTX_LEN, 8), VOCAB)
         drafter = opening._model_drafter(model, FREE, acceptance, request)
         again = opening._model_drafter(model, FREE, acceptance, request)
         drafted = drafter.draft([3, 4, 5], 4)
         assert len(drafted) > 0
-        assert all(isinstance(one, Drawn) == (acceptance == RATIO) for one in drafted)
+        assert all(isinstance(one, Drawn) == (acceptance == REJECTION) for one in drafted)
         assert [*map(token_of, again.draft([3, 4, 5], 4))] == [*map(token_of, drafted)]
         decoder = ToyDecoder(1, CTX_LEN, 8)
         speculation = Speculation(
@@ -285,9 +285,9 @@ def test_a_draft_model_draws_as_its_request_and_more_is_accepted() -> None:
         accepted[acceptance] = sum(one.accepted_tokens for one in answers) / sum(
             one.drafted_tokens for one in answers
         )
-    assert accepted[RATIO] > 0.9  # q is p
-    assert accepted[DRAW] < 0.7
-    greedy = opening._model_drafter(model, FREE, RATIO, replace(request, sampling=Sampling()))
+    assert accepted[REJECTION] > 0.9  # q is p
+    assert accepted[EXACT] < 0.7
+    greedy = opening._model_drafter(model, FREE, REJECTION, replace(request, sampling=Sampling()))
     assert all(isinstance(one, int) for one in greedy.draft([3, 4, 5], 4))
 
 

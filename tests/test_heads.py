@@ -120,7 +120,7 @@ def test_right_drafts_are_accepted(made: Any, models: Models, tmp_path: Path) ->
     save_file(tensors, tmp_path / "medusa_lm_head.safetensors")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QEFF_HOME", str(made("medusa").home))
-        package = qeff_zoo.build(models.llama, speculator=tmp_path, validate=False, **SIZES)
+        package = qeff_zoo.build(models.llama, draft_heads=tmp_path, validate=False, **SIZES)
     session = opened(package)
     (answer,) = session.generate([PROMPTS[0]], **asked)
     assert answer.token_ids == plain.token_ids
@@ -150,13 +150,13 @@ def test_the_commands_draft(made: Any, capsys: pytest.CaptureFixture[str]) -> No
     path = str(package.path)
     argv = ["run", path, "--prompt", "the quick", "--generation-len", "9", "--threads", "1"]
     answers = []
-    for more in ([], ["--speculate", "heads"]):
+    for more in ([], ["--draft", "heads"]):
         assert cli.main([*argv, *more]) == 0
         answer, said = capsys.readouterr()
         answers.append(answer)
         assert ("drafted tokens accepted" in said) == bool(more)
     assert answers[0] == answers[1]
-    bench = ["bench", path, "--speculate", "heads", "--repeat", "1", "--batch-size", "1", "-q"]
+    bench = ["bench", path, "--draft", "heads", "--repeat", "1", "--batch-size", "1", "-q"]
     assert cli.main([*bench, "--prompt-len", "8", "--generation-len", "8"]) == 0
     assert "accepted" in capsys.readouterr().out
     assert cli.main(["inspect", path]) == 0
@@ -178,8 +178,8 @@ def test_qefficients_turbo_runs(made: Any, models: Models, monkeypatch: pytest.M
 
 
 def test_a_package_without_heads_says_so(built: dict[str, Package]) -> None:
-    with pytest.raises(GenerationError, match=r"has no heads that draft.* --speculator"):
-        qeff_zoo.load(built["drafts"], speculate="heads")
+    with pytest.raises(GenerationError, match=r"has no heads that draft.* --draft-heads"):
+        qeff_zoo.load(built["drafts"], draft="heads")
 
 
 def test_a_package_of_another_time_says_what_it_lacks(
@@ -188,7 +188,7 @@ def test_a_package_of_another_time_says_what_it_lacks(
     """One whose model hands out nothing to draft from, and one that was written before drafts could be checked."""
     session, heads = opened(built["drafts"], None), open_heads(made("medusa").package, 1)
     assert heads is not None
-    with pytest.raises(GenerationError, match=r"has no 'hidden_states'.*again with --speculator"):
+    with pytest.raises(GenerationError, match=r"has no 'hidden_states'.*again with --draft-heads"):
         speculation_of(session, heads)
     copy = shutil.copytree(made("medusa").package.path, tmp_path / "package")
     manifest = json.loads((copy / "manifest.json").read_text())
@@ -199,7 +199,7 @@ def test_a_package_of_another_time_says_what_it_lacks(
     edit_json(copy / "manifest.json", **manifest)
     for speculate in ("heads", "lookup"):
         with pytest.raises(GenerationError, match=r"logits of one token a call.* --num-specul"):
-            qeff_zoo.load(copy, speculate=speculate)
+            qeff_zoo.load(copy, draft=speculate)
 
 
 def _without(folder: Path) -> None:
@@ -250,7 +250,7 @@ def test_heads_that_do_not_fit_are_refused(
     folder = speculators.medusa(tmp_path / "heads", 64, 257)
     change(folder)
     with pytest.raises(error, match=re.escape(said)):
-        qeff_zoo.build(models.llama, speculator=folder)
+        qeff_zoo.build(models.llama, draft_heads=folder)
 
 
 def test_a_plan_for_cards_refuses_heads_that_read_what_they_drafted(
@@ -258,7 +258,7 @@ def test_a_plan_for_cards_refuses_heads_that_read_what_they_drafted(
 ) -> None:
     for heads in (speculators.chained, speculators.eagle3):
         folder = heads(tmp_path / heads.__name__, 64, 257)
-        argv = ["plan", str(models.llama), "--speculator", str(folder), "--target", "qaic"]
+        argv = ["plan", str(models.llama), "--draft-heads", str(folder), "--target", "qaic"]
         assert cli.main(argv) == 1
         said = capsys.readouterr().err
         assert re.search("does not run '(heads|draft)' of them. Choose --target ort; or give", said)
@@ -267,7 +267,7 @@ def test_a_plan_for_cards_refuses_heads_that_read_what_they_drafted(
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--speculator", "absent"], "No folder 'absent'. Expected that of heads"),
+        (["--draft-heads", "absent"], "No folder 'absent'. Expected that of heads"),
         (["--max-loras", "1"], "the package has 2 programs"),
         (["--num-speculative-tokens", "63"], "expected 1 to 46"),
     ],
@@ -281,10 +281,10 @@ def test_a_plan_refuses_what_heads_are_not_for(
 ) -> None:
     heads = speculators.turbo(tmp_path / "heads", 64, 257)
     plan = ["plan", str(models.llama), "--ctx-len", "48"]
-    assert cli.main([*plan, "--speculator", str(heads), *argv]) == 1
+    assert cli.main([*plan, "--draft-heads", str(heads), *argv]) == 1
     assert said in capsys.readouterr().err
-    assert cli.main(["plan", str(models.bert), "--speculator", str(heads)]) == 1
-    assert "--speculator does not apply to feature-extraction" in capsys.readouterr().err
-    assert cli.main([*plan, "--speculator", str(heads), "--json"]) == 0
+    assert cli.main(["plan", str(models.bert), "--draft-heads", str(heads)]) == 1
+    assert "--draft-heads does not apply to feature-extraction" in capsys.readouterr().err
+    assert cli.main([*plan, "--draft-heads", str(heads), "--json"]) == 0
     plan_ = json.loads(capsys.readouterr().out)
     assert "derived: 3 heads" in json.dumps(plan_)

@@ -211,7 +211,7 @@ def test_drafts_change_no_answer_about_a_picture(
     outputs = session.generate(requests)
     assert [output.token_ids for output in outputs] == plain
     assert all(output.drafted_tokens > output.accepted_tokens > 0 for output in outputs)
-    assert open_session(built[0], threads=1, speculate="lookup").speculation
+    assert open_session(built[0], threads=1, draft="lookup").speculation
 
 
 def test_text_alone_is_answered_too(session: ImageTextToTextSession) -> None:

@@ -271,7 +271,7 @@ def test_a_package_that_sees_and_hears_answers_as_generate(
     words = SimpleNamespace(image_token="w200 ", audio_token="w201 ")
     picture = Phi4MultimodalProcessor.replace_image_token(words, count, 0)
     speech = Phi4MultimodalProcessor.replace_audio_token(words, heard, 0)
-    brought = {"images": [pixels], "sounds": [given], "generation_len": 6}
+    brought = {"images": [pixels], "audio": [given], "generation_len": 6}
     for first, second in (("image", "audio"), ("audio", "image")):
         text = f"<|{first}|> w3 <|{second}|> w4"
         whole = text.replace("<|image|>", picture).replace("<|audio|>", speech)
@@ -286,7 +286,7 @@ def test_a_package_that_sees_and_hears_answers_as_generate(
     assert alone.digest != beside.digest
     assert not np.allclose(*(next(iter(one.features.values())) for one in (alone, beside)))
     with pytest.raises(GenerationError, match="has no images; expected one at least"):
-        session.generate("<|audio|> w3", sounds=[given])
+        session.generate("<|audio|> w3", audio=[given])
 
 
 @pytest.mark.parametrize("samples", [400, 559, 560, 16_000, 50_001])

@@ -92,7 +92,7 @@ def test_prompts_and_sounds_are_those_of_the_published_processor(name: str) -> N
         sounds = [voice(samples, RATE, samples) for samples in (31_001, 9_000)]
         sounds = sounds[: prompt.count(facts["marker"])]
         right = theirs(text=prompt, audio=sounds, sampling_rate=RATE, return_tensors="pt")
-        made = session.request(prompt, sounds=sounds, generation_len=1)
+        made = session.request(prompt, audio=sounds, generation_len=1)
         assert list(made.prompt) == right["input_ids"][0].tolist()
 
 

@@ -146,7 +146,7 @@ def test_heads_of_the_decoders_own_program_draft(
     )
     heads = speculators.turbo(tmp_path / "heads", config["hidden_size"], config["vocab_size"])
     sizes = {"ctx_len": 48, "prefill_seq_len": WIDTH, "full_batch_size": ROWS}
-    _, folder = prepare("llama", speculator=str(heads), **sizes)
+    _, folder = prepare("llama", draft_heads=str(heads), **sizes)
     manifest = predicted(folder)
     (program,) = manifest["programs"]
     (logits,) = program["outputs"]

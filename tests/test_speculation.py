@@ -167,7 +167,7 @@ REPEATED = [7, 8, 9, 7, 8]
 
 
 def opened(package: Package, speculate: Any) -> TextGenerationSession:
-    session = qeff_zoo.load(package, threads=1, speculate=speculate)
+    session = qeff_zoo.load(package, threads=1, draft=speculate)
     assert isinstance(session, TextGenerationSession)
     return session
 
@@ -217,7 +217,7 @@ def test_what_cannot_draft_is_refused(built: dict[str, Package], tmp_path: Path)
     ):
         opened(built["one row"], "lookup")
     with pytest.raises(GenerationError, match="in which no token is drafted"):
-        qeff_zoo.load(built["encoder"], speculate="lookup")
+        qeff_zoo.load(built["encoder"], draft="lookup")
     with pytest.raises(
         GenerationError, match=r"The draft package .* is for task 'feature-extraction'"
     ):
@@ -256,21 +256,21 @@ def test_the_commands_draft(built: dict[str, Package], capsys: pytest.CaptureFix
         "1",
     ]
     answers = []
-    for more in ([], ["--speculate", "lookup"], ["--speculate", package]):
+    for more in ([], ["--draft", "lookup"], ["--draft", package]):
         assert cli.main([*argv, "--regex", "the( the){20}", *more]) == 0
         answer, said = capsys.readouterr()
         answers.append(answer)
         assert ("drafted tokens accepted" in said) == bool(more)
     assert len({*answers}) == 1
-    bench = ["bench", package, "--speculate", "lookup", "--repeat", "1", "--batch-size", "1"]
+    bench = ["bench", package, "--draft", "lookup", "--repeat", "1", "--batch-size", "1"]
     assert cli.main([*bench, "--prompt-len", "8", "--generation-len", "8", "-q"]) == 0
     assert "accepted" in capsys.readouterr().out
-    assert cli.main([*argv, "--speculate", str(built["encoder"].path)]) == 1
+    assert cli.main([*argv, "--draft", str(built["encoder"].path)]) == 1
     assert "is for task 'feature-extraction'" in capsys.readouterr().err
-    ratio = [*argv, "--temperature", "0.9", "--seed", "3", "--acceptance", "ratio"]
-    assert cli.main([*ratio, "--speculate", package]) == 0
+    ratio = [*argv, "--temperature", "0.9", "--seed", "3", "--acceptance", "rejection"]
+    assert cli.main([*ratio, "--draft", package]) == 0
     assert capsys.readouterr().out
-    assert cli.main([*ratio, "--speculate", "lookup"]) == 1
+    assert cli.main([*ratio, "--draft", "lookup"]) == 1
     assert "both ways accept the same" in capsys.readouterr().err
     assert cli.main(ratio) == 1
     assert "nothing is drafted" in capsys.readouterr().err

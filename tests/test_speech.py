@@ -395,11 +395,11 @@ def test_bench_measures_a_recording_or_noise(
     path = tmp_path / "speech.wav"
     soundfile.write(path, voice(24_000, RATE, 1), RATE)
     (_, noise), (_, named) = (
-        bench.plan_speech(package, threads=1, sounds=given) for given in ((), [str(path)])
+        bench.plan_speech(package, threads=1, audio=given) for given in ((), [str(path)])
     )
     for case, seconds in ((noise, 1.0), (named, 1.5)):
         found = bench_case.measure_speech(package, case, 1)
-        assert (found.batch_size, found.sound_s, found.sound) == (2, seconds, case.sound)
+        assert (found.batch_size, found.audio_s, found.audio) == (2, seconds, case.audio)
         assert found.total_s == pytest.approx(2 * seconds * found.real_time_factor)
         assert (found.ttft_s, found.generated_tokens, found.decode_tokens_per_s) == (None,) * 3
     for idle in ("--generation-len", "--prompt-len"):

@@ -45,7 +45,7 @@ from qeff_zoo.package.prepared import SCRIPT, adopt
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import (
-    FALLBACK,
+    TEMPERATURE_FALLBACK,
     SpeechSeq2SeqSession,
     Transcription,
     TranscriptionOptions,
@@ -279,7 +279,7 @@ def test_cards_write_what_generate_does(
     assert model.generate(given, generation_len=12).generated_texts == [wanted.text]
     path = tmp_path / "speech.wav"
     soundfile.write(path, sounds[0], RATE, subtype="FLOAT")
-    (wanted,) = on_cards.transcribe(path, **FALLBACK, seed=0)
+    (wanted,) = on_cards.transcribe(path, **TEMPERATURE_FALLBACK, seed=0)
     with (
         closing(SpeechQueue(on_cards, max_waiting=4)) as queue,
         running(queue) as served,
@@ -460,7 +460,7 @@ def test_what_looks_wrong_is_tried_again_or_left_out_as_by_generate(
 def test_what_is_drawn_again_repeats_with_a_seed(session: SpeechSeq2SeqSession) -> None:
     sound, choices = (
         voice(30_000, RATE, 1),
-        {"language": "en", **FALLBACK, "no_speech_threshold": None},
+        {"language": "en", **TEMPERATURE_FALLBACK, "no_speech_threshold": None},
     )
     one, same, other = (session.transcribe(sound, seed=seed, **choices)[0] for seed in (1, 1, 2))
     assert one == same != other
@@ -730,12 +730,14 @@ def test_the_command_writes_text_times_and_json(
     assert len(capsys.readouterr().out.splitlines()) == len(wanted.segments) + 2
     assert main(["run", package, path, "--generation-len", "6", "--word-timestamps"]) == 0
     assert "word" in capsys.readouterr().out
-    (again,) = session.transcribe(path, language="de", **FALLBACK, seed=3, generation_len=6)
-    given = ["--language", "de", "--fallback", "--seed", "3", "--generation-len", "6"]
+    (again,) = session.transcribe(
+        path, language="de", **TEMPERATURE_FALLBACK, seed=3, generation_len=6
+    )
+    given = ["--language", "de", "--temperature-fallback", "--seed", "3", "--generation-len", "6"]
     assert main(["run", package, path, *given]) == 0
     assert capsys.readouterr().out.strip() == again.text
-    assert main(["run", package, path, "--fallback", "--temperature", "0.5"]) == 1
-    assert "does not go with --fallback" in capsys.readouterr().err
+    assert main(["run", package, path, "--temperature-fallback", "--temperature", "0.5"]) == 1
+    assert "does not go with --temperature-fallback" in capsys.readouterr().err
     assert main(["run", package, path, "--target-language", "de"]) == 1
     assert "into which alone" in capsys.readouterr().err
     assert main(["run", package, path, "--target-language", "en", "--json"]) == 0
@@ -755,13 +757,13 @@ def test_bench_measures_a_recording_or_noise(
     command = ["bench", str(session.folder), "--threads", "1", "--repeat", "1", "-q"]
     assert main([*command, "--language", "en", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [(one["batch_size"], one["sound_s"]) for one in found] == [(1, 1.0), (2, 1.0)]
+    assert [(one["batch_size"], one["audio_s"]) for one in found] == [(1, 1.0), (2, 1.0)]
     assert all(0 < one["ttft_s"] < one["total_s"] for one in found)
 
-    (case,) = bench.plan_speech(package, batch_sizes=[2], generation_len=7, sounds=[str(path)])
+    (case,) = bench.plan_speech(package, batch_sizes=[2], generation_len=7, audio=[str(path)])
     run = bench_case.transcribe_once(session, case, 0)
     (wanted,) = session.transcribe(path, generation_len=7)
-    assert run["sound_s"] == LONG / RATE
+    assert run["audio_s"] == LONG / RATE
     assert run["generated_tokens"] == 2 * session.timings.decode_tokens
     assert run["generated_tokens"] >= 2 * sum(len(one.tokens) for one in wanted.segments)
     assert run["total_s"] == pytest.approx(2 * LONG / RATE * run["real_time_factor"])
@@ -782,12 +784,12 @@ def test_bench_refuses_before_it_measures(
     for given, said in (
         (["--prompt-len", "4"], "--prompt-len does not apply to speech-seq2seq"),
         (["--image", "a.png"], "--image does not apply"),
-        (["--speculate", "lookup"], "--speculate does not apply"),
+        (["--draft", "lookup"], "--draft does not apply"),
         (["--plot", "plot.png"], "--plot does not apply"),
         (["--batch-size", "3"], "A batch of 3 is more than the package has rows"),
         (["--generation-len", "0"], "generation_len 0; expected at least 1"),
-        (["--sound", "a.wav", "--sound", "b.wav"], "There are 2 recordings"),
-        (["--sound", str(tmp_path / "damaged.wav")], "damaged.wav"),
+        (["--audio", "a.wav", "--audio", "b.wav"], "There are 2 recordings"),
+        (["--audio", str(tmp_path / "damaged.wav")], "damaged.wav"),
     ):
         assert main(["bench", str(session.folder), *given]) == 1
         assert said in capsys.readouterr().err
@@ -869,7 +871,7 @@ def test_text_of_kaldis_features_is_that_of_generate(tmp_path: Path) -> None:
     with pytest.raises(GenerationError, match="expected at most 2"):
         session.transcribe(voice(40 * RATE, RATE, 1))
     case = bench.SpeechCase(batch_size=2, generation_len=4, threads=1)
-    assert 1.9 < bench_case.transcribe_once(session, case, 0)["sound_s"] < 2.1
+    assert 1.9 < bench_case.transcribe_once(session, case, 0)["audio_s"] < 2.1
 
 
 def test_text_of_sounds_of_any_length_is_that_of_generate(whole: Any) -> None:
@@ -915,7 +917,7 @@ def test_the_command_and_the_server_take_sounds_of_any_length(
     assert main(["run", package, str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["text"] == wanted.text
     case = bench.SpeechCase(batch_size=2, generation_len=4, threads=1)
-    assert bench_case.transcribe_once(session, case, 0)["sound_s"] == 2.0
+    assert bench_case.transcribe_once(session, case, 0)["audio_s"] == 2.0
     with (
         closing(SpeechQueue(session, max_waiting=4)) as queue,
         running(queue) as served,
@@ -1055,7 +1057,7 @@ def test_every_form_of_a_transcription(
     client: openai.OpenAI, wave: bytes, session: SpeechSeq2SeqSession
 ) -> None:
     (greedy,) = session.transcribe(wave, language="en", timestamps=True)
-    drawn = {**FALLBACK, "seed": 0}  # as OpenAI does where no temperature is given
+    drawn = {**TEMPERATURE_FALLBACK, "seed": 0}  # as OpenAI does where no temperature is given
     (wanted,) = session.transcribe(wave, language="en", **drawn)
     assert wanted.text != greedy.text
     assert ask(client, wave).text == ask(client, wave, temperature=0).text == wanted.text

@@ -263,8 +263,8 @@ def test_a_server_answers_about_content_parts(package: Package, vlm: ModuleType)
 
 
 def test_what_a_package_does_not_read_is_refused_by_name(session: ImageTextToTextSession) -> None:
-    with pytest.raises(GenerationError, match="has sounds, which this package does not read"):
-        session.generate("What is this?", sounds=["speech.wav"], chat=True)
+    with pytest.raises(GenerationError, match="has audio, which this package does not read"):
+        session.generate("What is this?", audio=["speech.wav"], chat=True)
 
 
 def test_bench_counts_pictures(package: Package, capsys: pytest.CaptureFixture[str]) -> None:

@@ -118,7 +118,7 @@ def test_text_of_cohere_transcribe_is_that_of_generate(tmp_path: Path) -> None:
             assert one.segments[-1].end == pytest.approx(one.seconds)
     assert len(found[1].segments) == 3
     case = bench.SpeechCase(batch_size=2, generation_len=4, threads=1, language="de")
-    assert bench_case.transcribe_once(session, case, 0)["sound_s"] == pytest.approx(2, abs=0.1)
+    assert bench_case.transcribe_once(session, case, 0)["audio_s"] == pytest.approx(2, abs=0.1)
     with pytest.raises(GenerationError, match=r"which language is spoken; expected one of ar, de"):
         session.transcribe(sounds[0])
     with pytest.raises(GenerationError, match=r"Language 'sv' is not known"):

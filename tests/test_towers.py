@@ -141,7 +141,7 @@ def test_gemma_3n_answers_as_transformers_processor_and_generate(
         given = process(text=text, audio=heard, **shown, return_tensors="pt")
         with torch.no_grad():
             right = model.generate(**given, **told)
-        (found,) = session.generate(text, sounds=heard, **shown, generation_len=6, ignore_eos=True)
+        (found,) = session.generate(text, audio=heard, **shown, generation_len=6, ignore_eos=True)
         assert found.token_ids == right[0, given["input_ids"].shape[1] :].tolist(), text
 
 

@@ -28,20 +28,20 @@ class Case:
         prompt_len: Tokens of each prompt.
         generation_len: Tokens to generate for each.
         threads: CPU threads that compute one operator; None for one per physical core.
-        speculate: Draft: "lookup", "heads", or the folder of a package; None for none.
+        draft: Draft: "lookup", "heads", or the folder of a package; None for none.
         images: Files of the pictures of each prompt, whose tokens are counted beside `prompt_len`; without any, a
             package that reads pictures is shown one of noise. Where text is written of a picture alone, its prompt is
             how that begins.
-        sounds: The same of recordings, of a package that hears.
+        audio: The same of recordings, of a package that hears.
     """
 
     batch_size: int
     prompt_len: int
     generation_len: int
     threads: int | None
-    speculate: str | None = None
+    draft: str | None = None
     images: tuple[str, ...] = ()
-    sounds: tuple[str, ...] = ()
+    audio: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class SpeechCase:
         generation_len: Tokens of a window at most; None for as many as the model writes, and of one that labels frames.
         threads: See `Case`.
         language: Spoken language; None for the one that the package detects, or is made for.
-        sound: File of the recording, which all of a batch are; None for noise, of which no two are alike. That fills a
+        audio: File of the recording, which all of a batch are; None for noise, of which no two are alike. That fills a
             window, and has 30 seconds at most.
     """
 
@@ -92,7 +92,7 @@ class SpeechCase:
     generation_len: int | None
     threads: int | None
     language: str | None = None
-    sound: str | None = None
+    audio: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class SpeechFigures(SpeechCase):
     """What was measured: medians over the runs.
 
     Args:
-        sound_s: Seconds of a recording.
+        audio_s: Seconds of a recording.
         ttft_s: Seconds until all of a batch have their first token: recordings are read, the first window of each is
             encoded, and its prompt run. None of a package that labels frames, as the next two.
         generated_tokens: All that were written, those that end a window among them.
@@ -110,7 +110,7 @@ class SpeechFigures(SpeechCase):
         peak_rss_bytes: See `Figures`.
     """
 
-    sound_s: float
+    audio_s: float
     ttft_s: float | None = None
     generated_tokens: int | None = None
     decode_tokens_per_s: float | None = None
@@ -127,9 +127,9 @@ def plan(
     batch_sizes: Sequence[int] = (),
     threads: int | None = None,
     spread: bool = False,
-    speculate: "Package | Own | None" = None,
+    draft: "Package | Own | None" = None,
     images: Sequence[str] = (),
-    sounds: Sequence[str] = (),
+    audio: Sequence[str] = (),
 ) -> list[Case]:
     """List the cases of a package: every batch size with every prompt length.
 
@@ -140,16 +140,16 @@ def plan(
         batch_sizes: Left out, one and all rows of the package.
         threads: CPU threads; None for one per physical core.
         spread: Sizes that are left out cover the context, and the rows, by doubling.
-        speculate: Draft of speculative decoding.
+        draft: Draft of speculative decoding.
         images: Files of pictures for each prompt.
-        sounds: Files of recordings for each prompt.
+        audio: Files of recordings for each prompt.
 
     Raises:
         GenerationError: The package cannot be measured, or not with these sizes; every reason is given.
     """
     from qeff_zoo.runtime.sizes import DecoderSizes
 
-    _check(package, images, sounds)
+    _check(package, images, audio)
     if package.task == IMAGE_TO_TEXT:
         prompt_lens = prompt_lens or [1]
     task = find(package.task)
@@ -165,16 +165,16 @@ def plan(
         prompt_lens = _doubled(room) if spread else [max(1, min(_PROMPT_LEN, room))]
     if not batch_sizes:
         batch_sizes = _doubled(sizes.rows) if spread else sorted({1, sizes.rows})
-    drafts = str(speculate.path.absolute()) if isinstance(speculate, Package) else speculate
+    drafts = str(draft.path.absolute()) if isinstance(draft, Package) else draft
     cases = [
         Case(
             batch_size=batch,
             prompt_len=length,
             generation_len=new,
             threads=threads,
-            speculate=drafts,
+            draft=drafts,
             images=tuple(images),
-            sounds=tuple(sounds),
+            audio=tuple(audio),
         )
         for batch, length in product(batch_sizes, prompt_lens)
     ]
@@ -184,7 +184,7 @@ def plan(
     return cases
 
 
-def _check(package: Package, images: Sequence[str], sounds: Sequence[str]) -> None:
+def _check(package: Package, images: Sequence[str], audio: Sequence[str]) -> None:
     """Refuse a package that has no prompts, and what its prompts cannot have."""
     measured = [name for name in NAMES if find(name).commands.bench]
     if package.task not in measured:
@@ -197,7 +197,7 @@ def _check(package: Package, images: Sequence[str], sounds: Sequence[str]) -> No
         raise GenerationError(
             f"Package {str(package.path)!r} writes down speech, and has no prompts; expected another. Use plan_speech."
         )
-    for name, files in (("image", images), ("sound", sounds)):
+    for name, files in (("image", images), ("audio", audio)):
         if files and name not in commands.bench_options:
             raise GenerationError(
                 f"--{name} does not apply to {package.task}, which reads none; expected none. Leave it out."
@@ -215,7 +215,7 @@ def plan_speech(
     generation_len: int | None = None,
     threads: int | None = None,
     language: str | None = None,
-    sounds: Sequence[str] = (),
+    audio: Sequence[str] = (),
 ) -> list[SpeechCase]:
     """List the cases of a package that writes down speech: every batch size.
 
@@ -225,7 +225,7 @@ def plan_speech(
         generation_len: See `SpeechCase`, also for the next two.
         threads: CPU threads.
         language: Spoken language.
-        sounds: File of a recording; nothing for noise.
+        audio: File of a recording; nothing for noise.
 
     Raises:
         GenerationError: The package cannot be measured with these sizes, or there are several recordings.
@@ -235,11 +235,11 @@ def plan_speech(
     from qeff_zoo.media.sound import read_sound
     from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
 
-    if len(sounds) > 1:
+    if len(audio) > 1:
         raise GenerationError(
-            f"There are {len(sounds)} recordings, and a batch is of one; expected one. Give --sound once."
+            f"There are {len(audio)} recordings, and a batch is of one; expected one. Give --audio once."
         )
-    for path in sounds:
+    for path in audio:
         read_sound(path, load_features(package.path).rate)
     given = package.programs[0].specializations
     writes = "generation_len" in find(package.task).commands.bench_options
@@ -250,7 +250,7 @@ def plan_speech(
             generation_len=generation_len,
             threads=threads,
             language=language,
-            sound=next(iter(sounds), None),
+            audio=next(iter(audio), None),
         )
         for batch in batch_sizes or sorted({1, rows})
     ]

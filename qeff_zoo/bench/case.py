@@ -56,10 +56,10 @@ def measure(package: Package, case: Case, repeat: int) -> Figures:
     from qeff_zoo.runtime import open_session
     from qeff_zoo.runtime.speculation import OWN
 
-    drafts: Any = case.speculate
+    drafts: Any = case.draft
     if drafts not in (None, *OWN):
         drafts = Package.open(drafts)
-    session: Any = open_session(package, threads=case.threads, speculate=drafts)
+    session: Any = open_session(package, threads=case.threads, draft=drafts)
     medians = _medians(run_once, session, case, repeat)
     return Figures(
         **asdict(case),
@@ -169,14 +169,14 @@ def transcribe_once(session: Any, case: SpeechCase, number: int) -> dict[str, fl
     step = session.features.step
     window = session.features.samples(session.frames) // step * step
     samples = min(window, _SOUND * session.rate)
-    sounds = [case.sound or _sound(samples, number, row) for row in range(case.batch_size)]
+    sounds = [case.audio or _sound(samples, number, row) for row in range(case.batch_size)]
     writes = session.generates
     choices = {"language": case.language, "generation_len": case.generation_len} if writes else {}
     begun = time.perf_counter()
     found = session.transcribe(sounds, **choices)
     total = time.perf_counter() - begun
     run = {
-        "sound_s": found[0].seconds,
+        "audio_s": found[0].seconds,
         "total_s": total,
         "real_time_factor": total / sum(one.seconds for one in found),
     }
@@ -213,7 +213,7 @@ def _request(session: Any, case: Case, prompt: list[int], number: int) -> Any:
     request = session.request([*places, *prompt], **choices, **shown)
     if request.limit < case.generation_len:
         seen = len(request.prompt) - case.prompt_len
-        flags = " or ".join(f"--{name[:-1]}" for name in shown)
+        flags = " or ".join(f"--{name.removesuffix('s')}" for name in shown)
         raise GenerationError(
             f"A prompt of {case.prompt_len:,} tokens, {' and '.join(shown)} of {seen:,} and {case.generation_len:,} "
             f"new tokens do not fit; expected at most the {session.longest + 1:,} of ctx_len together. Change "

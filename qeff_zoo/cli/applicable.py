@@ -26,7 +26,7 @@ _INPUTS = {
     "image": "images: use --image FILE",
     "sound": "recordings: name them, as in `run PACKAGE a.wav`",
 }
-_OF_INPUTS = ("prompt", "prompts_file", "image", "video", "sound")
+_OF_INPUTS = ("prompt", "prompts_file", "image", "video", "audio")
 _FEW = 3  # tasks that a message names
 
 
@@ -74,7 +74,7 @@ def _optional(command: str) -> set[str]:
 
 
 def _refusal(command: str, task: Task, name: str, given: Any) -> str:
-    flag = repr(str(given[0])) if name == "sound" and command == "run" else flag_of(name)
+    flag = repr(str(given[0])) if name == "audio" and command == "run" else flag_of(name)
     if command == "run" and name in _OF_INPUTS:
         return f"{flag} does not apply to {task.name}, which reads {_INPUTS[task.reads]}. Leave it out."
     others = [one for one in NAMES if name in find(one).commands.options(command)]

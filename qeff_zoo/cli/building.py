@@ -214,7 +214,7 @@ def _add_plan(commands: Any) -> None:
     parser = command(
         commands,
         "plan",
-        "show every choice of a build, and who made it, without building",
+        "show all options of a build and where each value comes from, without building",
         applicable=True,
     )
     add_choices(parser)
@@ -223,12 +223,12 @@ def _add_plan(commands: Any) -> None:
 
 def _add_build(commands: Any) -> None:
     parser = command(
-        commands, "build", "turn a checkpoint into a validated package", applicable=True
+        commands, "build", "build a validated package from a checkpoint", applicable=True
     )
     add_choices(parser)
     add_gguf(parser)
     parser.add_argument(
-        "--no-validate", action="store_true", help="do not compare with Hugging Face"
+        "--no-validate", action="store_true", help="skip the comparison with Hugging Face"
     )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="DIR", help="also copy the package to this folder"
@@ -236,23 +236,31 @@ def _add_build(commands: Any) -> None:
     parser.add_argument(
         "--prepare-only",
         action="store_true",
-        help="make no package, but a folder (--output) to be compiled where the target's compiler is",
+        help="prepare a folder (--output) for compilation on a machine with the target's compiler, instead of a "
+        "package",
     )
     parser.add_argument(
-        "--publish", metavar="REMOTE", help="also publish it to this Hub repository or remote"
+        "--publish",
+        metavar="REMOTE",
+        help="also publish the package to this Hub repository or remote",
     )
     add_private(parser)
     add_sign_with(parser)
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bars")
 
 
 def _add_adopt(commands: Any) -> None:
     parser = command(
-        commands, "adopt", "make a package of a prepared folder and the program compiled from it"
+        commands, "adopt", "make a package from a prepared folder and its compiled program"
     )
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="by `build --prepare-only`")
     parser.add_argument(
-        "program", type=Path, metavar="PROGRAM", help="folder that its compile.sh made: FOLDER/qpc"
+        "folder", type=Path, metavar="FOLDER", help="folder written by `build --prepare-only`"
+    )
+    parser.add_argument(
+        "program",
+        type=Path,
+        metavar="PROGRAM",
+        help="compiled program, written by compile.sh: FOLDER/qpc",
     )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="DIR", help="also copy the package to this folder"
@@ -260,7 +268,7 @@ def _add_adopt(commands: Any) -> None:
     parser.add_argument(
         "--unchecked",
         action="store_true",
-        help="also take a program that does not say what it was compiled from",
+        help="accept a program without a record of its sources",
     )
 
 
@@ -274,9 +282,9 @@ def _add_export(commands: Any) -> None:
         "-o", "--output", type=Path, metavar="DIR", required=True, help="a new or empty folder"
     )
     parser.add_argument(
-        "--graph-only", action="store_true", help="no weights; a config.json is enough"
+        "--graph-only", action="store_true", help="graph without weights; requires config.json only"
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bars")
 
 
 #: Functions that add the arguments of commands, and their handlers.

@@ -110,34 +110,38 @@ def _add_validate(commands: Any) -> None:
         "compare a package, or a recipe's tiny models, with Hugging Face",
     )
     parser.add_argument(
-        "package", metavar="PACKAGE|MODEL_TYPE", help="a package, or a recipe to try on tiny models"
+        "package",
+        metavar="PACKAGE|MODEL_TYPE",
+        help="package, or model type of a recipe, for its tiny models",
     )
     parser.add_argument(
-        "--checkpoint", metavar="MODEL", help="where the package's checkpoint is now"
+        "--checkpoint", metavar="MODEL", help="current location of the package's checkpoint"
     )
     parser.add_argument(
         "--adapter",
         action="append",
         default=[],
         metavar="DIR",
-        help="where an adapter that was merged into the package is now; may be given several times",
+        help="current location of a LoRA adapter merged into the package; repeatable",
     )
-    parser.add_argument("--target", help="of a recipe, what its tiny models are built for")
+    parser.add_argument("--target", help="target for the tiny models of a recipe")
     parser.add_argument(
         "--record",
         action="store_true",
-        help="write validated_models/ORG/NAME.json; for a recipe validated_models/_tiny/MODEL_TYPE.json, or with "
-        "--target _targets/TARGET.json",
+        help="write validated_models/ORG/NAME.json, or for a recipe validated_models/_tiny/MODEL_TYPE.json "
+        "(_targets/TARGET.json with --target)",
     )
-    group = parser.add_argument_group("perplexity", "measured for a package, instead of the checks")
+    group = parser.add_argument_group(
+        "perplexity", "measurement of a package, instead of the checks"
+    )
     group.add_argument(
         "--perplexity",
         type=Path,
         metavar="FILE",
-        help="how well the package, and Hugging Face's model, predict this text",
+        help="text for the perplexity of the package and of Hugging Face's model",
     )
     group.add_argument(
-        "--window", type=int, metavar="N", help="tokens seen at a time (default: the context)"
+        "--window", type=int, metavar="N", help="tokens per window (default: the context length)"
     )
     group.add_argument(
         "--stride",
@@ -150,18 +154,18 @@ def _add_validate(commands: Any) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="windows that Hugging Face's model runs at a time (default: 1); a package runs as many as it has rows",
+        help="windows per call of Hugging Face's model (default: 1); a package uses all its slots",
     )
-    group.add_argument("--graph", action="store_true", help="also the portable graph, in float32")
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    group.add_argument(
+        "--graph", action="store_true", help="also measure the portable graph, in float32"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bars")
 
 
 def _add_inspect(commands: Any) -> None:
-    parser = command(commands, "inspect", "explain a package")
+    parser = command(commands, "inspect", "describe a package")
     add_package(parser)
-    parser.add_argument(
-        "--verify", action="store_true", help="read every byte and compare it with its digest"
-    )
+    parser.add_argument("--verify", action="store_true", help="compare every byte with its digest")
 
 
 #: Functions that add the arguments of commands, and their handlers.

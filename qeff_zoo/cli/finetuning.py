@@ -84,20 +84,20 @@ def _figures(entry: object) -> str:
 
 
 def _add_finetune(commands: Any) -> None:
-    parser = command(commands, "finetune", "train an adapter, or all weights, of a checkpoint")
+    parser = command(commands, "finetune", "train a LoRA adapter, or all weights, of a checkpoint")
     parser.add_argument(
         "config",
         nargs="?",
         type=Path,
         metavar="CONFIG.yaml",
-        help="what is chosen; flags win over it",
+        help="settings; flags override them",
     )
     parser.add_argument(
         "--resume",
         nargs="?",
         const="last",
         metavar="CHECKPOINT",
-        help="go on from a checkpoint of the run: its name, or the last one",
+        help="continue from a checkpoint of the run: its name (default: the last one)",
     )
     groups = {name: parser.add_argument_group(title) for name, title in _GROUPS.items()}
     types = get_type_hints(Config)
@@ -105,7 +105,7 @@ def _add_finetune(commands: Any) -> None:
         groups[one.metadata["section"]].add_argument(
             flag(one.name), help=_help(one), **_facts(types[one.name])
         )
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bars")
 
 
 def _facts(kind: Any) -> dict[str, Any]:

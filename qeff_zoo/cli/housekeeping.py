@@ -156,7 +156,7 @@ def _add_cache(commands: Any) -> None:
         "cache", help="list, clean or check the store", description="The store of packages."
     )
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    command(verbs, "ls", "list what the store holds", "cache")
+    command(verbs, "ls", "list the packages of the store", "cache")
     rm = command(verbs, "rm", "remove packages from the store", "cache")
     rm.add_argument(
         "packages", nargs="+", metavar="PACKAGE", help="folder, model, key or variant of a package"
@@ -171,27 +171,34 @@ def _add_cache(commands: Any) -> None:
         "--older-than",
         type=_days,
         metavar="DAYS",
-        help="also packages and graphs that were unused for that many days",
+        help="also remove packages and graphs unused for this number of days",
     )
     for parser in (rm, gc):
-        parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="only print what would be removed"
+        )
     command(
         verbs,
         "verify",
-        "read every byte of the store and compare it with its digest",
+        "compare every byte of the store with its digest",
         "cache",
     )
 
 
 def _add_doctor(commands: Any) -> None:
-    command(commands, "doctor", "say what this machine can do, and what is missing")
+    command(commands, "doctor", "report the capabilities of this machine, and missing requirements")
 
 
 def _add_new(commands: Any) -> None:
-    parser = command(commands, "new", "draft a recipe from its nearest relative, and try it")
+    parser = command(commands, "new", "draft a recipe from the most similar one, and test it")
     parser.add_argument("model", metavar="MODEL", help="Hub id, folder or config.json")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="DIR", default=Path("recipes"), help="default: recipes"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="DIR",
+        default=Path("recipes"),
+        help="folder for the recipe (default: recipes)",
     )
 
 

@@ -27,7 +27,7 @@ def drafting(arguments: argparse.Namespace) -> Any:
     """Return the source of draft tokens: a package, "lookup", "heads" or None."""
     from qeff_zoo.runtime.speculation import OWN
 
-    asked = arguments.speculate
+    asked = arguments.draft
     return asked if asked in (None, *OWN) else usable_package(asked)
 
 

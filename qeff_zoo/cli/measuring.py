@@ -10,7 +10,7 @@ from typing import Any
 from qeff_zoo.cli.applicable import refuse_inapplicable, task_of
 from qeff_zoo.cli.building import reporter
 from qeff_zoo.cli.inputs import drafting, usable_package
-from qeff_zoo.cli.options import add_package, add_speculate, add_threads, command
+from qeff_zoo.cli.options import add_draft, add_package, add_threads, command
 from qeff_zoo.package import Package
 from qeff_zoo.terminal.printing import print_json, table
 
@@ -50,9 +50,9 @@ def _prompts(package: Package, arguments: argparse.Namespace) -> Any:
         batch_sizes=arguments.batch_size,
         threads=arguments.threads,
         spread=arguments.plot is not None,
-        speculate=drafting(arguments),
+        draft=drafting(arguments),
         images=arguments.image,
-        sounds=arguments.sound,
+        audio=arguments.audio,
     )
 
 
@@ -66,14 +66,14 @@ def _speech(package: Package, arguments: argparse.Namespace) -> Any:
         generation_len=arguments.generation_len,
         threads=arguments.threads,
         language=arguments.language,
-        sounds=arguments.sound,
+        audio=arguments.audio,
     )
 
 
 def _prompts_table(figures: Sequence[Any]) -> str:
     from qeff_zoo.package.description import human_size
 
-    tokens = {"image": figures[0].image_tokens, "sound": figures[0].audio_tokens}
+    tokens = {"image": figures[0].image_tokens, "audio": figures[0].audio_tokens}
     seen = [name for name, count in tokens.items() if count]
     rows = [
         [one.batch_size, one.prompt_len,
@@ -82,13 +82,13 @@ def _prompts_table(figures: Sequence[Any]) -> str:
          one.generation_len, f"{one.ttft_s:.3f}", f"{one.prefill_tokens_per_s:,.1f}",
          "" if one.decode_tokens_per_s is None else f"{one.decode_tokens_per_s:,.1f}",
          f"{one.e2e_tokens_per_s:,.1f}", human_size(one.peak_rss_bytes),
-         *([f"{one.accepted_tokens:,} of {one.drafted_tokens:,}"] if one.speculate else [])]
+         *([f"{one.accepted_tokens:,} of {one.drafted_tokens:,}"] if one.draft else [])]
         for one in figures
     ]  # fmt: skip
     timed = [] if figures[0].encode_s is None else ["encode s"]
     headers = ["batch", "prompt", *seen, *timed, "new", "ttft s", "prefill/s", "decode/s", "all/s"]
     headers += ["peak memory"]
-    headers += ["accepted"] if figures[0].speculate else []
+    headers += ["accepted"] if figures[0].draft else []
     return table(rows, headers)
 
 
@@ -97,13 +97,13 @@ def _speech_table(figures: Sequence[Any]) -> str:
 
     writes = figures[0].ttft_s is not None
     rows = [
-        [one.batch_size, f"{one.sound_s:.1f}",
+        [one.batch_size, f"{one.audio_s:.1f}",
          *([f"{one.generated_tokens:,}", f"{one.ttft_s:.3f}", f"{one.decode_tokens_per_s:,.1f}"] if writes else []),
          f"{one.total_s:.3f}", f"{one.real_time_factor:.4f}", human_size(one.peak_rss_bytes)]
         for one in figures
     ]  # fmt: skip
     written = ["new", "ttft s", "decode/s"] if writes else []
-    return table(rows, ["batch", "sound s", *written, "all s", "real-time factor", "peak memory"])
+    return table(rows, ["batch", "audio s", *written, "all s", "real-time factor", "peak memory"])
 
 
 # --- arguments ----------------------------------------------------------------------------------
@@ -113,41 +113,43 @@ def _add_bench(commands: Any) -> None:
     parser = command(
         commands,
         "bench",
-        "measure how fast a package generates, or writes down speech",
+        "measure the speed of generation or transcription",
         applicable=True,
     )
     add_package(parser)
     many: dict[str, Any] = {"type": int, "nargs": "+", "default": [], "metavar": "N"}
-    parser.add_argument("--prompt-len", **many, help="tokens in a prompt (default: 128)")
+    parser.add_argument("--prompt-len", **many, help="tokens per prompt (default: 128)")
     parser.add_argument(
         "--generation-len",
         type=int,
         metavar="N",
-        help="tokens to generate (default: 64), or of a window of speech at most",
+        help="tokens to generate (default: 64), or largest number per window of speech",
     )
     parser.add_argument(
-        "--batch-size", **many, help="requests at a time (default: 1, and all rows of the package)"
+        "--batch-size",
+        **many,
+        help="concurrent requests (default: 1, and all slots of the package)",
     )
     parser.add_argument(
         "--image",
         action="append",
         default=[],
         metavar="FILE",
-        help="a picture of each prompt, of a package that reads them (default: one of noise, 448 x 448)",
+        help="image of each prompt; repeatable (default: noise, 448 x 448)",
     )
     parser.add_argument(
-        "--sound",
+        "--audio",
         action="append",
         default=[],
         metavar="FILE",
-        help="a recording of each prompt, or to be written down (default: noise that fills one window)",
+        help="audio file of each prompt, or to transcribe (default: noise that fills one window)",
     )
     parser.add_argument(
         "--language",
         metavar="CODE",
-        help="of a recording that is written down (default: detected, where a model knows several)",
+        help="spoken language of audio (default: detected by multilingual models)",
     )
-    add_speculate(parser)
+    add_draft(parser)
     add_threads(parser)
     parser.add_argument(
         "--repeat", type=int, default=3, metavar="N", help="measured runs (default: 3)"
@@ -156,9 +158,9 @@ def _add_bench(commands: Any) -> None:
         "--plot",
         type=Path,
         metavar="FILE.png",
-        help="also draw speed by context and by batch; sizes that are left out then double up to the largest",
+        help="also plot speed by context length and by batch size; sizes then double up to the largest by default",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bars")
 
 
 #: Functions that add the arguments of commands, and their handlers.

@@ -31,7 +31,7 @@ def command(
     if applicable:
         add_help(parser)
     parser.set_defaults(command=f"{group} {name}".strip(), parser=parser)
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
@@ -48,13 +48,12 @@ def add_gguf(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gguf-file",
         metavar="NAME",
-        help="GGUF file in the folder or Hub repository MODEL, or its quantization (Q8_0)",
+        help="GGUF file of the folder or Hub repository MODEL, or its quantization (Q8_0)",
     )
     parser.add_argument(
         "--config-from",
         metavar="ORIGINAL",
-        help="of GGUF, the checkpoint that it was made from (Hub id, folder or config.json): its configuration and "
-        "tokenizer are used",
+        help="original checkpoint of a GGUF file (Hub id, folder or config.json), for its config and tokenizer",
     )
 
 
@@ -62,12 +61,12 @@ def add_axes(parser: argparse.ArgumentParser) -> None:
     """Add the options of a build."""
     parser.add_argument("--revision", help="branch, tag or commit of a Hub model")
     groups: dict[tuple[str, ...], Any] = {
-        (): parser.add_argument_group("choices", "the recipe makes those that are left out"),
+        (): parser.add_argument_group("build options", "the recipe sets the defaults"),
     }
     for option in OPTIONS.values():
         if option.targets not in groups:
             names = " and ".join(option.targets)
-            groups[option.targets] = parser.add_argument_group(f"choices of target {names}")
+            groups[option.targets] = parser.add_argument_group(f"build options of target {names}")
         group = groups[option.targets]
         group.add_argument(option.flag, help=option.help, **_READERS[option.kind])
     parser.add_argument("--activations", help=argparse.SUPPRESS)  # refused with the reason
@@ -77,7 +76,7 @@ def add_axes(parser: argparse.ArgumentParser) -> None:
         const=True,
         type=json_text,
         metavar="CONFIG",
-        help="QEfficient's spelling of --target qnn-aic and --qnn-config CONFIG",
+        help="QEfficient's option for --target qnn-aic and --qnn-config CONFIG",
     )
 
 
@@ -164,7 +163,7 @@ def add_package(parser: argparse.ArgumentParser) -> None:
 def add_key(parser: argparse.ArgumentParser) -> None:
     """Add the build key of the only acceptable package."""
     parser.add_argument(
-        "--key", help="only the package of this key (8 digits or more), variant, or VARIANT/KEY"
+        "--key", help="package to select: its build key (8 digits or more), variant, or VARIANT/KEY"
     )
 
 
@@ -174,7 +173,7 @@ def add_remote(parser: Any) -> None:
         "--from",
         dest="remote",
         metavar="REMOTE",
-        help="ask this remote alone: its URL, or org/repo of the Hub",
+        help="the only remote to search: URL, or org/repo of the Hub",
     )
 
 
@@ -190,7 +189,7 @@ def add_offline(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--offline",
         action="store_true",
-        help="use no network: only the indexes seen last, and the store",
+        help="no network access: only the store and cached indexes",
     )
 
 
@@ -205,16 +204,15 @@ def add_sign_with(parser: argparse.ArgumentParser) -> None:
         "--sign-with",
         type=Path,
         metavar="FILE",
-        help="PEM file of the private key that signs the remote's index",
+        help="PEM file of the private key for signing the remote's index",
     )
 
 
-def add_speculate(parser: argparse.ArgumentParser) -> None:
-    """Add the source of draft tokens."""
+def add_draft(parser: argparse.ArgumentParser) -> None:
+    """Add what drafts tokens."""
     parser.add_argument(
-        "--speculate",
+        "--draft",
         metavar="lookup|heads|PACKAGE",
-        help="draft tokens and check several in one call: what followed the same words before, what heads say that the "
-        "package was built with (--speculator), or the package of a smaller model; for a package built with "
-        "--num-speculative-tokens",
+        help="speculative decoding with prompt lookup, with the package's draft heads (--draft-heads of `build`), or "
+        "with the package of a draft model; for packages built with --num-speculative-tokens",
     )

@@ -113,7 +113,7 @@ def _add_predict(commands: Any) -> None:
     parser = command(
         commands,
         "predict",
-        "say what a device's numerics would do to a model, computed on this CPU",
+        "emulate a device's numerics on the CPU, and report their effect on a model",
     )
     parser.add_argument(
         "model", metavar="MODEL", help="Hub id (org/name) or folder of a checkpoint"
@@ -127,32 +127,31 @@ def _add_predict(commands: Any) -> None:
         "--text",
         type=Path,
         metavar="FILE",
-        help="what to predict, or of an encoder to read line by line (default: a few texts of ours)",
+        help="text to predict, or one text per line for an encoder (default: built-in texts)",
     )
     parser.add_argument(
         "--tokens",
         type=int,
         default=512,
         metavar="N",
-        help="of the text that are read at most (default: 512)",
+        help="largest number of tokens of the text (default: 512)",
     )
     parser.add_argument(
         "--keep-precision",
         action="append",
         default=[],
         metavar="PATTERN",
-        help="weights that stay in float32 on the device, and what reads them: 'model.layers.3.*'; may be given "
-        "several times",
+        help="weights kept in float32 on the device, with the operators that use them: 'model.layers.3.*'; repeatable",
     )
     parser.add_argument(
         "--search",
         action="store_true",
-        help="also find the layers to spare from mxfp6, one run for each layer and a few more",
+        help="also search for layers to exclude from MXFP6, with about one run per layer",
     )
     parser.add_argument(
-        "--plot", type=Path, metavar="FILE.png", help="also draw the distances from float32"
+        "--plot", type=Path, metavar="FILE.png", help="also plot the distances from float32"
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bars")
 
 
 #: Functions that add the arguments of commands, and their handlers.

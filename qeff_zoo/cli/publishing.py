@@ -94,7 +94,7 @@ def copy_command(arguments: argparse.Namespace) -> None:
 
 
 def _add_publish(commands: Any) -> None:
-    text = "put a package, or the folder of an adapter, where others can find it, in one commit"
+    text = "publish a package, or a folder with a LoRA adapter, to a remote in one commit"
     parser = command(commands, "publish", text)
     add_package(parser)
     parser.add_argument(
@@ -109,17 +109,17 @@ def _add_publish(commands: Any) -> None:
     parser.add_argument(
         "--of-others",
         action="store_true",
-        help="publish as it is what was not built on this machine, and whose signer is not pinned",
+        help="publish a package unchanged that was built elsewhere, even if its signer is not pinned",
     )
     parser.add_argument("--dry-run", action="store_true", help="only print what would be done")
     add_sign_with(parser)
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bars")
 
 
 def _add_copy(commands: Any) -> None:
-    parser = command(commands, "copy", "mirror packages of one remote to another")
-    parser.add_argument("source", metavar="REMOTE", help="where they are")
-    parser.add_argument("remote", metavar="REMOTE", help="where they go")
+    parser = command(commands, "copy", "copy packages from one remote to another")
+    parser.add_argument("source", metavar="REMOTE", help="source: URL, or org/repo of the Hub")
+    parser.add_argument("remote", metavar="REMOTE", help="destination: URL, or org/repo of the Hub")
     parser.add_argument(
         "models", nargs="*", metavar="MODEL", help="only packages of these models (default: all)"
     )
@@ -127,7 +127,7 @@ def _add_copy(commands: Any) -> None:
     add_private(parser)
     parser.add_argument("--dry-run", action="store_true", help="only print what would be done")
     add_sign_with(parser)
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bars")
 
 
 #: Functions that add the arguments of commands, and their handlers.

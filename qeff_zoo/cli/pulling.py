@@ -211,7 +211,7 @@ def bundle_import_command(arguments: argparse.Namespace) -> None:
 
 
 def _add_pull(commands: Any) -> None:
-    parser = command(commands, "pull", "bring a shared package here, every byte checked")
+    parser = command(commands, "pull", "download a shared package, and verify every byte")
     parser.add_argument(
         "models",
         nargs="*",
@@ -229,22 +229,25 @@ def _add_pull(commands: Any) -> None:
         type=Path,
         const=Path("qeff-zoo.lock"),
         metavar="FILE",
-        help="exactly what this file pins, for the models named or for all (default: qeff-zoo.lock)",
+        help="the packages pinned in this lock file, for the given models or all (default: qeff-zoo.lock)",
     )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="DIR", help="also copy the package to this folder"
     )
     parser.add_argument(
-        "--or-build", action="store_true", help="build it where there is none to pull"
+        "--or-build", action="store_true", help="build the package if none can be pulled"
     )
     add_offline(parser)
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bars")
 
 
 def _add_lock(commands: Any) -> None:
-    parser = command(commands, "lock", "choose a package for each model, and pin it in a file")
+    parser = command(commands, "lock", "select a package for each model, and pin it in a lock file")
     parser.add_argument(
-        "models", nargs="+", metavar="MODEL", help="as for `pull`; the choices hold for all"
+        "models",
+        nargs="+",
+        metavar="MODEL",
+        help="models as for `pull`; the build options apply to all",
     )
     add_axes(parser)
     add_remote(parser)
@@ -254,24 +257,24 @@ def _add_lock(commands: Any) -> None:
         type=Path,
         metavar="FILE",
         default=Path("qeff-zoo.lock"),
-        help="the file to write (default: qeff-zoo.lock)",
+        help="lock file to write (default: qeff-zoo.lock)",
     )
     add_offline(parser)
 
 
 def _add_repair(commands: Any) -> None:
-    parser = command(commands, "repair", "make damaged packages of the store whole again")
+    parser = command(commands, "repair", "repair damaged packages of the store")
     parser.add_argument(
         "packages",
         nargs="*",
         metavar="PACKAGE",
         help="folder, model, key or variant (default: every package of the store)",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bars")
 
 
 def _add_bundle(commands: Any) -> None:
-    text = "move packages to a machine without a network, in one file"
+    text = "transfer packages to a machine without a network, in one file"
     parser = commands.add_parser("bundle", help=text, description=text)
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     export = command(verbs, "export", "write packages to one file", "bundle")
@@ -282,14 +285,12 @@ def _add_bundle(commands: Any) -> None:
         help="folder, model, key or variant of a package, or a model to pull",
     )
     export.add_argument(
-        "-o", "--output", type=Path, metavar="FILE.tar", required=True, help="the file to write"
+        "-o", "--output", type=Path, metavar="FILE.tar", required=True, help="bundle to write"
     )
-    imported = command(
-        verbs, "import", "bring the packages of such a file into the store", "bundle"
-    )
-    imported.add_argument("file", type=Path, metavar="FILE.tar")
+    imported = command(verbs, "import", "add the packages of a bundle to the store", "bundle")
+    imported.add_argument("file", type=Path, metavar="FILE.tar", help="bundle to read")
     for parser in (export, imported):
-        parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+        parser.add_argument("-q", "--quiet", action="store_true", help="no progress bars")
 
 
 #: Functions that add the arguments of commands, and their handlers.

@@ -75,64 +75,68 @@ def _summary(found: "Quantized") -> str:
 
 
 def _add_quantize(commands: Any) -> None:
-    parser = command(
-        commands, "quantize", "turn a checkpoint of floats into one of integers, fitted to a text"
-    )
+    parser = command(commands, "quantize", "quantize a checkpoint, calibrated on a text")
     parser.add_argument(
-        "model", metavar="MODEL", help="Hub id (org/name) or folder of a checkpoint of floats"
+        "model",
+        metavar="MODEL",
+        help="Hub id (org/name) or folder of a checkpoint with float weights",
     )
     parser.add_argument("--revision", help="branch, tag or commit of a Hub model")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="DIR", required=True, help="a new or empty folder"
     )
     parser.add_argument(
-        "--bits", type=int, default=4, metavar="N", help="4 or 8, without a budget (default: 4)"
+        "--bits",
+        type=int,
+        default=4,
+        metavar="N",
+        help="bits per weight: 4 or 8 (default: 4), without --budget",
     )
     parser.add_argument(
         "--group-size",
         type=int,
         default=32,
         metavar="N",
-        help="columns that share a scale: 16, 32, 64 or 128 (default: 32)",
+        help="group size: 16, 32, 64 or 128 columns (default: 32)",
     )
     parser.add_argument(
         "--budget",
         type=float,
         metavar="BITS",
-        help="bits per weight of all matrices, those that stay floats and scales included: what matters most for the "
-        "answers gets 8 bits, all else 4",
+        help="average bits per weight of all matrices, float matrices and scales included: the most sensitive "
+        "matrices get 8 bits, all others 4",
     )
     parser.add_argument(
         "--zero-points",
         action="store_true",
-        help="a zero point for each group of 4 bits (of 8 as well without a budget): an eighth of a bit more in groups "
-        "of 32, and finer steps where values lie on one side of 0",
+        help="zero points for 4-bit groups (and 8-bit groups without --budget): an eighth of a bit more per weight "
+        "in groups of 32, and finer steps for values on one side of 0",
     )
     parser.add_argument(
         "--embeddings",
         action="store_true",
-        help="also the embedding and the output matrix, which vLLM does not read as integers",
+        help="also quantize the embedding and output matrices, which vLLM does not support",
     )
     parser.add_argument(
         "--method",
         default="gptq",
         metavar="NAME",
-        help="how integers are chosen: gptq, awq+gptq or nearest (default: gptq)",
+        help="quantization method: gptq, awq+gptq or nearest (default: gptq)",
     )
     parser.add_argument(
         "--calibration",
         type=Path,
         metavar="FILE",
-        help="a text of the kind that the model is for; of an encoder line by line (default: a few texts of ours)",
+        help="calibration text, or one text per line for an encoder (default: built-in texts)",
     )
     parser.add_argument(
         "--calibration-tokens",
         type=int,
         default=16384,
         metavar="N",
-        help="of that text that are read at most (default: 16384)",
+        help="largest number of calibration tokens (default: 16384)",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress bars")
 
 
 #: Functions that add the arguments of commands, and their handlers.

@@ -96,13 +96,15 @@ def show_command(arguments: argparse.Namespace) -> None:
 def _add_list(commands: Any) -> None:
     parser = command(commands, "list", "list the architectures that have a recipe")
     parser.add_argument(
-        "--models", action="store_true", help="list checkpoints instead, and what was run with each"
+        "--models",
+        action="store_true",
+        help="list checkpoints instead, with their validation records",
     )
 
 
 def _add_show(commands: Any) -> None:
-    parser = command(commands, "show", "show what a recipe says")
-    parser.add_argument("model_type")
+    parser = command(commands, "show", "show a recipe")
+    parser.add_argument("model_type", metavar="MODEL_TYPE", help="model type of the recipe")
 
 
 #: Functions that add the arguments of commands, and their handlers.

@@ -180,7 +180,7 @@ def yank_command(arguments: argparse.Namespace) -> None:
 
 
 def _add_ls(commands: Any) -> None:
-    parser = command(commands, "ls", "list what a remote has")
+    parser = command(commands, "ls", "list the packages of a remote")
     parser.add_argument("remote", metavar="REMOTE", help="URL, or org/repo of the Hub")
     parser.add_argument("model", nargs="?", metavar="MODEL", help="only packages of this model")
     add_offline(parser)
@@ -188,7 +188,7 @@ def _add_ls(commands: Any) -> None:
 
 def _add_resolve(commands: Any) -> None:
     parser = command(
-        commands, "resolve", "say whether a shared package will do, which one, and why no other"
+        commands, "resolve", "show which shared package fits the options, and why others do not"
     )
     add_choices(parser)
     add_gguf(parser)
@@ -205,19 +205,23 @@ def _add_yank(commands: Any) -> None:
         help="Hub repository (org/repo), hf://org/repo[@branch] or file:///path",
     )
     parser.add_argument(
-        "package", metavar="KEY", help="its key (8 digits or more), variant, or VARIANT/KEY"
+        "package",
+        metavar="KEY",
+        help="build key (8 digits or more), variant, or VARIANT/KEY of the package",
     )
-    parser.add_argument("--reason", metavar="TEXT", help="for people, one line")
+    parser.add_argument("--reason", metavar="TEXT", help="reason for the notice, in one line")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument(
-        "--superseded-by", metavar="KEY", help="warn, and prefer this package of the remote"
+        "--superseded-by",
+        metavar="KEY",
+        help="mark the package as superseded: warn, and prefer this package of the remote",
     )
     kind.add_argument(
         "--known-bad",
         action="store_true",
-        help="refuse it to everybody, even to those who ask for its key",
+        help="mark the package as known to be bad: reject it, even by its key",
     )
-    kind.add_argument("--undo", action="store_true", help="take the notice back")
+    kind.add_argument("--undo", action="store_true", help="withdraw the notice")
     add_sign_with(parser)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from qeff_zoo.cli.applicable import refuse_inapplicable, task_of
 from qeff_zoo.cli.inputs import drafting, usable_package
 from qeff_zoo.cli.options import (
+    add_draft,
     add_package,
-    add_speculate,
     add_threads,
     any_hosts,
     command,
@@ -28,7 +28,7 @@ from qeff_zoo.terminal.printing import print_json
 def run_command(arguments: argparse.Namespace) -> None:
     """Run a package on prompts, texts, images or recordings."""
     prompts = _prompts(arguments)
-    if not prompts and not arguments.image and not arguments.sound:
+    if not prompts and not arguments.image and not arguments.audio:
         raise GenerationError(
             "No prompt was given, expected at least one. Use --prompt TEXT or --prompts-file FILE; for a package that "
             "reads pictures --image FILE, and name recordings for one that reads those."
@@ -41,7 +41,7 @@ def run_command(arguments: argparse.Namespace) -> None:
     run = task.commands.run()(task.name, prompts, arguments)
     chosen = _generation(arguments) if "prefix_cache_bytes" in options else {}
     session = open_session(
-        package, threads=arguments.threads, blocks=bool(arguments.block), **chosen
+        package, threads=arguments.threads, block_attention=bool(arguments.document), **chosen
     )
     if arguments.adapter is not None:
         arguments.adapter = _load_adapter(session, arguments.adapter, "--adapter")
@@ -71,7 +71,7 @@ def _generation(arguments: argparse.Namespace) -> dict[str, Any]:
     from qeff_zoo.runtime import PrefixCacheOptions
 
     return {
-        "speculate": drafting(arguments),
+        "draft": drafting(arguments),
         "acceptance": arguments.acceptance,
         "prefixes": PrefixCacheOptions(
             bytes=arguments.prefix_cache_bytes,
@@ -122,7 +122,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
             )
         chosen = _generation(arguments) if "prefix_cache_bytes" in options else {}
         session = open_session(
-            package, threads=arguments.threads, blocks=arguments.blocks, **chosen
+            package, threads=arguments.threads, block_attention=arguments.block_attention, **chosen
         )
         for given in arguments.lora_modules:
             _load_adapter(session, given, "--lora-modules")
@@ -158,30 +158,32 @@ def serve_args_command(arguments: argparse.Namespace) -> None:
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "sampling", "without these, the most likely token is taken each time"
-    )
+    group = parser.add_argument_group("sampling", "default: greedy decoding")
     for name, kind, text in (
-        ("temperature", float, "draw tokens at random; 1 is the model's own distribution"),
-        ("top-k", int, "draw from the N most likely tokens"),
-        ("top-p", float, "draw from the most likely tokens that together reach this probability"),
-        ("min-p", float, "draw from tokens at least X times as likely as the most likely one"),
+        ("temperature", float, "sampling temperature; 1 is the model's own distribution"),
+        ("top-k", int, "sample from the N most likely tokens"),
+        ("top-p", float, "sample from the most likely tokens with this total probability"),
+        ("min-p", float, "sample from tokens at least X times as likely as the most likely one"),
         (
             "repetition-penalty",
             float,
-            "penalize tokens of the prompt and the answer by this factor; 1 is none",
+            "penalty factor for tokens of the prompt and the output; 1 is none",
         ),
         (
             "presence-penalty",
             float,
-            "subtract this from the logits of tokens that the answer already has",
+            "subtracted from the logits of tokens in the output",
         ),
-        ("frequency-penalty", float, "the same, for each time that the answer has the token"),
-        ("seed", int, "the same seed gives the same answer"),
+        (
+            "frequency-penalty",
+            float,
+            "subtracted from the logits for each occurrence in the output",
+        ),
+        ("seed", int, "random seed; equal seeds give equal outputs"),
         (
             "logprobs",
             int,
-            "with --json, each token's log-probability, and the N most likely tokens'",
+            "log-probabilities of each token and of the N most likely ones, with --json",
         ),
     ):
         group.add_argument(f"--{name}", type=kind, metavar="N" if kind is int else "X", help=text)
@@ -190,29 +192,34 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TEXT",
-        help="end the answer before this text; may be given several times",
+        help="stop string, not part of the output; repeatable",
     )
 
 
 def _add_grammar(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "form", "what the answer must be"
+        "structured output", "constrains the generated text"
     ).add_mutually_exclusive_group()
     group.add_argument(
-        "--json-schema", type=Path, metavar="FILE", help="JSON of the schema that the file has"
+        "--json-schema",
+        type=Path,
+        metavar="FILE",
+        help="JSON that matches the JSON schema in this file",
     )
-    group.add_argument("--regex", metavar="PATTERN", help="what a regular expression matches")
+    group.add_argument(
+        "--regex", metavar="PATTERN", help="text that matches this regular expression"
+    )
     group.add_argument(
         "--choice",
         action="append",
         metavar="TEXT",
-        help="one of these texts; given for each of them",
+        help="one of these texts; repeatable, once for each text",
     )
     group.add_argument(
         "--grammar",
         type=Path,
         metavar="FILE",
-        help="of the grammar that the file has, in Lark's syntax",
+        help="text of the grammar in this file (Lark syntax)",
     )
 
 
@@ -221,114 +228,125 @@ def _add_prefix_cache(parser: argparse.ArgumentParser) -> None:
         "--prefix-cache-bytes",
         type=int,
         metavar="N",
-        help="memory for the beginnings of prompts; 0 for none (default: 128 MiB)",
+        help="memory of the prefix cache in bytes; 0 for none (default: 128 MiB)",
     )
     parser.add_argument(
         "--prefix-cache-answers",
         action="store_true",
-        help="keep answers there too, for the next turn of a chat; the last bits of logits then depend on it",
+        help="cache generated tokens too, for the next turn of a chat; the last bits of logits then depend on cache "
+        "hits",
     )
     parser.add_argument(
         "--prefix-cache-dir",
         type=Path,
         metavar="DIR",
-        help="keep it in this folder for later runs as well; whoever reads the folder reads the prompts",
+        help="folder for the prefix cache, for later runs; it reveals the prompts to its readers",
     )
 
 
 def _add_acceptance(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--acceptance",
-        choices=["draw", "ratio"],
-        default="draw",
-        help="which tokens of a draft package count where answers are drawn at random: those that the request draws "
-        "too (default), so that a seed gives the same answer as without drafts; or more of them, by min(1, p/q)",
+        choices=["exact", "rejection"],
+        default="exact",
+        help="acceptance rule for tokens of a draft model, with sampling: exact (the request samples the same token; "
+        "a seed gives the same output as without drafts; default) or rejection (rejection sampling by min(1, p/q), "
+        "which accepts more)",
     )
 
 
 def _add_sound(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "sound",
+        "audio",
         nargs="*",
         metavar="RECORDING",
-        help="of speech, such as speech.wav, to be written down; or that --prompt is about",
+        help="audio file, such as speech.wav: to transcribe or classify, or an input of --prompt",
     )
     parser.add_argument(
         "--timestamps",
         action="store_true",
-        help="of a recording, each word, or of some models each segment, with its time",
+        help="print timestamps of words (CTC models) or of segments (Whisper models)",
     )
     parser.add_argument(
         "--word-timestamps",
         action="store_true",
-        help="of a recording, each word with its time, of models that tell those of segments as well",
+        help="print word-level timestamps (Whisper models)",
     )
     parser.add_argument(
-        "--translate", action="store_true", help="of a recording, what is said in English"
+        "--translate", action="store_true", help="translate speech into English (Whisper models)"
     )
     parser.add_argument(
         "--target-language",
         metavar="CODE",
-        help="of a recording, what is said in that language, of models that translate into several",
+        help="target language of speech translation, for models with several",
     )
     parser.add_argument(
-        "--fallback",
+        "--temperature-fallback",
         action="store_true",
-        help="of a recording, draw again what looks wrong, at rising temperatures, and leave out likely silence",
+        help="decode suspicious windows again at higher temperatures, and skip likely silence (Whisper models)",
     )
 
 
 def _add_run(commands: Any) -> None:
     parser = command(
-        commands, "run", "run a package on prompts, texts or recordings", applicable=True
+        commands, "run", "run a package on prompts, texts, images or audio", applicable=True
     )
     add_package(parser)
     _add_sound(parser)
     parser.add_argument(
         "--language",
         metavar="CODE",
-        help="of a recording, such as en (default: detected, where a model knows several); of a translation, such as "
-        "fra_Latn or fr (default: what the checkpoint says)",
+        help="spoken language of audio, such as en (default: detected by multilingual models), or target language of "
+        "a translation, such as fra_Latn or fr (default: the checkpoint's)",
     )
     parser.add_argument(
         "--source-language",
         metavar="CODE",
-        help="of a text to be translated (default: what its tokenizer takes it for)",
+        help="source language of a translation (default: the tokenizer's)",
     )
     parser.add_argument(
-        "--prompt", action="append", default=[], metavar="TEXT", help="may be given several times"
+        "--prompt",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="prompt, or input text; repeatable",
     )
     parser.add_argument(
         "--image",
         action="append",
         default=[],
         metavar="FILE",
-        help="picture, or its URL, for a package that reads those; may be given several times",
+        help="image file, or its URL; repeatable",
     )
     parser.add_argument(
         "--video",
         action="append",
         default=[],
         metavar="PATH",
-        help="animation (GIF, WebP, APNG), its URL, or folder of frames, for a package that reads them; repeatable",
+        help="video: animation (GIF, WebP, APNG), its URL, or folder of frames; repeatable",
     )
     parser.add_argument(
         "--label",
         action="append",
         default=[],
         metavar="TEXT",
-        help="what pictures may show, to be scored; may be given several times",
+        help="candidate label for zero-shot image classification; repeatable",
     )
-    parser.add_argument("--prompts-file", type=Path, metavar="FILE", help="one prompt per line")
+    parser.add_argument(
+        "--prompts-file", type=Path, metavar="FILE", help="file of prompts, one per line"
+    )
     parser.add_argument(
         "--pair",
         action="append",
         default=[],
         metavar="TEXT",
-        help="text to read together with the prompt, as rerankers do; one for each prompt, or many for one",
+        help="second text of a pair, for rerankers: one for each prompt, or several for one prompt; repeatable",
     )
     parser.add_argument(
-        "--generation-len", type=int, metavar="N", help="tokens to generate (default: to the end)"
+        "--generation-len",
+        type=int,
+        metavar="N",
+        help="largest number of tokens to generate (default: to the end of the context)",
     )
     parser.add_argument(
         "--chat", action="store_true", help="apply the chat template to each prompt"
@@ -336,20 +354,18 @@ def _add_run(commands: Any) -> None:
     parser.add_argument(
         "--adapter",
         metavar="NAME=DIR",
-        help="run with an adapter (LoRA) that peft wrote, a folder or a Hub id, of a package that was built with "
-        "--max-loras",
+        help="LoRA adapter of peft, a folder or Hub id, for packages built with --max-loras",
     )
     parser.add_argument(
-        "--block",
+        "--document",
         action="append",
         default=[],
         metavar="TEXT",
-        help="passage before the prompt, computed by itself whatever stands before it (block attention); may be given "
-        "several times",
+        help="document before the prompt, computed independently (block attention); repeatable",
     )
     _add_sampling(parser)
     _add_grammar(parser)
-    add_speculate(parser)
+    add_draft(parser)
     _add_acceptance(parser)
     _add_prefix_cache(parser)
     add_threads(parser)
@@ -361,30 +377,29 @@ def _add_allowed(parser: argparse.ArgumentParser) -> None:
         type=any_hosts,
         default=(),
         metavar="HOST,...",
-        help="names of the server for clients, besides its address and localhost; * for any",
+        help="host names of the server for clients, besides its address and localhost; * for any",
     )
     parser.add_argument(
         "--allowed-origins",
         type=origins,
         default=(),
         metavar="ORIGIN,...",
-        help="origins of web pages that may send requests, such as https://chat.example (CORS); * for any (default: "
-        "none)",
+        help="allowed origins of web pages (CORS), such as https://chat.example; * for any (default: none)",
     )
     parser.add_argument(
         "--allow-adapters",
         nargs="+",
         default=[],
         metavar="DIR|REPO",
-        help="let clients load adapters from these folders and Hub repositories, without your token, and unload those "
-        "again (default: from none)",
+        help="folders and Hub repositories that clients may load LoRA adapters from, and unload, without your token "
+        "(default: none)",
     )
     parser.add_argument(
         "--allow-image-url",
         type=hosts,
         default=(),
         metavar="HOST,...",
-        help="fetch pictures and videos for clients from these hosts, at public addresses (default: from none)",
+        help="hosts with public addresses that images and videos may be fetched from for clients (default: none)",
     )
 
 
@@ -397,26 +412,29 @@ def _add_serve(commands: Any) -> None:
         help="address to listen on (default: 127.0.0.1, this machine alone)",
     )
     parser.add_argument(
-        "--port", type=int, default=8000, metavar="N", help="0 for any free one (default: 8000)"
+        "--port",
+        type=int,
+        default=8000,
+        metavar="N",
+        help="port to listen on; 0 for any free one (default: 8000)",
     )
     parser.add_argument(
         "--api-key",
         metavar="KEY",
-        help="what clients must send (default: the variable QEFF_ZOO_API_KEY)",
+        help="API key for clients (default: the variable QEFF_ZOO_API_KEY)",
     )
     parser.add_argument(
-        "--model-name", metavar="NAME", help="the model's name for clients (default: the package's)"
+        "--model-name", metavar="NAME", help="model name for clients (default: the package's name)"
     )
     parser.add_argument(
         "--lora-modules",
         nargs="+",
         default=[],
         metavar="NAME=DIR",
-        help="adapters (LoRA) that clients may ask for by name, as they ask for the model; of a package that was built "
-        "with --max-loras",
+        help="LoRA adapters that clients select by name, as a model, for packages built with --max-loras",
     )
     _add_allowed(parser)
-    add_speculate(parser)
+    add_draft(parser)
     _add_acceptance(parser)
     add_threads(parser)
     parser.add_argument(
@@ -424,33 +442,34 @@ def _add_serve(commands: Any) -> None:
         type=int,
         default=1024,
         metavar="N",
-        help="requests that may wait for a row (default: 1024)",
+        help="largest number of requests waiting for a slot (default: 1024)",
     )
     _add_prefix_cache(parser)
     parser.add_argument(
-        "--blocks",
+        "--block-attention",
         action="store_true",
-        help="let clients give passages that are computed once, each by itself (block attention)",
+        help="accept documents in requests, computed once and independently (block attention)",
     )
     parser.add_argument(
         "--role",
         choices=("both", "prefill", "decode"),
         default="both",
-        help="run prompts for decode servers, or decode what prefill servers ran (default: both, by itself)",
+        help="role in disaggregated serving: prefill for decode servers, or decode with prefill servers (default: "
+        "both)",
     )
     parser.add_argument(
         "--prefill-from",
         action="append",
         default=[],
         metavar="HOST:PORT",
-        help="of --role decode, a prefill server; may be given several times",
+        help="prefill server, with --role decode; repeatable",
     )
     parser.add_argument(
         "--shutdown-timeout",
         type=float,
         default=20.0,
         metavar="S",
-        help="seconds that running requests have to finish when the server is stopped (default: 20)",
+        help="seconds for running requests to finish after the server is stopped (default: 20)",
     )
 
 
@@ -458,14 +477,14 @@ def _add_serve_args(commands: Any) -> None:
     parser = command(
         commands,
         "serve-args",
-        "print what vllm-qaic needs to serve a package of target qaic or qnn-aic",
+        "print the vllm-qaic commands for serving a package of target qaic or qnn-aic",
     )
     add_package(parser)
     parser.add_argument(
         "decode_package",
         nargs="?",
         metavar="DECODE_PACKAGE",
-        help="the package of --decode-only, beside one of --prefill-only",
+        help="package built with --decode-only, with a PACKAGE built with --prefill-only",
     )
 
 

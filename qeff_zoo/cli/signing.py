@@ -88,34 +88,34 @@ def _print(pins: "Sequence[Pin]", arguments: argparse.Namespace) -> None:
 
 
 def _add_sign(commands: Any) -> None:
-    parser = command(commands, "sign", "vouch for a package with a signature over its manifest")
+    parser = command(commands, "sign", "sign the manifest of a package")
     add_package(parser)
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument(
         "--key",
         type=Path,
         metavar="FILE",
-        help="PEM file of an elliptic curve's private key (its password: QEFF_ZOO_KEY_PASSWORD)",
+        help="PEM file of an elliptic-curve private key (password in the variable QEFF_ZOO_KEY_PASSWORD)",
     )
     how.add_argument(
         "--keyless",
         action="store_true",
-        help="by Sigstore, as the workflow or the person that runs this",
+        help="sign with Sigstore, with the identity of this workflow or person",
     )
 
 
 def _add_trust(commands: Any) -> None:
-    text = "say whose packages are used: everybody's, or a remote's"
+    text = "manage trusted signers, of all remotes or of one"
     parser = commands.add_parser("trust", help=text, description=text)
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     add = command(verbs, "add", "pin a public key or an identity in the settings", "trust")
     add.add_argument("key", nargs="?", type=Path, metavar="FILE", help="PEM file of a public key")
-    add.add_argument("--identity", metavar="WHO", help="an e-mail address or a workflow's URI")
-    add.add_argument("--issuer", metavar="URL", help="who vouches for the identity")
-    command(verbs, "ls", "list who is pinned, and for which remote", "trust")
-    remove = command(verbs, "rm", "take a pin back", "trust")
+    add.add_argument("--identity", metavar="WHO", help="e-mail address, or URI of a workflow")
+    add.add_argument("--issuer", metavar="URL", help="issuer of the identity")
+    command(verbs, "ls", "list pinned signers, with their remotes", "trust")
+    remove = command(verbs, "rm", "remove a pin", "trust")
     remove.add_argument(
-        "who", metavar="WHO", help="fingerprint, file or identity, as `trust ls` has it"
+        "who", metavar="WHO", help="fingerprint, file or identity, as listed by `trust ls`"
     )
     for each in (add, remove):
         each.add_argument(

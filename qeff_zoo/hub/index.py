@@ -203,7 +203,7 @@ def axes_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
         # What they compute is part of the key, and follows from them.
         axes = {name: value for name, value in axes.items() if not name.startswith("speculator.")}
         axes.pop("hidden_states", None)
-        axes["speculator"] = digest_axis(heads)
+        axes["draft_heads"] = digest_axis(heads)
     # Of the target's lowering, and of what takes adapters: nobody asks for another than the newest.
     for name in ("revision", "lora_rev"):
         axes.pop(name, None)

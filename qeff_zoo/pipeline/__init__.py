@@ -52,7 +52,7 @@ def make_plan(
     **place: Unpack[Place],
 ) -> tuple[Checkpoint, Plan]:
     """Open a checkpoint and make every decision, before any large download."""
-    checkpoint = open_sources(model, request.adapter, request.speculator, **place)
+    checkpoint = open_sources(model, request.adapter, request.draft_heads, **place)
     plan = check(
         checkpoint, request
     )  # before weights are hashed, which takes long for a large model
@@ -252,7 +252,7 @@ def export(
     watch = Stopwatch(reporter or Silent())
     with watch.stage("plan"):
         checkpoint = open_sources(
-            model, request.adapter, request.speculator, need_weights=not graph_only, **place
+            model, request.adapter, request.draft_heads, need_weights=not graph_only, **place
         )
         plan = check(checkpoint, request)
     assembly = Assembly(checkpoint=checkpoint, plan=plan, store=Store(), watch=watch)

@@ -24,7 +24,7 @@ def _size(name: str, text: str, short: str, **facts: Any) -> Any:
 
 
 def _seen(calls: str, short: str) -> Any:
-    text = f"rows of the cache that a {calls} call reads: the smallest that holds its tokens (default: all)"
+    text = f"KV cache positions that a {calls} call reads: the smallest number that covers its tokens (default: all)"
     return _size(f"comp_ctx_lengths_{calls}", text, short, of="decoder", match="any")
 
 
@@ -38,7 +38,7 @@ def _default_weights() -> str:
     usual = numerics.WEIGHTS[0]
     others = {name: targets.find(name).weights[0] for name in targets.NAMES}
     return "; ".join(
-        [usual, *(f"of target {name} {own}" for name, own in others.items() if own != usual)]
+        [usual, *(f"{own} for target {name}" for name, own in others.items() if own != usual)]
     )
 
 
@@ -57,43 +57,43 @@ class Request(_TargetOptions):
 
     target: str | None = option(
         "target.name",
-        f"what to compile for (default: {targets.NAMES[0]})",
+        f"target to compile for (default: {targets.NAMES[0]})",
         allowed=targets.NAMES,
         default=targets.NAMES[0],
         distance=HARDEST,
         short="",
     )
     task: str | None = option(
-        "task.name", "Hub pipeline tag (default: what the checkpoint is for)", distance=HARDEST
+        "task.name", "Hub pipeline tag (default: the checkpoint's task)", distance=HARDEST
     )
     weights: str | None = option(
         "quantization.weights",
-        f"{_either(numerics.WEIGHTS)} (int8 by rows, activations too: fastest for prompts, less exact than int8), or "
-        f"{numerics.STORED}: as a quantized checkpoint has them "
-        f"(default: {numerics.STORED} of such a checkpoint, else {_default_weights()})",
+        f"weight format: {_either(numerics.WEIGHTS)} (per-channel int8, and per-token int8 activations: fastest "
+        f"prefill, less exact than int8), or {numerics.STORED}: as in a quantized checkpoint (default: "
+        f"{numerics.STORED} for such a checkpoint, else {_default_weights()})",
         allowed=(*numerics.WEIGHTS, numerics.STORED),
         default=numerics.WEIGHTS[0],
         short="",
     )
     block_size: int | None = option(
         "quantization.block_size",
-        f"columns that share a scale in int8 and int4: {_either(numerics.BLOCK_SIZES)} "
-        f"(default: {numerics.BLOCK_SIZE}; larger is faster, less exact)",
+        f"group size of int8 and int4: {_either(numerics.BLOCK_SIZES)} columns (default: {numerics.BLOCK_SIZE}; "
+        "larger is faster, less exact)",
         allowed=numerics.BLOCK_SIZES,
         default=numerics.BLOCK_SIZE,
     )
     format: tuple[str, ...] | None = option(
         "quantization.format",
-        f"PATTERN={'|'.join(numerics.WEIGHTS)}, of matrices whose name fits: *.down_proj=int8; the first that "
-        "fits counts, for all others --weights; may be given several times",
+        f"PATTERN={'|'.join(numerics.WEIGHTS)}: weight format of matrices by name, such as *.down_proj=int8; the "
+        "first match applies, --weights to all others; repeatable",
     )
-    profile: str | None = option(None, "one of the recipe's shapes (default: latency)")
+    profile: str | None = option(None, "shape profile of the recipe (default: latency)")
     prefill_seq_len: int | None = _size(
-        "prefill_seq_len", "prompt tokens taken by one call", "pl", of="decoder", match="any"
+        "prefill_seq_len", "prompt tokens per prefill call", "pl", of="decoder", match="any"
     )
     ctx_len: int | None = _size(
         "ctx_len",
-        "prompt and generated tokens together",
+        "context length: prompt and generated tokens",
         "cl",
         of="decoder",
         match="at least",
@@ -101,10 +101,10 @@ class Request(_TargetOptions):
     seq_lens: tuple[int, ...] | None = _size(
         "seq_lens", "sequence lengths of an encoder", "sl", of="encoder", match="at least"
     )
-    batch_size: int | None = _size("batch_size", "rows of one call", "bs", match="at least")
+    batch_size: int | None = _size("batch_size", "sequences per call", "bs", match="at least")
     full_batch_size: int | None = _size(
         "full_batch_size",
-        "slots of continuous batching",
+        "batch slots for continuous batching",
         "fbs",
         of="decoder",
         match="at least",
@@ -113,99 +113,98 @@ class Request(_TargetOptions):
     comp_ctx_lengths_decode: tuple[int, ...] | None = _seen("decode", "ccd")
     num_speculative_tokens: tuple[int, ...] | None = _size(
         "num_speculative_tokens",
-        "drafted tokens that one decode call checks, one number or several (default: none)",
+        "draft tokens that one decode call verifies: one number or several (default: none)",
         "spd",
         of="decoder",
         match="any",
     )
     prefill_only: bool | None = option(
         "shape.prefill_only",
-        "run prompts alone, for `serve --role prefill`: another package decodes",
+        "prefill only, for `serve --role prefill` (disaggregated serving)",
         of="decoder",
     )
     decode_only: bool | None = option(
         "shape.decode_only",
-        "run one token of a row a call, for `serve --role decode`: another package runs prompts",
+        "decode only, one token per slot and call, for `serve --role decode` (disaggregated serving)",
         of="decoder",
     )
     image_size: tuple[str, ...] | None = option(
         "shape.image_size",
-        "HEIGHTxWIDTH in pixels, of models that read pictures of any size: a program takes those of as many patches or "
-        "fewer, of any shape; larger ones are made smaller; may be given several times (default: 1024 patches, or as "
-        "many as processors make of every picture)",
+        "HEIGHTxWIDTH in pixels: largest image of a program, for models with images of any size. Images of any shape "
+        "with as many patches or fewer fit; larger ones are scaled down; repeatable (default: 1024 patches, or the "
+        "processor's fixed number)",
         of="vision",
         fixed=True,
         short="is",
     )
     max_num_images: int | None = _size(
         "max_num_images",
-        "pictures of a prompt at most, of a model that reads them by cross-attention (default: 1)",
+        "largest number of images per prompt (default: 1), for models with cross-attention to images",
         "mni",
         of="vision",
         match="at least",
     )
     pooling: str | None = option(
         "task.pooling",
-        f"{_either(POOLINGS)} (default: as the checkpoint says)",
+        f"pooling: {_either(POOLINGS)} (default: the checkpoint's)",
         of="embeddings",
         allowed=POOLINGS,
     )
     normalize: bool | None = option(
-        "task.normalize", "scale embeddings to length 1", of="embeddings"
+        "task.normalize", "normalize embeddings to length 1", of="embeddings"
     )
     expanded_kv: bool | None = option(
         "task.expanded_kv",
-        "of latent attention, retain every head's keys and values instead of the latents",
+        "KV cache of every head's keys and values instead of latents (latent attention)",
         of="decoder",
         default=False,
     )
     kv_heads: int | None = option(
         "task.kv_heads",
-        "key/value heads: those of the model, repeated, so that more devices have some of their own",
+        "number of key/value heads after replication, for slicing over more devices",
         of="decoder",
         least=1,
         short="kv",
     )
     adapter: tuple[str, ...] | None = option(
         "sources.adapters",
-        "adapter (LoRA) to merge into the weights: a folder or Hub id (org/name, org/name@revision), and perhaps "
-        "=WEIGHT; may be given several times, for a weighted sum",
+        "LoRA adapter to merge into the weights: folder or Hub id (org/name, org/name@revision), optionally with "
+        "=WEIGHT; repeatable, for a weighted sum",
         distance=HARDEST,
         short="adapter",
     )
-    speculator: str | None = option(
+    draft_heads: str | None = option(
         "sources.speculator",
-        "heads that draft tokens, for `run --speculate heads`: a folder or Hub id (org/name, org/name@revision) with "
-        "those of turbo, of Medusa, of an MLP speculator or of EAGLE-3, or an assistant of Gemma 4; "
-        '"mtp" for the layer of the model\'s own checkpoint',
+        "draft heads for `run --draft heads`: folder or Hub id (org/name, org/name@revision) of turbo or Medusa heads, "
+        "of an MLP speculator, of EAGLE-3 or of a Gemma 4 assistant; mtp for the checkpoint's own MTP layer",
         of="decoder",
         match="any",
         short="heads",
     )
     max_loras: int | None = option(
         "task.max_loras",
-        "adapters (LoRA) that a session holds at a time, to be loaded while it runs (default: none)",
+        "adapter slots: number of LoRA adapters that a session holds, loaded while it runs (default: none)",
         least=1,
         short="loras",
         match="at least",
     )
     max_lora_rank: int | None = option(
         "task.max_lora_rank",
-        f"with --max-loras, the largest rank of an adapter (default: {LORA_RANK})",
+        f"largest rank of a LoRA adapter (default: {LORA_RANK}), with --max-loras",
         least=1,
         short="rank",
         match="at least",
     )
     lora_targets: tuple[str, ...] | None = option(
         "task.lora_targets",
-        "with --max-loras, the layers that adapters may change, by their names or how these end: q_proj,v_proj "
-        "(default: all linear layers)",
+        "layers that LoRA adapters may change, by name or its end: q_proj,v_proj (default: all linear layers), with "
+        "--max-loras",
         short="lora",
         match="covering",
     )
     rope_factors: str | None = option(
         "task.rope_factors",
-        "longrope's factors for all texts: short or long (default: long where the context exceeds the original one)",
+        "LongRoPE factors for all texts: short or long (default: long if the context exceeds the original one)",
         allowed=("short", "long"),
     )
 

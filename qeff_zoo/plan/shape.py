@@ -144,7 +144,7 @@ def _fit_speculation(checkpoint: Checkpoint, request: Request, decisions: Decisi
     """Refuse numbers of draft tokens that no decode call can verify; draft heads get one call that verifies all."""
     if checkpoint.speculator:
         drafts = checkpoint.speculator
-        decisions.set("speculator", request.speculator, "user")
+        decisions.set("draft_heads", request.draft_heads, "user")
         if not decisions.value["num_speculative_tokens"]:
             by = (
                 f"derived: {drafts.count} heads"

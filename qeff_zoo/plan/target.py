@@ -83,13 +83,13 @@ def check_programs(
     roles = [component.role for component in components]
     if checkpoint.speculator and not fused_heads and checkpoint.speculator.role not in roles:
         decisions.refuse(
-            f"--speculator is for {tasks.TEXT_GENERATION} and {tasks.IMAGE_TEXT_TO_TEXT}, and the package is for "
+            f"--draft-heads is for {tasks.TEXT_GENERATION} and {tasks.IMAGE_TEXT_TO_TEXT}, and the package is for "
             f"{recipe.task}. Leave it out."
         )
     lacking = {*roles[1:]} - {*target.roles}
     if lacking:
         other = (
-            "; or give --num-speculative-tokens in place of --speculator, and draft with 'lookup' or the package of a "
+            "; or give --num-speculative-tokens in place of --draft-heads, and draft with 'lookup' or the package of a "
             "smaller model"
         )
         fits_without = checkpoint.speculator and lacking == {checkpoint.speculator.role}

@@ -163,7 +163,7 @@ class QEFFAutoModelForCausalLM(Model):
             "mxfp6_matmul": mxfp6_matmul,
             "mxint8_kv_cache": mxint8_kv_cache,
             "num_speculative_tokens": num_speculative_tokens or None,
-            "speculator": self._heads,
+            "draft_heads": self._heads,
             "comp_ctx_lengths_prefill": comp_ctx_lengths_prefill,
             "comp_ctx_lengths_decode": comp_ctx_lengths_decode,
             # Beside a card the host draws; what it does not return is refused.

@@ -52,7 +52,7 @@ _FOLLOWS = Foreign((None, True), "Leave it out: it follows from the other choice
 _PARTITIONS = Foreign((None,), "Use num_devices and mdp_num_partitions, which write that file.")
 _CHECKED = Foreign(
     (None, False, True),
-    "Give num_speculative_tokens to `compile`, and load the package with speculate=….",
+    "Give num_speculative_tokens to `compile`, and load the package with draft=….",
 )
 _NOT_RECORDED = Foreign(_OFF, "Leave it out: what goes into a program is not written to files.")
 _ONE_PACKAGE = Foreign(_OFF, "Leave it out: one package has both programs.")

@@ -34,10 +34,13 @@ if TYPE_CHECKING:
     from qeff_zoo.tasks.speech.ctc_session import CtcSession
     from qeff_zoo.tasks.speech.seq2seq_session import SpeechSeq2SeqSession
     from qeff_zoo.tasks.speech.speech_results import Segment, TimedText, Transcription
-    from qeff_zoo.tasks.speech.transcription_options import FALLBACK, TranscriptionOptions
+    from qeff_zoo.tasks.speech.transcription_options import (
+        TEMPERATURE_FALLBACK,
+        TranscriptionOptions,
+    )
 
 __all__ = [
-    "FALLBACK",
+    "TEMPERATURE_FALLBACK",
     "Classification",
     "CtcSession",
     "Delta",
@@ -98,7 +101,7 @@ _PLACES = {
     f"{_TASKS}.speech.ctc_session": ("CtcSession",),
     f"{_TASKS}.speech.seq2seq_session": ("SpeechSeq2SeqSession",),
     f"{_TASKS}.speech.speech_results": ("Segment", "TimedText", "Transcription"),
-    f"{_TASKS}.speech.transcription_options": ("FALLBACK", "TranscriptionOptions"),
+    f"{_TASKS}.speech.transcription_options": ("TEMPERATURE_FALLBACK", "TranscriptionOptions"),
 }
 
 

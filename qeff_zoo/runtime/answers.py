@@ -28,20 +28,20 @@ class Request:
     """Checked request, as `TextGenerationSession.request` returns it.
 
     Args:
-        prompt: Token ids of the prompt.
-        limit: Maximum number of generated tokens, which fits the context.
-        sampling: Sampling parameters.
-        stop: Stop strings; the generated text ends before them.
-        eos_token_ids: Tokens that end generation.
-        text: Text of the prompt; None for a prompt of token ids.
-        adapter: Name of a loaded adapter; None for the base model.
-        insets: Images or audio of the prompt, if any.
-        source: Token ids of the encoder's text, if the prompt is only the beginning of the output; or of a question
-            about an image, with placeholders for it.
-        picture: Array of the encoder's image.
-        rules: Logits processor that restricts the generated tokens.
-        blocks: Lengths of the documents at the start of the prompt (block attention).
-        grammar: Grammar of the output; None for any text.
+        prompt: Token ids.
+        limit: Tokens to generate at most; they fit into the context.
+        sampling: How they are chosen.
+        stop: Strings that end the answer, which ends before them.
+        eos_token_ids: Tokens that end the answer.
+        text: The prompt's; None for one that was given as token ids.
+        adapter: Name of one that the session has; None for the model as it is.
+        insets: Its pictures or sounds, if it has any.
+        source: Token ids of the text that is to be written of, where the prompt is only how the answer begins; of what
+            is asked about a picture, with those in its places.
+        picture: Array of the picture that is to be written of.
+        rules: Which tokens may come next in what is written.
+        documents: Lengths of the passages that the prompt begins with, each computed by itself.
+        grammar: The form of the answer; None for any.
     """
 
     prompt: tuple[int, ...]
@@ -55,7 +55,7 @@ class Request:
     source: tuple[int, ...] = ()
     picture: Array | None = field(default=None, compare=False)
     rules: WritingRules | None = None
-    blocks: tuple[int, ...] = ()
+    documents: tuple[int, ...] = ()
     grammar: Grammar | None = None
 
     @property

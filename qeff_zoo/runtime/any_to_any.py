@@ -40,7 +40,7 @@ class AnyToAnySession(ImageTextToTextSession):
 
     Example:
         >>> session = qeff_zoo.load("packages/qwen2.5-omni")  # doctest: +SKIP
-        >>> seen = {"images": ["a.png"], "sounds": ["b.wav"]}
+        >>> seen = {"images": ["a.png"], "audio": ["b.wav"]}
         >>> session.generate("Is that it?", **seen, chat=True)  # doctest: +SKIP
     """
 
@@ -67,19 +67,19 @@ class AnyToAnySession(ImageTextToTextSession):
         #: Placeholder token of audio features.
         self._heard = self._id(self.audio.token)
         self.placeholders |= {self._heard}
-        self.markers["sounds"] = self._heard
+        self.markers["audio"] = self._heard
         if self.audio.spaced:
             self.spaced[self._heard] = self.audio.spaced
 
     @property
     def takes(self) -> tuple[str, ...]:
         """Arguments of a request besides its prompt."""
-        return (*super().takes, "sounds")
+        return (*super().takes, "audio")
 
     @property
     def of_media(self) -> dict[str, Any]:
         """Recipe settings of images and of audio."""
-        return {**super().of_media, "sounds": entry_of(self.audio)}
+        return {**super().of_media, "audio": entry_of(self.audio)}
 
     @property
     def readers(self) -> tuple[Reader, ...]:
@@ -92,7 +92,7 @@ class AnyToAnySession(ImageTextToTextSession):
 
     def encoding(self, argument: str, given: Sequence[Any]) -> list[Steps[Encoded]]:
         """See `MediaTextSession`."""
-        if argument == "sounds":
+        if argument == "audio":
             return [self._prepare_sound.encoding(one, self.folder) for one in given]
         return super().encoding(argument, given)
 
@@ -101,20 +101,20 @@ class AnyToAnySession(ImageTextToTextSession):
         prompt: Prompt,
         *,
         chat: bool = False,
-        sounds: Sequence[Any] = (),
+        audio: Sequence[Any] = (),
         **choices: Any,
     ) -> Request:
         """See `ImageTextToTextSession`, with audio in the prompt's order.
 
         With `chat`, images come first, then videos, then audio, then the text.
         """
-        sounds = listed(sounds)
-        if not (chat and sounds and isinstance(prompt, str)):
-            heard = [self.prepare_sound(one) for one in sounds]
-            return super().request(prompt, chat=chat, sounds=heard, **choices)
+        audio = listed(audio)
+        if not (chat and audio and isinstance(prompt, str)):
+            heard = [self.prepare_sound(one) for one in audio]
+            return super().request(prompt, chat=chat, audio=heard, **choices)
         brought = {kind: listed(choices.get(f"{kind}s", ())) for kind in ("image", "video")}
-        kinds = [kind for kind, some in {**brought, "audio": sounds}.items() for _ in some]
-        made = self.request(self._message(kinds, prompt), sounds=sounds, **choices)
+        kinds = [kind for kind, some in {**brought, "audio": audio}.items() for _ in some]
+        made = self.request(self._message(kinds, prompt), audio=audio, **choices)
         return replace(made, text=prompt)
 
     def request_of(
@@ -122,14 +122,14 @@ class AnyToAnySession(ImageTextToTextSession):
         tokens: Sequence[int],
         prepared: Sequence[Prepared],
         *,
-        sounds: Sequence[Prepared] = (),
+        audio: Sequence[Prepared] = (),
         **choices: Any,
     ) -> Request:
         """See `MediaTextSession`, with images and audio, each in the prompt's order."""
-        sound = self.markers["sounds"]
+        sound = self.markers["audio"]
         self._check_count(tokens, self.marker, len(prepared))
-        self._check_count(tokens, sound, len(sounds), "sounds")
-        left = {self.marker: iter(prepared), sound: iter(sounds)}
+        self._check_count(tokens, sound, len(audio), "sounds")
+        left = {self.marker: iter(prepared), sound: iter(audio)}
         both = [next(left[token]) for token in tokens if token in left]
         return super().request_of(tokens, both, **choices)
 

@@ -35,11 +35,11 @@ class AudioTextToTextSession(MediaTextSession):
 
     Example:
         >>> session = qeff_zoo.load("packages/qwen2-audio")  # doctest: +SKIP
-        >>> session.generate("What is said?", sounds=["speech.wav"], chat=True)  # doctest: +SKIP
+        >>> session.generate("What is said?", audio=["speech.wav"], chat=True)  # doctest: +SKIP
     """
 
     task = AUDIO_TEXT_TO_TEXT
-    part, argument = "audio", "sounds"
+    part, argument = "audio", "audio"
     reader: Hearing
     media: AudioEncoder
 

@@ -269,7 +269,7 @@ class Engine:
             for answer in answers
             if (answer.request.insets is None or answer.request.insets.by_grid)
             and not answer.adapter.digest
-            and not answer.request.blocks
+            and not answer.request.documents
         ]
         left = len(prompts)
 

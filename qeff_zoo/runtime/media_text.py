@@ -36,8 +36,8 @@ _FIELDS = "_id", "_index"
 _LISTS = "_ids"
 #: Suffix of the names of special tokens.
 _SPECIAL = "_token"
-#: Arguments of a request with files.
-_SHOWN = {"images", "videos", "sounds"}
+#: Arguments for what some packages are shown beside text.
+_SHOWN = {"images", "videos", "audio"}
 
 
 def listed(given: Any) -> list[Any]:
@@ -335,11 +335,11 @@ class MediaTextSession(TextGenerationSession):
         ]
         return super().generate(requests, stream=stream)
 
-    def _limit(self, tokens: Sequence[int], generation_len: int | None, blocks: int = 0) -> int:
-        # The placeholder's id may exceed the vocabulary of the logits.
+    def _limit(self, tokens: Sequence[int], generation_len: int | None, documents: int = 0) -> int:
+        # The placeholder may lie beyond all tokens that the model writes.
         own = self.placeholders | self.among
         known = [0 if token in own else token for token in tokens]
-        return super()._limit(known, generation_len, blocks)
+        return super()._limit(known, generation_len, documents)
 
     @property
     def of_media(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from qeff_zoo.runtime.block_attention import Passages
 from qeff_zoo.runtime.chat_template import ChatTemplate, Message
 from qeff_zoo.runtime.tokenizer import Tokenizer
 
-_HERE = "\ue000\ue001"  # marks the blocks in a chat; private-use characters, absent from texts
+_HERE = "\ue000\ue001"  # where documents are in a chat; no text has these characters
 #: Text, or token ids.
 Prompt: TypeAlias = str | Sequence[int]
 
@@ -59,24 +59,25 @@ class PromptReader:
         return self._encode(self._rendered(messages), special_tokens=False)
 
     def encode_parts(
-        self, prompt: Prompt | Sequence[Message], blocks: Sequence[Prompt]
+        self, prompt: Prompt | Sequence[Message], documents: Sequence[Prompt]
     ) -> list[list[int]]:
-        """Return the token ids of blocks and of the prompt after them, in this order.
+        """Turn documents and what comes after them into token ids, in this order.
 
         Tokens that begin a text, and those that a chat template writes before its last message, become the first
         block.
 
         Args:
-            prompt: Text, token ids, or a conversation, in whose last message the blocks begin the text.
-            blocks: Documents as texts, or token ids.
+            prompt: Text, token ids as they are, or a conversation: documents begin the text of its last message.
+            documents: Texts, or token ids.
 
         Raises:
             GenerationError: If blocks or prompt are invalid.
         """
         if self.passages is None:
             raise GenerationError(
-                f"A request has {len(blocks)} blocks, and the session of {str(self.folder)!r} takes none; expected one "
-                "that was opened for them. Open it with blocks=True, or serve it with --blocks."
+                f"A request has {len(documents)} documents, and the session of {str(self.folder)!r} takes none; "
+                "expected "
+                "block attention. Open the session with block_attention=True, or serve with --block-attention."
             )
         before: list[int] = []
         if isinstance(prompt, str):
@@ -86,16 +87,16 @@ class PromptReader:
             before, after = self._around(cast("Sequence[Message]", prompt))
         else:
             after = [int(token) for token in cast("Sequence[int]", prompt)]
-        return [*([before] if before else []), *map(self._block, blocks), after]
+        return [*([before] if before else []), *map(self._block, documents), after]
 
     def _around(self, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
-        """Return the tokens of a conversation before and after the blocks that begin its last message."""
+        """Return the tokens of a conversation before and after the documents that begin its last message."""
         *others, last = messages
         text = self._rendered([*others, {**last, "content": f"{_HERE}{last.get('content')}"}])
         if text.count(_HERE) != 1:
             raise GenerationError(
                 f"The chat template writes the last message {text.count(_HERE)} times as it is; expected once, with "
-                "its blocks before it. Give the whole prompt as plain text, and the blocks beside it."
+                "its documents before it. Give the whole prompt as plain text, and the documents beside it."
             )
         before, _, after = text.partition(_HERE)
         return self._encode(before, special_tokens=False), self._encode(after, special_tokens=False)
@@ -139,8 +140,8 @@ class PromptReader:
         """Maximum number of tokens in a prompt."""
         return self._ctx_len - 1
 
-    def _too_long(self, tokens: str, blocks: int = 0) -> ContextLengthError:
-        what = f"A prompt and its {blocks} blocks have" if blocks else "A prompt has"
+    def _too_long(self, tokens: str, documents: int = 0) -> ContextLengthError:
+        what = f"A prompt and its {documents} documents have" if documents else "A prompt has"
         return ContextLengthError(
             f"{what} {tokens} tokens; expected at most {self.longest:,}, which leaves one of ctx_len {self._ctx_len:,} "
             "to generate. Shorten it, or build the package with a larger ctx_len."

@@ -71,7 +71,7 @@ class _Slot:
         """Number of prompt tokens left to run; 0 or less if there are none."""
         request = self.answer.request
         if self.placing:
-            return self.placing.left - self.done + len(request.prompt) - sum(request.blocks)
+            return self.placing.left - self.done + len(request.prompt) - sum(request.documents)
         return len(request.prompt) - self.done
 
     @property
@@ -240,15 +240,15 @@ class Scheduler:
         self._read({row: one[0].request for row, one in zip(free, joined, strict=False)})
         for row, (answer, group) in zip(free, joined, strict=False):
             request = answer.request
-            prompt = () if request.blocks else request.prompt
+            prompt = () if request.documents else request.prompt
             keys = self._prefixes.keys(prompt, request.insets, answer.adapter.digest)
             drafter = self._speculation.drafter(request) if self._speculation else None
             seat = _Slot(answer, group, row, keys, drafter)
             self._seats.append(seat)
-            if request.blocks:
+            if request.documents:
                 assert self._passages is not None, "the request is of another session"
                 digest = answer.adapter.digest
-                seat.placing = Placing(self._passages, request.prompt, request.blocks, digest)
+                seat.placing = Placing(self._passages, request.prompt, request.documents, digest)
             self._take_over(seat)
 
     def _read(self, requests: Mapping[int, Request]) -> None:
@@ -344,8 +344,8 @@ class Scheduler:
         self.timings.prefill_tokens += sum(len(piece.tokens) for piece in pieces.values())
         for seat in chunk:
             seat.done += len(pieces[seat.row].tokens)
-        # Draft inputs of documents are not at the positions of the prompt.
-        self._tell([seat for seat in chunk if not seat.answer.request.blocks], pieces)
+        # Of passages, what a drafter would read is not where it is.
+        self._tell([seat for seat in chunk if not seat.answer.request.documents], pieces)
         for seat in chunk:
             if seat.placing and seat.done == len(seat.placing.next):
                 seat.placing.save(seat.row)
@@ -451,7 +451,7 @@ class Scheduler:
     def _keep(self, seat: _Slot, since: int | None = None) -> None:
         """Cache the blocks that a call has completed; `since` is the number of tokens before a decode call."""
         prefixes, answer, request = self._prefixes, seat.answer, seat.answer.request
-        if request.blocks:  # states after documents depend on their positions
+        if request.documents:  # what comes after passages depends on where they are
             return
         if self._keeps_answers and prefixes.place(seat.done) > len(seat.keys):
             tokens = [*request.prompt, *answer.token_ids]

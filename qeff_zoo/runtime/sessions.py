@@ -14,7 +14,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
 from qeff_zoo.runtime.program import Observe, Observed, Program
-from qeff_zoo.runtime.speculation import DRAW, LOOKUP, Acceptance, Own
+from qeff_zoo.runtime.speculation import EXACT, LOOKUP, Acceptance, Own
 from qeff_zoo.runtime.speculation.opening import speculation_of
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, NAMES, TEXT_GENERATION, find
@@ -48,9 +48,9 @@ def open_session(
     *,
     threads: int | None = None,
     prefixes: PrefixCacheOptions | None = None,
-    speculate: Package | Own | None = None,
-    acceptance: Acceptance = DRAW,
-    blocks: bool = False,
+    draft: Package | Own | None = None,
+    acceptance: Acceptance = EXACT,
+    block_attention: bool = False,
     observe: Observe | None = None,
     lean: bool = False,
     opening: Opening | None = None,
@@ -60,17 +60,17 @@ def open_session(
     Args:
         package: A package for a target that runs on this machine.
         threads: CPU threads that compute one operator; None for one per physical core.
-        prefixes: Options of the prefix cache, for text generation; None for the defaults.
-        speculate: Draft source of speculative decoding, for text generation: the package of a smaller model; "heads"
-            for the draft heads, draft layer or assistant of this package; "lookup" for prompt lookup; None for no
-            drafts. The cost of calls is measured first.
-        acceptance: Acceptance rule for the drafts of a model: by default tokens that the request samples as well, so
-            that a seed generates the same text; or "ratio" for more accepted tokens, from the same distribution.
-        blocks: Whether requests may have documents that are computed independently (block attention), for text
-            generation. The rotation of the model's keys is measured first.
-        observe: A callback for every call, with choices of experts and keys.
-        lean: Whether the session is for a single test call, whose results may be meaningless.
-        opening: A function that opens other programs in place of the package's; None for the package's.
+        prefixes: Of text generation, what is kept of prompts for others that begin alike; None for the usual.
+        draft: Of text generation, what drafts tokens that this package checks: one of a smaller model; "heads"
+            for those that this package was built with; "lookup" for what the text itself has said before; None for
+            nothing. The cost of calls is measured first.
+        acceptance: Of drafts of a model, which tokens count: those that the request draws as well, so that a seed
+            gives the same answer; or "rejection" for more of them, of the same distribution.
+        block_attention: Of text generation, whether requests may have passages that are computed by themselves (block
+            attention). How the model's keys turn is found first.
+        observe: Told of every call, its choices of experts and keys included.
+        lean: For one call that shows that it can be made: what it returns may mean nothing.
+        opening: Opens what runs in place of the package's programs; None for those themselves.
 
     Raises:
         GenerationError: If its target or task is not supported here, or it does not fit into memory.
@@ -88,7 +88,7 @@ def open_session(
             f"{' or '.join(NAMES)}. Run a package of such a task."
         )
     task = find(package.task)
-    _check(package, speculate, acceptance, blocks=blocks)
+    _check(package, draft, acceptance, block_attention=block_attention)
     choices: dict[str, Any] = {}
     if prefixes is not None and task.role == "decoder" and "encoder" not in task.parts:
         choices = {"prefixes": prefixes}
@@ -114,32 +114,32 @@ def open_session(
             said = package.manifest["spec"]["task"]
             choices["chosen"] = {**said, VISION_SIZE: answering.vision_size}
         session: Session = task.session()(package.path, observed, **choices)
-    if blocks:
+    if block_attention:
         assert isinstance(session, TextGenerationSession)
-        session.allow_blocks()
-    if speculate is not None:
+        session.allow_documents()
+    if draft is not None:
         assert isinstance(session, TextGenerationSession)
-        drafts = _open_drafts(package, speculate, threads, session.decoder)
+        drafts = _open_drafts(package, draft, threads, session.decoder)
         session.speculation = speculation_of(session, drafts, acceptance)
     return session
 
 
 def _check(
-    package: Package, speculate: Package | Own | None, acceptance: Acceptance, *, blocks: bool
+    package: Package, draft: Package | Own | None, acceptance: Acceptance, *, block_attention: bool
 ) -> None:
     """Reject options that contradict one another, or are not supported by the task of a package."""
-    if blocks and package.task != TEXT_GENERATION:
+    if block_attention and package.task != TEXT_GENERATION:
         raise GenerationError(
-            f"Package {str(package.path)!r} is for task {package.task!r}, in which there are no blocks; expected "
-            f"one for {TEXT_GENERATION}. Leave blocks out."
+            f"Package {str(package.path)!r} is for task {package.task!r}, which has no block attention; expected "
+            f"one for {TEXT_GENERATION}. Leave block_attention out."
         )
-    if speculate is None and acceptance != DRAW:
+    if draft is None and acceptance != EXACT:
         raise GenerationError(
             f"Acceptance {acceptance!r} says which drafted tokens count, and nothing is drafted. Expected the package "
-            "of a smaller model that drafts. Name one with speculate, or leave the acceptance out."
+            "of a smaller model that drafts. Give its package as draft, or leave acceptance out."
         )
     session = find(package.task).session()
-    if speculate is not None and not issubclass(session, TextGenerationSession):
+    if draft is not None and not issubclass(session, TextGenerationSession):
         raise GenerationError(
             f"Package {str(package.path)!r} is for task {package.task!r}, in which no token is drafted; "
             f"expected one for {TEXT_GENERATION} or {IMAGE_TEXT_TO_TEXT}. Leave speculation out."
@@ -147,16 +147,16 @@ def _check(
 
 
 def _open_drafts(
-    package: Package, speculate: Package | Own, threads: int | None, decoder: Decoder
+    package: Package, draft: Package | Own, threads: int | None, decoder: Decoder
 ) -> TextGenerationSession | Program | Own:
-    if speculate == LOOKUP:
-        return speculate
-    if isinstance(speculate, Package):
-        return _open_draft(speculate, threads)
+    if draft == LOOKUP:
+        return draft
+    if isinstance(draft, Package):
+        return _open_draft(draft, threads)
     heads = open_heads(package, threads, decoder)
     if heads is None:
         raise GenerationError(
-            f"Package {str(package.path)!r} has no heads that draft; expected one that was built with --speculator. "
+            f"Package {str(package.path)!r} has no heads that draft; expected one that was built with --draft-heads. "
             "Build it so, or draft with 'lookup' or the package of a smaller model."
         )
     return heads

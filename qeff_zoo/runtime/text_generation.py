@@ -147,22 +147,22 @@ class TextGenerationSession(PromptReader):
         chat: bool = False,
         adapter: str | None = None,
         grammar: Grammar | None = None,
-        blocks: Sequence[Prompt] = (),
+        documents: Sequence[Prompt] = (),
         stream: Stream | None = None,
     ) -> list[Generation]:
         """Generate until EOS, a stop string, `generation_len` or the end of the context, for any number of prompts.
 
         Args:
-            prompts: Texts, token ids, or requests, which have their options already.
-            generation_len: Maximum number of tokens per prompt; None for the rest of the context.
-            sampling: Sampling parameters; greedy decoding by default.
-            stop: Stop strings; generated text ends before them.
-            ignore_eos: Whether EOS tokens do not end generation.
-            chat: Whether each prompt is a user message, to which the chat template applies.
-            adapter: Name of one of `adapters`; None for the base model.
-            grammar: Grammar of structured output; None for any text.
-            blocks: Documents before each prompt, as for `request`.
-            stream: A callback for text as it is generated.
+            prompts: Texts, token ids as they are, or requests, which have their choices already.
+            generation_len: Tokens per prompt at most; None for as many as the context holds.
+            sampling: How tokens are chosen; greedily by default.
+            stop: Strings that end an answer before them.
+            ignore_eos: Generate `generation_len` tokens whatever they are.
+            chat: Each prompt is a user's message: apply the chat template.
+            adapter: Name of one of `adapters`; None for the model as it is.
+            grammar: The form of the answers; None for any.
+            documents: Passages before each prompt, as for `request`.
+            stream: Told of text as it comes.
 
         Returns:
             One result per prompt, in their order; `metrics` has the speed.
@@ -179,7 +179,7 @@ class TextGenerationSession(PromptReader):
             "chat": chat,
             "adapter": adapter,
             "grammar": grammar,
-            "blocks": blocks,
+            "documents": documents,
         }
         every = [prompts] if isinstance(prompts, str) else prompts
         require_no_choices(every, choices)
@@ -230,7 +230,7 @@ class TextGenerationSession(PromptReader):
         chat: bool = False,
         adapter: str | None = None,
         grammar: Grammar | None = None,
-        blocks: Sequence[Prompt] = (),
+        documents: Sequence[Prompt] = (),
     ) -> Request:
         """Return a checked request. Thread-safe.
 
@@ -242,9 +242,9 @@ class TextGenerationSession(PromptReader):
             ignore_eos: Whether EOS tokens do not end generation.
             chat: Whether the prompt is a user message.
             adapter: Name of one of `adapters`.
-            grammar: Grammar of structured output.
-            blocks: Documents before the prompt, each computed independently (block attention), for a session that was
-                opened with `blocks`. In a chat they begin the user message.
+            grammar: The form of the answer.
+            documents: Passages before the prompt, each computed by itself, whatever stands before it (block attention),
+                of a session that was opened with `block_attention`. Of a chat they begin the user's message.
 
         Raises:
             GenerationError: If the request is invalid.
@@ -271,22 +271,24 @@ class TextGenerationSession(PromptReader):
                 f"{brief(stops[0])}; expected no stop strings. Leave them out."
             )
         said = [{"role": "user", "content": str(prompt)}] if chat else prompt
-        parts = self.encode_parts(said, blocks) if blocks else [self.encode(prompt, chat=chat)]
+        parts = (
+            self.encode_parts(said, documents) if documents else [self.encode(prompt, chat=chat)]
+        )
         tokens = tuple(token for part in parts for token in part)
         return Request(
             prompt=tokens,
-            limit=self._limit(tokens, generation_len, len(blocks)),
+            limit=self._limit(tokens, generation_len, len(documents)),
             sampling=sampling,
             stop=stops,
             eos_token_ids=frozenset() if ignore_eos else self.eos_token_ids,
             text=prompt if isinstance(prompt, str) else None,
             adapter=adapter,
-            blocks=tuple(len(part) for part in parts[:-1]),
+            documents=tuple(len(part) for part in parts[:-1]),
             grammar=grammar,
         )
 
-    def allow_blocks(self) -> None:
-        """Enable documents that are computed independently, after the rotation of keys is measured.
+    def allow_documents(self) -> None:
+        """Let requests have passages that are computed by themselves; how keys turn is found first.
 
         Raises:
             GenerationError: If the model's keys cannot be rotated to other positions, or the session is in use.
@@ -368,7 +370,7 @@ class TextGenerationSession(PromptReader):
         finally:
             self._in_use.release()
 
-    def _limit(self, tokens: Sequence[int], generation_len: int | None, blocks: int = 0) -> int:
+    def _limit(self, tokens: Sequence[int], generation_len: int | None, documents: int = 0) -> int:
         """Check a request; return its maximum number of generated tokens."""
         ctx_len, vocab_size = self.decoder.sizes.ctx_len, self.decoder.vocab_size
         if generation_len is not None and generation_len < 1:
@@ -381,7 +383,7 @@ class TextGenerationSession(PromptReader):
                 "package's tokenizer adds none of its own. Give it some text."
             )
         if len(tokens) + 1 > ctx_len:
-            raise self._too_long(f"{len(tokens):,}", blocks)
+            raise self._too_long(f"{len(tokens):,}", documents)
         foreign = next((token for token in tokens if not 0 <= token < vocab_size), None)
         if foreign is not None:
             raise GenerationError(

@@ -96,10 +96,10 @@ def price(
     """Compute the cost of a request.
 
     Args:
-        session: Session of the model.
-        body: Body of the request.
-        brought: Files of the request, by argument of the session's `request`: `images`, `videos` and `sounds`.
-        bounds: Limits of the server.
+        session: That is to answer.
+        body: Of the request.
+        brought: Its files, by argument of the session's `request`: `images`, `videos` and `audio`.
+        bounds: Of the server.
 
     Raises:
         ApiError: The request exceeds a limit.
@@ -119,7 +119,7 @@ def price(
     pixels = [width * height for width, height in sizes]
     _check("messages", sum(pixels), bounds.all_pixels, "pixels in its images", "Send fewer")
     films = [pixels_of(one) for one in brought.get("videos", ())]
-    sounds = [open_sound(one, _RATE, limits=bounds.sounds) for one in brought.get("sounds", ())]
+    sounds = [open_sound(one, _RATE, limits=bounds.sounds) for one in brought.get("audio", ())]
     shown = [1] * len(sizes)
     if session is not None and "images" in session.takes:
         shown = cast("ImageTextToTextSession", session).tokens_of(sizes)
@@ -129,11 +129,11 @@ def price(
         nbytes={
             "images": [BYTES_OF_PIXEL * count for count in pixels],
             "videos": [BYTES_OF_PIXEL * count for count in films],
-            "sounds": [bytes_of_sound(one, _RATE) for one in sounds],
+            "audio": [bytes_of_sound(one, _RATE) for one in sounds],
         },
         tokens={
             "images": shown,
-            "sounds": [1 + int(one.seconds * _TOKENS_OF_SECOND) for one in sounds],
+            "audio": [1 + int(one.seconds * _TOKENS_OF_SECOND) for one in sounds],
         },
     )
 

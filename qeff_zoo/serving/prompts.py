@@ -97,18 +97,18 @@ def prepare_chat(
     with blaming("messages"):
         asked = price(session, body, brought, bounds)
     messages = [message.as_template_input() for message in body.messages]
-    param = "blocks" if body.blocks else "messages"
+    param = "documents" if body.documents else "messages"
     with blaming(param):
-        blocks, tokens = _parts(session, body, messages) or ([], session.encode_chat(messages))
-    length = 1 if session.sources else sum(map(len, [*blocks, tokens]))
+        documents, tokens = _parts(session, body, messages) or ([], session.encode_chat(messages))
+    length = 1 if session.sources else sum(map(len, [*documents, tokens]))
     check_context(session, length + asked.placeholders, limit, param)
     if brought:
         reads = cast("MediaTextSession", session)
         brought = yield from _encoded(reads, brought, asked, length, limit)
     work = partial(_choices, session, body, tokens, limit, logprobs, "messages", adapter)
     if "videos" not in brought:
-        return work(brought, blocks)
-    found = yield Step(_of_videos(work, brought, blocks), sum(asked.nbytes["videos"]))
+        return work(brought, documents)
+    found = yield Step(_of_videos(work, brought, documents), sum(asked.nbytes["videos"]))
     return found
 
 
@@ -130,7 +130,7 @@ def _encoded(
     """
     encoded = dict(brought)
     left = asked.placeholders
-    for argument in ("images", "sounds"):
+    for argument in ("images", "audio"):
         works = session.encoding(argument, brought[argument]) if argument in brought else []
         encoded[argument] = found = []
         for place, work in enumerate(works):
@@ -144,28 +144,28 @@ def _encoded(
 def _of_videos(
     work: Callable[..., list[Request]],
     brought: Mapping[str, Sequence[Any]],
-    blocks: Sequence[Sequence[int]],
+    documents: Sequence[Sequence[int]],
 ) -> Steps[list[Request]]:
     """Decode videos, and make requests of them.
 
     Args:
-        work: Function that makes requests of multimodal inputs and blocks.
-        brought: Files by argument.
-        blocks: Tokens of each block.
+        work: A function that makes requests of what messages have beside text, and of documents.
+        brought: The files, by argument.
+        documents: Tokens of each.
     """
     videos = []
     with blaming("messages"):
         for one in brought["videos"]:
             videos.append((yield from reading(one)))
-    return work({**brought, "videos": videos}, blocks)
+    return work({**brought, "videos": videos}, documents)
 
 
 def _shown(
     session: TextGenerationSession, body: ChatRequest, hosts: Collection[str]
 ) -> Preparation[tuple[Any, dict[str, Any]]]:
     """Return the image of a chat for an image-to-text model, and the prompt; refuse any other content."""
-    if body.blocks:
-        raise unknown_parameter("blocks", body.blocks)
+    if body.documents:
+        raise unknown_parameter("documents", body.documents)
     (message, *others), extra = body.messages, body.messages[0].model_extra or {}
     found = {
         f"role {brief(message.role)}": message.role != "user",
@@ -197,7 +197,7 @@ def _brought(
     for found, argument, nouns in (
         (urls, "images", "pictures"),
         (films, "videos", "videos"),
-        (recordings, "sounds", "recordings"),
+        (recordings, "audio", "recordings"),
     ):
         if found and argument not in session.takes:
             raise ApiError(
@@ -212,7 +212,7 @@ def _brought(
             cast("ImageTextToTextSession", session).check_reads_videos()
     media = yield from read_media([*urls, *films], hosts)
     shown, played = media[: len(urls)], media[len(urls) :]
-    brought = {"images": shown, "videos": played, "sounds": [*map(_recording, recordings)]}
+    brought = {"images": shown, "videos": played, "audio": [*map(_recording, recordings)]}
     return {name: files for name, files in brought.items() if files}
 
 
@@ -307,12 +307,20 @@ def prepare_completion(
             code="invalid_value",
         )
     for prompt in listed(body.prompt):
-        with blaming("blocks" if body.blocks else "prompt"):
-            blocks, tokens = _parts(session, body, prompt) or ([], session.encode(prompt))
-        length = 1 if session.sources else sum(map(len, [*blocks, tokens]))
-        check_context(session, length, body.max_tokens, "blocks" if blocks else "prompt")
+        with blaming("documents" if body.documents else "prompt"):
+            documents, tokens = _parts(session, body, prompt) or ([], session.encode(prompt))
+        length = 1 if session.sources else sum(map(len, [*documents, tokens]))
+        check_context(session, length, body.max_tokens, "documents" if documents else "prompt")
         found += _choices(
-            session, body, tokens, body.max_tokens, body.logprobs, "prompt", adapter, told, blocks
+            session,
+            body,
+            tokens,
+            body.max_tokens,
+            body.logprobs,
+            "prompt",
+            adapter,
+            told,
+            documents,
         )
     return found
     yield  # no step takes long
@@ -321,11 +329,11 @@ def prepare_completion(
 def _parts(
     session: TextGenerationSession, body: ChatRequest | CompletionRequest, prompt: Any
 ) -> tuple[list[list[int]], list[int]] | None:
-    """Return the tokens of blocks and of the text after them; None without blocks."""
-    if not body.blocks:
+    """Return the tokens of documents and of what comes after them; None where there are no documents."""
+    if not body.documents:
         return None
-    *blocks, tokens = session.encode_parts(prompt, body.blocks)
-    return blocks, tokens
+    *documents, tokens = session.encode_parts(prompt, body.documents)
+    return documents, tokens
 
 
 def _choices(
@@ -337,11 +345,11 @@ def _choices(
     param: str,
     adapter: str | None,
     more: Mapping[str, Any],
-    blocks: Sequence[Sequence[int]] = (),
+    documents: Sequence[Sequence[int]] = (),
 ) -> list[Request]:
     """Return `n` requests for one prompt or image; each has its own seed, so that their texts differ."""
-    param = "blocks" if blocks else param
-    more = {**more, "blocks": blocks} if blocks else more
+    param = "documents" if documents else param
+    more = {**more, "documents": documents} if documents else more
     grammar = _grammar(session, body)
     with blaming(param):
         sampling = Sampling(

@@ -17,8 +17,8 @@ Texts: TypeAlias = (
     | Annotated[list[int], Field(fail_fast=True)]
     | Annotated[list[Annotated[list[int], Field(fail_fast=True)]], Field(fail_fast=True)]
 )
-#: Leading blocks of a prompt for block attention, as texts or token ids.
-Blocks: TypeAlias = (
+#: Passages that begin a prompt, as texts or token ids.
+Documents: TypeAlias = (
     Annotated[list[str], Field(fail_fast=True, max_length=1024)]
     | Annotated[list[Annotated[list[int], Field(fail_fast=True)]], Field(max_length=1024)]
 )
@@ -154,7 +154,7 @@ class StructuredOutputs(BaseModel):
 
 
 class _Generating(_Body):
-    """Common parameters of chats and completions. The last group extends OpenAI's; vLLM has all of it but `blocks`."""
+    """Fields of chats and completions. vLLM has the last group too, but its `documents` are for chat templates."""
 
     n: int = Field(1, ge=1, le=128)
     seed: int | None = Field(None, ge=-_INT64, lt=_INT64)
@@ -172,7 +172,7 @@ class _Generating(_Body):
     repetition_penalty: float = Field(1.0, ge=0.01, le=100)
     ignore_eos: bool = False
     structured_outputs: StructuredOutputs | None = None
-    blocks: Blocks = []
+    documents: Documents = []
 
 
 class _InMessage(BaseModel):

@@ -20,7 +20,7 @@ from starlette.datastructures import FormData, UploadFile
 from qeff_zoo.errors import BusyError, GenerationError, MediaError
 from qeff_zoo.media.sound import open_sound
 from qeff_zoo.runtime import (
-    FALLBACK,
+    TEMPERATURE_FALLBACK,
     CtcSession,
     Segment,
     SpeechSeq2SeqSession,
@@ -374,9 +374,11 @@ def _choices(
         for name in given:
             raise _invalid(name, "does not apply to this model, which labels frames of sound")
         return {}
-    # OpenAI's rule for temperature 0: a doubtful window is sampled again, at higher temperatures.
-    fallback = {**FALLBACK, "seed": _SEED} if tells and "temperature" not in given else {}
-    # The model's own rule for a recording longer than a window: generation with timestamps.
+    # OpenAI's rule for temperature 0: what looks wrong is drawn again, at higher ones.
+    fallback = (
+        {**TEMPERATURE_FALLBACK, "seed": _SEED} if tells and "temperature" not in given else {}
+    )
+    # The model's own rule for a recording that is longer than a window: times are told.
     return {
         **fallback,
         **given,

@@ -74,11 +74,11 @@ TASK = replace(
             "adapter",
             "image",
             "video",
-            "sound",
+            "audio",
         ),
         serve=lazy("qeff_zoo.serving.services:Generation"),
         serve_options=(*SERVED_GENERATION, *DISAGGREGATED, "allow_image_url"),
         bench="generation",
-        bench_options=(*BENCH_GENERATION, "image", "sound"),
+        bench_options=(*BENCH_GENERATION, "image", "audio"),
     ),
 )

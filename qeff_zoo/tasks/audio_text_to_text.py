@@ -110,11 +110,11 @@ TASK = replace(
             *SPECULATION,
             *PREFIX_CACHE,
             "adapter",
-            "sound",
+            "audio",
         ),
         serve=lazy("qeff_zoo.serving.services:Generation"),
         serve_options=(*SERVED_GENERATION, *DISAGGREGATED),
         bench="generation",
-        bench_options=(*BENCH_GENERATION, "sound"),
+        bench_options=(*BENCH_GENERATION, "audio"),
     ),
 )

@@ -16,15 +16,15 @@ SAMPLING = (
 )
 GENERATION = ("generation_len", "chat", "stop", *SAMPLING)
 GRAMMAR = ("json_schema", "regex", "choice", "grammar")
-SPECULATION = ("speculate", "acceptance")
+SPECULATION = ("draft", "acceptance")
 PREFIX_CACHE = ("prefix_cache_bytes", "prefix_cache_answers", "prefix_cache_dir")
 TIMES = ("timestamps", "word_timestamps")
 #: Options of a server that generates: adapters and caches, and its part in disaggregated serving.
 SERVED_GENERATION = (*SPECULATION, *PREFIX_CACHE, "lora_modules", "allow_adapters")
 DISAGGREGATED = ("role", "prefill_from")
-#: Options of measured generation, and of measured transcription.
-BENCH_GENERATION = ("prompt_len", "generation_len", "speculate", "plot")
-BENCH_SPEECH = ("sound",)
+#: Of measured generation, and of measured transcription.
+BENCH_GENERATION = ("prompt_len", "generation_len", "draft", "plot")
+BENCH_SPEECH = ("audio",)
 
 #: Kind of measurement: generation of tokens for prompts, or transcription of recordings.
 Bench = Literal["generation", "speech"]

@@ -181,14 +181,14 @@ def _with_heads(checkpoint: Checkpoint, package: Package, store: Store) -> Check
     if place is None:
         raise SpeculatorError(
             f"Where the heads {made['digest']} of {package.name!r} lie is not known on this machine. Expected a "
-            "package that was built here, or heads of the Hub. Build it again with --speculator."
+            "package that was built here, or heads of the Hub. Build it again with --draft-heads."
         )
     found = with_speculator(checkpoint, str(place))
     assert found.speculator is not None
     if (digest := found.speculator.source["digest"]) != made["digest"]:
         raise SpeculatorError(
             f"The heads in {str(place)!r} are {digest}, but package {package.name!r} was built with "
-            f"{made['digest']}. Expected those. Put them back, or build again with --speculator."
+            f"{made['digest']}. Expected those. Put them back, or build again with --draft-heads."
         )
     return found
 

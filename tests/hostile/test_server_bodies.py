@@ -86,7 +86,9 @@ def test_clients_that_left_are_not_answered(
     from qeff_zoo.serving import generation
 
     read, price = list[Any](), generation.prepare_completion
-    monkeypatch.setattr(generation, "prepare_completion", lambda *given: read.append(0) or price(*given))
+    monkeypatch.setattr(
+        generation, "prepare_completion", lambda *given: read.append(0) or price(*given)
+    )
     with running(engine) as url:
         for _ in range(20):
             with closing(dial(url)) as client:

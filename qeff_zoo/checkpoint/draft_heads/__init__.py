@@ -155,11 +155,11 @@ class Speculator:
         found = self._misplaced(name, config) if "joins" in self.said else []
         if self.role == ASSISTANT and (unlike := assistant.unlike(self.said, config)):
             found.append(
-                f"--speculator {self.name!r} reads keys and values of a model with {'; '.join(unlike)} of {name!r}. "
+                f"--draft-heads {self.name!r} reads keys and values of a model with {'; '.join(unlike)} of {name!r}. "
                 "Expected the one that it was trained for. Give another, or leave it out."
             )
         return found + [
-            f"--speculator {self.name!r} has heads for {what} of {self.said[key]:,} {unit}, and {name!r} has "
+            f"--draft-heads {self.name!r} has heads for {what} of {self.said[key]:,} {unit}, and {name!r} has "
             f"{theirs:,}. Expected heads that were trained for this model; give those, or leave it out."
             for what, unit, key, theirs in pairs
             if theirs is not None and self.said.get(key) not in (None, theirs)
@@ -171,7 +171,7 @@ class Speculator:
         if len(layers) == JOINED and 1 <= layers[0] <= layers[-1] <= last:
             return []
         return [
-            f"--speculator {self.name!r} reads what goes into layers {layers}, and {name!r} has layers 0 to {last}. "
+            f"--draft-heads {self.name!r} reads what goes into layers {layers}, and {name!r} has layers 0 to {last}. "
             f"Expected {JOINED} of them, from 1 on. Give one that was trained for this model, or leave it out."
         ]
 
@@ -247,7 +247,7 @@ def _kind_of(source: str, files: Files) -> tuple[Kind, str, Mapping[str, Any]]:
             return kind, kind.config, read[kind.config]
     known = "; ".join(f"{kind.name}: {kind.known_by}" for kind in KINDS)
     raise SpeculatorError(
-        f"{files} has no heads that draft, as --speculator {source!r} asks for. Expected one of these kinds: {known}. "
+        f"{files} has no heads that draft, as --draft-heads {source!r} asks for. Expected one of these kinds: {known}. "
         "Give such a folder or repository, or draft with 'lookup'."
     )
 

@@ -220,12 +220,12 @@ def find(
     behind = f"model.layers.{count}."
     if other := sorted(one for one in every if _OTHER.search(one) or one.startswith(behind)):
         raise SpeculatorError(
-            f"{name!r} has an MTP layer of a form that --speculator {MTP!r} does not know: it has a tensor "
+            f"{name!r} has an MTP layer of a form that --draft-heads {MTP!r} does not know: it has a tensor "
             f"{other[0]!r}. Expected a tensor {_known(count)}. Draft with 'lookup', or with the package of a smaller "
             "model."
         )
     raise SpeculatorError(
-        f"{name!r} has no MTP layer, as --speculator {MTP!r} asks for. Expected a checkpoint with a tensor "
+        f"{name!r} has no MTP layer, as --draft-heads {MTP!r} asks for. Expected a checkpoint with a tensor "
         f"{_known(count)}. Draft with 'lookup', or give the folder or repository of heads."
     )
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """MiMo 7B of Xiaomi: transformers' Qwen2 under its own name, as in XiaomiMiMo's `modeling_mimo.py`.
 
-Checkpoints also have a layer that predicts one more token, for `--speculator mtp`.
+Checkpoints also have a layer that predicts one token more, which `--draft-heads mtp` drafts with.
 """
 
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM

@@ -219,10 +219,10 @@ def _wanted(
         must["adapter"] = adapter_axis(one.source for one in open_merged(adapters))
     elif key is None:
         must["adapter"] = None  # what was merged into another changes its answers
-    if heads := must.get("speculator"):
+    if heads := must.get("draft_heads"):
         from qeff_zoo.checkpoint.draft_heads import source_of
 
-        must["speculator"] = digest_axis(source_of(heads))
+        must["draft_heads"] = digest_axis(source_of(heads))
     return Wanted(axes=must, preferred=preferred, revision=revision, key=key)
 
 
@@ -307,7 +307,7 @@ def _obstacles(checkpoint: str | None, wishes: Mapping[str, Any], place: Place) 
     try:
         request = Request(**wishes)
         opened = open_sources(
-            checkpoint, request.adapter, request.speculator, need_weights=False, **place
+            checkpoint, request.adapter, request.draft_heads, need_weights=False, **place
         )
         check(opened, request)
     except PlanError as error:

@@ -77,7 +77,7 @@ Own: TypeAlias = Literal["lookup", "heads"]
 LOOKUP: Own = "lookup"
 HEADS: Own = "heads"
 OWN: tuple[Own, ...] = (LOOKUP, HEADS)
-#: Acceptance of a draft model's token: if the request's sample equals it, or with probability min(1, p/q).
-Acceptance: TypeAlias = Literal["draw", "ratio"]
-DRAW: Acceptance = "draw"
-RATIO: Acceptance = "ratio"
+#: When a token of a draft model counts: where the request's own draw equals it, or by min(1, p/q).
+Acceptance: TypeAlias = Literal["exact", "rejection"]
+EXACT: Acceptance = "exact"
+REJECTION: Acceptance = "rejection"

@@ -16,7 +16,7 @@ from qeff_zoo.runtime.speculation.layer import Layer, LayerDrafter
 from qeff_zoo.runtime.speculation.lookup import PromptLookup
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 
-from . import DRAW, HEADS, LOOKUP, RATIO, Acceptance, Own, Speculation
+from . import EXACT, HEADS, LOOKUP, REJECTION, Acceptance, Own, Speculation
 
 
 def drafting_by(program: Program, decoder: Decoder) -> Layer | Assistant | Heads | HeadsWithin:
@@ -36,7 +36,7 @@ def drafting_by(program: Program, decoder: Decoder) -> Layer | Assistant | Heads
 def speculation_of(
     session: TextGenerationSession,
     drafts: TextGenerationSession | Program | Own,
-    acceptance: Acceptance = DRAW,
+    acceptance: Acceptance = EXACT,
 ) -> Speculation:
     """Return the speculative decoding of a session, with measured costs of calls.
 
@@ -52,11 +52,11 @@ def speculation_of(
     """
     _check(session)
     most = session.decoder.sizes.num_speculative_tokens[-1]
-    if acceptance == RATIO and not isinstance(drafts, TextGenerationSession):
+    if acceptance == REJECTION and not isinstance(drafts, TextGenerationSession):
         name = LOOKUP if drafts == LOOKUP else HEADS
         raise GenerationError(
-            f"Acceptance {RATIO!r} is for drafts that a model draws, and {name!r} draws none: both ways accept "
-            f"the same of them. Expected {DRAW!r}, or the package of a smaller model. Leave the acceptance out."
+            f"Acceptance {REJECTION!r} is for drafts that a model draws, and {name!r} draws none: both ways accept "
+            f"the same of them. Expected {EXACT!r}, or the package of a smaller model. Leave the acceptance out."
         )
     if drafts == LOOKUP:
         costs = measure(session.decoder, most)
@@ -87,7 +87,7 @@ def drafter_of(drafts: Layer | Assistant, costs: Costs) -> LayerDrafter | Assist
 def _model_drafter(
     model: DraftModel, costs: Costs, acceptance: Acceptance, request: Request
 ) -> ModelDrafter:
-    draws = acceptance == RATIO and request.sampling.temperature > 0
+    draws = acceptance == REJECTION and request.sampling.temperature > 0
     return ModelDrafter(model, costs, request.sampling if draws else None)
 
 
@@ -117,7 +117,7 @@ def _check_read(session: TextGenerationSession, drafts: Program) -> None:
     if lacking:
         raise GenerationError(
             f"Package {str(session.folder)!r} has no {lacking[0]!r}, from which its own {HEADS!r} draft; expected one "
-            "whose model was built together with what drafts for it. Build it again with --speculator."
+            "whose model was built together with what drafts for it. Build it again with --draft-heads."
         )
 
 

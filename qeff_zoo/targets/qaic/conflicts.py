@@ -174,7 +174,7 @@ def of_sampler(
     if shape.num_speculative_tokens:
         yield (
             f"--num-speculative-tokens is {', '.join(map(str, shape.num_speculative_tokens))}, and --include-sampler "
-            "returns one token a call, with nothing to check drafts by. Leave one of them out, and --speculator too."
+            "returns one token a call, with nothing to check drafts by. Leave one of them out, and --draft-heads too."
         )
     if shape.apart:
         yield (

@@ -58,7 +58,7 @@ class QaicOptions:
 
     aic_hw_version: str | None = _option(
         "aic_hw_version",
-        "generation of the card: ai100 or ai200 (default: ai100)",
+        "device generation: ai100 or ai200 (default: ai100)",
         "aic-hw-version",
         allowed=("ai100", "ai200"),
         default="ai100",
@@ -66,17 +66,17 @@ class QaicOptions:
     )
     num_devices: int | None = _common(
         "num_devices",
-        "devices that the model is sliced over (default: 1)",
+        "number of devices for tensor slicing (default: 1)",
         least=1,
         default=1,
         short="devices",
     )
     mxfp6_matmul: bool | None = _common(
-        "mxfp6_matmul", "hold constant matrices of products in MXFP6", "mxfp6-matmul"
+        "mxfp6_matmul", "constant matrices of matrix products in MXFP6", "mxfp6-matmul"
     )
     num_cores: int | None = _common(
         "num_cores",
-        f"cores of each device: 1 to {CORES} (default: {CORES})",
+        f"cores per device: 1 to {CORES} (default: {CORES})",
         "aic-num-cores",
         least=1,
         most=CORES,
@@ -84,134 +84,133 @@ class QaicOptions:
         short="cores",
     )
     mxint8_kv_cache: bool | None = _common(
-        "mxint8_kv_cache", "keep keys and values in MXINT8, not in float16", of="decoder"
+        "mxint8_kv_cache", "KV cache in MXINT8 instead of float16", of="decoder"
     )
     blocking_mode: str | None = _option(
         "blocking_mode",
-        "compute attention in blocks: kv of the cache, q of a call's tokens, h of heads, or several of them",
+        "blocked attention: kv (blocks of the KV cache), q (of a call's tokens), h (of heads), or a combination",
         allowed=MODES,
         of="decoder",
         short="blocked",
     )
     num_kv_blocks: int | None = _option(
         "num_kv_blocks",
-        "of --blocking-mode kv, blocks of the cache",
+        "number of KV cache blocks, with --blocking-mode kv",
         least=2,
         of="decoder",
         short="kvb",
     )
     num_q_blocks: int | None = _option(
         "num_q_blocks",
-        "of --blocking-mode q, blocks of a call's tokens",
+        "number of token blocks per call, with --blocking-mode q",
         least=2,
         of="decoder",
         short="qb",
     )
     head_block_size: int | None = _option(
         "head_block_size",
-        "of --blocking-mode h, heads of a block",
+        "heads per block, with --blocking-mode h",
         least=1,
         of="decoder",
         short="hb",
     )
     single_program: bool | None = _option(
         "single_program",
-        "read pictures in the program that writes, as QEfficient does with kv_offload=False, and not in one of its own",
+        "one program for vision encoder and language model, as in QEfficient with kv_offload=False",
         of="vision",
         short="single",
     )
     include_sampler: bool | None = _option(
         "include_sampler",
-        "draw tokens on the card, which then returns them in place of logits",
+        "sampling on the device, which returns tokens instead of logits",
         of="decoder",
         short="sampler",
     )
     max_top_k_ids: int | None = _option(
         "max_top_k_ids",
-        f"of --include-sampler, tokens that are drawn from at most: the likeliest (default: {TOP_K_IDS})",
+        f"largest number of candidate tokens (default: {TOP_K_IDS}), with --include-sampler",
         least=1,
         of="decoder",
         short="top",
     )
     include_guided_decoding: bool | None = _option(
         "include_guided_decoding",
-        "of --include-sampler, take with every call which tokens may come, for answers of a given form",
+        "token mask as an input of every call, for structured output, with --include-sampler",
         of="decoder",
         short="guided",
     )
     return_pdfs: bool | None = _option(
         "return_pdfs",
-        "of --include-sampler, return the probabilities that tokens are drawn by as well",
+        "probabilities of the candidate tokens as an output, with --include-sampler",
         of="decoder",
         short="pdfs",
     )
     mdp_num_partitions: int | None = _option(
         "mdp_num_partitions",
-        "stages of a pipeline of layers, each on its share of the devices (default: 1)",
+        "pipeline stages of layers, each on its share of the devices (default: 1)",
         least=1,
         short="stages",
     )
-    mos: int | None = _common(
-        "mos", "degree to which weights are split over the cores", "mos", least=1
-    )
+    mos: int | None = _common("mos", "degree of weight splitting over the cores", "mos", least=1)
     mdts_mos: int | None = _option(
         "mdts_mos",
-        "the same with slicing over devices; retained states then lose their pairs",
+        "degree of weight splitting with slicing over devices, without paired retained states",
         "mdts-mos",
         least=1,
     )
-    ols: int | None = _option("ols", "factor by which operators are split", "ols", least=1)
+    ols: int | None = _option("ols", "operator splitting factor", "ols", least=1)
     aic_enable_depth_first: bool | None = _common(
-        "aic_enable_depth_first", "compute depth first", "aic-enable-depth-first"
+        "aic_enable_depth_first", "depth-first computation", "aic-enable-depth-first"
     )
     aic_depth_first_mem: int | None = _option(
-        "aic_depth_first_mem", "memory for it, in MB", "aic-depth-first-mem", least=1
+        "aic_depth_first_mem",
+        "memory for depth-first computation, in MB",
+        "aic-depth-first-mem",
+        least=1,
     )
     allow_mxint8_mdp_io: bool | None = _common(
-        "allow_mxint8_mdp_io", "pass MXINT8 between devices", "allow-mxint8-mdp-io"
+        "allow_mxint8_mdp_io", "MXINT8 for transfers between devices", "allow-mxint8-mdp-io"
     )
     split_retained_state_io: bool | None = _option(
         "split_retained_state_io",
-        "give every slice of a retained state an input and an output of its own",
+        "separate input and output for every slice of a retained state",
         "split-retained-state-io",
         of="decoder",
     )
-    user_tiled: bool | None = _option(
-        "user_tiled", "take the tiling that the graph has", "user-tiled"
-    )
+    user_tiled: bool | None = _option("user_tiled", "the graph's own tiling", "user-tiled")
     multicast_weights: bool | None = _option(
-        "multicast_weights", "read shared weights once for all cores", "multicast-weights"
+        "multicast_weights", "one read of shared weights for all cores", "multicast-weights"
     )
     size_split_granularity: int | None = _option(
         "size_split_granularity",
-        "size to which tensors are split, in KiB",
+        "granularity of tensor splitting, in KiB",
         "size-split-granularity",
         least=1,
     )
     allocator_dealloc_delay: int | None = _option(
         "allocator_dealloc_delay",
-        "how long memory is kept before it is used again",
+        "delay before released memory is used again",
         "allocator-dealloc-delay",
         least=0,
     )
     stats_level: int | None = _common(
-        "stats_level", "detail of the statistics that are recorded", "stats-level", least=0
+        "stats_level", "level of recorded statistics", "stats-level", least=0
     )
     stats_batchsize: int | None = _common(
-        "stats_batchsize", "batch that statistics are scaled to", "stats-batchsize", least=1
+        "stats_batchsize", "batch size for scaled statistics", "stats-batchsize", least=1
     )
     node_precision_info: tuple[str, ...] | None = _option(
         "node_precision_info",
-        "operators or names of nodes, * for any text, that are computed in float32; may be repeated",
+        "operators or node names (* for any text) to compute in float32; repeatable",
         "node-precision-info",
         short="fp32",
     )
     sub_functions: bool | None = _option(
-        "sub_functions", "compile repeated functions once", "sub-functions"
+        "sub_functions", "one compilation of repeated functions", "sub-functions"
     )
     compiler_flag: tuple[str, ...] | None = _option(
         "compiler_flag",
-        "another flag of qaic-compile, without its dash: NAME or NAME=VALUE; may be repeated",
+        "additional flag of qaic-compile, without its dash: NAME or NAME=VALUE; repeatable",
         short="with",
     )
 

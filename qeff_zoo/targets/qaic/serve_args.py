@@ -104,8 +104,8 @@ def serve_args(package: Package, decode: Package | None = None) -> ServeArgs:
         raise refused(
             package,
             "returns logits of the heads that draft for it beside the model's, which vllm-qaic reads by no option that "
-            f"is known; expected the model's alone. Run `qeff-zoo serve {shlex.quote(str(package.path))} --speculate "
-            "heads`, or build it with --num-speculative-tokens in place of --speculator.",
+            f"is known; expected the model's alone. Run `qeff-zoo serve {shlex.quote(str(package.path))} --draft "
+            "heads`, or build it with --num-speculative-tokens in place of --draft-heads.",
         )
     if any(program.flags.get("single_program") for program in package.programs):
         raise refused(

@@ -14,7 +14,7 @@ class QnnAicOptions:
 
     qnn_config: JsonText | None = option(
         "target.qnn_config",
-        "JSON file of more arguments of QNN's tools, as QEfficient takes it",
+        "JSON file of additional arguments for QNN's tools, in QEfficient's format",
         targets=("qnn-aic",),
     )
 

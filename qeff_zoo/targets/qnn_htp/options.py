@@ -17,7 +17,7 @@ class HtpOptions:
 
     soc_model: int | None = option(
         "target.soc_model",
-        f"number of the system on a chip: {', '.join(f'{soc} ({arch})' for soc, arch in SOC_MODELS.items())}"
+        f"model number of the system on a chip: {', '.join(f'{soc} ({arch})' for soc, arch in SOC_MODELS.items())}"
         " (default: 43)",
         targets=("qnn-htp",),
         allowed=tuple(SOC_MODELS),

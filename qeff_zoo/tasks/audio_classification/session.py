@@ -78,7 +78,7 @@ class AudioClassificationSession:
 
     def classify(
         self,
-        sounds: Sound | Sequence[Sound],
+        audio: Sound | Sequence[Sound],
         *,
         rate: int | None = None,
         limits: SoundLimits = LIMITS,
@@ -86,16 +86,16 @@ class AudioClassificationSession:
         """Return the score of every label for each recording, the best first.
 
         Args:
-            sounds: Paths, bytes of files or arrays, see `qeff_zoo.media.sound.read_sound`; one or several.
-            rate: Sampling rate of arrays; None for that of the model.
-            limits: Limits of each recording.
+            audio: Paths, bytes of files or arrays, see `qeff_zoo.media.sound.read_sound`; one or several.
+            rate: Samples a second of arrays; None if they have the model's.
+            limits: Bounds of each recording.
 
         Raises:
             MediaError: A recording is unreadable.
             GenerationError: A recording exceeds the lengths of the package, or is too short for the model.
         """
-        alone = isinstance(sounds, str | os.PathLike | bytes | np.ndarray)
-        given: Any = [sounds] if alone else sounds
+        alone = isinstance(audio, str | os.PathLike | bytes | np.ndarray)
+        given: Any = [audio] if alone else audio
         rows = [
             self._features(read_sound(one, self.rate, given_rate=rate, limits=limits), number)
             for number, one in enumerate(given, 1)

@@ -35,6 +35,6 @@ TASK = replace(
     reference=lazy("qeff_zoo.tasks.audio_classification.reference:AudioReference"),
     commands=Commands(
         run=lazy("qeff_zoo.tasks.audio_classification.verbs:ClassifyRecordings"),
-        run_options=("sound",),
+        run_options=("audio",),
     ),
 )

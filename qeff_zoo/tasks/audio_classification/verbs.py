@@ -24,6 +24,6 @@ class ClassifyRecordings:
 
     def __call__(self, session: Any) -> None:
         """Classify and print."""
-        recordings = [str(path) for path in self.arguments.sound]
+        recordings = [str(path) for path in self.arguments.audio]
         found = session.classify(recordings)
-        print_scores("sound", recordings, found, as_json=self.arguments.json)
+        print_scores("audio", recordings, found, as_json=self.arguments.json)

@@ -13,7 +13,7 @@ class GenerateWithMedia(Generate):
     def check(self) -> None:
         """Refuse several prompts for the same files."""
         files = self.arguments
-        if files.image or files.video or files.sound:
+        if files.image or files.video or files.audio:
             flag = "--image" if files.image else "--video" if files.video else ""
             require_one_prompt(self.prompts, f"{flag} belongs" if flag else "recordings belong")
 
@@ -23,5 +23,5 @@ class GenerateWithMedia(Generate):
         return {
             **({"images": [fetch_each(files.image)]} if files.image else {}),
             **({"videos": [fetch_each(files.video, "video")]} if files.video else {}),
-            **({"sounds": [files.sound]} if files.sound else {}),
+            **({"audio": [files.audio]} if files.audio else {}),
         }

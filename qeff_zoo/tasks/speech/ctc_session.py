@@ -139,7 +139,7 @@ class CtcSession:
 
     def transcribe(
         self,
-        sounds: Sound | Sequence[Sound],
+        audio: Sound | Sequence[Sound],
         *,
         rate: int | None = None,
         limits: SoundLimits = LIMITS,
@@ -147,17 +147,17 @@ class CtcSession:
         """Transcribe recordings.
 
         Args:
-            sounds: Paths, bytes of files or arrays, see `qeff_zoo.media.sound.read_sound`; one or several.
-            rate: Sampling rate of arrays; None for that of the model.
-            limits: Limits of each recording.
+            audio: Paths, bytes of files or arrays, see `qeff_zoo.media.sound.read_sound`; one or several.
+            rate: Samples a second of arrays; None where they have the model's.
+            limits: How long each may be.
 
         Raises:
             MediaError: A recording cannot be read.
             GenerationError: The package has no vocabulary.
         """
         self._check_labels()
-        alone = isinstance(sounds, str | os.PathLike | bytes | np.ndarray)
-        given: Any = [sounds] if alone else sounds
+        alone = isinstance(audio, str | os.PathLike | bytes | np.ndarray)
+        given: Any = [audio] if alone else audio
         opened = (open_sound(one, self.rate, given_rate=rate, limits=limits) for one in given)
         recordings = [finished(self.begin(one)) for one in opened]
         for _ in self.windows(InOrder(recordings)):

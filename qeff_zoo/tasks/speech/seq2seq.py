@@ -137,13 +137,13 @@ TASK = Task(
     commands=Commands(
         run=lazy("qeff_zoo.tasks.speech.verbs:TranscribeByTokens"),
         run_options=(
-            "sound",
+            "audio",
             "prompt",
             "prompts_file",
             "language",
             "target_language",
             "translate",
-            "fallback",
+            "temperature_fallback",
             "temperature",
             "seed",
             "generation_len",

@@ -160,7 +160,7 @@ class SpeechSeq2SeqSession:
 
     def transcribe(
         self,
-        sounds: Sound | Sequence[Sound],
+        audio: Sound | Sequence[Sound],
         *,
         rate: int | None = None,
         limits: SoundLimits = LIMITS,
@@ -171,9 +171,9 @@ class SpeechSeq2SeqSession:
         """Transcribe recordings.
 
         Args:
-            sounds: Paths, bytes of files or arrays, see `qeff_zoo.media.sound.read_sound`; one or several.
-            rate: Sampling rate of arrays; None for that of the model.
-            limits: Limits of each recording.
+            audio: Paths, bytes of files or arrays, see `qeff_zoo.media.sound.read_sound`; one or several.
+            rate: Samples a second of arrays; None where they have the model's.
+            limits: How long each may be.
             choices: Language, task, times and more.
             listen: Callback with the number of a recording and each of its segments at the segment's end.
             **more: Fields that replace those of `choices`.
@@ -184,8 +184,8 @@ class SpeechSeq2SeqSession:
         """
         chosen = replace(choices, **more)
         prompt = self._prepared(chosen)
-        alone = isinstance(sounds, str | os.PathLike | bytes | np.ndarray)
-        given: Any = [sounds] if alone else sounds
+        alone = isinstance(audio, str | os.PathLike | bytes | np.ndarray)
+        given: Any = [audio] if alone else audio
         opened = (open_sound(one, self.rate, given_rate=rate, limits=limits) for one in given)
         recordings = (finished(recording_of(self, one, chosen, prompt)) for one in opened)
         return self._all(recordings, listen)
@@ -249,12 +249,12 @@ class SpeechSeq2SeqSession:
         return [found[number] for number in sorted(found)]
 
     def stream(
-        self, sound: Sound, *, choices: TranscriptionOptions = _USUAL, **more: Any
+        self, audio: Sound, *, choices: TranscriptionOptions = _USUAL, **more: Any
     ) -> Iterator[Segment]:
         """Transcribe one recording, and yield each segment at its end. Closing the generator stops the transcription.
 
         Args:
-            sound: Recording, see `transcribe`.
+            audio: As of `transcribe`, and so the others.
             choices: Language, task, times and more.
             **more: Fields that replace those of `choices`; `rate` and `limits`.
         """
@@ -262,7 +262,7 @@ class SpeechSeq2SeqSession:
         chosen = replace(choices, **more)
         prompt = self._prepared(chosen)
         opened = open_sound(
-            sound, self.rate, given_rate=known.get("rate"), limits=known.get("limits", LIMITS)
+            audio, self.rate, given_rate=known.get("rate"), limits=known.get("limits", LIMITS)
         )
         recording = finished(recording_of(self, opened, chosen, prompt))
         with closing(self.windows(InOrder([recording]))) as windows:

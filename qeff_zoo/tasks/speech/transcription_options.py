@@ -15,8 +15,8 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.tasks.speech.speech_tokens import SpeechTask
 
-#: Options that retry doubtful windows, and drop probable silence: those that transformers recommends.
-FALLBACK: Mapping[str, Any] = MappingProxyType(
+#: Choices that draw again what looks wrong, and leave out what is likely silence: those that transformers recommends.
+TEMPERATURE_FALLBACK: Mapping[str, Any] = MappingProxyType(
     {
         "temperature": (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
         "compression_ratio_threshold": 1.35,

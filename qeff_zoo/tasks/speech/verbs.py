@@ -36,13 +36,13 @@ class TranscribeByLabels:
     def __call__(self, session: Any) -> None:
         """Transcribe and print, one recording after the other."""
         arguments = self.arguments
-        # Check that all recordings can be read, before hours of another are transcribed.
-        for path in arguments.sound[1:]:
+        # One that cannot be read is told before hours of another are written down.
+        for path in arguments.audio[1:]:
             read_sound(path, session.rate)
-        for path in arguments.sound:
+        for path in arguments.audio:
             (found,) = session.transcribe(path, **self.options)
             if arguments.json:
-                print_json({"sound": str(path), **asdict(found)})
+                print_json({"audio": str(path), **asdict(found)})
             elif arguments.timestamps or arguments.word_timestamps:
                 noun, parts = self.timed(found)
                 rows = [[f"{one.start:.2f}", f"{one.end:.2f}", one.text] for one in parts]
@@ -68,7 +68,7 @@ class TranscribeByTokens(TranscribeByLabels):
         }
         given = {name: value for name, value in given.items() if value is not None}
         times = {name: True for name in TIMES if getattr(arguments, name)}
-        return (_fallback(given) if arguments.fallback else {}) | given | times
+        return (_fallback(given) if arguments.temperature_fallback else {}) | given | times
 
     def timed(self, found: Any) -> tuple[str, Any]:
         """Return the timed parts of a transcription, and their kind."""
@@ -77,11 +77,11 @@ class TranscribeByTokens(TranscribeByLabels):
 
 def _fallback(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that retry doubtful windows."""
-    from qeff_zoo.runtime import FALLBACK
+    from qeff_zoo.runtime import TEMPERATURE_FALLBACK
 
     if "temperature" in given:
         raise GenerationError(
-            f"--temperature {given['temperature']} does not go with --fallback, which begins with 0 and tries higher "
-            "ones; expected one of the two. Leave one out."
+            f"--temperature {given['temperature']} does not go with --temperature-fallback, which begins with 0 "
+            "and tries higher ones; expected one of the two. Leave one out."
         )
-    return dict(FALLBACK)
+    return dict(TEMPERATURE_FALLBACK)

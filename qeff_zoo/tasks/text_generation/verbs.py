@@ -65,7 +65,7 @@ def generation_of(arguments: argparse.Namespace) -> dict[str, Any]:
         "chat": arguments.chat,
         "adapter": arguments.adapter,
         "grammar": _grammar(arguments),
-        **({"blocks": arguments.block} if arguments.block else {}),
+        **({"documents": arguments.document} if arguments.document else {}),
     }
 
 

@@ -42,7 +42,7 @@ class Media:
         told = request.get("of_media") or {}
         self._placeholder = told.get("placeholder")
         self._images = images_of(told["images"]) if "images" in told else None
-        self._audio = audio_of(told["sounds"]) if "sounds" in told else None
+        self._audio = audio_of(told["audio"]) if "audio" in told else None
         self._media = [one for one in (self._images, self._audio) if one]
         self._around = [
             value
