@@ -10,12 +10,21 @@ from .lfm3 import RECIPE as LFM3
 from .qwen3_vl import STAMP
 
 _VISION = {
-    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "patch_size": 4, "layer_types": ["conv", "full_attention"] * 2, "initializer_range": 0.2,
-}  # fmt: skip
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "patch_size": 4,
+    "layer_types": ["conv", "full_attention"] * 2,
+    "initializer_range": 0.2,
+}
 _TOKENS = {
-    "image_token_id": 200, "video_token_id": 201, "vision_start_token_id": 202, "vision_end_token_id": 203,
-}  # fmt: skip
+    "image_token_id": 200,
+    "video_token_id": 201,
+    "vision_start_token_id": 202,
+    "vision_end_token_id": 203,
+}
 
 RECIPE = replace(
     LFM3,

@@ -56,9 +56,13 @@ class Radio(PatchGrid):
         from qeff_zoo.export.concrete import Concrete
         from qeff_zoo.export.transforms.towers import apart
         from qeff_zoo.tasks.forward_patches import swapped
-        from qeff_zoo.tasks.patch_tracing import Rows, rows_of
+        from qeff_zoo.tasks.patch_tracing import rows_of
 
-        class Placed(Rows):
+        class Placed(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.model = model
+
             def forward(self, given: Sequence[Any]) -> tuple[Any, ...]:
                 told = dict(zip(names, given, strict=True))
                 patches, vision = told["pixel_values"], self.model.vision_model
@@ -85,7 +89,7 @@ class Radio(PatchGrid):
         def _joined(features: Any, **_: Any) -> Any:
             return features.reshape(1, -1, 1, tower.merge**2 * features.shape[-1])
 
-        return Placed(model, None)
+        return Placed()
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
         """As of `Images`: all patches in one call."""
