@@ -196,7 +196,7 @@ def test_no_module_imports_itself_through_others() -> None:
 FLOORS = (
     *("__main__", "cloud", "qefficient", "cli", "serving", "scaffold", "api", "pipeline"),
     *("finetuning", "quantizer", "bench", "prediction", "hub", "validation"),
-    *("plan", "targets", "export", "multimodal", "tasks", "runtime", "media"),
+    *("plan", "targets", "multimodal", "export", "tasks", "runtime", "media"),
     *("store", "package", "graph", "weights", "checkpoint"),
     *("registry", "recipe", "recipe_media", "terminal", "versions", "settings", "disk", "errors"),
 )

@@ -284,7 +284,7 @@ def _export_with_weights(assembly: Assembly) -> None:
     assembly.trace()
     slots = [external_data.as_they_are(graph.model, graph.bindings) for graph in assembly.graphs]
     assembly.layout = plan_file(external_data.together(slots), assembly.checkpoint.tensors)
-    assembly.write_weights()
+    assembly.write_weights("graph")
     for program, graph in zip(assembly.plan.programs, assembly.graphs, strict=True):
         external_data.place(graph.model, assembly.layout)
         ir.save(graph.model, assembly.folder / _graph_name(assembly.plan, program))

@@ -118,11 +118,15 @@ class Assembly:
             slots = external_data.together(program.lowered.slots for program in self.programs)
             self.layout = plan_file(slots, self.checkpoint.tensors)
 
-    def write_weights(self) -> None:
-        """Write the data file of all programs."""
+    def write_weights(self, of: str = "package") -> None:
+        """Write the data file of all programs.
+
+        Args:
+            of: Owner of the weights, for the error of a full disk.
+        """
         from qeff_zoo.graph.external_data import WEIGHTS
 
-        self.store.require_space(self.folder, self.layout.nbytes, "the package's weights")
+        self.store.require_space(self.folder, self.layout.nbytes, f"the {of}'s weights")
         with self.watch.stage("weights", self.layout.nbytes) as advance:
             path = self.folder / WEIGHTS
             self.written = weights.write(self.layout, self.checkpoint, path, advance)

@@ -53,6 +53,8 @@ class Session:
     """Stands for a session: a second of sound is a window, whose text is its loudest sample."""
 
     rate = RATE
+    task = "automatic-speech-recognition"
+    generates = tells_words = tells_segments = False
 
     def __init__(self) -> None:
         self.heard = Steps(lambda window: f"{window.max():.1f}")
