@@ -89,11 +89,7 @@ class Radio(PatchGrid):
         def _joined(features: Any, **_: Any) -> Any:
             return features.reshape(1, -1, 1, tower.merge**2 * features.shape[-1])
 
-<<<<<<< HEAD
         return Placed()
-=======
-        return Placed(model, lambda *_: None)
->>>>>>> vlm
 
     def encode(self, vision: "Vision", digest: bytes, prepared: "Mapping[str, Array]") -> "Encoded":
         """As of `Images`: all patches in one call."""
