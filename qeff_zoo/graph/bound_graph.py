@@ -18,7 +18,7 @@ class BoundGraph:
     Args:
         model: An `onnx_ir.Model`; initializers of a checkpoint have no data.
         bindings: Expression over checkpoint tensors for each of those.
-        encoded: Those tensors that the checkpoint stores in fewer bits.
+        encoded: Tensors among them that the checkpoint stores in fewer bits.
         digest: "sha256:…" of the graph file.
         cached: Whether it came from the store.
     """

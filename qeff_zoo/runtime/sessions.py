@@ -60,16 +60,16 @@ def open_session(
     Args:
         package: A package for a target that runs on this machine.
         threads: CPU threads that compute one operator; None for one per physical core.
-        prefixes: Of text generation, what is kept of prompts for others that begin alike; None for the usual.
-        draft: Of text generation, what drafts tokens that this package checks: one of a smaller model; "heads"
-            for those that this package was built with; "lookup" for what the text itself has said before; None for
-            nothing. The cost of calls is measured first.
-        acceptance: Of drafts of a model, which tokens count: those that the request draws as well, so that a seed
-            gives the same answer; or "rejection" for more of them, of the same distribution.
-        block_attention: Of text generation, whether requests may have passages that are computed by themselves (block
-            attention). How the model's keys turn is found first.
+        prefixes: Options of the prefix cache (text generation); None for the defaults.
+        draft: Draft for speculative decoding (text generation): a package of a smaller model; "heads" for the draft
+            heads that this package was built with; "lookup" for prompt lookup; None for none. The cost of calls is
+            measured first.
+        acceptance: Acceptance of a draft model's tokens: those that the request samples as well, so that a seed gives
+            the same answer; or "rejection" for more of them, of the same distribution.
+        block_attention: Whether requests may have documents that are computed independently (block attention, text
+            generation). The rotation of the model's keys is inferred first.
         observe: Told of every call, its choices of experts and keys included.
-        lean: For one call that shows that it can be made: what it returns may mean nothing.
+        lean: Whether the session makes a single call that only shows that it can run; its result may be meaningless.
         opening: Opens what runs in place of the package's programs; None for those themselves.
 
     Raises:

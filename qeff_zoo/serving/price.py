@@ -96,10 +96,10 @@ def price(
     """Compute the cost of a request.
 
     Args:
-        session: That is to answer.
-        body: Of the request.
+        session: Session for the request.
+        body: Body of the request.
         brought: Its files, by argument of the session's `request`: `images`, `videos` and `audio`.
-        bounds: Of the server.
+        bounds: Bounds of the server.
 
     Raises:
         ApiError: The request exceeds a limit.

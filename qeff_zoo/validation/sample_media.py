@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures or sounds for the token sequences that packages are validated on: noise, several sizes, always the same."""
+"""Sample images or audio in token sequences of validation: noise, several sizes, always the same."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,10 +26,10 @@ _PIXELS = ((24, 40), (41, 23), (30, 30), (23, 57))
 def insert(
     session: MediaTextSession, sequences: Sequence[Sequence[int]]
 ) -> tuple[list[list[int]], list[list[Prepared]]]:
-    """Put pictures or sounds into sequences, as far as the context has room for them.
+    """Put images or audio into sequences, as far as the context has room for them.
 
     Args:
-        session: Of the package.
+        session: Session of the package.
         sequences: Token ids; they stay as long as they are, or end with one of them and one more token.
 
     Returns:
@@ -63,7 +63,7 @@ def insert(
 
 
 def _drawn(session: MediaTextSession) -> Iterator[Prepared]:
-    """Draw pictures or sounds without end; both, so that each is before the other in some sequence."""
+    """Yield images or audio without end; both in turns, so that each precedes the other in some sequence."""
     if isinstance(session, AudioTextToTextSession):
         yield from session.media.samples(session.reader.shape)
     elif isinstance(session, AnyToAnySession):
@@ -102,7 +102,7 @@ def noise(
     """Draw what a processor could have prepared.
 
     Args:
-        session: Of the package.
+        session: Session of the package.
         size: Height and width in rows of features, where the tower takes any.
         random: Draws.
     """

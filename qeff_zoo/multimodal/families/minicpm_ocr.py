@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MiniCPM-OCR: MiniCPM-V whose squares of patches are merged within the vision encoder only if a config says so."""
+"""MiniCPM-OCR: MiniCPM-V whose vision encoder merges squares of patches only if the config sets it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

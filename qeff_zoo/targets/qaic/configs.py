@@ -207,7 +207,7 @@ def check_patterns(models: Sequence[Any], patterns: Sequence[str]) -> None:
 
     Args:
         models: `onnx_ir.Model` of each program.
-        patterns: As of `matching_outputs`.
+        patterns: See `matching_outputs`.
 
     Raises:
         CompileError: A pattern fits no node.

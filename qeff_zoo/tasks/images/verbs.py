@@ -70,8 +70,8 @@ def print_scores(kind: str, inputs: list[str], found: Any, *, as_json: bool) -> 
     """Print scores of labels.
 
     Args:
-        kind: Of the inputs, "image" or "audio".
-        inputs: What was classified.
+        kind: Kind of the inputs, "image" or "audio".
+        inputs: Classified inputs.
         found: Scores of each input, the best first.
         as_json: Whether to print JSON, with all labels.
     """

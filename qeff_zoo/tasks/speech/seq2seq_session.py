@@ -254,7 +254,7 @@ class SpeechSeq2SeqSession:
         """Transcribe one recording, and yield each segment at its end. Closing the generator stops the transcription.
 
         Args:
-            audio: As of `transcribe`, and so the others.
+            audio: See `transcribe`, also for the others.
             choices: Language, task, times and more.
             **more: Fields that replace those of `choices`; `rate` and `limits`.
         """

@@ -158,7 +158,7 @@ def _alike(parts: list[Tensor], *, of_mask: bool) -> list[Tensor]:
 
 
 def processor_of(request: Mapping[str, Any]) -> Any:
-    """Return what transformers makes arrays of pictures with."""
+    """Return transformers' processor of images."""
     return transformers.AutoImageProcessor.from_pretrained(
         request["checkpoint"], backend="pil", local_files_only=True
     )

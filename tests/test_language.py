@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The code's English, counted: data does not speak, and a description names the thing. Counts may only fall."""
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted(
+    path for folder in ("qeff_zoo", "recipes") for path in (ROOT / folder).rglob("*.py")
+)
+#: Verbs of speech and sense, and everyday words in place of the field's: see docs/glossary.md.
+BANNED = {
+    *("ask", "asked", "asking", "asks", "say", "said", "says", "tell", "tells", "told"),
+    *("hear", "heard", "hearing", "hears", "seen", "sees", "knows", "known_by"),
+    *("picture", "pictures", "nobody", "somebody", "whoever", "theirs"),
+}
+#: What there still is of each kind. Lower a number when the count is lower; never raise one.
+LIMITS = {"identifiers": 613, "docstrings": 46, "arguments": 0}
+
+
+@cache
+def faults(kind: str) -> list[str]:
+    """List what breaks a rule, as `path:line: text`."""
+    rule = {"identifiers": identifiers, "docstrings": docstrings, "arguments": arguments}[kind]
+    found = []
+    for path in SOURCES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        name = path.relative_to(ROOT).as_posix()
+        found += [f"{name}:{line}: {text}" for line, text in rule(tree)]
+    return found
+
+
+def identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield names that are bound and have a banned word."""
+    for node in ast.walk(tree):
+        match node:
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+            ):
+                pass
+            case ast.arg(arg=name):
+                pass
+            case ast.Name(id=name, ctx=ast.Store()):
+                pass
+            case _:
+                continue
+        if BANNED & set(words(name)):
+            yield node.lineno, name
+
+
+def words(name: str) -> list[str]:
+    """Split an identifier, in snake or camel case, into lower-case words."""
+    return [part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
+
+
+def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield first lines of docstrings that have a banned word."""
+    for node, text in documented(tree):
+        first = text.split("\n", 1)[0]
+        if BANNED & set(re.findall(r"[a-z]+", first.lower())):
+            yield getattr(node, "lineno", 1), first
+
+
+def arguments(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield descriptions of arguments that begin with a preposition, a conjunction or a pronoun."""
+    for node, text in documented(tree):
+        entries = re.split(r"^(?:Args|Attributes):\n", text, flags=re.MULTILINE)[1:]
+        for entry in entries:
+            block = re.split(r"^\S", entry, maxsplit=1, flags=re.MULTILINE)[0]
+            for begin in re.findall(r"^    \*{0,2}\w+: (\w+)", block, re.MULTILINE):
+                if begin in {
+                    "Of",
+                    "As",
+                    "That",
+                    "What",
+                    "For",
+                    "Where",
+                    "Who",
+                    "Such",
+                    "Those",
+                    "It",
+                }:
+                    yield getattr(node, "lineno", 1), begin
+
+
+def documented(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """Yield what has a docstring, and that."""
+    for node in ast.walk(tree):
+        documents = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        if isinstance(node, documents) and (text := ast.get_docstring(node)):
+            yield node, text
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+def test_the_private_language_only_shrinks(kind: str) -> None:
+    found = faults(kind)
+    newest = "\n".join(found[-20:])
+    assert len(found) <= LIMITS[kind], (
+        f"{kind}: {len(found)}, at most {LIMITS[kind]}, of which some:\n{newest}"
+    )
+    assert len(found) == LIMITS[kind], f"{kind}: lower the limit to {len(found)}."
+
+
+@pytest.mark.parametrize(
+    ("source", "counts"),
+    [
+        ("told = 1", {"identifiers": 1}),
+        ("def is_asked(x): ...", {"identifiers": 1}),
+        ("class SaidWords: ...", {"identifiers": 1}),
+        ("retold = asking_price", {}),
+        ('def f():\n    """What a config says."""', {"docstrings": 1}),
+        (
+            'def f(x):\n    """Return x.\n\n    Args:\n        x: Of the model.\n    """',
+            {"arguments": 1},
+        ),
+        ('def f(x):\n    """Return x.\n\n    Args:\n        x: The model.\n    """', {}),
+    ],
+)
+def test_the_rules_themselves(source: str, counts: dict[str, int]) -> None:
+    tree = ast.parse(source)
+    rules = {"identifiers": identifiers, "docstrings": docstrings, "arguments": arguments}
+    assert Counter({kind: len(list(rule(tree))) for kind, rule in rules.items()}) == Counter(counts)
