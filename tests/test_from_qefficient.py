@@ -294,7 +294,7 @@ def test_parameters_of_the_sampler_are_those_of_each_prompt(
     assert found[1] == found[2] != found[0]
     assert llama.generate(prompts=prompts, sampling_params=sampled, **told).generated_ids == found
     held = llama.generate(
-        prompts=prompts, sampling_params=sampled, grammar=Grammar.option(["a", "b"]), **told
+        prompts=prompts, sampling_params=sampled, grammar=Grammar.choice(["a", "b"]), **told
     )
     assert {*held.generated_texts} <= {"a", "b"}
     with pytest.raises(GenerationError, match="Leave one out"):

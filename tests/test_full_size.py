@@ -122,6 +122,7 @@ def test_the_graph_is_valid(model_id: str) -> None:
     onnx.checker.check_model(without_weights(graph_of(model_id)), full_check=True)
 
 
+@pytest.mark.full  # else this model is not traced
 @pytest.mark.xdist_group("google/gemma-2-2b")
 def test_a_lost_weight_shows() -> None:
     """Gemma 2 2B has one matrix at both ends: it counts once, and a norm less is not what was published."""
@@ -133,6 +134,7 @@ def test_a_lost_weight_shows() -> None:
     assert found == PUBLISHED[name]["parameters"] - 2304
 
 
+@pytest.mark.full  # else this model is not traced
 @pytest.mark.xdist_group("google/gemma-2-2b")
 def test_an_invalid_graph_shows() -> None:
     proto = without_weights(graph_of("google/gemma-2-2b"))

@@ -273,6 +273,7 @@ LACKING = {
         *("phi4_multimodal", "step3p7"),
     },
     "Its vision encoder is timm's, which is not installed.": {"gemma3n"},
+    "Its published files were not looked up yet.": {"lfm3_vl", "minicpm_ocr", "nemotron_h_omni"},
     "No public copy of its files was found; its image processor is of a class with facts.": {
         *("exaone4_5", "granite4_vision", "hyperclovax_vision_v2"),
     },

@@ -4,17 +4,21 @@
 `import qeff_zoo.qefficient as QEfficient` is the one line that changes; docs/from-qefficient.md says what differs.
 """
 
-from qeff_zoo.qefficient.causal import QEFFAutoModelForCausalLM
-from qeff_zoo.qefficient.encoders import (
-    QEFFAutoModel,
-    QEFFAutoModelForCTC,
-    QEFFAutoModelForSequenceClassification,
-)
-from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, PerfMetrics
-from qeff_zoo.qefficient.functions import cloud_ai_100_exec_kv, compile, export, transform
-from qeff_zoo.qefficient.lora import QEffAutoLoraModelForCausalLM, QEffAutoPeftModelForCausalLM
-from qeff_zoo.qefficient.speech import QEFFAutoModelForSpeechSeq2Seq
-from qeff_zoo.qefficient.vision import QEFFAutoModelForImageTextToText
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qeff_zoo.qefficient.causal import QEFFAutoModelForCausalLM
+    from qeff_zoo.qefficient.encoders import (
+        QEFFAutoModel,
+        QEFFAutoModelForCTC,
+        QEFFAutoModelForSequenceClassification,
+    )
+    from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, PerfMetrics
+    from qeff_zoo.qefficient.functions import cloud_ai_100_exec_kv, compile, export, transform
+    from qeff_zoo.qefficient.lora import QEffAutoLoraModelForCausalLM, QEffAutoPeftModelForCausalLM
+    from qeff_zoo.qefficient.speech import QEFFAutoModelForSpeechSeq2Seq
+    from qeff_zoo.qefficient.vision import QEFFAutoModelForImageTextToText
 
 __all__ = [
     "CloudAI100ExecInfo",
@@ -32,3 +36,16 @@ __all__ = [
     "export",
     "transform",
 ]
+
+_MODULES = ("causal", "encoders", "execution", "functions", "lora", "speech", "vision")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a class at its first use: the command lines beside the classes start without numpy."""
+    if name in __all__:
+        for module in _MODULES:
+            value = vars(import_module(f"{__name__}.{module}")).get(name)
+            if value is not None:
+                globals()[name] = value
+                return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
