@@ -228,6 +228,17 @@ def test_every_command_has_help(path: tuple[str, ...], capsys: pytest.CaptureFix
     assert all(action.help for action in parser._actions if action.option_strings), path
 
 
+@pytest.mark.parametrize("content", ["[]", "{", '{"model_type": 1}'])
+def test_help_of_a_model_with_an_unreadable_config_lists_every_task_s_options(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(content)
+    for model in (str(tmp_path), "x" * 5000):
+        code, out, _ = run(["build", model, "--help"], capsys)
+        assert code == 0
+        assert {"--ctx-len", "--seq-lens"} <= set(out.split())
+
+
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(["--help"], capsys)
 

@@ -5,13 +5,11 @@ The tables define them: `Task.commands` for packages, `Option` for builds.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import GenerationError, ZooError
 from qeff_zoo.plan.request import OPTIONS
 from qeff_zoo.targets import NAMES as TARGETS
@@ -175,7 +173,8 @@ def _of_build(parser: argparse.ArgumentParser, namespace: Any) -> tuple[Collecti
 
 
 def _task_of_model(namespace: Any) -> Task | None:
-    """Return the task of a build of a model; None if its configuration is not on this machine."""
+    """Return the task of a build of a model; None if its configuration is unreadable, or not on this machine."""
+    from qeff_zoo.checkpoint.files import read_config
     from qeff_zoo.registry import recipe_for
     from qeff_zoo.tasks.selection import choose
 
@@ -185,9 +184,9 @@ def _task_of_model(namespace: Any) -> Task | None:
     if file is None:
         return None
     try:
-        config = json.loads(read_text(file))
+        config = read_config(file)
         recipe = recipe_for(config)
-    except (OSError, ValueError, ZooError):
+    except ZooError:
         return None
     companions = [path.name for path in file.parent.iterdir()]
     classes = tuple(config.get("architectures") or ())
@@ -196,11 +195,11 @@ def _task_of_model(namespace: Any) -> Task | None:
 
 def _config_of(model: str, revision: str | None) -> Path | None:
     """Return a model's config.json in a folder or in the Hub's cache; None if there is none."""
-    path = Path(model)
-    if path.name == "config.json" and path.is_file():
-        return path
-    if path.is_dir():
-        return path / "config.json"
+    from qeff_zoo.checkpoint.files import as_path
+
+    if path := as_path(model):
+        file = path / "config.json" if path.is_dir() else path
+        return file if file.name == "config.json" else None
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 

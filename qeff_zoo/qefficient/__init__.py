@@ -37,15 +37,26 @@ __all__ = [
     "transform",
 ]
 
-_MODULES = ("causal", "encoders", "execution", "functions", "lora", "speech", "vision")
+_MODULES = {
+    "causal": ("QEFFAutoModelForCausalLM",),
+    "encoders": (
+        "QEFFAutoModel",
+        "QEFFAutoModelForCTC",
+        "QEFFAutoModelForSequenceClassification",
+    ),
+    "execution": ("CloudAI100ExecInfo", "PerfMetrics"),
+    "functions": ("cloud_ai_100_exec_kv", "compile", "export", "transform"),
+    "lora": ("QEffAutoLoraModelForCausalLM", "QEffAutoPeftModelForCausalLM"),
+    "speech": ("QEFFAutoModelForSpeechSeq2Seq",),
+    "vision": ("QEFFAutoModelForImageTextToText",),
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a class at its first use: the command lines beside the classes start without numpy."""
-    if name in __all__:
-        for module in _MODULES:
-            value = vars(import_module(f"{__name__}.{module}")).get(name)
-            if value is not None:
-                globals()[name] = value
-                return value
+    """Import a name on first use: the command lines beside the classes start without numpy."""
+    for module, names in _MODULES.items():
+        if name in names:
+            value = getattr(import_module(f"{__name__}.{module}"), name)
+            globals()[name] = value
+            return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
