@@ -100,6 +100,7 @@ def serve_command(arguments: argparse.Namespace) -> None:
         max_queue=arguments.max_queue,
         shutdown_timeout=arguments.shutdown_timeout,
         prefill_from=tuple(arguments.prefill_from),
+        generation_config=arguments.generation_config == "auto",
         image_hosts=arguments.allow_image_url,
         allow_adapters=tuple(arguments.allow_adapters),
         allowed_hosts=(arguments.host, *arguments.allowed_hosts),
@@ -157,8 +158,21 @@ def serve_args_command(arguments: argparse.Namespace) -> None:
 # --- arguments ----------------------------------------------------------------------------------
 
 
+def _add_generation_config(parser: Any) -> None:
+    parser.add_argument(
+        "--generation-config",
+        choices=("auto", "none"),
+        default="auto",
+        help="sampling defaults: those of the checkpoint's generation_config.json, or none of them (default: auto)",
+    )
+
+
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("sampling", "default: greedy decoding")
+    group = parser.add_argument_group(
+        "sampling",
+        "default: the checkpoint's generation_config.json if it samples (do_sample), otherwise greedy decoding",
+    )
+    _add_generation_config(group)
     for name, kind, text in (
         ("temperature", float, "sampling temperature; 1 is the model's own distribution"),
         ("top-k", int, "sample from the N most likely tokens"),
@@ -433,6 +447,7 @@ def _add_serve(commands: Any) -> None:
         metavar="NAME=DIR",
         help="LoRA adapters that clients select by name, as a model, for packages built with --max-loras",
     )
+    _add_generation_config(parser)
     _add_allowed(parser)
     add_draft(parser)
     _add_acceptance(parser)

@@ -17,6 +17,7 @@ from qeff_zoo.package.prepared import SCRIPT, manifest_of
 from qeff_zoo.plan.request import Request
 from qeff_zoo.qefficient.execution import on_devices
 from qeff_zoo.qefficient.exported import Source
+from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.terminal.progress_bars import reporter
 
 from . import exported, sdks, translation
@@ -220,6 +221,7 @@ class Model:
         if self._session is None:
             with on_devices(self.package, device_ids):
                 self._session = load(self.package)
+            self._session.default_sampling = Sampling()  # QEfficient decodes greedily
         return self._session
 
 

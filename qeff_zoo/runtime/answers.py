@@ -32,6 +32,7 @@ class Request:
         limit: Tokens to generate at most; they fit into the context.
         sampling: How they are chosen.
         stop: Strings that end the answer, which ends before them.
+        include_stop: Whether the text includes its stop string.
         eos_token_ids: Tokens that end the answer.
         text: The prompt's; None for one that was given as token ids.
         adapter: Name of one that the session has; None for the model as it is.
@@ -48,6 +49,7 @@ class Request:
     limit: int
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
+    include_stop: bool = False
     eos_token_ids: frozenset[int] = frozenset()
     text: str | None = None
     adapter: str | None = None
@@ -162,9 +164,9 @@ class Answer:
         self.finish_reason: FinishReason | None = None
         #: Error that ended generation, in place of a finish reason.
         self.error: Exception | None = None
-        self._sampler = Sampler(request.sampling, request.prompt, guide)
+        self._sampler = Sampler(request.sampling, request.prompt, guide, request.eos_token_ids)
         self._stream = TextStream(tokenizer) if tokenizer else None
-        self._stops = StopStrings(request.stop)
+        self._stops = StopStrings(request.stop, included=request.include_stop)
         self._pieces: list[str] = []
         self._offset = 0  # start of the next token in the text
         self._listen = listen
@@ -224,7 +226,8 @@ class Answer:
                 self.fail(error)
                 return
             self._offset += len(piece)
-            text = self._stops.push(piece)
+            early = len(self.token_ids) < self.request.sampling.min_tokens
+            text = piece if early else self._stops.push(piece)
         if reason and not self._stops.found:
             text += self._rest()
         if self._stops.found:

@@ -4,7 +4,7 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
@@ -28,13 +28,13 @@ from qeff_zoo.runtime.metrics import Metrics, measured
 from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions, open_prefix_cache
 from qeff_zoo.runtime.program import Program, require
 from qeff_zoo.runtime.prompts import Prompt, PromptReader, brief
-from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
+from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs, published_sampling
 from qeff_zoo.runtime.scheduling import Scheduler
 from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.tasks import TEXT_GENERATION
 
-_GREEDY, _USUAL = Sampling(), PrefixCacheOptions()
+_USUAL = PrefixCacheOptions()
 #: A callback with the number of a prompt and the text that was added to its output.
 Stream: TypeAlias = Callable[[int, str], None]
 
@@ -116,6 +116,14 @@ class TextGenerationSession(PromptReader):
         #: Encoder of texts or images for the decoder; None for a decoder-only model.
         self.sources: Sources | None = None
         self._end_at(_eos_token_ids(folder))
+        published = read_json(folder / "generation_config.json")
+        #: Sampling parameters of generation_config.json, by name; servers use them for those that a request lacks.
+        self.published_sampling = published_sampling(published)
+        #: Sampling parameters of a request without any: the published ones if the checkpoint samples by default
+        #: (`do_sample`), as in transformers; else greedy decoding.
+        self.default_sampling = Sampling()
+        if published.get("do_sample") is True:
+            self.default_sampling = Sampling(**{"temperature": 1.0, **self.published_sampling})
         #: Encoder of images or audio in prompts; None without one.
         self.reader: Reader | None = None
         #: Metrics of the last `generate`.
@@ -141,8 +149,10 @@ class TextGenerationSession(PromptReader):
         prompts: str | Sequence[Prompt | Request],
         *,
         generation_len: int | None = None,
-        sampling: Sampling = _GREEDY,
+        sampling: Sampling | None = None,
         stop: str | Sequence[str] = (),
+        stop_token_ids: Sequence[int] = (),
+        include_stop: bool = False,
         ignore_eos: bool = False,
         chat: bool = False,
         adapter: str | None = None,
@@ -155,8 +165,10 @@ class TextGenerationSession(PromptReader):
         Args:
             prompts: Texts, token ids as they are, or requests, which have their choices already.
             generation_len: Tokens per prompt at most; None for as many as the context holds.
-            sampling: How tokens are chosen; greedily by default.
+            sampling: Sampling parameters; None for `default_sampling`.
             stop: Strings that end an answer before them.
+            stop_token_ids: Tokens that end generation besides the model's EOS tokens.
+            include_stop: Whether texts include their stop string.
             ignore_eos: Generate `generation_len` tokens whatever they are.
             chat: Each prompt is a user's message: apply the chat template.
             adapter: Name of one of `adapters`; None for the model as it is.
@@ -175,6 +187,8 @@ class TextGenerationSession(PromptReader):
             "generation_len": generation_len,
             "sampling": sampling,
             "stop": stop,
+            "stop_token_ids": stop_token_ids,
+            "include_stop": include_stop,
             "ignore_eos": ignore_eos,
             "chat": chat,
             "adapter": adapter,
@@ -224,8 +238,10 @@ class TextGenerationSession(PromptReader):
         prompt: Prompt,
         *,
         generation_len: int | None = None,
-        sampling: Sampling = _GREEDY,
+        sampling: Sampling | None = None,
         stop: str | Sequence[str] = (),
+        stop_token_ids: Sequence[int] = (),
+        include_stop: bool = False,
         ignore_eos: bool = False,
         chat: bool = False,
         adapter: str | None = None,
@@ -237,8 +253,10 @@ class TextGenerationSession(PromptReader):
         Args:
             prompt: Text or token ids, as for `generate`.
             generation_len: Maximum number of tokens.
-            sampling: Sampling parameters.
+            sampling: Sampling parameters; None for `default_sampling`.
             stop: Stop strings.
+            stop_token_ids: Tokens that end generation besides the model's EOS tokens.
+            include_stop: Whether the text includes its stop string.
             ignore_eos: Whether EOS tokens do not end generation.
             chat: Whether the prompt is a user message.
             adapter: Name of one of `adapters`.
@@ -250,6 +268,7 @@ class TextGenerationSession(PromptReader):
             GenerationError: If the request is invalid.
             AdapterError: If no such adapter is loaded.
         """
+        sampling = self.default_sampling if sampling is None else sampling
         if adapter is not None:
             self.adapters.find(adapter)
         if grammar is not None:
@@ -259,7 +278,15 @@ class TextGenerationSession(PromptReader):
                     "it out, or the grammar."
                 )
             self.guides.check(grammar)
+            if sampling.min_tokens:
+                raise GenerationError(
+                    f"min_tokens is {sampling.min_tokens:,}, and a grammar ends the text where nothing may follow; "
+                    "expected one of them. Leave one out."
+                )
         self.decoder.check(sampling, grammar)
+        sampling = self._in_tokens(sampling)
+        self._check_vocabulary(stop_token_ids, "stop_token_ids")
+        ends = frozenset() if ignore_eos else self.eos_token_ids
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         if "" in stops:
             raise GenerationError(
@@ -280,7 +307,8 @@ class TextGenerationSession(PromptReader):
             limit=self._limit(tokens, generation_len, len(documents)),
             sampling=sampling,
             stop=stops,
-            eos_token_ids=frozenset() if ignore_eos else self.eos_token_ids,
+            include_stop=include_stop,
+            eos_token_ids=ends | {*stop_token_ids},
             text=prompt if isinstance(prompt, str) else None,
             adapter=adapter,
             documents=tuple(len(part) for part in parts[:-1]),
@@ -370,9 +398,37 @@ class TextGenerationSession(PromptReader):
         finally:
             self._in_use.release()
 
+    def _in_tokens(self, sampling: Sampling) -> Sampling:
+        """Return sampling parameters whose words are token ids, each text at the start of a word and within one."""
+        words: list[tuple[int, ...]] = []
+        for word in sampling.bad_words:
+            if isinstance(word, str):
+                forms = (word, f" {word.lstrip()}")
+                words += dict.fromkeys(
+                    tuple(self._encode(one, special_tokens=False)) for one in forms
+                )
+            else:
+                words.append(word)
+        for name, tokens in (
+            ("logit_bias", sampling.logit_bias),
+            ("allowed_token_ids", sampling.allowed_token_ids or ()),
+            ("bad_words", [token for word in words for token in word]),
+        ):
+            self._check_vocabulary(tokens, name)
+        return replace(sampling, bad_words=tuple(words)) if words else sampling
+
+    def _check_vocabulary(self, tokens: Iterable[int], where: str) -> None:
+        vocab_size = self.decoder.vocab_size
+        foreign = next((token for token in tokens if not 0 <= token < vocab_size), None)
+        if foreign is not None:
+            raise GenerationError(
+                f"Token id {foreign!r} is not of this model ({where}); expected 0 to {vocab_size - 1:,}. "
+                "Encode text with the package's own tokenizer."
+            )
+
     def _limit(self, tokens: Sequence[int], generation_len: int | None, documents: int = 0) -> int:
         """Check a request; return its maximum number of generated tokens."""
-        ctx_len, vocab_size = self.decoder.sizes.ctx_len, self.decoder.vocab_size
+        ctx_len = self.decoder.sizes.ctx_len
         if generation_len is not None and generation_len < 1:
             raise GenerationError(
                 f"Cannot generate {generation_len!r} tokens; expected at least 1. Change how many are asked for."
@@ -384,12 +440,7 @@ class TextGenerationSession(PromptReader):
             )
         if len(tokens) + 1 > ctx_len:
             raise self._too_long(f"{len(tokens):,}", documents)
-        foreign = next((token for token in tokens if not 0 <= token < vocab_size), None)
-        if foreign is not None:
-            raise GenerationError(
-                f"Token id {foreign!r} is not of this model; expected 0 to {vocab_size - 1:,}. "
-                "Encode the prompt with the package's own tokenizer."
-            )
+        self._check_vocabulary(tokens, "the prompt")
         room = ctx_len - len(tokens)
         limit = room if generation_len is None else min(room, generation_len)
         if limit > 1 and not self.decoder.sizes.decodes:

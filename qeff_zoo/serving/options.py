@@ -18,6 +18,7 @@ class ServerOptions:
         max_queue: Maximum number of requests that wait for a batch slot.
         shutdown_timeout: Seconds for running requests to finish.
         prefill_from: Addresses of prefill servers, each `HOST:PORT`.
+        generation_config: Whether the model's generation_config.json sets sampling defaults.
         image_hosts: Hosts from which images and videos are fetched for clients: `HOST` or `HOST:PORT`, at public
             addresses alone; none for no fetching.
         allow_adapters: Folders and Hub repositories that clients may load adapters from; none for no such endpoints.
@@ -35,6 +36,7 @@ class ServerOptions:
     max_queue: int = 1024
     shutdown_timeout: float = 20.0
     prefill_from: tuple[str, ...] = ()
+    generation_config: bool = True
     image_hosts: tuple[str, ...] = ()
     allow_adapters: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()

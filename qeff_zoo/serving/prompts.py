@@ -352,29 +352,46 @@ def _choices(
     more = {**more, "documents": documents} if documents else more
     grammar = _grammar(session, body)
     with blaming(param):
-        sampling = Sampling(
-            temperature=body.temperature,
-            top_k=body.top_k,
-            top_p=body.top_p,
-            min_p=body.min_p,
-            repetition_penalty=body.repetition_penalty,
-            presence_penalty=body.presence_penalty,
-            frequency_penalty=body.frequency_penalty,
-            seed=body.seed,
-            logprobs=logprobs,
-        )
+        sampling = _sampling(session, body, logprobs)
         request = session.request(
             given,
             generation_len=limit,
             sampling=sampling,
             stop=body.stop,
+            stop_token_ids=body.stop_token_ids,
+            include_stop=body.include_stop_str_in_output,
             ignore_eos=body.ignore_eos,
             **more,
             adapter=adapter,
             grammar=grammar,
         )
     seeds = [None if body.seed is None else body.seed + number for number in range(body.n)]
-    return [replace(request, sampling=replace(sampling, seed=seed)) for seed in seeds]
+    return [replace(request, sampling=replace(request.sampling, seed=seed)) for seed in seeds]
+
+
+def _sampling(
+    session: TextGenerationSession, body: ChatRequest | CompletionRequest, logprobs: int | None
+) -> Sampling:
+    """Return sampling parameters; those that the request lacks are the model's own, else OpenAI's defaults."""
+    usual = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+    values = {
+        name: getattr(body, name)
+        if name in body.model_fields_set
+        else session.published_sampling.get(name, getattr(body, name))
+        for name in usual
+    }
+    values["top_k"] = max(0, values["top_k"])
+    return Sampling(
+        **values,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        seed=body.seed,
+        logprobs=logprobs,
+        logit_bias={int(token): value for token, value in body.logit_bias.items()},
+        allowed_token_ids=body.allowed_token_ids,
+        bad_words=tuple(body.bad_words),
+        min_tokens=body.min_tokens,
+    )
 
 
 def _grammar(

@@ -25,22 +25,35 @@ Documents: TypeAlias = (
 Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
 Stop: TypeAlias = Annotated[str, Field(min_length=1, max_length=1024)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+#: Maximum number of tokens in parameters, beyond any context.
+MAX_TOKENS = 1 << 31
+TokenId: TypeAlias = Annotated[int, Field(ge=0, lt=MAX_TOKENS)]
+#: Token id as a key of a JSON object.
+TokenKey: TypeAlias = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+_FEW = Field(max_length=1024)
 
 #: Parameters that identify the user or the accounting: accepted and ignored.
 _IGNORED = frozenset(
     {
         "metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
-        "safety_identifier", "service_tier", "store", "user",
+        "request_id", "safety_identifier", "service_tier", "store", "user",
     }
 )  # fmt: skip
 #: Unsupported parameters, and the values that leave them off.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
+        "cache_prompt": (True,),
+        "detokenize": (True,),
+        "length_penalty": (1.0,),
+        "priority": (0,),
+        "skip_special_tokens": (True,),
+        "spaces_between_special_tokens": (True,),
+        "typical_p": (1.0,),
+        "use_beam_search": (False,),
         "best_of": (1,),
         "echo": (False,),
         "functions": ([],),
         "function_call": ("none", "auto"),
-        "logit_bias": ({},),
         "modalities": (["text"],),
         "suffix": ("",),
         "tools": ([],),
@@ -88,6 +101,7 @@ class StreamOptions(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     include_usage: bool = False
+    continuous_usage_stats: bool = False  # as in vLLM: every chunk has the usage so far
     include_obfuscation: bool = False  # padding against eavesdroppers; there is none
 
 
@@ -167,10 +181,16 @@ class _Generating(_Body):
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
 
-    top_k: int = Field(0, ge=0)
+    top_k: int = Field(0, ge=-1)  # -1 and 0 for all tokens
     min_p: Share = 0.0
     repetition_penalty: float = Field(1.0, ge=0.01, le=100)
     ignore_eos: bool = False
+    logit_bias: Annotated[dict[TokenKey, Annotated[float, Field(ge=-100, le=100)]], _FEW] = {}
+    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, fail_fast=True)] | None = None
+    bad_words: Annotated[list[Stop], _FEW] = []
+    stop_token_ids: Annotated[list[TokenId], _FEW] = []
+    include_stop_str_in_output: bool = False
+    min_tokens: int = Field(0, ge=0, le=MAX_TOKENS)
     structured_outputs: StructuredOutputs | None = None
     documents: Documents = []
 

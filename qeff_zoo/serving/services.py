@@ -76,6 +76,8 @@ class Generation:
                 f"Package {str(session.folder)!r} runs prompts alone (--prefill-only); expected --role prefill, or a "
                 "package that decodes. Serve it with --role prefill, for a server of such a package."
             )
+        if not choices.generation_config:
+            session.published_sampling = {}
         asked, key = choices.prefill_from, choices.api_key
         prefills = Prefills(session, asked, api_key=key) if asked else None
         with Engine(session, max_waiting=choices.max_queue, prefills=prefills) as engine:
