@@ -10,25 +10,31 @@ from starlette.types import ASGIApp
 from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime import Engine, Session
 from qeff_zoo.serving.browsers import AllowedHosts, AllowedOrigins, Hosts
-from qeff_zoo.serving.embeddings import EmbeddingQueue
+from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.matching import PictureQueue
 from qeff_zoo.serving.metrics import CONTENT_TYPE, Metrics
-from qeff_zoo.serving.middleware import ApiKey, BodyLimit, Framing, ResponseCount
+from qeff_zoo.serving.middleware import ApiKey, BodyLimit, Framing, RequestId, ResponseCount
 from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.services import API, Offer, Service
 from qeff_zoo.serving.transcriptions import SpeechQueue
 from qeff_zoo.serving.waiting import Bodies
 from qeff_zoo.tasks import find
+from qeff_zoo.versions import installed
 
-from . import adapters, errors
+from . import adapters, errors, tokens
 
 #: Paths that are counted by name.
 PATHS = (
     *(f"{API}{name}" for name in ("chat/completions", "completions", "embeddings", "models")),
+    *(f"{API}{name}" for name in ("classify", "pooling", "rerank", "score")),
+    *(f"/{name}" for name in ("classify", "pooling", "rerank", "score", "v2/rerank")),
+    *("/tokenize", "/detokenize", f"{API}tokenize", f"{API}detokenize", "/version"),
     *(f"{API}audio/{name}" for name in ("transcriptions", "translations")),
     "/health",
     "/metrics",
 )
+#: Paths that require no key.
+OPEN_PATHS = ("/health", "/metrics")
 MAX_BODY_BYTES = 8 << 20
 #: The limit of OpenAI's API: 13 minutes of a WAV file, hours of an MP3 file; photographs in base64.
 MAX_MEDIA_BYTES = 25 << 20
@@ -46,14 +52,14 @@ def service_of(session: Session) -> Service:
     if serve is None:
         raise ServingError(
             f"Package {str(session.folder)!r} is for task {session.task!r}, which OpenAI's API does not cover; "
-            "expected one that generates text, embeds texts or images, or transcribes. Use `qeff-zoo run`."
+            "expected one that generates text, encodes texts or images, or transcribes. Use `qeff-zoo run`."
         )
     service: Service = serve()()
     return service
 
 
 def create_app(
-    backend: Engine | EmbeddingQueue | PictureQueue | SpeechQueue,
+    backend: Engine | EncoderQueue | PictureQueue | SpeechQueue,
     *,
     name: str,
     fingerprint: str,
@@ -70,7 +76,7 @@ def create_app(
         backend: Backend of the endpoints; the caller closes it.
         name: Name of the model.
         fingerprint: Fingerprint of the model, as `system_fingerprint`.
-        api_key: Key that all paths below /v1 require; None for no key.
+        api_key: Key that all paths but `OPEN_PATHS` require; None for no key.
         image_hosts: Hosts from which images and videos are fetched for clients, each `HOST` or `HOST:PORT`.
         adapter_sources: Folders and repositories that clients may load adapters from; None for no such endpoints.
         hosts: Names of the server in a `Host` header; None for any.
@@ -93,14 +99,16 @@ def create_app(
     for router in routers:
         app.include_router(router)
     app.include_router(_models(model))
+    if hasattr(session, "tokenizer"):
+        app.include_router(tokens.routes(API, session, model))
     app.include_router(_operations(metrics))
     usual = MAX_MEDIA_BYTES if service.takes_files(session) else MAX_BODY_BYTES
     most = usual if max_body_bytes is None else max_body_bytes
     limited = BodyLimit(app, most, Bodies(MAX_BODIES * most))
-    guarded: ASGIApp = limited if api_key is None else ApiKey(limited, api_key, API)
+    guarded: ASGIApp = limited if api_key is None else ApiKey(limited, api_key, OPEN_PATHS)
     guarded = AllowedOrigins(guarded, origins)
     guarded = guarded if hosts is None else AllowedHosts(guarded, hosts)
-    return ResponseCount(Framing(guarded), metrics, PATHS)
+    return ResponseCount(RequestId(Framing(guarded)), metrics, PATHS)
 
 
 def _models(model: Model) -> APIRouter:
@@ -126,6 +134,10 @@ def _operations(metrics: Metrics) -> APIRouter:
     @router.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> Response:
         return JSONResponse({"status": "ok"})
+
+    @router.get("/version")
+    async def version() -> Response:
+        return JSONResponse({"version": installed("qeff-zoo")})
 
     @router.api_route("/metrics", methods=["GET", "HEAD"])
     async def figures() -> Response:

@@ -343,12 +343,96 @@ class CompletionRequest(_Generating):
     source_language: str | None = Field(None, min_length=1, max_length=64)
 
 
-class EmbeddingRequest(_Body):
+class EncoderRequest(_Body):
+    """Fields of all requests to a text encoder; OpenAI's API has none of them."""
+
+    truncate: Literal["END", "NONE"] = "END"  # as at Cohere and NVIDIA
+    #: Number of tokens to which texts are truncated, as in vLLM; -1 for the model's.
+    truncate_prompt_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | Literal[-1] | None = None
+
+
+class EmbeddingRequest(EncoderRequest):
     """Body of /v1/embeddings."""
 
     input: Texts
     encoding_format: Literal["float", "base64"] = "float"
-    truncate: Literal["END", "NONE"] = "END"  # not OpenAI's; Cohere and NVIDIA have it by this name
+    dimensions: int | None = Field(None, ge=1)
+
+
+class ClassifyRequest(EncoderRequest):
+    """Body of /v1/classify, as in vLLM's API."""
+
+    input: Texts
+
+
+class PoolingRequest(ClassifyRequest):
+    """Body of /v1/pooling, as in vLLM's API."""
+
+    encoding_format: Literal["float"] = "float"
+
+
+_Several: TypeAlias = str | Annotated[list[str], Field(min_length=1, fail_fast=True)]
+
+
+class ScoreRequest(EncoderRequest):
+    """Body of /v1/score, as in vLLM's API: one text and several others, or as many of both."""
+
+    queries: _Several
+    documents: _Several
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, values: Any) -> Any:
+        """Give `text_1` and `text_2`, the former names, the present ones."""
+        names = {"text_1": "queries", "text_2": "documents"}
+        if not isinstance(values, dict):
+            return values
+        return {names.get(name, name): value for name, value in values.items()}
+
+    @model_validator(mode="after")
+    def _paired(self) -> "ScoreRequest":
+        if len(self._queries) not in (1, len(self._documents)):
+            raise ValueError(
+                f"there are {len(self._queries):,} queries and {len(self._documents):,} documents; one query, or as "
+                "many as documents are expected"
+            )
+        return self
+
+    @property
+    def _queries(self) -> list[str]:
+        return [self.queries] if isinstance(self.queries, str) else self.queries
+
+    @property
+    def _documents(self) -> list[str]:
+        return [self.documents] if isinstance(self.documents, str) else self.documents
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Pairs to score."""
+        queries = self._queries * (len(self._documents) if len(self._queries) == 1 else 1)
+        return [*zip(queries, self._documents, strict=True)]
+
+
+class RerankDocument(BaseModel):
+    """Document of a rerank request."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    text: str
+
+
+class RerankRequest(EncoderRequest):
+    """Body of /v1/rerank, as in Jina's, Cohere's and vLLM's APIs."""
+
+    query: str
+    documents: Annotated[list[str | RerankDocument], Field(min_length=1, fail_fast=True)]
+    top_n: int = Field(0, ge=0)  # 0 for all
+    return_documents: bool = True
+
+    @property
+    def texts(self) -> list[str]:
+        """Texts of the documents."""
+        return [one if isinstance(one, str) else one.text for one in self.documents]
 
 
 class PictureEmbeddingRequest(_Body):
@@ -359,6 +443,30 @@ class PictureEmbeddingRequest(_Body):
         Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=1)] | None
     ) = None
     encoding_format: Literal["float", "base64"] = "float"
+
+
+class TokenizeRequest(_Body):
+    """Body of /tokenize, as in vLLM's API: a prompt, or messages."""
+
+    prompt: str | None = None
+    messages: (
+        Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
+        | None
+    ) = None
+    add_special_tokens: bool = True
+    return_token_strs: bool = False
+
+    @model_validator(mode="after")
+    def _one(self) -> "TokenizeRequest":
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("one of prompt and messages is expected")
+        return self
+
+
+class DetokenizeRequest(_Body):
+    """Body of /detokenize, as in vLLM's API."""
+
+    tokens: Annotated[list[TokenId], Field(fail_fast=True)]
 
 
 class UnloadAdapter(BaseModel):

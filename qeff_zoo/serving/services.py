@@ -10,13 +10,14 @@ from fastapi import APIRouter
 
 from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime import Engine, Prefills, TextGenerationSession
-from qeff_zoo.serving import adapters, embeddings, generation, matching, transcriptions
-from qeff_zoo.serving.embeddings import EmbeddingQueue
+from qeff_zoo.serving import adapters, embeddings, generation, matching, scores, transcriptions
+from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.matching import PictureQueue
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.options import ServerOptions
 from qeff_zoo.serving.transcriptions import SpeechQueue
+from qeff_zoo.tasks import FEATURE_EXTRACTION
 
 API = "/v1/"
 
@@ -104,8 +105,8 @@ class Generation:
         return model, routers
 
 
-class TextEmbeddings:
-    """Embeddings of texts."""
+class TextEncoding:
+    """Embeddings, classification and reranking of texts."""
 
     def takes_files(self, session: Any) -> bool:
         """Return whether requests have images or recordings."""
@@ -113,12 +114,15 @@ class TextEmbeddings:
 
     def open(self, session: Any, choices: ServerOptions) -> Any:
         """Return a context manager that opens a queue."""
-        return closing(EmbeddingQueue(session, max_waiting=choices.max_queue))
+        return closing(EncoderQueue(session, max_waiting=choices.max_queue))
 
-    def mount(self, backend: EmbeddingQueue, offer: Offer) -> tuple[Model, list[APIRouter]]:
+    def mount(self, backend: EncoderQueue, offer: Offer) -> tuple[Model, list[APIRouter]]:
         """Return the model's description, and its endpoints."""
         model = offer.model(backend.session.max_length)
-        return model, [embeddings.routes(API, backend, model.check)]
+        routers = [scores.routes(API, backend, model.check)]
+        if backend.session.task == FEATURE_EXTRACTION:
+            routers.append(embeddings.routes(API, backend, model.check))
+        return model, routers
 
 
 class ImageEmbeddings:
