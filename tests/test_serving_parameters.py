@@ -9,7 +9,9 @@ from typing import Any
 
 import openai
 import pytest
+import torch
 from fixtures_serving import (
+    EXAMPLE,
     KEY,
     MODEL,
     PROMPT,
@@ -21,6 +23,7 @@ from fixtures_serving import (
     post,
     running,
 )
+from transformers import AutoModelForCausalLM
 
 import qeff_zoo
 from qeff_zoo.package import Package
@@ -146,3 +149,59 @@ def test_defaults_are_those_of_generation_config(
     session = qeff_zoo.load(trained, threads=1)
     assert session.default_sampling == Sampling()
     assert session.published_sampling == told
+
+
+@pytest.mark.parametrize("form", ["text", "tokens"])
+def test_echo_scores_the_prompt_as_transformers(
+    client: openai.OpenAI, alone: TextGenerationSession, form: str
+) -> None:
+    """What lm-evaluation-harness asks for: log-probabilities of the prompt's own tokens."""
+    ids = alone.encode(PROMPT)
+    prompt: Any = PROMPT if form == "text" else ids
+    whole = complete(client, prompt, echo=True, logprobs=2, max_tokens=1).choices[0]
+    alone_scored = complete(client, prompt, echo=True, logprobs=2, max_tokens=0)
+    model = AutoModelForCausalLM.from_pretrained(EXAMPLE, dtype=torch.float32).eval()
+    with torch.no_grad():
+        logits = model(torch.tensor([ids])).logits[0]
+    expected = torch.log_softmax(logits, -1)
+    found = alone_scored.choices[0]
+    assert (found.text, found.finish_reason) == (PROMPT, "length")
+    assert alone_scored.usage.completion_tokens == 0
+    assert alone_scored.usage.prompt_tokens == len(ids)
+    assert found.logprobs.tokens == [alone.tokenizer.piece(token) for token in ids]
+    assert found.logprobs.token_logprobs[0] is None
+    assert found.logprobs.token_logprobs[1:] == pytest.approx(
+        [float(expected[at, token]) for at, token in enumerate(ids[1:])], abs=1e-3
+    )
+    best = [max(one.values()) for one in found.logprobs.top_logprobs[1:]]
+    assert best == pytest.approx(expected[:-1].max(-1).values.tolist(), abs=1e-3)
+    (usual,) = alone.generate([PROMPT], generation_len=1)
+    assert whole.text == PROMPT + usual.text
+    assert whole.logprobs.token_logprobs[: len(ids)] == found.logprobs.token_logprobs
+    assert whole.logprobs.token_logprobs[-1] == pytest.approx(float(expected[-1].max()), abs=1e-3)
+    assert whole.logprobs.text_offset[-1] == len(PROMPT)
+
+
+def test_log_probabilities_of_a_prompt_are_by_token(
+    client: openai.OpenAI, alone: TextGenerationSession
+) -> None:
+    found = chat(client, max_tokens=2, extra_body={"prompt_logprobs": 1})
+    ids = alone.encode_chat(QUESTION)
+    first, *rest = found.model_extra["prompt_logprobs"]
+    assert first is None
+    assert len(rest) == len(ids) - 1
+    for token, entries in zip(ids[1:], rest, strict=True):
+        own = entries[str(token)]
+        assert own["decoded_token"] == alone.tokenizer.piece(token)
+        best = next(entry for entry in entries.values() if entry["rank"] == 1)
+        assert best["logprob"] >= own["logprob"]
+        assert (best is own) == (len(entries) == 1)
+    assert chat(client, max_tokens=2).choices[0].message == found.choices[0].message
+    several = complete(client, [PROMPT, "class a."], n=2, extra_body={"prompt_logprobs": 0})
+    assert len(several.choices) == 4
+    for body in ({"stream": True}, {"documents": ["a"]}):
+        with pytest.raises(openai.BadRequestError):
+            complete(client, extra_body={"prompt_logprobs": 1, **body})
+    streamed = complete(client, echo=True, stream=True)
+    (usual,) = alone.generate([PROMPT], generation_len=12)
+    assert "".join(chunk.choices[0].text for chunk in streamed) == PROMPT + usual.text

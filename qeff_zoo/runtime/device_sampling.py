@@ -126,8 +126,14 @@ class DeviceSampler:
             )
         problems += [
             f"{name}, which requires logits on the host; expected none. Leave it out"
-            for name in ("logit_bias", "allowed_token_ids", "bad_words", "min_tokens")
-            if getattr(sampling, name)
+            for name in (
+                "logit_bias",
+                "allowed_token_ids",
+                "bad_words",
+                "min_tokens",
+                "prompt_logprobs",
+            )
+            if getattr(sampling, name) not in (None, 0, (), {})
         ]
         if sampling.logprobs is not None and not self._tells:
             problems.append(

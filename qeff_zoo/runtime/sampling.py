@@ -2,7 +2,7 @@
 """Sampling: logits in, the next token out, greedily or at random, as transformers' logits processors do."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,8 @@ class Sampling:
         seed: Seed; the same seed generates the same text, independent of concurrent requests. None for a random one.
         logprobs: Number of most likely tokens with returned log-probabilities, besides that of the sampled token;
             None for no log-probabilities. They are the model's, without penalties, temperature and limits.
+        prompt_logprobs: The same number for tokens of the prompt, whose log-probabilities are returned as well; None
+            for none. The prompt then runs token by token.
         logit_bias: Values added to the logits of tokens.
         allowed_token_ids: Tokens to sample from; None for all.
         bad_words: Texts, or sequences of token ids, that are not generated. A text is excluded at the start of a word,
@@ -53,6 +55,7 @@ class Sampling:
     frequency_penalty: float = 0.0
     seed: int | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     allowed_token_ids: Collection[int] | None = None
     bad_words: tuple[str | tuple[int, ...], ...] = ()
@@ -72,6 +75,10 @@ class Sampling:
             "presence_penalty": (abs(self.presence_penalty) <= 100, "-100 to 100"),
             "frequency_penalty": (abs(self.frequency_penalty) <= 100, "-100 to 100"),
             "logprobs": (self.logprobs is None or self.logprobs >= 0, "0 or more"),
+            "prompt_logprobs": (
+                self.prompt_logprobs is None or self.prompt_logprobs >= 0,
+                "0 or more",
+            ),
             "logit_bias": (
                 all(abs(value) <= 100 for value in self.logit_bias.values()),
                 "values of -100 to 100",
@@ -117,6 +124,7 @@ class TokenLogprobs:
         token_id: Id of the sampled token.
         logprob: Log-probability of the sampled token.
         top: Most likely tokens in descending order, as pairs of token id and log-probability.
+        rank: Number of tokens that are at least as likely, itself included; 0 if not requested.
         offset: Start of the token in the generated text, in characters; beyond its end for a token without text
             there, such as those of a stop string.
     """
@@ -125,6 +133,7 @@ class TokenLogprobs:
     logprob: float
     top: tuple[tuple[int, float], ...]
     offset: int = 0
+    rank: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,8 +246,15 @@ class Sampler:
     def logprobs(self, logits: Array, token: int) -> TokenLogprobs | None:
         """Return the log-probability of a token, if requested."""
         count = self._sampling.logprobs
-        if count is None:
-            return None
+        return None if count is None else self._logprobs(logits, token, count)
+
+    def prompt_logprobs(self, logits: Array, token: int) -> TokenLogprobs:
+        """Return the log-probability of a token of the prompt, with its rank."""
+        found = self._logprobs(logits, token, self._sampling.prompt_logprobs or 0)
+        return replace(found, rank=int((logits > logits[token]).sum()) + 1)
+
+    @staticmethod
+    def _logprobs(logits: Array, token: int, count: int) -> TokenLogprobs:
         values = logits - (logits.max() + np.log(np.exp(logits - logits.max()).sum()))
         best = largest(values, count) if count else np.empty(0, np.int64)
         best = best[np.argsort(-values[best], kind="stable")][:count]

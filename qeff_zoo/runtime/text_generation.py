@@ -50,7 +50,9 @@ class Generation:
         finish_reason: "eos"; "stop" for a stop string; "length" for the limit of `generation_len` or the context; or
             "cancelled".
         prompt_tokens: Number of tokens in the prompt.
+        prompt_token_ids: Token ids of the prompt, or of the encoder's text.
         logprobs: Log-probabilities of each token, if requested.
+        prompt_logprobs: Log-probabilities of each token of the prompt but the first, if requested.
         reused_tokens: Number of prompt tokens that the prefix cache had.
         drafted_tokens: Number of drafted and checked tokens.
         accepted_tokens: Number of accepted tokens among them.
@@ -61,7 +63,9 @@ class Generation:
     token_ids: list[int]
     finish_reason: FinishReason
     prompt_tokens: int
+    prompt_token_ids: tuple[int, ...] = field(default=(), repr=False)
     logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
     reused_tokens: int = field(default=0, compare=False)
     drafted_tokens: int = field(default=0, compare=False)
     accepted_tokens: int = field(default=0, compare=False)
@@ -302,9 +306,18 @@ class TextGenerationSession(PromptReader):
             self.encode_parts(said, documents) if documents else [self.encode(prompt, chat=chat)]
         )
         tokens = tuple(token for part in parts for token in part)
+        scores = sampling.prompt_logprobs is not None
+        if scores and (documents or self.takes or self.sources):
+            raise GenerationError(
+                "Log-probabilities of a prompt are computed for text alone, without documents, by packages of "
+                f"{TEXT_GENERATION}; expected no prompt_logprobs. Leave them out."
+            )
+        limit = self._limit(tokens, generation_len, len(documents), least=0 if scores else 1)
+        scored = tokens[1:] if scores else ()
         return Request(
-            prompt=tokens,
-            limit=self._limit(tokens, generation_len, len(documents)),
+            prompt=tokens[: len(tokens) - len(scored)],
+            scored=scored,
+            limit=limit + len(scored),
             sampling=sampling,
             stop=stops,
             include_stop=include_stop,
@@ -354,15 +367,18 @@ class TextGenerationSession(PromptReader):
         assert answer.finish_reason is not None
         request = answer.request
         decode = self.tokenizer.decode if self.tokenizer else lambda _: ""
+        asked = request.sampling
         return Generation(
-            prompt=decode(request.source or request.prompt)
+            prompt=decode(request.source or [*request.prompt, *request.scored])
             if request.text is None
             else request.text,
             text=answer.text,
-            token_ids=answer.token_ids,
+            token_ids=answer.generated,
             finish_reason=answer.finish_reason,
             prompt_tokens=request.prompt_tokens,
-            logprobs=None if request.sampling.logprobs is None else answer.logprobs,
+            prompt_token_ids=request.source or (*request.prompt, *request.scored),
+            logprobs=None if asked.logprobs is None else answer.logprobs,
+            prompt_logprobs=None if asked.prompt_logprobs is None else answer.prompt_logprobs,
             reused_tokens=answer.reused_tokens,
             drafted_tokens=answer.drafted_tokens,
             accepted_tokens=answer.accepted_tokens,
@@ -426,12 +442,14 @@ class TextGenerationSession(PromptReader):
                 "Encode text with the package's own tokenizer."
             )
 
-    def _limit(self, tokens: Sequence[int], generation_len: int | None, documents: int = 0) -> int:
+    def _limit(
+        self, tokens: Sequence[int], generation_len: int | None, documents: int = 0, least: int = 1
+    ) -> int:
         """Check a request; return its maximum number of generated tokens."""
         ctx_len = self.decoder.sizes.ctx_len
-        if generation_len is not None and generation_len < 1:
+        if generation_len is not None and generation_len < least:
             raise GenerationError(
-                f"Cannot generate {generation_len!r} tokens; expected at least 1. Change how many are asked for."
+                f"Cannot generate {generation_len!r} tokens; expected at least {least}. Change how many are asked for."
             )
         if not tokens:
             raise GenerationError(

@@ -387,11 +387,29 @@ def _sampling(
         frequency_penalty=body.frequency_penalty,
         seed=body.seed,
         logprobs=logprobs,
+        prompt_logprobs=_prompt_logprobs(body),
         logit_bias={int(token): value for token, value in body.logit_bias.items()},
         allowed_token_ids=body.allowed_token_ids,
         bad_words=tuple(body.bad_words),
         min_tokens=body.min_tokens,
     )
+
+
+def _prompt_logprobs(body: ChatRequest | CompletionRequest) -> int | None:
+    """Return the number of alternatives of each token of the prompt; None for no log-probabilities of the prompt."""
+    counts = [body.prompt_logprobs]
+    if isinstance(body, CompletionRequest) and body.echo:
+        counts.append(body.logprobs if body.max_tokens or body.logprobs is not None else 0)
+    known = [count for count in counts if count is not None]
+    if known and body.stream:
+        raise ApiError(
+            400,
+            "Log-probabilities of a prompt are requested in a stream; expected a request without 'stream'. Leave one "
+            "of them out.",
+            param="stream",
+            code="invalid_value",
+        )
+    return max(known, default=None)
 
 
 def _grammar(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from qeff_zoo.runtime import Grammar
-from qeff_zoo.serving.errors import unknown_parameter
+from qeff_zoo.serving.errors import invalid, unknown_parameter
 
 #: One text, several, or the same as token ids. Validation of a long list stops at its first error, to save memory.
 Texts: TypeAlias = (
@@ -51,7 +51,6 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "typical_p": (1.0,),
         "use_beam_search": (False,),
         "best_of": (1,),
-        "echo": (False,),
         "functions": ([],),
         "function_call": ("none", "auto"),
         "modalities": (["text"],),
@@ -191,6 +190,7 @@ class _Generating(_Body):
     stop_token_ids: Annotated[list[TokenId], _FEW] = []
     include_stop_str_in_output: bool = False
     min_tokens: int = Field(0, ge=0, le=MAX_TOKENS)
+    prompt_logprobs: int | None = Field(None, ge=0, le=20)
     structured_outputs: StructuredOutputs | None = None
     documents: Documents = []
 
@@ -335,12 +335,21 @@ class CompletionRequest(_Generating):
     """Body of /v1/completions."""
 
     prompt: Texts
-    max_tokens: int = Field(16, ge=1)
+    echo: bool = False
+    max_tokens: int = Field(16, ge=0)  # 0 with `echo` or `prompt_logprobs` alone
     logprobs: int | None = Field(None, ge=0, le=5)
 
     # Not in OpenAI's API; for models that translate.
     language: str | None = Field(None, min_length=1, max_length=64)
     source_language: str | None = Field(None, min_length=1, max_length=64)
+
+    @model_validator(mode="after")
+    def _scored(self) -> "CompletionRequest":
+        if self.max_tokens == 0 and not self.echo and self.prompt_logprobs is None:
+            raise invalid(
+                "max_tokens", 0, "1 or more without echo and prompt_logprobs", "Change it"
+            )
+        return self
 
 
 class EncoderRequest(_Body):

@@ -58,7 +58,7 @@ class WritingSession(TextGenerationSession):
             sampling: Sampling parameters; None for `default_sampling`.
             **choices: Arguments of `TextGenerationSession.request`.
         """
-        for name in ("grammar", "blocks"):
+        for name in ("grammar", "documents"):
             if choices.get(name):
                 raise GenerationError(
                     f"{name!r} does not apply to {self.task}: a {self.reads} is read whole, and its package says "
