@@ -107,7 +107,7 @@ def test_a_request_is_named_by_its_client_or_by_the_server(url: str) -> None:
 
 
 def test_every_path_but_those_of_the_operator_requires_the_key(engine: Engine) -> None:
-    with running(engine, api_key=KEY) as url:
+    with running(engine, api_keys=[KEY]) as url:
         root = url.removesuffix("/v1")
         for path in ("tokenize", "detokenize", "v1/tokenize", "version", "none"):
             assert post(root, path, b"{}")[0] == 401

@@ -92,11 +92,14 @@ def serve_command(arguments: argparse.Namespace) -> None:
     _check_role(arguments)
     package = usable_package(arguments.package)
     options = refuse_inapplicable("serve", task_of(package), arguments)
-    key = arguments.api_key
+    name, *aliases = arguments.model_name or [package.name]
     choices = serving.ServerOptions(
-        name=arguments.model_name or package.name,
+        name=name,
+        aliases=tuple(aliases),
         fingerprint=package.build_key,
-        api_key=os.environ.get("QEFF_ZOO_API_KEY") or None if key is None else key,
+        api_keys=_api_keys(arguments),
+        request_log=arguments.request_log,
+        tls=_certificate(arguments),
         max_queue=arguments.max_queue,
         shutdown_timeout=arguments.shutdown_timeout,
         prefill_from=tuple(arguments.prefill_from),
@@ -115,7 +118,12 @@ def serve_command(arguments: argparse.Namespace) -> None:
         sys.stdout.flush()
         print(f"Serving {choices.name}; Ctrl-C ends it.", file=sys.stderr)
 
-    with serving.bind(arguments.host, arguments.port) as listener:
+    listening = (
+        serving.bind(arguments.host, arguments.port)
+        if arguments.uds is None
+        else serving.bind_unix(Path(arguments.uds))
+    )
+    with listening as listener:
         if choices.api_key is None and not serving.is_local(listener):
             print(
                 f"Anyone who reaches {arguments.host} may use this server: it has no --api-key.",
@@ -131,6 +139,31 @@ def serve_command(arguments: argparse.Namespace) -> None:
             serving.serve_prefills(session, listener, choices.api_key, announce)
         else:
             serving.serve(session, listener, choices, announce)
+
+
+def _api_keys(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return the keys of the flags, else that of the variable."""
+    keys = [*arguments.api_key]
+    if arguments.api_key_file is not None:
+        lines = read_text(Path(arguments.api_key_file)).splitlines()
+        more = [*filter(None, map(str.strip, lines))]
+        if not more:
+            raise ServingError(
+                f"The file {arguments.api_key_file!r} has no key; expected one in each line. Add one, or leave out "
+                "--api-key-file."
+            )
+        keys += more
+    usual = os.environ.get("QEFF_ZOO_API_KEY")
+    return tuple(keys or ([usual] if usual else []))
+
+
+def _certificate(arguments: argparse.Namespace) -> tuple[str, str] | None:
+    chain, key = arguments.ssl_certfile, arguments.ssl_keyfile
+    if (chain is None) != (key is None):
+        raise ServingError(
+            "One of --ssl-certfile and --ssl-keyfile is given; expected both or neither. Add the other."
+        )
+    return None if chain is None else (chain, key)
 
 
 def _check_role(arguments: argparse.Namespace) -> None:
@@ -433,13 +466,34 @@ def _add_serve(commands: Any) -> None:
         help="port to listen on; 0 for any free one (default: 8000)",
     )
     parser.add_argument(
-        "--api-key",
-        metavar="KEY",
-        help="API key for clients (default: the variable QEFF_ZOO_API_KEY)",
+        "--uds",
+        metavar="PATH",
+        help="Unix socket to listen on, for processes of this user, instead of an address",
     )
     parser.add_argument(
-        "--model-name", metavar="NAME", help="model name for clients (default: the package's name)"
+        "--api-key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="API key for clients; repeatable (default: the variable QEFF_ZOO_API_KEY)",
     )
+    parser.add_argument("--api-key-file", metavar="FILE", help="file with an API key in each line")
+    parser.add_argument(
+        "--model-name",
+        nargs="+",
+        metavar="NAME",
+        help="model name for clients, and further ones (default: the package's name)",
+    )
+    parser.add_argument(
+        "--request-log",
+        choices=("text", "json", "none"),
+        default="text",
+        help="form of the log on stderr, a line for each request, without its content (default: text)",
+    )
+    parser.add_argument(
+        "--ssl-certfile", metavar="FILE", help="certificate chain in PEM, for https (default: http)"
+    )
+    parser.add_argument("--ssl-keyfile", metavar="FILE", help="its private key, in PEM")
     parser.add_argument(
         "--lora-modules",
         nargs="+",

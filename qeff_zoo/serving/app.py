@@ -13,8 +13,10 @@ from qeff_zoo.serving.browsers import AllowedHosts, AllowedOrigins, Hosts
 from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.matching import PictureQueue
 from qeff_zoo.serving.metrics import CONTENT_TYPE, Metrics
-from qeff_zoo.serving.middleware import ApiKey, BodyLimit, Framing, RequestId, ResponseCount
+from qeff_zoo.serving.middleware import ApiKey, BodyLimit, Framing, ResponseCount
 from qeff_zoo.serving.model import Model
+from qeff_zoo.serving.options import RequestLog
+from qeff_zoo.serving.request_log import RequestNames
 from qeff_zoo.serving.services import API, Offer, Service
 from qeff_zoo.serving.transcriptions import SpeechQueue
 from qeff_zoo.serving.waiting import Bodies
@@ -28,7 +30,14 @@ PATHS = (
     *(f"{API}{name}" for name in ("chat/completions", "completions", "embeddings", "models")),
     *(f"{API}{name}" for name in ("classify", "pooling", "rerank", "score")),
     *(f"/{name}" for name in ("classify", "pooling", "rerank", "score", "v2/rerank")),
-    *("/tokenize", "/detokenize", f"{API}tokenize", f"{API}detokenize", "/version"),
+    *(
+        "/tokenize",
+        "/detokenize",
+        f"{API}tokenize",
+        f"{API}detokenize",
+        "/version",
+        "/openapi.json",
+    ),
     *(f"{API}audio/{name}" for name in ("transcriptions", "translations")),
     "/health",
     "/metrics",
@@ -63,12 +72,14 @@ def create_app(
     *,
     name: str,
     fingerprint: str,
-    api_key: str | None = None,
+    aliases: tuple[str, ...] = (),
+    api_keys: Collection[str] = (),
     image_hosts: Collection[str] = (),
     adapter_sources: adapters.Sources | None = None,
     hosts: Hosts | None = None,
     origins: Collection[str] = (),
     max_body_bytes: int | None = None,
+    request_log: RequestLog = "none",
 ) -> ASGIApp:
     """Return the app of a model.
 
@@ -76,20 +87,29 @@ def create_app(
         backend: Backend of the endpoints; the caller closes it.
         name: Name of the model.
         fingerprint: Fingerprint of the model, as `system_fingerprint`.
-        api_key: Key that all paths but `OPEN_PATHS` require; None for no key.
+        aliases: Further names of the model.
+        api_keys: Keys, one of which all paths but `OPEN_PATHS` require; none for no key.
         image_hosts: Hosts from which images and videos are fetched for clients, each `HOST` or `HOST:PORT`.
         adapter_sources: Folders and repositories that clients may load adapters from; None for no such endpoints.
         hosts: Names of the server in a `Host` header; None for any.
         origins: Origins of other web pages that may send requests.
         max_body_bytes: Maximum size of a request's body; None for the default of the model.
+        request_log: Form of the lines on stderr, one for each request; "none" for no lines.
     """
-    app = FastAPI(openapi_url=None, redirect_slashes=False)
+    app = FastAPI(
+        title="qeff-zoo",
+        version=installed("qeff-zoo") or "0",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     metrics = Metrics(backend.stats)
     errors.install(app)
     session = backend.session
     service = service_of(session)
     offer = Offer(
         name=name,
+        aliases=aliases,
         fingerprint=fingerprint,
         metrics=metrics,
         image_hosts=image_hosts,
@@ -105,10 +125,10 @@ def create_app(
     usual = MAX_MEDIA_BYTES if service.takes_files(session) else MAX_BODY_BYTES
     most = usual if max_body_bytes is None else max_body_bytes
     limited = BodyLimit(app, most, Bodies(MAX_BODIES * most))
-    guarded: ASGIApp = limited if api_key is None else ApiKey(limited, api_key, OPEN_PATHS)
+    guarded: ASGIApp = ApiKey(limited, api_keys, OPEN_PATHS) if api_keys else limited
     guarded = AllowedOrigins(guarded, origins)
     guarded = guarded if hosts is None else AllowedHosts(guarded, hosts)
-    return ResponseCount(RequestId(Framing(guarded)), metrics, PATHS)
+    return ResponseCount(RequestNames(Framing(guarded), request_log), metrics, PATHS)
 
 
 def _models(model: Model) -> APIRouter:
@@ -131,7 +151,8 @@ def _operations(metrics: Metrics) -> APIRouter:
     """Return the endpoints for the operator of the server."""
     router = APIRouter()
 
-    @router.api_route("/health", methods=["GET", "HEAD"])
+    @router.get("/health")
+    @router.head("/health", include_in_schema=False)
     async def health() -> Response:
         return JSONResponse({"status": "ok"})
 
@@ -139,7 +160,8 @@ def _operations(metrics: Metrics) -> APIRouter:
     async def version() -> Response:
         return JSONResponse({"version": installed("qeff-zoo")})
 
-    @router.api_route("/metrics", methods=["GET", "HEAD"])
+    @router.get("/metrics")
+    @router.head("/metrics", include_in_schema=False)
     async def figures() -> Response:
         return PlainTextResponse(metrics.text(), media_type=CONTENT_TYPE)
 

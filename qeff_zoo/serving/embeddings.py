@@ -5,6 +5,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
@@ -66,19 +67,19 @@ def _shortened(vectors: Array, dimensions: int | None) -> Array:
     return scaled
 
 
-def routes(api: str, queue: EncoderQueue, check: Callable[[str], object]) -> APIRouter:
+def routes(api: str, queue: EncoderQueue, admit: Callable[[Any], object]) -> APIRouter:
     """Return the endpoint of embeddings.
 
     Args:
         api: Prefix of the path.
         queue: Queue of the requests.
-        check: Function that refuses another model's name.
+        admit: Function that checks the model of a body.
     """
     router = APIRouter()
 
     @router.post(f"{api}embeddings")
     async def embeddings(request: Request, body: EmbeddingRequest) -> Response:
-        check(body.model)
+        admit(body)
         texts = require_few(listed(body.input), "input")
         read, outputs = await encoded(request, queue, texts, body, "input")
         vectors = _shortened(np.stack(outputs), body.dimensions)

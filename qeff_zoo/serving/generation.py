@@ -61,7 +61,7 @@ def routes(
 
     @router.post(f"{api}chat/completions")
     async def chat(request: Request, body: ChatRequest) -> Response:
-        adapter = model.check(body.model)
+        adapter = model.admit(body)
         reply = Reply("chat", body.model, model.fingerprint, session.tokenizer, body.logprobs)
         reply.prompt_logprobs = body.prompt_logprobs is not None
         preparation = prepare_chat(session, body, adapter, bounds, image_hosts)
@@ -69,7 +69,7 @@ def routes(
 
     @router.post(f"{api}completions")
     async def completions(request: Request, body: CompletionRequest) -> Response:
-        adapter = model.check(body.model)
+        adapter = model.admit(body)
         shown = body.logprobs is not None
         reply = Reply("completion", body.model, model.fingerprint, session.tokenizer, shown)
         reply.prompt_logprobs = body.prompt_logprobs is not None

@@ -4,11 +4,10 @@
 import asyncio
 import re
 import secrets
-import uuid
 from collections.abc import Callable, Collection
 
 import numpy as np
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qeff_zoo.errors import BusyError
@@ -19,7 +18,6 @@ from qeff_zoo.serving.waiting import Bodies
 _SCHEME = "bearer "
 _MAX_CONTAINERS = 200_000  # lists and objects of a body: Python takes seconds for millions of them
 _LOOKS = 5  # turns of the event loop in which a connection that the client closed is lost
-_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # also one without an end
 
 
@@ -50,52 +48,28 @@ class Framing:
         await self._app(scope, receive, send)
 
 
-class RequestId:
-    """Middleware that names a request in the header `X-Request-Id` of its response: by the client's name, or a new one.
-
-    Args:
-        app: The app that responds.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        given = Headers(scope=scope).get("x-request-id", "")
-        name = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-
-        async def named(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["X-Request-Id"] = name
-            await send(message)
-
-        await self._app(scope, receive, named)
-
-
 class ApiKey:
-    """Middleware that requires the API key before any of the body is read.
+    """Middleware that requires an API key before any of the body is read.
 
     Args:
         app: The guarded app.
-        key: Key, as in `Authorization: Bearer KEY`.
+        keys: Keys, one of which is in `Authorization: Bearer KEY`, or in `X-Api-Key` as in Anthropic's API.
         open_paths: Paths that do not require it.
     """
 
-    def __init__(self, app: ASGIApp, key: str, open_paths: Collection[str]) -> None:
-        self._app, self._key, self._open = app, key.encode(), open_paths
+    def __init__(self, app: ASGIApp, keys: Collection[str], open_paths: Collection[str]) -> None:
+        self._app, self._keys, self._open = app, [key.encode() for key in keys], open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
         if scope["type"] == "http" and scope["path"] not in self._open:
-            given = Headers(scope=scope).get("authorization", "")
+            headers = Headers(scope=scope)
+            given = headers.get("authorization", "")
             is_bearer = given[: len(_SCHEME)].lower() == _SCHEME
-            given_key = given[len(_SCHEME) :].strip().encode("latin-1")
-            # Comparison in constant time, which reveals no part of the key.
-            if not (secrets.compare_digest(given_key, self._key) and is_bearer):
+            shown = given[len(_SCHEME) :].strip() if is_bearer else headers.get("x-api-key", "")
+            # Comparisons in constant time, which reveal no part of a key.
+            found = [secrets.compare_digest(shown.encode("latin-1"), key) for key in self._keys]
+            if not any(found):
                 refusal = ApiError(
                     401,
                     "The API key is missing or wrong; expected the header `Authorization: Bearer KEY` with the key "

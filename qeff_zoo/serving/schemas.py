@@ -73,7 +73,7 @@ class _Body(BaseModel):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    model: str
+    model: str = ""  # the server's model
 
     @model_validator(mode="before")
     @classmethod

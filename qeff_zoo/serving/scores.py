@@ -116,30 +116,30 @@ def _of_embeddings(queue: EncoderQueue) -> Scorer:
     return scores
 
 
-def routes(api: str, queue: EncoderQueue, check: Callable[[str], object]) -> APIRouter:
+def routes(api: str, queue: EncoderQueue, admit: Callable[[Any], object]) -> APIRouter:
     """Return the endpoints that a model's task has.
 
     Args:
         api: Prefix of OpenAI's paths; vLLM's clients use the paths without it as well.
         queue: Queue of the requests.
-        check: Function that refuses another model's name.
+        admit: Function that checks the model of a body.
     """
     router = APIRouter()
     if (scores := reranks(queue)) is not None:
-        _add_scores(router, api, scores, check)
+        _add_scores(router, api, scores, admit)
     if isinstance(queue.session, TextClassificationSession):
-        _add_classify(router, api, queue, queue.session, check)
-    _add_pooling(router, api, queue, check)
+        _add_classify(router, api, queue, queue.session, admit)
+    _add_pooling(router, api, queue, admit)
     return router
 
 
 def _add_scores(
-    router: APIRouter, api: str, scores: Scorer, check: Callable[[str], object]
+    router: APIRouter, api: str, scores: Scorer, admit: Callable[[Any], object]
 ) -> None:
     @router.post(f"{api}score")
     @router.post("/score")
     async def score(request: Request, body: ScoreRequest) -> Response:
-        check(body.model)
+        admit(body)
         found, tokens = await scores(
             request, body, require_few(body.pairs, "documents"), "documents"
         )
@@ -153,7 +153,7 @@ def _add_scores(
     @router.post("/rerank")
     @router.post("/v2/rerank")
     async def rerank(request: Request, body: RerankRequest) -> Response:
-        check(body.model)
+        admit(body)
         texts = require_few(body.texts, "documents")
         found, tokens = await scores(
             request, body, [(body.query, text) for text in texts], "documents"
@@ -173,12 +173,12 @@ def _add_classify(
     api: str,
     queue: EncoderQueue,
     session: TextClassificationSession,
-    check: Callable[[str], object],
+    admit: Callable[[Any], object],
 ) -> None:
     @router.post(f"{api}classify")
     @router.post("/classify")
     async def classify(request: Request, body: ClassifyRequest) -> Response:
-        check(body.model)
+        admit(body)
         texts = require_few(listed(body.input), "input")
         read, outputs = await encoded(request, queue, texts, body, "input")
         data = []
@@ -196,7 +196,7 @@ def _add_classify(
 
 
 def _add_pooling(
-    router: APIRouter, api: str, queue: EncoderQueue, check: Callable[[str], object]
+    router: APIRouter, api: str, queue: EncoderQueue, admit: Callable[[Any], object]
 ) -> None:
     session = queue.session
 
@@ -209,7 +209,7 @@ def _add_pooling(
     @router.post(f"{api}pooling")
     @router.post("/pooling")
     async def pooling(request: Request, body: PoolingRequest) -> Response:
-        check(body.model)
+        admit(body)
         texts = require_few(listed(body.input), "input")
         read, outputs = await encoded(request, queue, texts, body, "input")
         data = [

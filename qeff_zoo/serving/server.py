@@ -3,11 +3,14 @@
 
 import asyncio
 import ipaddress
+import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import cast
 
@@ -28,6 +31,7 @@ from qeff_zoo.serving.options import ServerOptions
 from qeff_zoo.tasks import find
 from qeff_zoo.tasks.commands import DISAGGREGATED
 
+_LOOPBACK = "127.0.0.1"
 _KEEPALIVE = (
     60  # seconds of silence until the first TCP keepalive probe, and until the client is dropped
 )
@@ -99,14 +103,46 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
-    """Return the `base_url` for clients."""
+@contextmanager
+def bind_unix(path: Path) -> Iterator[socket.socket]:
+    """Bind a Unix socket that only this user can connect to; it is removed at the end.
+
+    Args:
+        path: Path of the socket, which must not exist.
+
+    Raises:
+        ServingError: The path is taken, or cannot be a socket.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        before = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        except OSError as error:
+            raise ServingError(
+                f"Cannot listen at {str(path)!r}: {error}. Expected a path that is not taken, in a folder that exists. "
+                "Choose another --uds, or remove the socket of a server that has ended."
+            ) from error
+        finally:
+            os.umask(before)
+        try:
+            yield listener
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def url_of(listener: socket.socket, scheme: str = "http") -> str:
+    """Return the `base_url` for clients on this machine; `unix:PATH` for a Unix socket."""
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{listener.getsockname()}"
     host, port = listener.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # no client can use those
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
 
 def is_local(listener: socket.socket) -> bool:
     """Return whether an address is reachable from this machine alone."""
+    if listener.family == socket.AF_UNIX:
+        return True
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
@@ -133,13 +169,21 @@ def serve(
             backend,
             name=choices.name,
             fingerprint=choices.fingerprint,
-            api_key=choices.api_key,
+            aliases=choices.aliases,
+            api_keys=choices.api_keys,
             image_hosts=choices.image_hosts,
             adapter_sources=Sources.of(choices.allow_adapters) if choices.allow_adapters else None,
-            hosts=Hosts.of(listener.getsockname()[0], choices.allowed_hosts),
+            hosts=Hosts.of(_address(listener), choices.allowed_hosts),
             origins=choices.allowed_origins,
+            request_log=choices.request_log,
         )
-        Server(app, backend.close, choices.shutdown_timeout, announce).run([listener])
+        server = Server(app, backend.close, choices.shutdown_timeout, announce, choices.tls)
+        server.run([listener])
+
+
+def _address(listener: socket.socket) -> str:
+    is_unix = listener.family == socket.AF_UNIX
+    return _LOOPBACK if is_unix else str(listener.getsockname()[0])
 
 
 class Server(uvicorn.Server):
@@ -150,6 +194,7 @@ class Server(uvicorn.Server):
         close: Function that cancels the running requests and waits for their end; called in a thread.
         patience: Time limit of running requests at shutdown, in seconds.
         announce: Callback with the URL of the ready server.
+        tls: Files of the certificate chain and its private key; None for plain HTTP.
     """
 
     def __init__(
@@ -158,7 +203,10 @@ class Server(uvicorn.Server):
         close: Callable[[], object],
         patience: float,
         announce: Callable[[str], None],
+        tls: tuple[str, str] | None = None,
     ) -> None:
+        chain, key = tls or (None, None)
+        self._scheme = "https" if tls else "http"
         config = uvicorn.Config(
             app,
             http=Connection,
@@ -168,6 +216,8 @@ class Server(uvicorn.Server):
             log_config=None,  # warnings and errors go to stderr; stdout is the command's
             access_log=False,
             server_header=False,
+            ssl_certfile=chain,
+            ssl_keyfile=key,
         )
         super().__init__(config)
         self._close, self._patience, self._announce = close, patience, announce
@@ -182,7 +232,7 @@ class Server(uvicorn.Server):
                 raise _taken(url_of(listener), error) from error
         await super().startup(sockets)
         for listener in sockets or ():
-            self._announce(url_of(listener))
+            self._announce(url_of(listener, self._scheme))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Refuse new requests, let running ones finish, and cancel them after the time limit."""

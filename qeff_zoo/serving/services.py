@@ -28,6 +28,7 @@ class Offer:
 
     Args:
         name: Name of the model.
+        aliases: Further names of the model.
         fingerprint: Identity of the model.
         metrics: Metrics of the server.
         image_hosts: Hosts from which images and videos are fetched for clients.
@@ -35,6 +36,7 @@ class Offer:
     """
 
     name: str
+    aliases: tuple[str, ...]
     fingerprint: str
     metrics: Metrics
     image_hosts: Collection[str]
@@ -42,7 +44,13 @@ class Offer:
 
     def model(self, max_tokens: int, **more: Any) -> Model:
         """Return the description of the model."""
-        return Model(name=self.name, fingerprint=self.fingerprint, max_tokens=max_tokens, **more)
+        return Model(
+            name=self.name,
+            aliases=self.aliases,
+            fingerprint=self.fingerprint,
+            max_tokens=max_tokens,
+            **more,
+        )
 
 
 class Service(Protocol):
@@ -119,9 +127,9 @@ class TextEncoding:
     def mount(self, backend: EncoderQueue, offer: Offer) -> tuple[Model, list[APIRouter]]:
         """Return the model's description, and its endpoints."""
         model = offer.model(backend.session.max_length)
-        routers = [scores.routes(API, backend, model.check)]
+        routers = [scores.routes(API, backend, model.admit)]
         if backend.session.task == FEATURE_EXTRACTION:
-            routers.append(embeddings.routes(API, backend, model.check))
+            routers.append(embeddings.routes(API, backend, model.admit))
         return model, routers
 
 
@@ -139,7 +147,7 @@ class ImageEmbeddings:
     def mount(self, backend: PictureQueue, offer: Offer) -> tuple[Model, list[APIRouter]]:
         """Return the model's description, and its endpoints."""
         model = offer.model(getattr(backend.session, "max_length", 0))
-        return model, [matching.routes(API, backend, model.check, offer.image_hosts)]
+        return model, [matching.routes(API, backend, model.admit, offer.image_hosts)]
 
 
 class Transcriptions:

@@ -38,7 +38,7 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
     @router.post(f"{api}tokenize")
     @router.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> Response:
-        model.check(body.model)
+        model.admit(body)
         found = await asyncio.to_thread(tokens, body)
         answer: dict[str, Any] = {
             "count": len(found),
@@ -54,7 +54,7 @@ def routes(api: str, session: Any, model: Model) -> APIRouter:
     @router.post(f"{api}detokenize")
     @router.post("/detokenize")
     async def detokenize(body: DetokenizeRequest) -> Response:
-        model.check(body.model)
+        model.admit(body)
         tokenizer = _tokenizer(session, body.model)
         size = tokenizer.vocab_size
         foreign = next((token for token in body.tokens if token >= size), None)
