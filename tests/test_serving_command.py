@@ -64,7 +64,7 @@ def test_addresses() -> None:
 @contextmanager
 def command(*arguments: object, **environment: str) -> "Iterator[subprocess.Popen[str]]":
     """Run `qeff-zoo serve` in a process of its own; it is gone afterwards."""
-    argv = [sys.executable, "-m", "qeff_zoo", "serve", *map(str, arguments)]
+    argv = [sys.executable, "-m", "qeff_zoo", "serve", *map(str, arguments), "--request-log", "none"]
     pipe = subprocess.PIPE
     with subprocess.Popen(
         argv, stdout=pipe, stderr=pipe, text=True, env={**os.environ, **environment}

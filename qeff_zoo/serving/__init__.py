@@ -3,7 +3,7 @@
 
 from qeff_zoo.serving.app import create_app
 from qeff_zoo.serving.options import ServerOptions
-from qeff_zoo.serving.server import bind, bind_unix, is_local, serve, serve_prefills
+from qeff_zoo.serving.server import bind, bind_unix, is_local, serve, serve_prefills, serve_several
 
 __all__ = [
     "ServerOptions",
@@ -13,4 +13,5 @@ __all__ = [
     "is_local",
     "serve",
     "serve_prefills",
+    "serve_several",
 ]

@@ -2,6 +2,7 @@
 """The endpoints: an app of one model for any ASGI server."""
 
 from collections.abc import Collection
+from typing import TypeAlias
 
 from fastapi import APIRouter, FastAPI
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
@@ -25,6 +26,7 @@ from qeff_zoo.versions import installed
 
 from . import adapters, errors, tokens
 
+Backend: TypeAlias = Engine | EncoderQueue | PictureQueue | SpeechQueue
 #: Paths that are counted by name.
 PATHS = (
     *(f"{API}{name}" for name in ("chat/completions", "completions", "embeddings", "models")),
@@ -68,7 +70,7 @@ def service_of(session: Session) -> Service:
 
 
 def create_app(
-    backend: Engine | EncoderQueue | PictureQueue | SpeechQueue,
+    backend: Backend,
     *,
     name: str,
     fingerprint: str,
@@ -96,17 +98,7 @@ def create_app(
         max_body_bytes: Maximum size of a request's body; None for the default of the model.
         request_log: Form of the lines on stderr, one for each request; "none" for no lines.
     """
-    app = FastAPI(
-        title="qeff-zoo",
-        version=installed("qeff-zoo") or "0",
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-    )
     metrics = Metrics(backend.stats)
-    errors.install(app)
-    session = backend.session
-    service = service_of(session)
     offer = Offer(
         name=name,
         aliases=aliases,
@@ -115,20 +107,60 @@ def create_app(
         image_hosts=image_hosts,
         adapter_sources=adapter_sources,
     )
-    model, routers = service.mount(backend, offer)
+    has_files = service_of(backend.session).takes_files(backend.session)
+    usual = MAX_MEDIA_BYTES if has_files else MAX_BODY_BYTES
+    app = guarded(
+        endpoints(backend, offer)[0],
+        usual if max_body_bytes is None else max_body_bytes,
+        api_keys=api_keys,
+        hosts=hosts,
+        origins=origins,
+        request_log=request_log,
+    )
+    return ResponseCount(app, metrics, PATHS)
+
+
+def endpoints(backend: Backend, offer: Offer) -> tuple[FastAPI, Model]:
+    """Return the endpoints of a model, without the checks of a server, and its description.
+
+    Args:
+        backend: Backend of the endpoints; the caller closes it.
+        offer: Name of the model, and the permissions of clients.
+    """
+    app = FastAPI(
+        title="qeff-zoo",
+        version=installed("qeff-zoo") or "0",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    errors.install(app)
+    session = backend.session
+    model, routers = service_of(session).mount(backend, offer)
     for router in routers:
         app.include_router(router)
     app.include_router(_models(model))
     if hasattr(session, "tokenizer"):
         app.include_router(tokens.routes(API, session, model))
-    app.include_router(_operations(metrics))
-    usual = MAX_MEDIA_BYTES if service.takes_files(session) else MAX_BODY_BYTES
-    most = usual if max_body_bytes is None else max_body_bytes
-    limited = BodyLimit(app, most, Bodies(MAX_BODIES * most))
-    guarded: ASGIApp = ApiKey(limited, api_keys, OPEN_PATHS) if api_keys else limited
-    guarded = AllowedOrigins(guarded, origins)
-    guarded = guarded if hosts is None else AllowedHosts(guarded, hosts)
-    return ResponseCount(RequestNames(Framing(guarded), request_log), metrics, PATHS)
+    app.include_router(_operations(offer.metrics))
+    return app, model
+
+
+def guarded(
+    app: ASGIApp,
+    max_body_bytes: int,
+    *,
+    api_keys: Collection[str],
+    hosts: Hosts | None,
+    origins: Collection[str],
+    request_log: RequestLog,
+) -> ASGIApp:
+    """Return an app behind the checks of a server; for the arguments see `create_app`."""
+    app = BodyLimit(app, max_body_bytes, Bodies(MAX_BODIES * max_body_bytes))
+    app = ApiKey(app, api_keys, OPEN_PATHS) if api_keys else app
+    app = AllowedOrigins(app, origins)
+    app = app if hosts is None else AllowedHosts(app, hosts)
+    return RequestNames(Framing(app), request_log)
 
 
 def _models(model: Model) -> APIRouter:

@@ -67,6 +67,10 @@ class Metrics:
     def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
         return Histogram(name, text, buckets=buckets, registry=self._registry)
 
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric."""
+        return iter(self._registry.collect())
+
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""
         return generate_latest(self._registry)

@@ -30,6 +30,8 @@ class ServerOptions:
         allow_adapters: Folders and Hub repositories that clients may load adapters from; none for no such endpoints.
         allowed_hosts: Names of the server for clients, besides `localhost` and its address, each `HOST` or
             `HOST:PORT`; `*` for any.
+        memory_budget: Memory of all models of a server in bytes; None for the available memory.
+        idle_timeout: Seconds without requests after which one of several models is unloaded; None for never.
         request_log: Form of the lines on stderr, one for each request; "none" for no lines.
         tls: Files of the certificate chain and its private key; None for plain HTTP.
         allowed_origins: Origins of other web pages that may send requests, each as `https://HOST`; `*` for any.
@@ -51,6 +53,8 @@ class ServerOptions:
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     request_log: RequestLog = "text"
+    memory_budget: int | None = None
+    idle_timeout: float | None = None
     tls: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
@@ -58,6 +62,8 @@ class ServerOptions:
         for name, value, fits, expected in (
             ("api_key", "", "" not in self.api_keys, "at least one character, or no key"),
             ("max_queue", self.max_queue, self.max_queue >= 0, "0 or more"),
+            ("idle_timeout", self.idle_timeout, (self.idle_timeout or 0) >= 0, "0 or more"),
+            ("memory_budget", self.memory_budget, self.memory_budget != 0, "1 byte or more"),
             ("shutdown_timeout", self.shutdown_timeout, self.shutdown_timeout >= 0, "0 or more"),
         ):
             if not fits:

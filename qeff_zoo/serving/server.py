@@ -8,8 +8,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import cast
@@ -18,18 +20,32 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from qeff_zoo.errors import ServingError
+from qeff_zoo.package import Package
 from qeff_zoo.runtime import (
     PrefillServer,
     Session,
     TextGenerationSession,
 )
+from qeff_zoo.runtime.memory import available_memory
 from qeff_zoo.serving.adapters import Sources
-from qeff_zoo.serving.app import create_app, service_of
+from qeff_zoo.serving.app import (
+    MAX_MEDIA_BYTES,
+    PATHS,
+    create_app,
+    endpoints,
+    guarded,
+    service_of,
+)
 from qeff_zoo.serving.browsers import Hosts
 from qeff_zoo.serving.connection import MAX_HEAD_BYTES, Connection
+from qeff_zoo.serving.fleet import Fleet, Loaded, Member
+from qeff_zoo.serving.metrics import Metrics
+from qeff_zoo.serving.middleware import ResponseCount
 from qeff_zoo.serving.options import ServerOptions
+from qeff_zoo.serving.services import Offer
 from qeff_zoo.tasks import find
 from qeff_zoo.tasks.commands import DISAGGREGATED
+from qeff_zoo.versions import installed
 
 _LOOPBACK = "127.0.0.1"
 _KEEPALIVE = (
@@ -184,6 +200,76 @@ def serve(
 def _address(listener: socket.socket) -> str:
     is_unix = listener.family == socket.AF_UNIX
     return _LOOPBACK if is_unix else str(listener.getsockname()[0])
+
+
+def serve_several(
+    packages: Mapping[str, tuple[Package, Callable[[], Session]]],
+    listener: socket.socket,
+    choices: ServerOptions,
+    announce: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Serve several packages until SIGINT or SIGTERM, see `Fleet`.
+
+    Args:
+        packages: A package by the name of its model, with a function that opens its session.
+        listener: Socket from `bind`.
+        choices: Options of the server; name and fingerprint are those of each package.
+        announce: Callback with the URL of the ready server.
+
+    Raises:
+        ServingError: A package exceeds the memory budget.
+    """
+    sys.setswitchinterval(_SWITCH)
+
+    def member(name: str, package: Package, open_session: Callable[[], Session]) -> Member:
+        own = replace(choices, name=name, fingerprint=package.build_key, aliases=())
+        return Member(
+            name=name, nbytes=package.size, load=partial(_loaded, package, open_session, own)
+        )
+
+    fleet = Fleet(
+        [member(name, *one) for name, one in packages.items()],
+        budget=available_memory() if choices.memory_budget is None else choices.memory_budget,
+        idle_seconds=choices.idle_timeout,
+        version=installed("qeff-zoo") or "0",
+    )
+    app = guarded(
+        fleet,
+        MAX_MEDIA_BYTES,
+        api_keys=choices.api_keys,
+        hosts=Hosts.of(_address(listener), choices.allowed_hosts),
+        origins=choices.allowed_origins,
+        request_log=choices.request_log,
+    )
+    server = Server(app, fleet.close, choices.shutdown_timeout, announce, choices.tls)
+    server.run([listener])
+
+
+@contextmanager
+def _loaded(
+    package: Package, open_session: Callable[[], Session], choices: ServerOptions
+) -> Iterator[Loaded]:
+    """Load a package for a fleet."""
+    session = open_session()
+    with service_of(session).open(session, choices) as backend:
+        metrics = Metrics(backend.stats)
+        offer = Offer(
+            name=choices.name,
+            aliases=(),
+            fingerprint=choices.fingerprint,
+            metrics=metrics,
+            image_hosts=choices.image_hosts,
+            adapter_sources=None,
+        )
+        app, model = endpoints(backend, offer)
+        decoder = getattr(session, "decoder", None)
+        states = sum(one.nbytes for one in decoder.states.values()) if decoder else 0
+        yield Loaded(
+            app=ResponseCount(app, metrics, PATHS),
+            model=model,
+            metrics=metrics,
+            nbytes=package.size + states,
+        )
 
 
 class Server(uvicorn.Server):
