@@ -193,7 +193,7 @@ def test_unknown_paths_and_methods(url: str) -> None:
 
 
 def test_without_the_key_there_is_no_answer(engine: Engine) -> None:
-    with running(engine, api_key="schlüssel") as url:
+    with running(engine, api_keys=["schlüssel"]) as url:
         for given in ("wrong", "schl", ""):
             with connect(url, given or "x") as client:
                 with pytest.raises(openai.AuthenticationError) as refused:

@@ -367,7 +367,7 @@ class TextGenerationSession(PromptReader):
         assert answer.finish_reason is not None
         request = answer.request
         decode = self.tokenizer.decode if self.tokenizer else lambda _: ""
-        asked = request.sampling
+        sampling = request.sampling
         return Generation(
             prompt=decode(request.source or [*request.prompt, *request.scored])
             if request.text is None
@@ -377,8 +377,8 @@ class TextGenerationSession(PromptReader):
             finish_reason=answer.finish_reason,
             prompt_tokens=request.prompt_tokens,
             prompt_token_ids=request.source or (*request.prompt, *request.scored),
-            logprobs=None if asked.logprobs is None else answer.logprobs,
-            prompt_logprobs=None if asked.prompt_logprobs is None else answer.prompt_logprobs,
+            logprobs=None if sampling.logprobs is None else answer.logprobs,
+            prompt_logprobs=None if sampling.prompt_logprobs is None else answer.prompt_logprobs,
             reused_tokens=answer.reused_tokens,
             drafted_tokens=answer.drafted_tokens,
             accepted_tokens=answer.accepted_tokens,
