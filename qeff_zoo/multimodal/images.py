@@ -30,7 +30,7 @@ class Images(ImageEncoder):
     @property
     def one_piece(self) -> bool:
         """See `ImageEncoder`."""
-        return not (self.layout or self.nested)
+        return True
 
     def geometry(self, config: Mapping[str, Any]) -> "Tower | None":
         """See `ImageEncoder`."""
@@ -43,9 +43,9 @@ class Images(ImageEncoder):
     @property
     def prompt_layout(self) -> "Layout":
         """See `ImageEncoder`."""
-        from qeff_zoo.runtime.image_prompt_templates import LAYOUTS
+        from qeff_zoo.runtime.image_prompt_templates import Layout
 
-        return LAYOUTS[self.layout]
+        return Layout()
 
     # --- tracing -------------------------------------------------------------------------------------------------
 
@@ -68,8 +68,6 @@ class Images(ImageEncoder):
         import torch
 
         found = {self.pixels: pixels[None] if self.nested else pixels}
-        if self.layout == "lines":
-            found["image_sizes"] = torch.tensor([pixels.shape[2:]])
         if self.mask:
             found[self.mask] = torch.ones(1, 1, dtype=torch.bool)
         return found
@@ -160,10 +158,6 @@ class Images(ImageEncoder):
     def video_rows(self, prepared: "Mapping[str, Array]", config: Mapping[str, Any]) -> int:
         """See `ImageEncoder`."""
         count = len(prepared["pixel_values"])
-        if self.layout == "lines":
-            vision = config["vision_config"]
-            side = -(-(int(vision["image_size"]) // int(vision["patch_size"])) // 2)
-            return count * side**2 + 1
         if scale := config.get("scale_factor"):
             vision = config["vision_config"]
             side = int(vision["image_size"]) // int(vision["patch_size"]) // int(scale)
@@ -175,7 +169,7 @@ class Images(ImageEncoder):
     @property
     def drawn_as_pixels(self) -> bool:
         """See `ImageEncoder`."""
-        return bool(self.layout)
+        return False
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
         """See `ImageEncoder`."""

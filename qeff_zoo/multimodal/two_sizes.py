@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.tiles import Tiles
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.multimodal_spans import Encoded
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoSizes(Images):
+class TwoSizes(Tiles):
     """The whole image in one size, and its tiles in another."""
 
     tiles: ClassVar[str] = "pixel_values_local"

@@ -47,8 +47,7 @@ def _sounds(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     assert recipe.sounds is not None
-    adapter = image_text_to_text.adapter_beside(checkpoint, recipe.sounds)
-    return {"sounds": entry_of(recipe.sounds, adapter=adapter)}
+    return {"sounds": entry_of(image_text_to_text.of_checkpoint(checkpoint, recipe.sounds))}
 
 
 def _variant(

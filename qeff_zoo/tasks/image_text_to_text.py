@@ -10,6 +10,7 @@ frames of a video that go through other operators. See `qeff_zoo.tasks.vision_tr
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -105,8 +106,7 @@ def _images(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     assert recipe.images is not None
-    adapter = adapter_beside(checkpoint, recipe.images)
-    return {"images": entry_of(recipe.images, adapter=adapter)}
+    return {"images": entry_of(of_checkpoint(checkpoint, recipe.images))}
 
 
 def _sized(
@@ -144,6 +144,14 @@ def sides_of(processor: "ImageProcessor", tiles: str) -> list[int]:
                 "preprocessor_config.json, as the model was trained."
             )
     return [width for _, width in found]
+
+
+def of_checkpoint(checkpoint: "Checkpoint", media: Media) -> Media:
+    """Return an image or audio encoder without its adapter if the checkpoint has none."""
+    if media.adapter == adapter_beside(checkpoint, media):
+        return media
+    values: dict[str, Any] = {"adapter": ""}
+    return replace(media, **values)
 
 
 def adapter_beside(checkpoint: "Checkpoint", media: Media) -> str:

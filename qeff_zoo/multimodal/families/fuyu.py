@@ -33,9 +33,9 @@ class Fuyu(Images):
     @property
     def prompt_layout(self) -> "Layout":
         """See `Images`."""
-        from qeff_zoo.runtime.image_prompt_templates import Layout, told_grid
+        from qeff_zoo.runtime.image_prompt_templates import Layout, processed_grid
 
-        return Layout(grid=told_grid, write=_write)
+        return Layout(grid=processed_grid, write=_write)
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
         """See `Images`."""
