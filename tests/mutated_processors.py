@@ -29,7 +29,7 @@ from qeff_zoo.checkpoint import processors
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import ZooError
 from qeff_zoo.media.image_processor import HELD, load_image_processor
-from qeff_zoo.tasks import image_text_to_text
+from qeff_zoo.tasks.multimodal import image_text_to_text
 from qeff_zoo.validation.image_arrays import difference
 
 SIZES = (37, 61), (64, 20), (30, 30), (5, 90)

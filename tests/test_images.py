@@ -30,13 +30,13 @@ from qeff_zoo.plan.request import Request
 from qeff_zoo.qefficient.cloud import execute, infer
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.multimodal_spans import Encoded, MultimodalSpans, arrange
 from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.prompts import chat_requests
 from qeff_zoo.serving.schemas import ChatRequest
 from qeff_zoo.store import Store
+from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
 from qeff_zoo.validation import ladder, tiny_models
 from qeff_zoo.validation.cases import Call, Span, Stage, uncut
 

@@ -47,17 +47,12 @@ from qeff_zoo.qefficient.vision import _pictures
 from qeff_zoo.recipe import PatchShape, Shape
 from qeff_zoo.registry import list_recipes, recipe_for
 from qeff_zoo.runtime import open_session
-from qeff_zoo.runtime.any_to_any import AnyToAnySession
-from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.runtime.fixed_shapes import shapes_of
 from qeff_zoo.runtime.image_prompt_templates import Layout
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-from qeff_zoo.runtime.media_text import MediaTextSession
 from qeff_zoo.runtime.multimodal_spans import Encoded
 from qeff_zoo.runtime.program import Array, Memory, Tensor
 from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.runtime.vision_encoder import Vision
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import (
     ANY_TO_ANY,
@@ -66,13 +61,18 @@ from qeff_zoo.tasks import (
     Tracing,
     find,
     for_task,
-    multimodal_tracing,
     tasks_of,
 )
-from qeff_zoo.tasks.image_text_to_text import sides_of
+from qeff_zoo.tasks.multimodal import language_tracing
+from qeff_zoo.tasks.multimodal.any_to_any_session import AnyToAnySession
+from qeff_zoo.tasks.multimodal.audio_text_session import AudioTextToTextSession
+from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
+from qeff_zoo.tasks.multimodal.image_text_to_text import sides_of
+from qeff_zoo.tasks.multimodal.samples import noise
+from qeff_zoo.tasks.multimodal.session import MediaTextSession
+from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 from qeff_zoo.validation.parity import relative_errors
 from qeff_zoo.validation.reference.media import Media
-from qeff_zoo.validation.sample_media import noise
 
 CHUNK, CTX_LEN, PICTURES = 8, 128, 2
 #: Every tiny model, for each task of those that read pictures and sounds.
@@ -210,7 +210,7 @@ def test_a_text_may_have_as_many_tokens_as_there_are_heads() -> None:
 
     class Filling(torch.nn.Module):
         def forward(self, index: torch.Tensor, scores: torch.Tensor, mask: torch.Tensor) -> Any:
-            with multimodal_tracing._Merged(index, torch.zeros(1, 6)):
+            with language_tracing._Merged(index, torch.zeros(1, 6)):
                 return scores.masked_fill(mask, 0.0)
 
     given = (

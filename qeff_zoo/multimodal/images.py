@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from qeff_zoo.recipe_media import AudioEncoder
     from qeff_zoo.runtime.image_prompt_templates import Layout
     from qeff_zoo.runtime.multimodal_spans import Encoded
-    from qeff_zoo.runtime.patch_positions import Tower
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.runtime.vision_encoder import Vision
     from qeff_zoo.tasks import Tracing
+    from qeff_zoo.tasks.multimodal.patch_positions import Tower
+    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Images(ImageEncoder):
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
         """See `ImageEncoder`."""
-        from qeff_zoo.tasks import vision_tracing
+        from qeff_zoo.tasks.multimodal import vision_tracing
 
         return vision_tracing.tracing(model, self, side=side)
 
@@ -59,9 +59,9 @@ class Images(ImageEncoder):
         self, model: Any, audio: "AudioEncoder | None" = None, **variant: Any
     ) -> "Tracing":
         """See `ImageEncoder`."""
-        from qeff_zoo.tasks import multimodal_tracing
+        from qeff_zoo.tasks.multimodal import language_tracing
 
-        return multimodal_tracing.tracing(model, images=self, sounds=audio, **variant)
+        return language_tracing.tracing(model, images=self, sounds=audio, **variant)
 
     def forward_arguments(self, pixels: Any, more: Sequence[Any]) -> dict[str, Any]:
         """See `ImageEncoder`."""
@@ -147,7 +147,7 @@ class Images(ImageEncoder):
         import numpy as np
 
         from qeff_zoo.runtime.image_prompt_templates import OF_VIDEO
-        from qeff_zoo.runtime.video_steps import TIMES
+        from qeff_zoo.tasks.multimodal.video_steps import TIMES
 
         frames = pixels.reshape(-1, *pixels.shape[-3:])
         if not self.stamp:

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 from qeff_zoo import multimodal
 from qeff_zoo.errors import PackageError
-from qeff_zoo.multimodal import families
 from qeff_zoo.multimodal.images import Images
 from qeff_zoo.recipe_media import AudioEncoder, Media
+
+from . import families
 
 _FAMILY = "family"
 

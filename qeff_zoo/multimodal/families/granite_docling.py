@@ -35,7 +35,7 @@ class GraniteDocling(Idefics3):
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
         """See `Images`."""
-        from qeff_zoo.tasks import vision_tracing
+        from qeff_zoo.tasks.multimodal import vision_tracing
 
         argument = _ARGUMENT if getattr(model.config.vision_config, _HAS) else ""
         return vision_tracing.tracing(model, self, side=side, finer=argument)
@@ -44,7 +44,7 @@ class GraniteDocling(Idefics3):
         self, features: "dict[str, Array]", prepared: "Mapping[str, Array]"
     ) -> "dict[str, Array]":
         """See `Images`."""
-        from qeff_zoo.runtime.vision_encoder import FINER
+        from qeff_zoo.tasks.multimodal.vision_encoder import FINER
 
         wanted = _ASKS in prepared
         finer = {name for name in features if name.startswith(FINER)}

@@ -11,9 +11,9 @@ from qeff_zoo.multimodal.patch_grid import PatchGrid
 if TYPE_CHECKING:
     from qeff_zoo.runtime.image_prompt_templates import Grid, Layout, Written
     from qeff_zoo.runtime.multimodal_spans import Encoded
-    from qeff_zoo.runtime.patch_positions import Tower
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.runtime.vision_encoder import Vision
+    from qeff_zoo.tasks.multimodal.patch_positions import Tower
+    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 #: Array of the processor with rows and columns of each tile's patches.
 _SHAPES = "spatial_shapes"
@@ -45,7 +45,7 @@ class Lfm2Vl(PatchGrid):
 
     def traced_module(self, model: Any, tower: "Tower", names: list[str]) -> Any:
         """See `PatchGrid`."""
-        from qeff_zoo.tasks.vision_tracing import Shaped
+        from qeff_zoo.tasks.multimodal.vision_tracing import Shaped
 
         return Shaped(model, tower.merge)
 
