@@ -22,10 +22,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import qeff_zoo
 from qeff_zoo import pipeline
 from qeff_zoo.cli import main
+from qeff_zoo.cli.description import describe
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.media import fetching
 from qeff_zoo.package import Package
-from qeff_zoo.package.description import describe
 from qeff_zoo.plan.request import Request
 from qeff_zoo.qefficient.cloud import execute, infer
 from qeff_zoo.registry import find_recipe
