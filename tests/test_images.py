@@ -22,21 +22,21 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import qeff_zoo
 from qeff_zoo import pipeline
 from qeff_zoo.cli import main
+from qeff_zoo.cli.description import describe
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.media import fetching
 from qeff_zoo.package import Package
-from qeff_zoo.package.description import describe
 from qeff_zoo.plan.request import Request
 from qeff_zoo.qefficient.cloud import execute, infer
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.multimodal_spans import Encoded, MultimodalSpans, arrange
 from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.prompts import chat_requests
 from qeff_zoo.serving.schemas import ChatRequest
 from qeff_zoo.store import Store
+from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
 from qeff_zoo.validation import ladder, tiny_models
 from qeff_zoo.validation.cases import Call, Span, Stage, uncut
 

@@ -24,9 +24,10 @@ from transformers import BatchFeature
 from transformers.models.smolvlm import processing_smolvlm
 
 from qeff_zoo.checkpoint import processors
+from qeff_zoo.checkpoint.files import PROCESSOR_SETTINGS
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import ParityError
-from qeff_zoo.media.image_processor import HELD, load_image_processor
+from qeff_zoo.media.image_processor import load_image_processor
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Tiny
 from qeff_zoo.registry import list_recipes, recipe_for
@@ -298,9 +299,9 @@ def test_a_package_whose_arrays_differ_is_refused(tmp_path: Path) -> None:
     saved(facts, tmp_path)
     theirs = processors.load(tmp_path)
     assert compare(tmp_path, theirs)["images"].startswith("4 images bit for bit")
-    held = json.loads((tmp_path / HELD).read_text())
+    held = json.loads((tmp_path / PROCESSOR_SETTINGS).read_text())
     held["image_processor"]["patch_size"] = 14
-    (tmp_path / HELD).write_text(json.dumps(held))
+    (tmp_path / PROCESSOR_SETTINGS).write_text(json.dumps(held))
     with pytest.raises(
         ParityError, match=r"pixel_values has the shape .*PixtralImageProcessor|otherwise"
     ):

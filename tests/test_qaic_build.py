@@ -33,12 +33,13 @@ from qeff_zoo.graph.numerics import FLOAT32
 from qeff_zoo.graph.states import State
 from qeff_zoo.hub.publish import gate
 from qeff_zoo.package import Package
-from qeff_zoo.package.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, SUMS, adopt
+from qeff_zoo.package.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, SUMS
 from qeff_zoo.pipeline import manifest_entries
 from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.recipe import Shape
 from qeff_zoo.store import Store
+from qeff_zoo.store.adoption import adopt
 from qeff_zoo.targets.qaic import command, configs, conflicts, driver, sdk
 from qeff_zoo.targets.qaic.options import SPELLED, QaicOptions, bad_flags
 from qeff_zoo.validation import package_runner

@@ -32,21 +32,22 @@ import qeff_zoo
 from qeff_zoo import pipeline
 from qeff_zoo.errors import GenerationError, PackageError, PlanError
 from qeff_zoo.package import Package
-from qeff_zoo.package.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, adopt
+from qeff_zoo.package.prepared import NOTE, PREPARED, PROGRAM, SCRIPT
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import EmbeddingSession, TextGenerationSession, open_session
 from qeff_zoo.runtime.decoder import Piece
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.speculation.heads import HeadsDrafter
-from qeff_zoo.runtime.vision_encoder import PassThroughEncoder, Vision
 from qeff_zoo.store import Store
+from qeff_zoo.store.adoption import adopt
 from qeff_zoo.targets.qaic import ops, sdk
 from qeff_zoo.targets.qaic.serve_args import serve_args
+from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
+from qeff_zoo.tasks.multimodal.samples import noise
+from qeff_zoo.tasks.multimodal.vision_encoder import PassThroughEncoder, Vision
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.parity import TOLERANCES, relative_errors
 from qeff_zoo.validation.reference.numerics import in_float16
-from qeff_zoo.validation.sample_media import noise
 
 __all__ = ["rt"]
 ROWS, WIDTH = 3, 8

@@ -27,8 +27,8 @@ from transformers import AutoModelForCausalLM
 
 import qeff_zoo
 from qeff_zoo.package import Package
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime import Engine, Sampling, TextGenerationSession, text_generation
-from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.tasks.commands import SAMPLING
 from qeff_zoo.tasks.text_generation.verbs import _sampling
 

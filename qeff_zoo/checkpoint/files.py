@@ -24,6 +24,8 @@ from qeff_zoo.registry import list_recipes
 #: Callback with the number of bytes done and in total.
 Progress = Callable[[int, int], None]
 
+#: File of a package with the settings of a processor that have defaults in transformers.
+PROCESSOR_SETTINGS = "processor_settings.json"
 #: Files beside the weights that configure the model and its tokenizer: part of a checkpoint's identity.
 COMPANIONS = (
     "config.json",

@@ -18,8 +18,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from qeff_zoo.checkpoint.files import PROCESSOR_SETTINGS
 from qeff_zoo.disk.regular import read_text
-from qeff_zoo.media.image_processor import HELD
 
 from . import text
 
@@ -71,7 +71,9 @@ def write(source: Path, folder: Path) -> None:
     if of_sounds := _settings_of_sounds(processor, source):
         settings["feature_extractor"] = of_sounds
     if settings:
-        (folder / HELD).write_text(json.dumps(settings, sort_keys=True), encoding="utf-8")
+        (folder / PROCESSOR_SETTINGS).write_text(
+            json.dumps(settings, sort_keys=True), encoding="utf-8"
+        )
     template = getattr(processor, "chat_template", None)
     if isinstance(template, str) and not _has_template(folder):
         (folder / _TEMPLATE).write_text(template, encoding="utf-8")

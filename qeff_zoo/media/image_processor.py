@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.checkpoint.files import PROCESSOR_SETTINGS
 from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError, ZooError
 from qeff_zoo.media.canvases import (
@@ -31,9 +32,7 @@ from qeff_zoo.media.slices import parts_and_whole, whole_and_slices
 from . import image_rules as rules
 from . import patch_rules
 
-#: The file into which a build writes settings that have defaults in transformers.
-HELD = "processor_settings.json"
-FILES = (HELD, "processor_config.json", "preprocessor_config.json")
+FILES = (PROCESSOR_SETTINGS, "processor_config.json", "preprocessor_config.json")
 _OF_TIMM = "config.json"  # of a timm checkpoint, which configures image processing there
 
 #: Errors that a rule raises for contradictory settings, or for values that are not sizes.

@@ -13,8 +13,8 @@ from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT
 from . import translation
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-    from qeff_zoo.runtime.media_text import Prepared
+    from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
+    from qeff_zoo.tasks.multimodal.session import Prepared
 
 _GRID, _RATIOS = "image_grid_thw", "aspect_ratio_ids"
 _SHAPES = ("spatial_shapes", "pixel_attention_mask")
@@ -143,7 +143,7 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
         Raises:
             ZooError: The model is not compiled, or a prompt cannot be answered.
         """
-        from qeff_zoo.runtime.media_text import listed
+        from qeff_zoo.tasks.multimodal.session import listed
 
         translation.refuse("generate", others, translation.GENERATING)
         given, images = listed(prompts), listed(images)

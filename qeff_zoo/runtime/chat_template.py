@@ -18,8 +18,8 @@ from jinja2.ext import Extension, loopcontrols
 
 from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.template_sandbox import Sandbox
-from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.terminal.sanitize import shortened
 
 Message = Mapping[str, Any]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from qeff_zoo.checkpoint.config import model_config
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.answers import (
     Answer,
@@ -31,7 +32,6 @@ from qeff_zoo.runtime.prompts import Prompt, PromptReader, brief
 from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs, published_sampling
 from qeff_zoo.runtime.scheduling import Scheduler
 from qeff_zoo.runtime.speculation import Speculation
-from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.tasks import TEXT_GENERATION
 
 _USUAL = PrefixCacheOptions()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text to token ids and back, by a package's tokenizer.json; and streamed text, token by token."""
 
-import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import tokenizers
 from qeff_zoo.checkpoint.text_growth import excess
 from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import GenerationError, PackageError, Translating, is_panic
-from qeff_zoo.terminal.sanitize import shortened
+from qeff_zoo.package.files import damaged, read_json
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 _CHARACTERS = 16  # of a token, at most, except in unusual texts
@@ -72,9 +71,9 @@ class Tokenizer:
             raw = read_regular(path)
             content = raw.decode()
         except (OSError, UnicodeDecodeError) as error:
-            raise _damaged(path, error) from error
+            raise damaged(path, error) from error
         if wrong := excess(raw):
-            raise _damaged(path, wrong)
+            raise damaged(path, wrong)
         self._understood = Translating(partial(_explanation, path))
         with self._understood:
             self._tokenizer = tokenizers.Tokenizer.from_str(content)
@@ -305,14 +304,7 @@ def _explanation(path: str, error: BaseException) -> PackageError | GenerationEr
             f"The tokenizer of {path!r} gives up on a text: {error}. Expected a text that its patterns match in "
             "bounded time. Change the text, or use the package of another checkpoint."
         )
-    return _damaged(path, error) if type(error) is Exception else None
-
-
-def _damaged(path: str, error: object) -> PackageError:
-    return PackageError(
-        f"Cannot read {path!r}: {shortened(str(error))}. Expected it as the package was built with it. Build or pull "
-        "the package again."
-    )
+    return damaged(path, error) if type(error) is Exception else None
 
 
 def _check(text: str) -> None:
@@ -325,20 +317,3 @@ def _check(text: str) -> None:
             f"Character {error.start:,} of a text is {text[error.start]!r}, which is half of one; expected Unicode. "
             "Correct how the text is read."
         ) from error
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON object; empty for a missing file.
-
-    Raises:
-        PackageError: If the file has other content.
-    """
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(read_regular(path))
-    except (OSError, RecursionError, ValueError) as error:
-        raise _damaged(str(path), error) from error
-    if not isinstance(content, dict):
-        raise _damaged(str(path), f"it holds a {type(content).__name__}, not an object")
-    return content

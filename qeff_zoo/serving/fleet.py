@@ -23,11 +23,11 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qeff_zoo.errors import ServingError, ZooError
-from qeff_zoo.package.description import human_size
 from qeff_zoo.serving import errors
 from qeff_zoo.serving.errors import ApiError, brief, internal_error
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.model import Model
+from qeff_zoo.terminal.printing import human_size
 
 _log = logging.getLogger(__name__)
 _OWN_PATHS = ("/health", "/metrics", "/version", "/v1/models")

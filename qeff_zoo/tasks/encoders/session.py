@@ -8,11 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sizes import EncoderSizes
 from qeff_zoo.runtime.texts import TextReader, Texts
-from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer, read_json
+from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer
 
 
 class _Calls:

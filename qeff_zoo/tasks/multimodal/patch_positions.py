@@ -3,11 +3,49 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from qeff_zoo.runtime.program import Array
+
+
+class PatchEncoder(Protocol):
+    """Image encoder that takes patches, as `qeff_zoo.multimodal.patch_grid` implements it."""
+
+    @property
+    def deepstack(self) -> str:
+        """Field of the vision config that lists the layers whose features are added in the language model."""
+
+    @property
+    def taps(self) -> str:
+        """Interpolation of learned positions."""
+
+    @property
+    def lines(self) -> bool:
+        """Whether the processor orders patches in row-major order, and not by merged square."""
+
+    @property
+    def planes(self) -> bool:
+        """Whether patches are (channels, rows, columns), and not one list of values."""
+
+    @property
+    def frames(self) -> bool:
+        """Whether positions of patches include the frame."""
+
+    @property
+    def positions(self) -> str:
+        """Array of the processor with the columns and rows of patches; empty if it returns none."""
+
+    @property
+    def placed(self) -> bool:
+        """Whether the program takes `position_ids`."""
+
+    def geometry(self, config: Mapping[str, Any]) -> "Tower":
+        """Return the geometry of patches."""
+
+    def traced_module(self, model: Any, tower: "Tower", names: list[str]) -> Any:
+        """Return the module to trace."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +78,7 @@ class Tower:
     def read(
         cls,
         config: Mapping[str, Any],
-        images: Any,
+        images: PatchEncoder,
         merge: int,
         inner: int = 1,
         row: int = 0,

@@ -20,10 +20,9 @@ from torch.export import Dim
 from torch.nn import functional
 
 from qeff_zoo.export.concrete import Concrete
+from qeff_zoo.tasks import Tracing
 from qeff_zoo.tasks.forward_patches import FeatureRecorder, swapped, unread
-from qeff_zoo.tasks.patch_tracing import rename, rows_of
-
-from . import Tracing
+from qeff_zoo.tasks.multimodal.patch_tracing import rename, rows_of
 
 FEATURES, REAL, WINDOWS = "input_features", "attention_mask", "window_index"
 _BLOCKS, _WINDOWS = 3, 5  # of the example

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Shape
+from qeff_zoo.tasks import ANY_TO_ANY, lazy
 from qeff_zoo.tasks.commands import (
     BENCH_GENERATION,
     DISAGGREGATED,
@@ -25,7 +26,7 @@ from qeff_zoo.tasks.commands import (
     Commands,
 )
 
-from . import ANY_TO_ANY, audio_text_to_text, image_text_to_text, lazy
+from . import audio_text_to_text, image_text_to_text
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
@@ -61,8 +62,8 @@ TASK = replace(
     auto_classes=("AutoModelForMultimodalLM",),
     variant=_variant,
     problems=_problems,
-    session=lazy("qeff_zoo.runtime.any_to_any:AnyToAnySession"),
-    trial=lazy("qeff_zoo.tasks.multimodal.trial:MediaTrial"),
+    session=lazy("qeff_zoo.tasks.multimodal.any_to_any_session:AnyToAnySession"),
+    trial=lazy("qeff_zoo.tasks.multimodal.trial:AnyToAnyTrial"),
     commands=Commands(
         run=lazy("qeff_zoo.tasks.multimodal.verbs:GenerateWithMedia"),
         run_options=(

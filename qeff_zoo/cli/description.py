@@ -11,17 +11,15 @@ from typing import Any
 
 from qeff_zoo import targets
 from qeff_zoo.checkpoint.draft_heads import ASSISTANT
+from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import Manifest, adapters_in, source_in
 from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.package.proof import sentences
-from qeff_zoo.tasks import NAMES, TEXT2TEXT, TEXT_GENERATION, find
+from qeff_zoo.tasks import TEXT2TEXT, TEXT_GENERATION, example
+from qeff_zoo.terminal.printing import human_size
 from qeff_zoo.terminal.sanitize import shown
 
-from . import Package
-
 _SEEN = "comp_ctx_lengths"
-#: What a prompt may be about, by the program that reads it.
-_ABOUT = {"audio": "speech.wav", "vision": "--image picture.png"}
 
 
 def describe(package: Package) -> str:
@@ -48,15 +46,6 @@ def describe(package: Package) -> str:
         f"Run it\n  {_command(package)}",
     ]
     return shown("\n\n".join(sections) + "\n")
-
-
-def human_size(size: int) -> str:
-    """Write a number of bytes with three digits and a unit: 4.82 GB."""
-    units = ("B", "kB", "MB", "GB", "TB")
-    power = 0
-    while size / 1000**power >= 999.5 and power + 1 < len(units):
-        power += 1
-    return f"{size / 1000**power:.3g} {units[power]}"
 
 
 def _facts(package: Package) -> Iterator[Sequence[str]]:
@@ -229,17 +218,6 @@ def _number(value: float | None) -> str:
 def _command(package: Package) -> str:
     length = " --generation-len 64" if package.task in (TEXT_GENERATION, TEXT2TEXT) else ""
     return f"qeff-zoo run {shlex.quote(str(package.path))} {example(package.task)}{length}"
-
-
-def example(name: str) -> str:
-    """Return what a package of a task may be given on the command line."""
-    task = find(name) if name in NAMES else None
-    if task is None or task.reads == "text":
-        inputs = [given for role, given in _ABOUT.items() if task and role in task.parts]
-        if inputs and task and task.answers == "logits":
-            return f"{' '.join(inputs)} --chat --prompt 'What is this?'"
-        return "--prompt 'Once upon a time'"
-    return {"image": "--image picture.png", "sound": "speech.wav"}[task.reads]
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -33,11 +33,11 @@ from torch.export import Dim
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.export.transforms import towers
 from qeff_zoo.recipe_media import ImageEncoder, Media
-from qeff_zoo.runtime.vision_encoder import FINER
+from qeff_zoo.tasks import Tracing
 from qeff_zoo.tasks.forward_patches import FeatureRecorder, swapped, unread
-from qeff_zoo.tasks.patch_tracing import rename, rows_of
+from qeff_zoo.tasks.multimodal.patch_tracing import rename, rows_of
+from qeff_zoo.tasks.multimodal.vision_encoder import FINER
 
-from . import Tracing
 from . import patch_tracing as patches
 
 #: Functions of a module that count tiles: here there is one.

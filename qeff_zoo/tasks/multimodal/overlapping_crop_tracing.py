@@ -4,7 +4,7 @@
 IN   pixel_values (crops, patches, values) f32          all crops of an image, in the one size of the encoder
      <pooled> (image_rows, pool) i64                    patches of each row, counted over all crops, -1 for none;
                                                         named by the recipe after the forward's argument
-OUT  outputs of `qeff_zoo.tasks.vision_tracing`
+OUT  outputs of `qeff_zoo.tasks.multimodal.vision_tracing`
 """
 
 import math
@@ -17,9 +17,8 @@ from torch.export import Dim
 from torch.overrides import TorchFunctionMode
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.tasks.patch_tracing import rows_of
-
-from . import Tracing
+from qeff_zoo.tasks import Tracing
+from qeff_zoo.tasks.multimodal.patch_tracing import rows_of
 
 _CROPS, _ROWS, _POOL = 3, 5, 4  # of the example
 #: Argument of the forward for rows and columns of each image, by which it would split them: here there is one.

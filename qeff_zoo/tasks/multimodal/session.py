@@ -12,9 +12,10 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from qeff_zoo.checkpoint.config import model_config, token_of
+from qeff_zoo.checkpoint.files import PROCESSOR_SETTINGS
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.media.image_processor import HELD
 from qeff_zoo.media.steps import Steps
+from qeff_zoo.package.files import read_json
 from qeff_zoo.recipe_media import Media
 from qeff_zoo.runtime.answers import Request, require_no_choices
 from qeff_zoo.runtime.chat_template import Message, special_tokens
@@ -24,7 +25,6 @@ from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.runtime.text_generation import Generation, Stream, TextGenerationSession
-from qeff_zoo.runtime.tokenizer import read_json
 
 #: Output of a processor for one image or audio input: arguments of the model's forward.
 Prepared: TypeAlias = Mapping[str, Array]
@@ -108,7 +108,7 @@ class MediaTextSession(TextGenerationSession):
         """Read the text conventions for prompts and images from a checkpoint's files."""
         processor = read_json(folder / "processor_config.json")
         #: Settings that transformers' processor has built in.
-        self._held = read_json(folder / HELD)
+        self._held = read_json(folder / PROCESSOR_SETTINGS)
         #: Tokens of the checkpoint's processor that replace those of its class.
         self._renamed: Mapping[str, str] = self._held.get("renamed_tokens", {})
         settings = self.reader.layout.settings

@@ -19,11 +19,10 @@ from torch.overrides import TorchFunctionMode
 
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.recipe_media import ImageEncoder
+from qeff_zoo.tasks import Tracing
 from qeff_zoo.tasks.forward_patches import swapped
-from qeff_zoo.tasks.patch_tracing import rows_of
-from qeff_zoo.tasks.vision_tracing import Picture
-
-from . import Tracing
+from qeff_zoo.tasks.multimodal.patch_tracing import rows_of
+from qeff_zoo.tasks.multimodal.vision_tracing import Picture
 
 #: Method that computes features of tiles, before they are ordered.
 _TOWER = "get_img_features"

@@ -8,15 +8,15 @@ from typing import Any
 from qeff_zoo.checkpoint.config import model_config
 from qeff_zoo.media.steps import Steps
 from qeff_zoo.multimodal.manifest import audio_of, entry_of
+from qeff_zoo.package.files import read_json
 from qeff_zoo.recipe_media import AudioEncoder
-from qeff_zoo.runtime.audio_encoder import Hearing, SoundPreparer
 from qeff_zoo.runtime.chat_template import Message
-from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, USUAL, MediaTextSession
 from qeff_zoo.runtime.multimodal_spans import Encoded
 from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
 from qeff_zoo.runtime.program import Program
-from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.tasks import AUDIO_TEXT_TO_TEXT
+from qeff_zoo.tasks.multimodal.audio_encoder import Hearing, SoundPreparer
+from qeff_zoo.tasks.multimodal.session import FEATURE_CACHE_BYTES, USUAL, MediaTextSession
 
 
 class AudioTextToTextSession(MediaTextSession):

@@ -24,7 +24,7 @@ import inspect
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -36,18 +36,29 @@ from qeff_zoo.export.layers import plain
 from qeff_zoo.export.transforms.modules import language_model
 from qeff_zoo.export.transforms.retained_state import RetainedState
 from qeff_zoo.graph.states import State
+from qeff_zoo.tasks import Tracing
 from qeff_zoo.tasks.encoder_decoder.tracing import CrossCache
 from qeff_zoo.tasks.forward_patches import Unread, swapped
-from qeff_zoo.tasks.patch_tracing import rename
-
-from . import Tracing
-from .text_generation import decoder_tracing
+from qeff_zoo.tasks.multimodal.patch_tracing import rename
+from qeff_zoo.tasks.text_generation import decoder_tracing
 
 #: Input with the tiles that tokens attend to, and symbol of the maximum number of images.
 SEEN, PICTURES = "cross_attention_mask", "max_num_images"
 _STATES, _WHOLE_ROWS = "cross_attention_states", "full_text_row_masked_out_mask"
 _RATIO = "aspect_ratio_ids"
 _ROWS = "tile_rows"  # while it is traced, so that examples are small
+
+
+class CrossAttentionEncoder(Protocol):
+    """Image encoder whose features are read by cross-attention, as `qeff_zoo.multimodal.cross_attention` has it."""
+
+    @property
+    def layers(self) -> str:
+        """Field of the text config that lists the layers with cross-attention."""
+
+    @property
+    def mask(self) -> str:
+        """Name of the mask of tiles in the result of the processor."""
 
 
 class Read(nn.Module):
@@ -58,7 +69,7 @@ class Read(nn.Module):
         images: Image input of the recipe.
     """
 
-    def __init__(self, model: Any, images: Any) -> None:
+    def __init__(self, model: Any, images: CrossAttentionEncoder) -> None:
         super().__init__()
         self.model, self.names = model, ["pixel_values", _RATIO, images.mask]
         self.asking = [(layer, _asking(module)) for layer, module in _crossing(model, images)]
@@ -90,7 +101,7 @@ class Read(nn.Module):
         return [pixels, torch.ones(1, 1, dtype=torch.long), mask]
 
 
-def _crossing(model: Any, images: Any) -> list[tuple[int, Any]]:
+def _crossing(model: Any, images: CrossAttentionEncoder) -> list[tuple[int, Any]]:
     """Return the cross-attention layers of the language model, with their numbers."""
     decoder, config = language_model(model), model.config.get_text_config()
     found = layers.find(decoder, config.num_hidden_layers)
@@ -104,7 +115,7 @@ def _asking(layer: Any) -> Any:
     return told[-1]
 
 
-def read_picture(model: Any, images: Any) -> Tracing:
+def read_picture(model: Any, images: CrossAttentionEncoder) -> Tracing:
     """Describe how to trace the vision encoder of `model`.
 
     Args:
@@ -200,7 +211,7 @@ def _masks(seen: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     return bias, sees.to(torch.float32)[:, None, :, None]
 
 
-def tracing(model: Any, images: Any, **variant: Any) -> Tracing:
+def tracing(model: Any, images: CrossAttentionEncoder, **variant: Any) -> Tracing:
     """Describe how to trace the language model of `model`.
 
     Args:
@@ -238,7 +249,7 @@ def _probed(model: Any, input_ids: Tensor, position_ids: Tensor, state: Retained
     return _call(model, input_ids, position_ids, _Seeing(state))
 
 
-def _read_states(model: Any, images: Any) -> list[State]:
+def _read_states(model: Any, images: CrossAttentionEncoder) -> list[State]:
     """Return the retained states of images in the language model."""
     tiles = model.config.vision_config.max_num_tiles
     return [

@@ -13,8 +13,7 @@ OUT  audio_embeds (rows, hidden)                        a row for each placehold
      [lengths (1,) i64]                                 with a mask: how many of those rows are of the audio
 
 The traced forward is transformers' own, up to where it would merge the features into the text. Encoders that read audio
-of any length at once are in `qeff_zoo.tasks.audio_block_tracing`, `qeff_zoo.tasks.audio_span_tracing` and
-`qeff_zoo.tasks.audio_chunk_tracing`.
+of any length at once are in `audio_block_tracing`, `audio_span_tracing` and `audio_chunk_tracing` of this folder.
 """
 
 import sys
@@ -29,10 +28,11 @@ from torch.export import Dim
 from torch.utils._python_dispatch import _disable_current_modes
 
 from qeff_zoo.export.concrete import Concrete
+from qeff_zoo.tasks import Tracing
 from qeff_zoo.tasks.forward_patches import FeatureRecorder, swapped, unread
-from qeff_zoo.tasks.patch_tracing import Rows, rows_of
+from qeff_zoo.tasks.multimodal.patch_tracing import Rows, rows_of
 
-from . import Tracing, audio_block_tracing
+from . import audio_block_tracing
 
 FEATURES, NUMBER = "input_features", "window_ids"
 _FRAMES = 3  # of the example

@@ -9,9 +9,9 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.recipe_media import ImageEncoder
-from qeff_zoo.runtime.media_text import Prepared
 from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.runtime.vision_encoder import FILM_GRID, FILM_MERGE, FRAMES, GRID, KEPT
+from qeff_zoo.tasks.multimodal.session import Prepared
+from qeff_zoo.tasks.multimodal.vision_encoder import FILM_GRID, FILM_MERGE, FRAMES, GRID, KEPT
 
 #: Timestamp of each step in seconds, among the arrays of a processor.
 TIMES = "timestamps"

@@ -9,7 +9,7 @@ IN   pixel_values (patches, values) f32                 or (patches, channels, r
      [window_index, cu_window_seqlens, interp_indices, interp_weights, for encoders with windows or a table]; or
      interp_weights (patches, positions) f32            in place of position_ids: weight of each learned position for
                                                         every patch, if a patch may combine all of them
-OUT  outputs of `qeff_zoo.tasks.vision_tracing`
+OUT  outputs of `qeff_zoo.tasks.multimodal.vision_tracing`
 """
 
 import math
@@ -26,9 +26,8 @@ from torch.export import Dim
 from torch.overrides import TorchFunctionMode
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.runtime.patch_positions import Tower
-
-from . import Tracing
+from qeff_zoo.tasks import Tracing
+from qeff_zoo.tasks.multimodal.patch_positions import PatchEncoder, Tower
 
 _UNIT = 4  # patches of the example, per merged square
 _MOST = 1 << 20  # patches
@@ -205,7 +204,7 @@ class Rows(nn.Module):
         return (rows_of(self.make(self.model, values)),)
 
 
-def tracing(model: Any, images: Any) -> Tracing:
+def tracing(model: Any, images: PatchEncoder) -> Tracing:
     """Describe how to trace the encoder of patches.
 
     Args:

@@ -12,14 +12,14 @@ import numpy as np
 from qeff_zoo.media.steps import Steps
 from qeff_zoo.multimodal.manifest import audio_of, entry_of
 from qeff_zoo.runtime.answers import Request
-from qeff_zoo.runtime.audio_encoder import BESIDE, Hearing, SoundPreparer
 from qeff_zoo.runtime.feature_cache import Reader
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-from qeff_zoo.runtime.media_text import FEATURE_CACHE_BYTES, Prepared, listed
 from qeff_zoo.runtime.multimodal_spans import Encoded
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.prompts import Prompt
 from qeff_zoo.tasks import ANY_TO_ANY
+from qeff_zoo.tasks.multimodal.audio_encoder import BESIDE, Hearing, SoundPreparer
+from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
+from qeff_zoo.tasks.multimodal.session import FEATURE_CACHE_BYTES, Prepared, listed
 
 _ROWS = "audio_embeds"
 

@@ -24,11 +24,10 @@ from torch.export import Dim
 from torch.nn import functional
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.tasks.audio_block_tracing import FEATURES, REAL, name_rows
+from qeff_zoo.tasks import Tracing
 from qeff_zoo.tasks.forward_patches import FeatureRecorder, swapped, unread
-from qeff_zoo.tasks.patch_tracing import rows_of
-
-from . import Tracing
+from qeff_zoo.tasks.multimodal.audio_block_tracing import FEATURES, REAL, name_rows
+from qeff_zoo.tasks.multimodal.patch_tracing import rows_of
 
 _BLOCKS, _MOST = 3, 1 << 16  # of the example, and at most
 _MERGED = 4  # frames that two convolutions make a row of

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles of any size with packed patches, for tracing: see `qeff_zoo.tasks.patch_tracing`."""
+"""Tiles of any size with packed patches, for tracing: see `qeff_zoo.tasks.multimodal.patch_tracing`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from qeff_zoo.export.concrete import Concrete
-from qeff_zoo.tasks.patch_tracing import Sizes, rows_of
+from qeff_zoo.tasks.multimodal.patch_tracing import Sizes, rows_of
 
 
 class Packed(nn.Module):

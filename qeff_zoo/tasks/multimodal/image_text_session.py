@@ -16,22 +16,23 @@ from qeff_zoo.media.images import blank
 from qeff_zoo.media.steps import Steps
 from qeff_zoo.multimodal.images import Images
 from qeff_zoo.multimodal.manifest import entry_of, images_of
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.answers import Request
 from qeff_zoo.runtime.chat_template import ChatTemplate, Message
 from qeff_zoo.runtime.feature_cache import RemoteEncoder
-from qeff_zoo.runtime.media_text import (
+from qeff_zoo.runtime.multimodal_spans import Encoded
+from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
+from qeff_zoo.runtime.program import Array, HasMaxPatches, Program
+from qeff_zoo.runtime.prompts import Prompt
+from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT
+from qeff_zoo.tasks.multimodal.session import (
     FEATURE_CACHE_BYTES,
     USUAL,
     MediaTextSession,
     Prepared,
     listed,
 )
-from qeff_zoo.runtime.multimodal_spans import Encoded
-from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
-from qeff_zoo.runtime.program import Array, HasMaxPatches, Program
-from qeff_zoo.runtime.prompts import Prompt
-from qeff_zoo.runtime.tokenizer import read_json
-from qeff_zoo.runtime.video_steps import (
+from qeff_zoo.tasks.multimodal.video_steps import (
     TIMES,
     Stamps,
     check_times,
@@ -40,8 +41,7 @@ from qeff_zoo.runtime.video_steps import (
     rows_of,
     steps_of,
 )
-from qeff_zoo.runtime.vision_encoder import PassThroughEncoder, Vision
-from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT
+from qeff_zoo.tasks.multimodal.vision_encoder import PassThroughEncoder, Vision
 
 #: Number of texts of a recipe's `stamp` around steps of a video; further texts are around the whole video.
 _AROUND_STEPS = 3

@@ -25,13 +25,12 @@ from torch.export import Dim
 from qeff_zoo.export.concrete import Concrete
 from qeff_zoo.export.transforms.modules import with_config
 from qeff_zoo.recipe_media import ImageEncoder
-from qeff_zoo.runtime.audio_encoder import BESIDE
-from qeff_zoo.tasks.audio_block_tracing import FEATURES, REAL, WINDOWS, name_rows
+from qeff_zoo.tasks import Tracing
 from qeff_zoo.tasks.forward_patches import swapped
-from qeff_zoo.tasks.patch_tracing import rows_of
-from qeff_zoo.tasks.tile_tracing import PutRecorder
-
-from . import Tracing
+from qeff_zoo.tasks.multimodal.audio_block_tracing import FEATURES, REAL, WINDOWS, name_rows
+from qeff_zoo.tasks.multimodal.audio_encoder import BESIDE
+from qeff_zoo.tasks.multimodal.patch_tracing import rows_of
+from qeff_zoo.tasks.multimodal.tile_tracing import PutRecorder
 
 _GROUPS, _SPANS, _WIDTH = 24, 3, 5  # of the example
 _MOST = 1 << 16  # of the first two

@@ -2,7 +2,7 @@
 """The `audio-text-to-text` contract: audio and tokens in, the last valid position's logits and the states out.
 
 Two programs: `audio` encodes a window of audio once, `language` takes its feature rows among the tokens. See
-`qeff_zoo.tasks.audio_encoder_tracing` and `qeff_zoo.tasks.multimodal_tracing` for inputs and outputs.
+`audio_encoder_tracing` and `language_tracing` of this folder for inputs and outputs.
 """
 
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.multimodal.manifest import audio_of, entry_of, images_of
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import Recipe, Shape
+from qeff_zoo.tasks import AUDIO_TEXT_TO_TEXT, Part, Tracing, lazy, named
 from qeff_zoo.tasks.commands import (
     BENCH_GENERATION,
     DISAGGREGATED,
@@ -24,9 +25,9 @@ from qeff_zoo.tasks.commands import (
     SPECULATION,
     Commands,
 )
+from qeff_zoo.tasks.text_generation import task
 
-from . import AUDIO_TEXT_TO_TEXT, Part, Tracing, image_text_to_text, lazy, named
-from .text_generation import task
+from . import image_text_to_text
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
@@ -47,8 +48,7 @@ def _sounds(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     assert recipe.sounds is not None
-    adapter = image_text_to_text.adapter_beside(checkpoint, recipe.sounds)
-    return {"sounds": entry_of(recipe.sounds, adapter=adapter)}
+    return {"sounds": entry_of(image_text_to_text.of_checkpoint(checkpoint, recipe.sounds))}
 
 
 def _variant(
@@ -99,8 +99,8 @@ TASK = replace(
     variant=_variant,
     specializations=partial(image_text_to_text.specializations, "audio_rows"),
     problems=_problems,
-    session=lazy("qeff_zoo.runtime.audio_text_to_text:AudioTextToTextSession"),
-    trial=lazy("qeff_zoo.tasks.multimodal.trial:MediaTrial"),
+    session=lazy("qeff_zoo.tasks.multimodal.audio_text_session:AudioTextToTextSession"),
+    trial=lazy("qeff_zoo.tasks.multimodal.trial:AudioTrial"),
     commands=Commands(
         run=lazy("qeff_zoo.tasks.multimodal.verbs:GenerateWithMedia"),
         run_options=(

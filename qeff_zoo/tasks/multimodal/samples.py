@@ -9,76 +9,59 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
-from qeff_zoo.runtime.any_to_any import AnyToAnySession
-from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.runtime.feature_cache import RemoteEncoder
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-from qeff_zoo.runtime.media_text import MediaTextSession, Prepared
+from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
+from qeff_zoo.tasks.multimodal.session import MediaTextSession, Prepared
 
-#: Of each sequence, after how many of its tokens pictures or sounds begin: two, one, none, and again.
+#: Positions of the inputs in each sequence: two inputs, one, none, and again.
 _PLACES = ((1, 3), (2,), ())
-#: Height and width in rows of features, of towers that take any size.
+#: Height and width in feature rows, for vision encoders of any size.
 _SIZES = ((2, 3), (3, 1), (1, 4), (2, 2))
-#: Height and width in pixels, of pictures whose own processor has to cut them into tiles or lines.
+#: Height and width in pixels, for processors that cut images into tiles or lines.
 _PIXELS = ((24, 40), (41, 23), (30, 30), (23, 57))
 
 
 def insert(
-    session: MediaTextSession, sequences: Sequence[Sequence[int]]
+    session: MediaTextSession, sequences: Sequence[Sequence[int]], media: Iterator[Prepared]
 ) -> tuple[list[list[int]], list[list[Prepared]]]:
     """Put images or audio into sequences, as far as the context has room for them.
 
     Args:
         session: Session of the package.
-        sequences: Token ids; they stay as long as they are, or end with one of them and one more token.
+        sequences: Token ids; they stay as long as they are, or end with an input and one more token.
+        media: Encoder inputs without end.
 
     Returns:
-        The sequences, and what was put into each: nothing of a package that has no program which reads it.
+        The sequences, and the inputs in each: none if the package has no program that encodes them.
     """
     places = () if isinstance(session.reader, RemoteEncoder) else _PLACES
-    every = _drawn(session)
     reserved = {*_tokens(session.config), *session.placeholders}
     plain = next(token for token in range(1, session.decoder.vocab_size) if token not in reserved)
     filled: list[list[int]] = []
-    shown: list[list[Prepared]] = []
+    inserted: list[list[Prepared]] = []
     for number, sequence in enumerate(sequences):
         text = [plain if token in reserved else token for token in sequence]
         whole: list[int] = []
-        found: list[Prepared] = []
+        inputs: list[Prepared] = []
         done = 0
         for place in places[number % len(_PLACES)] if places else ():
-            one = next(every)
-            run = session.run_begun(*session.look([one]))
+            prepared = next(media)
+            run = session.run_begun(*session.look([prepared]))
             between = (text + [plain] * place)[done:place]
-            full = len(found) == session.most_parts > 0
+            full = len(inputs) == session.most_parts > 0
             if full or len(whole) + len(between) + len(run) >= session.decoder.sizes.ctx_len:
                 break
             whole += [*between, *run]
-            found.append(one)
+            inputs.append(prepared)
             done = place
         least = len(whole) + 1
         filled.append([*whole, *(text[done:] or [plain])][: max(len(text), least)])
-        shown.append(found)
-    return filled, shown
+        inserted.append(inputs)
+    return filled, inserted
 
 
-def _drawn(session: MediaTextSession) -> Iterator[Prepared]:
-    """Yield images or audio without end; both in turns, so that each precedes the other in some sequence."""
-    if isinstance(session, AudioTextToTextSession):
-        yield from session.media.samples(session.reader.shape)
-    elif isinstance(session, AnyToAnySession):
-        seen, heard = _pictures(session), session.audio.samples(session.hearing.shape)
-        for every in cycle([seen, heard, heard, heard, seen, seen]):
-            yield next(every)
-    elif getattr(session.reader, "has_frames", False):
-        seen, films = _pictures(session), _films(session)
-        for every in cycle([seen, films, films]):
-            yield next(every)
-    else:
-        yield from _pictures(session)
-
-
-def _pictures(session: Any) -> Iterator[Prepared]:
+def images(session: Any) -> Iterator[Prepared]:
+    """Yield images without end, as the image processor or, without its settings, `noise` returns them."""
     random = np.random.default_rng(0)
     if session.media.drawn_as_pixels:
         # Without settings of a processor there is one tile of each, as below.
@@ -89,8 +72,8 @@ def _pictures(session: Any) -> Iterator[Prepared]:
         yield noise(session, size, random)
 
 
-def _films(session: Any) -> Iterator[Prepared]:
-    """Draw videos, all as long: where prompts are rows of one call, transformers fills up the shorter ones."""
+def videos(session: Any) -> Iterator[Prepared]:
+    """Yield videos without end, all of one length: transformers pads the shorter ones of a batch."""
     random = np.random.default_rng(1)
     for size in cycle(_SIZES):
         yield session.media.sample_frame(session.reader, size, random)
@@ -99,19 +82,19 @@ def _films(session: Any) -> Iterator[Prepared]:
 def noise(
     session: ImageTextToTextSession, size: tuple[int, int], random: np.random.Generator
 ) -> Prepared:
-    """Draw what a processor could have prepared.
+    """Draw a random output of the image processor.
 
     Args:
         session: Session of the package.
-        size: Height and width in rows of features, where the tower takes any.
-        random: Draws.
+        size: Height and width in feature rows, if the vision encoder takes any size.
+        random: Generator of the values.
     """
     assert not isinstance(session.reader, RemoteEncoder)
     return session.media.sample(session.reader, size, random)
 
 
 def _tokens(config: Mapping[str, Any]) -> Iterator[int]:
-    """Return the tokens that a config names, which mean something to the model's forward."""
+    """Yield the tokens that a config names, which the model's forward may treat differently."""
     for name, value in config.items():
         if isinstance(value, int) and name.endswith(("token_id", "token_index")):
             yield value

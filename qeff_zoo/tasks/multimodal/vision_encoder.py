@@ -11,8 +11,8 @@ from qeff_zoo.errors import MediaError
 from qeff_zoo.recipe_media import ImageEncoder
 from qeff_zoo.runtime.feature_cache import Reader
 from qeff_zoo.runtime.multimodal_spans import Encoded, RawImage
-from qeff_zoo.runtime.patch_positions import Tower
 from qeff_zoo.runtime.program import Array, Program, Tensor
+from qeff_zoo.tasks.multimodal.patch_positions import Tower
 
 #: Array of a processor with the grid of each image: time, height and width in patches.
 GRID = "image_grid_thw"

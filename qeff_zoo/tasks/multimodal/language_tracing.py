@@ -39,11 +39,10 @@ from qeff_zoo.export.transforms.modules import reader_of_tokens
 from qeff_zoo.export.transforms.retained_state import RetainedState
 from qeff_zoo.graph.states import State, mark_tokens
 from qeff_zoo.recipe_media import AudioEncoder, ImageEncoder, Media
+from qeff_zoo.tasks import Tracing
 from qeff_zoo.tasks.forward_patches import MERGES, alike, swapped
-from qeff_zoo.tasks.vision_tracing import layers_of
-
-from . import Tracing
-from .text_generation import decoder_tracing
+from qeff_zoo.tasks.multimodal.vision_tracing import layers_of
+from qeff_zoo.tasks.text_generation import decoder_tracing
 
 _ROWS = 5  # of the example
 #: Prefix of the input that marks image tokens of the context; the forward's argument follows.

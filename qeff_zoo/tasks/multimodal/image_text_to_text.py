@@ -3,13 +3,14 @@
 
 Two programs: `vision` encodes an image once, `language` takes its feature rows among the tokens, or by cross-attention;
 draft programs are beside them. A third, `tiles`, encodes tiles of an image that have another size, or `frames` encodes
-frames of a video that go through other operators. See `qeff_zoo.tasks.vision_tracing`,
-`qeff_zoo.tasks.multimodal_tracing`, `qeff_zoo.tasks.cross_attention_image_tracing` and
+frames of a video that go through other operators. See `qeff_zoo.tasks.multimodal.vision_tracing`,
+`qeff_zoo.tasks.multimodal.language_tracing`, `qeff_zoo.tasks.multimodal.cross_attention_image_tracing` and
 `qeff_zoo.tasks.text_generation.draft_tracing` for inputs and outputs.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from qeff_zoo.errors import CheckpointError
 from qeff_zoo.multimodal.manifest import audio_of, entry_of, images_of
 from qeff_zoo.plan.request import Request
 from qeff_zoo.recipe import DECODER_SHAPES, Media, PatchShape, Recipe, Shape
+from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, lazy, named
 from qeff_zoo.tasks.commands import (
     BENCH_GENERATION,
     DISAGGREGATED,
@@ -31,9 +33,7 @@ from qeff_zoo.tasks.commands import (
     SPECULATION,
     Commands,
 )
-
-from . import IMAGE_TEXT_TO_TEXT, Part, Task, Tracing, lazy, named
-from .text_generation import task
+from qeff_zoo.tasks.text_generation import task
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
@@ -96,17 +96,16 @@ def _tracing(
     audio = None if sounds is None else audio_of(sounds)
     if images is not None:
         return images_of(images).trace_language(model, audio, **variant)
-    from . import multimodal_tracing
+    from . import language_tracing
 
-    return multimodal_tracing.tracing(model, sounds=audio, **variant)
+    return language_tracing.tracing(model, sounds=audio, **variant)
 
 
 def _images(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     assert recipe.images is not None
-    adapter = adapter_beside(checkpoint, recipe.images)
-    return {"images": entry_of(recipe.images, adapter=adapter)}
+    return {"images": entry_of(of_checkpoint(checkpoint, recipe.images))}
 
 
 def _sized(
@@ -144,6 +143,14 @@ def sides_of(processor: "ImageProcessor", tiles: str) -> list[int]:
                 "preprocessor_config.json, as the model was trained."
             )
     return [width for _, width in found]
+
+
+def of_checkpoint(checkpoint: "Checkpoint", media: Media) -> Media:
+    """Return an image or audio encoder without its adapter if the checkpoint has none."""
+    if media.adapter == adapter_beside(checkpoint, media):
+        return media
+    values: dict[str, Any] = {"adapter": ""}
+    return replace(media, **values)
 
 
 def adapter_beside(checkpoint: "Checkpoint", media: Media) -> str:
@@ -311,8 +318,8 @@ TASK = Task(
     variant=_variant,
     specializations=partial(specializations, "image_rows"),
     problems=partial(problems, "pictures"),
-    session=lazy("qeff_zoo.runtime.image_text_to_text:ImageTextToTextSession"),
-    trial=lazy("qeff_zoo.tasks.multimodal.trial:MediaTrial"),
+    session=lazy("qeff_zoo.tasks.multimodal.image_text_session:ImageTextToTextSession"),
+    trial=lazy("qeff_zoo.tasks.multimodal.trial:ImageTrial"),
     reference=lazy("qeff_zoo.tasks.text_generation.reference:DecoderReference"),
     commands=Commands(
         run=lazy("qeff_zoo.tasks.multimodal.verbs:GenerateWithMedia"),
