@@ -174,7 +174,7 @@ def test_aliases_replace_defaults(asks: Asks) -> None:
         ({"blocking_mode": "kv", "num_kv_blocks": 4}, ("kv", 4, None, None)),
         ({"blocking_mode": "hqkv", "num_kv_blocks": 2, "head_block_size": 3}, ("hkv", 2, None, 3)),
         ({"blocking_mode": "hkv", "num_kv_blocks": 1, "head_block_size": 3}, ("h", None, None, 3)),
-        ({}, (None, None, None, None)),  # all of it fits
+        ({"blocking_mode": "kv"}, (None, None, None, None)),  # all of it fits
     ],
 )
 @pytest.mark.parametrize("early", [False, True], ids=["compile", "from_pretrained"])
@@ -195,20 +195,20 @@ def test_numbers_of_blocks_follow_from_a_core_s_memory() -> None:
     config = {"num_attention_heads": 32, "num_key_value_heads": 4, "hidden_size": 4096}
     sizes = {"prefill_seq_len": 128, "num_cores": 16, "prefill_only": None, "batch_size": 1}
     found = [
-        blocking.options_of({"enable_blocking": True}, config, {**sizes, **more})
-        for more in (
-            {"ctx_len": 131_072, "num_devices": 1},
-            {"ctx_len": 131_072, "num_devices": 4},
-            {"ctx_len": 4096, "num_devices": 3},
+        blocking.options_of({"enable_blocking": True, **mode}, config, {**sizes, **more})
+        for mode, more in (
+            ({"blocking_mode": "kv"}, {"ctx_len": 131_072, "num_devices": 1}),
+            ({}, {"ctx_len": 131_072, "num_devices": 4}),
+            ({}, {"ctx_len": 4096, "num_devices": 3}),
         )
     ]
     assert found[0] == {"blocking_mode": "kv", "num_kv_blocks": 256}
     assert found[1] == {"blocking_mode": "hkv", "head_block_size": 4, "num_kv_blocks": 8}
     assert found[2] == {"blocking_mode": "h", "head_block_size": 4}
-    for blocks, heads, devices in ((256, 32, 1), (8, 4, 4)):
+    for blocks, heads in ((256, 32), (8, 1)):  # 8 tokens of a prefill call for each core
         for count, fits in ((blocks, True), (blocks // 2, False)):
             rows = 131_072 // count
-            assert (2 * heads // devices * (128 + rows * 128 + rows) < 6 << 20) is fits
+            assert (2 * heads * (8 * 128 + rows * 128 + 8 * rows) < 6 << 20) is fits
 
 
 def test_blocked_attention_is_refused_by_name(asks: Asks) -> None:

@@ -92,7 +92,8 @@ def _fitting(
     )
     together = next(sizes_of_blocks, heads) if "h" in cut else heads
     values = int(sizes["batch_size"] or 1) * math.ceil(together / devices) * _FLOAT16
-    tokens = math.ceil(int(sizes["prefill_seq_len"]) / cores) if sizes["prefill_only"] else 1
+    tokens, ctx_len = math.ceil(int(sizes["prefill_seq_len"]) / cores), int(sizes["ctx_len"])
+    cuts_tokens = "q" in cut and bool(sizes["prefill_only"])  # a decode call has one token
 
     def footprint(blocks: tuple[int, int]) -> int:
         q, kv = (
@@ -100,15 +101,14 @@ def _fitting(
         )
         return values * (q * head_dim + kv * head_dim + q * kv)
 
-    ctx_len = int(sizes["ctx_len"])
     candidates = [
-        [1 << power for power in range(rows.bit_length())] if letter in cut else [1]
-        for letter, rows in (("q", tokens), ("kv", ctx_len))
+        [1 << power for power in range(rows.bit_length() if is_cut else 1)]
+        for is_cut, rows in ((cuts_tokens, tokens), ("kv" in cut, ctx_len))
     ]
     fitting = [blocks for blocks in product(*candidates) if footprint(blocks) < _MEMORY]
     most = (candidates[0][-1], candidates[1][-1])
     q, kv = min(fitting, key=lambda blocks: (math.prod(blocks), blocks), default=most)
     found = {"num_q_blocks": q, "num_kv_blocks": kv}
-    if 1 < together < heads:
+    if together < heads:
         found["head_block_size"] = together
     return {name: count for name, count in found.items() if name in cut.values()}
