@@ -16,6 +16,7 @@ from qeff_zoo import pipeline, qefficient
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import PlanError
 from qeff_zoo.plan.request import Request
+from qeff_zoo.qefficient import image_sizes
 
 ROOT = Path(__file__).parent.parent
 LLAMA, VLM = (str(ROOT / "examples" / name) for name in ("tiny-llama", "tiny-vlm"))
@@ -234,3 +235,91 @@ def test_none_is_no_value() -> None:
 
         translation.refuse("generate", nothing, translation.GENERATING)
     assert repr(model) == f"QEFFAutoModelForCausalLM({LLAMA!r})"
+
+
+# --- images --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sizes"),
+    [
+        ((28, 56, 1, None), ("28x56",)),
+        (([240, 1024], [360, 1024], [3, 1], None), ("240x360", "1024x1024")),
+        (([28, 56], [28, 56], 1, {"min_pixels": 28 * 28 * 4}), ("56x56", "56x56")),
+        ((200, 400, None, {"max_pixels": 20_000}), ("100x200",)),
+        ((None, None, 4, None), ()),
+    ],
+)
+def test_sizes_of_images(arguments: tuple[Any, ...], sizes: tuple[str, ...]) -> None:
+    assert image_sizes.read(*arguments) == sizes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ((28, None, 1, None), "expected as many of each"),
+        (([28], [28], [1, 1], None), "expected as many of each"),
+        ((28, 28, 1, {"fps": 2}), "expected min_pixels and max_pixels"),
+    ],
+)
+def test_sizes_of_images_are_checked(arguments: tuple[Any, ...], problem: str) -> None:
+    with pytest.raises(PlanError, match=problem):
+        image_sizes.read(*arguments)
+
+
+def test_arguments_of_images(asks: Asks) -> None:
+    with pytest.warns(UserWarning, match="which are not given"):
+        assert not image_sizes.read(None, None, 1, {"min_pixels": 3136})
+    model = Vision.from_pretrained(VLM, token=None, attn_implementation="eager")
+    sizes = {"vision_size": 4096, "max_num_tiles": 17, "num_patches": 10, "max_num_images": 2}
+    request = asks(model, **sizes, skip_vision=True, img_size=336, num_frames=1)
+    assert request.compiler_flag is None
+    assert (request.max_num_images, request.single_program) == (None, None)
+    with pytest.raises(PlanError, match="num_frames is 3, and target 'qaic' reads no videos"):
+        asks(model, height=[28], width=[28], num_frames=[3])
+    single = Vision.from_pretrained(VLM, kv_offload=False)
+    assert asks(single).single_program is True
+    with pytest.warns(UserWarning, match="kv_offload=False is left out: a package for target"):
+        single._request("ort", {"single_program": True, "num_frames": 3})
+
+
+def test_the_class_of_text_models_finds_that_of_images() -> None:
+    model = Causal.from_pretrained(VLM, kv_offload=False, trust_remote_code=True)
+    assert isinstance(model, Vision)
+    assert model._single_program
+    assert not isinstance(Causal.from_pretrained(LLAMA, kv_offload=True), Vision)
+
+
+# --- other attributes and files ------------------------------------------------------------------
+
+
+def test_nodes_in_float32(asks: Asks, tmp_path: Path) -> None:
+    file = tmp_path / "npi.yaml"
+    names = [
+        "/model/layers.0/Add_1_output_0",
+        "/model/norm/CustomRMSNorm_output_0",
+        "onnx::Shape_3",
+    ]
+    file.write_text("".join(["FP32NodeInstanceNames:\n", *(f" - {name}\n" for name in names)]))
+    model = Causal.from_pretrained(LLAMA)
+    with pytest.warns(UserWarning, match="onnx::Shape stay in float16"):
+        request = asks(model, node_precision_info=str(file))
+    assert request.node_precision_info == ("Add", "CustomRMSNorm")
+    file.write_text("FP16NodeInstanceNames: ['logits']")
+    for value in (str(file), True, None, False):
+        assert asks(model, node_precision_info=value).node_precision_info is None
+    with pytest.raises(PlanError, match="Cannot read node_precision_info"):
+        model.compile(node_precision_info="absent.yaml")
+
+
+def test_attributes_of_models(tmp_path: Path) -> None:
+    assert not Causal.from_pretrained(LLAMA).is_tlm
+    assert Causal.from_pretrained(LLAMA, qaic_config={"speculative_model_type": "target"}).is_tlm
+    model = qefficient.QEffAutoLoraModelForCausalLM.from_pretrained(LLAMA)
+    model._adapters["a"] = "source"
+    assert model.unload_adapter("a") is True
+    assert model.unload_adapter("a") is False
+    swapped = qefficient.QEffAutoPeftModelForCausalLM.from_pretrained
+    peft = swapped.__self__.__new__(swapped.__self__)
+    peft.disable_adapter()
+    assert peft.active_adapter == "base"

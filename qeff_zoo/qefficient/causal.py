@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import GenerationError, PlanError
+from qeff_zoo.plan.task import recipe_of
 from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, execute
+from qeff_zoo.qefficient.exported import Source
 from qeff_zoo.qefficient.models import Model
 from qeff_zoo.qefficient.sampler import samplings
 from qeff_zoo.targets.qaic.options import SAMPLER, TOP_K_IDS
-from qeff_zoo.tasks import TEXT_GENERATION
+from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, TEXT_GENERATION
 
 from . import blocking, translation
 
@@ -28,6 +31,12 @@ def usual_lengths(ctx_len: int) -> list[int] | None:
         found.append(length)
         length *= 2
     return found or None
+
+
+def _reads_images(name: str | os.PathLike[str], source: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint is a vision-language model, which `kv_offload` is for."""
+    place = {field: source[field] for field in Source.BESIDE if field in source}
+    return recipe_of(open_checkpoint(os.fspath(name), **place)).task == IMAGE_TEXT_TO_TEXT
 
 
 class QEFFAutoModelForCausalLM(Model):
@@ -70,6 +79,17 @@ class QEFFAutoModelForCausalLM(Model):
         Raises:
             ZooError: There is no such checkpoint, or no recipe for it, or an argument means nothing here.
         """
+        if source.get("kv_offload") is not None and _reads_images(
+            pretrained_model_name_or_path, source
+        ):
+            from qeff_zoo.qefficient.vision import QEFFAutoModelForImageTextToText
+
+            return QEFFAutoModelForImageTextToText.from_pretrained(
+                pretrained_model_name_or_path,
+                continuous_batching=continuous_batching,
+                qaic_config=qaic_config,
+                **source,
+            )
         config = dict(qaic_config or {})
         if source.pop("ccl_enabled", None):
             config["ccl_enabled"] = True
@@ -91,6 +111,11 @@ class QEFFAutoModelForCausalLM(Model):
         model._checks_drafts = bool(config.get("speculative_model_type") or source.get("is_tlm"))
         model._sampler = sampler
         return model
+
+    @property
+    def is_tlm(self) -> bool:
+        """Whether the model verifies drafted tokens."""
+        return self._checks_drafts
 
     #: Folder or Hub id of heads that draft for it.
     _heads: str | None = None

@@ -214,7 +214,7 @@ class Model:
             warnings.warn(
                 f"There is no Cloud AI SDK here: {self.model_name!r} is built for target {chosen!r} and runs on the "
                 f"CPU.{without} target={card!r} leaves what an SDK compiles.",
-                stacklevel=_outside(),
+                stacklevel=outside(),
             )
         return Request(**{**self._loaded, **fields})
 
@@ -262,7 +262,7 @@ class Model:
         return self._session
 
 
-def _outside() -> int:
+def outside() -> int:
     """Return the `stacklevel` at which a warning of the caller's names the line of the user's."""
     level, frame = 1, inspect.currentframe()
     while (frame := frame and frame.f_back) and _OURS in frame.f_globals.get("__name__", ""):

@@ -16,6 +16,8 @@ from qeff_zoo.errors import PlanError
 from qeff_zoo.plan.option import JsonText, Option
 from qeff_zoo.plan.request import OPTIONS
 
+from . import sdks
+
 #: QEfficient's other names of choices.
 _ALIASES: Mapping[str, str] = MappingProxyType(
     {
@@ -28,6 +30,8 @@ _ALIASES: Mapping[str, str] = MappingProxyType(
         "use_onnx_subfunctions": "sub_functions",
     }
 )
+#: Option whose value may be QEfficient's file.
+_PRECISION = "node_precision_info"
 #: How alike two names are of which one was meant for the other.
 _TYPO = 0.85
 
@@ -78,7 +82,7 @@ LOADING: Mapping[str, Foreign] = MappingProxyType(
         "use_cache": _ALWAYS,  # programs with a KV cache always use it
         "ignore_mismatched_sizes": _ALWAYS,  # tensors of another size are always refused
         "enable_proxy": Foreign(_OFF, "Give num_hidden_layers=N for a small model to try."),
-        "kv_offload": Foreign(_OFF, "Use QEFFAutoModelForImageTextToText."),
+        "kv_offload": _ALWAYS,  # of models without images
         "is_tlm": _CHECKED,
         "cache_dir": Foreign((None,), "Set HF_HUB_CACHE for downloads, QEFF_HOME for packages."),
         "token": Foreign((None,), "Set HF_TOKEN."),
@@ -268,6 +272,8 @@ def translate(
         option = OPTIONS.get(_ALIASES.get(name, name))
         if name == "device_group":
             option, value = OPTIONS["num_devices"], len(value) if value else None
+        if name == _PRECISION:  # True: by the recipe
+            value = _precision(value)
         if name == "prefill_only" and value is False:  # None is for both
             option, value = OPTIONS["decode_only"], True
         if name in COMPILING:
@@ -300,6 +306,11 @@ def translate(
     if problems:
         raise PlanError(problems)
     return Asked(choices=choices, flags=tuple(flags))
+
+
+def _precision(value: Any) -> Any:
+    is_file = isinstance(value, str) and value.endswith((".yaml", ".yml"))
+    return sdks.operators_of(value) if is_file else None if value is True else value
 
 
 def _kind(option: Option) -> str:
