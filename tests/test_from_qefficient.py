@@ -656,7 +656,7 @@ def test_compile_refuses_by_name(
     [
         ({"qaic_config": {"speculative_model_type": "x"}}, "There are 'target', a model that"),
         ({"qaic_config": {"anything": 1}}, "`qaic_config` takes no 'anything'"),
-        ({"cache_dir": "here"}, "Set HF_HUB_CACHE"),
+        ({"local_files_only": True}, "Set HF_HUB_OFFLINE=1"),
         ({"torch_dtype": torch.float64}, "torch_dtype is torch.float64, which means nothing here"),
     ],
 )
@@ -700,7 +700,8 @@ def test_other_refusals(llama: qefficient.QEFFAutoModelForCausalLM) -> None:
 def test_what_changes_nothing_is_taken(table: dict[str, translation.Foreign]) -> None:
     for name, one in table.items():
         for value in one.harmless:
-            translation.refuse("f", {name: value}, table)
+            given = value(3) if isinstance(value, type) else value
+            translation.refuse("f", {name: given}, table)
         with pytest.raises(PlanError, match=f"`f`: {name} is <object"):
             translation.refuse("f", {name: object()}, table)
 

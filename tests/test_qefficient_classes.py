@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from local_hub import LocalHub
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
@@ -67,6 +68,19 @@ def test_a_cut_model_equals_transformers() -> None:
     ids = torch.arange(100, 116)[None]
     assert torch.equal(ours(ids).logits, theirs(ids).logits)
     assert len(ours.model.layers) == 2
+
+
+def test_a_model_of_the_hub_is_cut(hub: LocalHub, tmp_path: Path) -> None:
+    files = (path for path in Path(LLAMA).iterdir() if path.is_file())
+    hub.commit("alice/tiny", {path.name: path.read_bytes() for path in files})
+    hub.models["alice/tiny"].private = True
+    place = {"token": "hf_alice", "cache_dir": tmp_path / "mine"}
+    whole = Causal.from_pretrained("alice/tiny", **place)
+    model = Causal.from_pretrained("alice/tiny", num_hidden_layers=1, **place)
+    assert model.model_name == "tiny-1-layers"
+    weights = Path(model._source.model, "model.safetensors").resolve()
+    assert weights.is_relative_to(tmp_path / "mine")
+    assert "hf_alice" not in f"{whole._source!r}"
 
 
 def test_another_number_of_layers_is_another_package() -> None:

@@ -366,6 +366,8 @@ class Place(TypedDict, total=False):
     revision: str | None
     config_from: str | None
     gguf_file: str | None
+    token: str | None
+    cache_dir: str | None
 
 
 def require_no_revision(path: Path, revision: str | None) -> None:

@@ -2,6 +2,7 @@
 """Checkpoints with GGUF weights: configuration and tokenizer from the original model, or from the file itself."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ def find(
     gguf_file: str | None,
     config_from: str | None,
     revision: str | None,
+    access: Mapping[str, str | None],
 ) -> Found:
     """Return the location of a GGUF checkpoint and the source of its configuration.
 
@@ -53,13 +55,14 @@ def find(
         gguf_file: Name of the file in the folder or repository, or its quantization.
         config_from: See `open_checkpoint`.
         revision: Revision of a Hub model.
+        access: `token` and `cache_dir`, see `open_checkpoint`.
 
     Raises:
         CheckpointError: A file is missing or damaged.
         UnsupportedModelError: There is no configuration, and the file's metadata are insufficient.
     """
     if path is None:
-        snapshot = open_snapshot(model, revision, is_wanted, need_config=False)
+        snapshot = open_snapshot(model, revision, is_wanted, need_config=False, **access)
         files: Files = snapshot
         name, pinned, file = model, snapshot.revision, gguf_entry(files, str(gguf_file))
     else:

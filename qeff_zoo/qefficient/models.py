@@ -97,6 +97,10 @@ class Model:
         if not isinstance(name, str | os.PathLike):
             raise _not_named(name)
         of_source = {one: it for one, it in source.items() if one in Source.BESIDE}
+        token = source.get("token") or source.get("use_auth_token")
+        of_source["token"] = token if isinstance(token, str) else None  # True: the user's
+        if of_source.get("cache_dir") is not None:
+            of_source["cache_dir"] = os.fspath(of_source["cache_dir"])
         read = {*Source.BESIDE, *configs.ARGUMENTS}
         others = {one: it for one, it in source.items() if one not in read}
         translation.refuse("from_pretrained", others, translation.LOADING)

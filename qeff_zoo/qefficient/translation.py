@@ -84,9 +84,7 @@ LOADING: Mapping[str, Foreign] = MappingProxyType(
         "enable_proxy": Foreign(_OFF, "Give num_hidden_layers=N for a small model to try."),
         "kv_offload": _ALWAYS,  # of models without images
         "is_tlm": _CHECKED,
-        "cache_dir": Foreign((None,), "Set HF_HUB_CACHE for downloads, QEFF_HOME for packages."),
-        "token": Foreign((None,), "Set HF_TOKEN."),
-        "use_auth_token": Foreign((None,), "Set HF_TOKEN."),
+        "use_auth_token": Foreign((None, False, True, str), "Give token."),
         "local_files_only": Foreign(_OFF, "Set HF_HUB_OFFLINE=1."),
     }
 )
