@@ -605,7 +605,7 @@ def test_what_only_a_card_knows_is_named(llama: qefficient.QEFFAutoModelForCausa
         llama.compile(**TINY, num_cores=14, mos=2, device_group=[0, 1], io_encrypt="yes")
     (said,) = [str(one.message) for one in caught]
     assert caught[0].filename == __file__
-    assert "knows it: num_cores=14, mos=2, num_devices=2, -io-encrypt=yes. target='qaic'" in said
+    assert "knows it: num_devices=2, num_cores=14, mos=2, -io-encrypt=yes. target='qaic'" in said
     with pytest.warns(UserWarning, match="is left out: a package of target 'ort' runs on the CPU"):
         llama.generate(prompts=["a"], device_id=[0], generation_len=1)
     with pytest.raises(GenerationError, match="There are no prompts"):
