@@ -2,12 +2,11 @@
 """Checkpoints with GGUF weights: configuration and tokenizer from the original model, or from the file itself."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo.checkpoint.files import Files, LocalFiles, is_wanted, some
+from qeff_zoo.checkpoint.files import Access, Files, LocalFiles, is_wanted, some
 from qeff_zoo.checkpoint.gguf_index import GgufHeader, read_shards, shards_of
 from qeff_zoo.checkpoint.hub_snapshot import open_snapshot
 from qeff_zoo.checkpoint.weight_files import gguf_entry
@@ -45,7 +44,7 @@ def find(
     gguf_file: str | None,
     config_from: str | None,
     revision: str | None,
-    access: Mapping[str, str | None],
+    access: Access,
 ) -> Found:
     """Return the location of a GGUF checkpoint and the source of its configuration.
 

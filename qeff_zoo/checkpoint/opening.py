@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.checkpoint.config import model_config
 from qeff_zoo.checkpoint.files import (
+    Access,
     Files,
     LocalFiles,
     Progress,
@@ -416,7 +417,7 @@ def open_checkpoint(
         >>> checkpoint.read("model.embed_tokens.weight", 0, 4).shape
         (4, 2048)
     """
-    path, access = as_path(model), {"token": token, "cache_dir": cache_dir}
+    path, access = as_path(model), Access(token=token, cache_dir=cache_dir)
     if gguf_file is not None or (path and path.suffix == ".gguf" and not path.is_dir()):
         return _gguf(model, path, gguf_file, config_from, revision, access)
     snapshot = None if path else open_snapshot(model, revision, is_wanted, **access)
@@ -436,7 +437,7 @@ def _open(
     place: Path | HubSnapshot | None,
     revision: str | None,
     need_weights: bool,
-    access: Mapping[str, str | None],
+    access: Access,
 ) -> Checkpoint:
     """Open a checkpoint of safetensors, or a configuration; from the Hub if no place is known."""
     if isinstance(place, Path):
@@ -455,7 +456,7 @@ def _gguf(
     gguf_file: str | None,
     config_from: str | None,
     revision: str | None,
-    access: Mapping[str, str | None],
+    access: Access,
 ) -> Checkpoint:
     """Open a GGUF checkpoint; for local files, check that every tensor has a place in the model."""
     from qeff_zoo.checkpoint.formats import gguf_names

@@ -95,7 +95,7 @@ def _fitting(
     tokens, ctx_len = math.ceil(int(sizes["prefill_seq_len"]) / cores), int(sizes["ctx_len"])
     cuts_tokens = "q" in cut and bool(sizes["prefill_only"])  # a decode call has one token
 
-    def footprint(blocks: tuple[int, int]) -> int:
+    def footprint(blocks: tuple[int, ...]) -> int:
         q, kv = (
             math.ceil(rows / count) for rows, count in zip((tokens, ctx_len), blocks, strict=True)
         )

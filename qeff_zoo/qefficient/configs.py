@@ -213,7 +213,7 @@ def _following(content: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
         beside, count = _at(content, part), _at(content, name)
         if field not in _DEPTHS or field == _SHARING:
             continue
-        new = {
+        new: dict[str, Any] = {
             key: value[:layers]
             for key, value in beside.items()
             if isinstance(value, list) and len(value) == count and "token" not in key

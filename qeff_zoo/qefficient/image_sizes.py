@@ -61,9 +61,9 @@ def _scaled(height: int, width: int, least: float, most: float) -> tuple[int, in
     """Return a size of the same shape with a number of pixels within limits."""
     pixels = height * width
     if pixels > most:
-        scale, rounded = math.sqrt(most / pixels), math.floor
-    elif pixels < least:
-        scale, rounded = math.sqrt(least / pixels), math.ceil
-    else:
-        return height, width
-    return max(1, rounded(height * scale)), max(1, rounded(width * scale))
+        scale = math.sqrt(most / pixels)
+        return max(1, math.floor(height * scale)), max(1, math.floor(width * scale))
+    if pixels < least:
+        scale = math.sqrt(least / pixels)
+        return math.ceil(height * scale), math.ceil(width * scale)
+    return height, width

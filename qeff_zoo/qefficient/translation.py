@@ -105,10 +105,12 @@ CONFIG: Mapping[str, Foreign] = MappingProxyType(
 #: Other keys of `qaic_config` in `compile`.
 COMPILE_CONFIG: Mapping[str, Foreign] = MappingProxyType(
     {
-        name: Foreign(_OFF, "Give qaic_config to `from_pretrained`.")
-        for name in ("ccl_enabled", "include_sampler", "return_pdfs", "max_top_k_ids")
+        **CONFIG,
+        **{
+            name: Foreign(_OFF, "Give qaic_config to `from_pretrained`.")
+            for name in ("ccl_enabled", "include_sampler", "return_pdfs", "max_top_k_ids")
+        },
     }
-    | CONFIG
 )
 #: Arguments of `export`.
 EXPORTING: Mapping[str, Foreign] = MappingProxyType(
