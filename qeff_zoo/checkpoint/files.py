@@ -362,7 +362,14 @@ def some(names: Sequence[str], limit: int = 3) -> str:
     return (", ".join(names[:limit]) or "no file") + rest
 
 
-class Place(TypedDict, total=False):
+class Access(TypedDict, total=False):
+    """Token for the Hub, and folder of its cache, see `open_checkpoint`."""
+
+    token: str | None
+    cache_dir: str | None
+
+
+class Place(Access, total=False):
     """Options that select a checkpoint beside its name, see `open_checkpoint`."""
 
     revision: str | None
