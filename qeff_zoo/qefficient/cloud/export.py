@@ -9,7 +9,11 @@ from qeff_zoo.cli import guarded
 from qeff_zoo.cli.inputs import saying_warnings
 from qeff_zoo.terminal.printing import print_json
 
+from qeff_zoo.qefficient import counterparts
+
 from . import flags
+
+__getattr__ = counterparts.names_of(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
