@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modules of QEfficient below the top: an import finds our counterpart, or an error that names the replacement.
 
-`qeff_zoo.qefficient` adds `Finder` to Python's finders, after all others: a module that is a file here is not its concern.
+`qeff_zoo.qefficient` adds `Finder` to Python's finders, after all others, which find modules that are files here.
 """
 
 import importlib.util
@@ -72,12 +72,11 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
         "QEffWanPipeline": _DIFFUSERS,
         "base": _CUSTOM_OPS,
         "base.onnx_transforms": "Leave it out: values are never clipped to float16 in a graph; a target rounds them.",
-        "blocking": "Give `compile` blocking_mode, num_kv_blocks and their kin.",
         "cloud.export": "Use `qeff_zoo.qefficient.export`, which returns the graph's path.",
         "customop": _CUSTOM_OPS,
         "diffusers": _DIFFUSERS,
         "finetune": "Use `qeff-zoo finetune`, or `qeff_zoo.qefficient.cloud.finetune.main(model_name=…)`.",
-        "generation": "Use `generate` of the classes, or `generation.cloud_infer.QAICInferenceSession` for a loop of your own.",
+        "generation": "Use `generate` of the classes, or `QAICInferenceSession` of `generation.cloud_infer`.",
         "generation.text_generation_inference": (
             "Use `cloud_ai_100_exec_kv(tokenizer, qpc_path, prompt)`, which takes any number of prompts."
         ),
@@ -91,14 +90,14 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
             "Compare the logits of 'yes' and 'no' that `generation.cloud_infer.QAICInferenceSession` returns."
         ),
         "transformers.post_processing": "Give `from_pretrained` qaic_config={'speculative_model_type': 'turbo', …}.",
-        "transformers.quantizers": "Leave it out: quantized checkpoints are read as they are, without replaced classes.",
+        "transformers.quantizers": "Leave it out: quantized checkpoints are read as they are.",
         "transformers.sampler": "Give `from_pretrained` qaic_config={'include_sampler': True}.",
         "transformers.spd": "Give `from_pretrained` qaic_config={'speculative_model_type': 'target'}.",
         "utils": "Leave it out: a package is found by its key, see `qeff-zoo cache ls`.",
-        "utils.generate_inputs": "Use `generate` of the classes; validation has already run transformers beside the package.",
+        "utils.generate_inputs": "Use `generate` of the classes; a build has compared the package with transformers.",
         "utils.run_utils": "Use `qeff-zoo validate`, which compares a package with transformers' model.",
         "utils.test_utils": (
-            "Call the processor of the checkpoint's -hf version (transformers' InternVLProcessor), and give its output to `generate`."
+            "Call transformers' InternVLProcessor of the checkpoint's -hf version, and give its output to `generate`."
         ),
     }
 )
@@ -119,7 +118,8 @@ def names_of(module: str) -> Callable[[str], Any]:
         below = f"{path}.{name}".lstrip(".")
         if below in NAMES:
             return import_module(f"{_HERE}.{below}")
-        if name.startswith("__") or (not path and name not in INSTEAD):
+        is_ours = not path and (name.islower() or name not in INSTEAD)
+        if is_ours or name.startswith("__"):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         raise missing(below)
 

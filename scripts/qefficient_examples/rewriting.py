@@ -11,7 +11,11 @@ _IMPORTS = (
     ),
     (re.compile(r"^(\s*)import QEfficient\.", re.MULTILINE), r"\1import qeff_zoo.qefficient."),
 )
-_TOKENS = re.compile(r"\b(generation_len(?:\s*:\s*int)?\s*=\s*)(?!\d\b)(?:\d+|CTX_LEN\b[^\n,)]*)")
+_TOKENS = re.compile(
+    r"^(?P<statement>\s*(?:generation_len|GENERATION_LEN) = )[^\n#]+|"
+    r"(?P<keyword>\b(?:generation_len|max_new_tokens)(?:: int)?=)\d\d+",
+    re.MULTILINE,
+)
 _MOST = 12
 
 
@@ -23,4 +27,5 @@ def rewrite(text: str) -> str:
     """
     for pattern, ours in _IMPORTS:
         text = pattern.sub(ours, text)
-    return _TOKENS.sub(rf"\g<1>{_MOST}", text.replace("480000", "32000"))
+    text = text.replace("480000", "32000")  # samples
+    return _TOKENS.sub(lambda found: f"{found['statement'] or found['keyword']}{_MOST}", text)

@@ -2,7 +2,7 @@
 """Calls of one program, with QEfficient's named arrays in and out."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -15,6 +15,10 @@ _SEEN, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
 _TOKENS, _POSITIONS, _SLOTS = "input_ids", "position_ids", "batch_index"
 
 
+#: Data type and axes of an input or output: a size or a symbol for each axis.
+Described: TypeAlias = tuple[str, tuple[int | str | None, ...]]
+
+
 class Calls:
     """Calls of a program.
 
@@ -23,11 +27,25 @@ class Calls:
         program: Opened program.
     """
 
-    #: Names of inputs in place of the program's.
+    #: Names of inputs that a program may lack; they are then ignored.
     accepts: ClassVar[set[str]] = {_SLOTS, _KEPT, _SEEN, _POSITIONS}
 
     def __init__(self, package: Package, program: Program) -> None:
         self.package, self.program = package, program
+
+    @classmethod
+    def inputs_by_name(cls, found: dict[str, Described]) -> dict[str, Described]:
+        """Return the inputs of a call by QEfficient's names.
+
+        Args:
+            found: Inputs of the program in the manifest.
+        """
+        return found
+
+    @classmethod
+    def outputs_by_name(cls, found: dict[str, Described]) -> dict[str, Described]:
+        """Return the outputs of a call by QEfficient's names; `found` as for `inputs_by_name`."""
+        return found
 
     def run(self, given: Mapping[str, Array], asked: Collection[str]) -> dict[str, Array]:
         """Run one call, in as many parts as the program requires.

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,11 +24,8 @@ from qeff_zoo.qefficient.execution import on_devices
 from qeff_zoo.qefficient.functions import package_at
 from qeff_zoo.runtime.program import Array
 
-from .calls import Calls
+from .calls import Calls, Described
 from .vision import ImageCalls, VisionCalls
-
-if TYPE_CHECKING:
-    from qeff_zoo.runtime.program import Program
 
 _INPUT, _OUTPUT = 0, 1
 _SLOTS, _VISION = "full_batch_size", "vision"
@@ -134,7 +131,7 @@ class QAICInferenceSession:
         with on_devices(self.package, self._device_ids):
             target = targets.find(self.package.target)
             program = target.open(self.package, self._compiled.role)
-        self._calls = self._calls_of(program)
+        self._calls = self._calls_type(self.package, program)
 
     def deactivate(self) -> None:
         """Close the program; its states are lost."""
@@ -149,7 +146,7 @@ class QAICInferenceSession:
         Args:
             buffers: Arrays by name.
         """
-        known = self.binding_index_map.keys() | self._accepted
+        known = self.binding_index_map.keys() | self._calls_type.accepts
         for name, array in buffers.items():
             if name not in known:
                 warnings.warn(
@@ -203,39 +200,36 @@ class QAICInferenceSession:
         return {one.name for one in self.bindings if one.dir == _OUTPUT}
 
     @property
-    def _accepted(self) -> set[str]:
-        """Names of inputs that stand for others of the program."""
-        return self._calls_type.accepts
-
-    @property
     def _calls_type(self) -> type[Calls]:
         if self._compiled.role == _VISION:
             return VisionCalls
         return ImageCalls if "images" in self.package.manifest["spec"]["task"] else Calls
 
-    def _calls_of(self, program: "Program") -> Calls:
-        return self._calls_type(self.package, program)
-
     def _bind(self) -> list[Binding]:
         """Return all inputs and outputs in QEfficient's order: inputs, states, outputs."""
         program, states = self._compiled, self._compiled.states
         first = program.specializations[0]["symbols"] if program.specializations else {}
-        given = {one["name"]: (_INPUT, one["dtype"], tuple(one["shape"])) for one in program.inputs}
+        given = self._calls_type.inputs_by_name(_by_name(program.inputs))
         if _SLOTS in first:
-            given["batch_index"] = (_INPUT, "int64", ("batch_size", 1))
-        kept = {one.name: (_INPUT, "float32", one.axes) for one in states}
-        made = {
-            one["name"]: (_OUTPUT, one["dtype"], tuple(one["shape"])) for one in program.outputs
-        }
-        written = {one.output: (_OUTPUT, "float32", one.axes) for one in states if one.written}
+            given["batch_index"] = "int64", ("batch_size", 1)
+        kept = {one.name: ("float32", one.axes) for one in states}
+        made = self._calls_type.outputs_by_name(_by_name(program.outputs))
+        written = {one.output: ("float32", one.axes) for one in states if one.written}
+        sides = [*[_INPUT] * len(given | kept), *[_OUTPUT] * len(made | written)]
         every = given | kept | made | written
-        self._axes = {name: axes for name, (_, _, axes) in every.items()}
+        self._axes = {name: axes for name, (_, axes) in every.items()}
         found = []
-        for index, (name, (side, dtype, axes)) in enumerate(every.items()):
+        for index, (side, (name, (dtype, axes))) in enumerate(
+            zip(sides, every.items(), strict=True)
+        ):
             dims = (*_sizes(axes, first),)
             size = prod(dims) * np.dtype(dtype).itemsize
             found.append(Binding(name, index, side, dtype, dims, size, name in kept | written))
         return found
+
+
+def _by_name(entries: Iterable[Mapping[str, Any]]) -> dict[str, Described]:
+    return {one["name"]: (one["dtype"], tuple(one["shape"])) for one in entries}
 
 
 def _sizes(axes: Iterable[int | str | None], symbols: Mapping[str, str]) -> Iterable[int]:

@@ -15,9 +15,9 @@ from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.runtime.vision_encoder import FINER, GRID, Vision
 
-from .calls import Calls
+from .calls import Calls, Described
 
-_FEATURES, _FINER = "vision_embeds", "deepstack_features"
+_EMBEDS, _FEATURES, _FINER = "image_embeds", "vision_embeds", "deepstack_features"
 _INDEX, _PLACE, _NEXT = "image_index", "image_idx", "image_idx_output"
 
 
@@ -28,6 +28,18 @@ class VisionCalls(Calls):
         "pixel_values", GRID, "image_sizes", "image_position_ids", "aspect_ratios", "aspect_ratio_ids",
         "aspect_ratio_mask", "num_patches", "num_crops", "spatial_shapes", "pixel_attention_mask", "grid_thws",
     }  # fmt: skip
+
+    @classmethod
+    def inputs_by_name(cls, found: dict[str, Described]) -> dict[str, Described]:
+        """Return the arrays of a processor."""
+        given = {name: one for name, one in found.items() if name in cls.accepts}
+        is_patches = len(found.get("pixel_values", ("", ()))[1]) == 2
+        return {**given, GRID: ("int64", (1, 3))} if is_patches else given
+
+    @classmethod
+    def outputs_by_name(cls, found: dict[str, Described]) -> dict[str, Described]:
+        """Return image features by QEfficient's names."""
+        return _features(found)
 
     def __init__(self, package: Package, program: Program) -> None:
         super().__init__(package, program)
@@ -41,13 +53,27 @@ class VisionCalls(Calls):
         joined = {name: np.concatenate([one.features[name] for one in found]) for name in names}
         finer = [joined[name] for name in names if name.startswith(FINER)]
         more = {_FINER: np.stack(finer)} if finer else {}
-        return {_FEATURES: joined[names[0]][None], **more}
+        made = {_FEATURES: joined[names[0]][None], **more}
+        return {name: one for name, one in made.items() if name in asked}
 
 
 class ImageCalls(Calls):
     """Calls of a language model whose prompts have images."""
 
     accepts: ClassVar[set[str]] = {*Calls.accepts, _FEATURES, _FINER, _PLACE, "mm_token_type_ids"}
+
+    @classmethod
+    def inputs_by_name(cls, found: dict[str, Described]) -> dict[str, Described]:
+        """Return inputs by QEfficient's names: features, and the number of those that earlier calls took."""
+        given = _features(found)
+        if axes := given.pop(AXES, None):
+            given["position_ids"] = "int64", (1 + int(str(axes[1][0])), "batch_size", "seq_len")
+        return {_PLACE if name == _INDEX else name: one for name, one in given.items()}
+
+    @classmethod
+    def outputs_by_name(cls, found: dict[str, Described]) -> dict[str, Described]:
+        """Return outputs by QEfficient's names."""
+        return {**found, _NEXT: ("int64", (1, 1))}
 
     def __init__(self, package: Package, program: Program) -> None:
         super().__init__(package, program)
@@ -56,7 +82,7 @@ class ImageCalls(Calls):
         #: Tokens in place of image features.
         self._placeholders = [token_of(config, images.token), *config.get(images.around, ())]
         first, *_ = names = [
-            name for name in program.inputs if name == "image_embeds" or name.startswith(FINER)
+            name for name in program.inputs if name == _EMBEDS or name.startswith(FINER)
         ]
         self._first, self._finer = first, [name for name in names if name != first]
 
@@ -75,12 +101,12 @@ class ImageCalls(Calls):
         if shown.any() and AXES in self.program.inputs and given["position_ids"].ndim != 3:
             raise GenerationError(
                 f"position_ids has {given['position_ids'].ndim} axes, and the call has image tokens; expected 3: "
-                f"(1 + {self.program.inputs[AXES].shape[0]}, rows, tokens). Give those of `prepare_inputs_for_generation`."
+                f"(1 + {self.program.inputs[AXES].shape[0]}, rows, tokens). Add transformers' `get_rope_index` below them."
             )
         if shown.any() and _FEATURES not in given:
             raise GenerationError(
-                f"The call has {int(shown.sum())} image tokens and no {_FEATURES!r}; expected the outputs of the vision "
-                "program. Give them to `set_buffers`."
+                f"The call has {int(shown.sum())} image tokens and no {_FEATURES!r}; expected the outputs of the "
+                "vision program. Give them to `set_buffers`."
             )
         index = np.where(shown, _number(given) + np.cumsum(shown, axis=1) - 1, -1)
         features = {name: self.program.inputs[name] for name in (self._first, *self._finer)}
@@ -104,6 +130,20 @@ class ImageCalls(Calls):
                 for name, one in features.items()
             },
         }
+
+
+def _features(found: Mapping[str, Described]) -> dict[str, Described]:
+    """Return inputs or outputs with QEfficient's names of image features."""
+    finer = [name for name in found if name.startswith(FINER)]
+    made: dict[str, Described] = {}
+    for name, (dtype, axes) in found.items():
+        if name == _EMBEDS:
+            made[_FEATURES] = dtype, (1, *axes)
+        elif name in finer:
+            made[_FINER] = dtype, (len(finer), *axes)
+        else:
+            made[name] = dtype, axes
+    return made
 
 
 def _config(package: Package) -> Mapping[str, Any]:
