@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.qefficient.causal import QEFFAutoModelForCausalLM
 from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, execute
+from qeff_zoo.qefficient.program_paths import ProgramPaths
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT
 
 from . import translation
@@ -87,7 +88,8 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
             **choices: See `QEFFAutoModelForCausalLM.compile`.
 
         Returns:
-            The package's folder.
+            The package's folder, with the paths of its programs: `["vision_qpc_path"]`, `["lang_qpc_path"]`. With
+            `skip_lang=True`, the path of the vision encoder.
 
         Raises:
             ZooError: See `QEFFAutoModelForCausalLM.compile`; or heights and widths differ in number, or the input is
@@ -107,6 +109,15 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
         if self._single_program and choices.get("target") in (None, "qaic"):
             choices.setdefault("single_program", True)
         return super().compile(**choices)
+
+    def _compile(
+        self,
+        target: str | None,
+        compile_dir: str | os.PathLike[str] | None,
+        given: Mapping[str, Any],
+    ) -> str:
+        path = super()._compile(target, compile_dir, given)
+        return ProgramPaths.of(path, self.package, vision_alone=bool(given.get("skip_lang")))
 
     def generate(  # type: ignore[override]
         self,

@@ -13,11 +13,12 @@ from qeff_zoo.package import Package
 from qeff_zoo.runtime.decoder import AXES
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.tokenizer import read_json
-from qeff_zoo.runtime.vision_encoder import FINER, GRID, Vision
+from qeff_zoo.runtime.vision_encoder import GRID, Vision
 
 from .calls import Calls, Described
 
-_EMBEDS, _FEATURES, _FINER = "image_embeds", "vision_embeds", "deepstack_features"
+_EMBEDS, _ROWS = "image_embeds", "image_rows"
+_FEATURES, _FINER = "vision_embeds", "deepstack_features"
 _INDEX, _PLACE, _NEXT = "image_index", "image_idx", "image_idx_output"
 
 
@@ -51,9 +52,9 @@ class VisionCalls(Calls):
         found = [self._vision.look(one) for one in _images(given)]
         names = [*found[0].features]
         joined = {name: np.concatenate([one.features[name] for one in found]) for name in names}
-        finer = [joined[name] for name in names if name.startswith(FINER)]
+        finer = [joined[name] for name in names if name != _EMBEDS]
         more = {_FINER: np.stack(finer)} if finer else {}
-        made = {_FEATURES: joined[names[0]][None], **more}
+        made = {_FEATURES: joined[_EMBEDS][None], **more}
         return {name: one for name, one in made.items() if name in asked}
 
 
@@ -81,10 +82,8 @@ class ImageCalls(Calls):
         config = _config(package)
         #: Tokens in place of image features.
         self._placeholders = [token_of(config, images.token), *config.get(images.around, ())]
-        first, *_ = names = [
-            name for name in program.inputs if name == _EMBEDS or name.startswith(FINER)
-        ]
-        self._first, self._finer = first, [name for name in names if name != first]
+        #: Inputs with image features; the first replace token embeddings.
+        self._features = [name for name, one in program.inputs.items() if one.shape[0] == _ROWS]
 
     def run(self, given: Mapping[str, Array], asked: Collection[str]) -> dict[str, Array]:
         """Run one call; `image_idx_output` is the number of image features so far, for the next call."""
@@ -101,7 +100,7 @@ class ImageCalls(Calls):
         if shown.any() and AXES in self.program.inputs and given["position_ids"].ndim != 3:
             raise GenerationError(
                 f"position_ids has {given['position_ids'].ndim} axes, and the call has image tokens; expected 3: "
-                f"(1 + {self.program.inputs[AXES].shape[0]}, rows, tokens). Add transformers' `get_rope_index` below them."
+                f"(1 + {self.program.inputs[AXES].shape[0]}, rows, tokens). Use `positions.with_positions`."
             )
         if shown.any() and _FEATURES not in given:
             raise GenerationError(
@@ -109,7 +108,7 @@ class ImageCalls(Calls):
                 "vision program. Give them to `set_buffers`."
             )
         index = np.where(shown, _number(given) + np.cumsum(shown, axis=1) - 1, -1)
-        features = {name: self.program.inputs[name] for name in (self._first, *self._finer)}
+        features = {name: self.program.inputs[name] for name in self._features}
         if not shown.any():
             return {
                 _INDEX: index,
@@ -121,8 +120,8 @@ class ImageCalls(Calls):
         every = given[_FEATURES]
         if len(every) > 1:  # a list for each row
             index = np.where(shown, index + every.shape[1] * np.asarray(part)[:, None], -1)
-        values = {self._first: every.reshape(-1, every.shape[-1])}
-        values |= {name: given[_FINER][level] for level, name in enumerate(self._finer)}
+        values = {_EMBEDS: every.reshape(-1, every.shape[-1])}
+        values |= {name: given[_FINER][level] for level, name in enumerate(self._features[1:])}
         return {
             _INDEX: index,
             **{
@@ -134,13 +133,13 @@ class ImageCalls(Calls):
 
 def _features(found: Mapping[str, Described]) -> dict[str, Described]:
     """Return inputs or outputs with QEfficient's names of image features."""
-    finer = [name for name in found if name.startswith(FINER)]
+    levels = sum(axes == found.get(_EMBEDS, ("", ()))[1] for _, axes in found.values()) - 1
     made: dict[str, Described] = {}
     for name, (dtype, axes) in found.items():
         if name == _EMBEDS:
             made[_FEATURES] = dtype, (1, *axes)
-        elif name in finer:
-            made[_FINER] = dtype, (len(finer), *axes)
+        elif _EMBEDS in found and axes == found[_EMBEDS][1]:
+            made[_FINER] = dtype, (levels, *axes)
         else:
             made[name] = dtype, axes
     return made
