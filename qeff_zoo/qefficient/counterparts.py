@@ -39,8 +39,6 @@ NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "base.common": _CLASSES,
         "compile": {},
         "compile.compile_helper": {"compile": ""},
-        "exporter": {},
-        "exporter.export_hf_to_cloud_ai_100": {"export": "", "qualcomm_efficient_converter": ""},
         "generation.text_generation_inference": {
             "CloudAI100ExecInfo": "", "PerfMetrics": "", "cloud_ai_100_exec_kv": "",
         },
@@ -75,6 +73,7 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
         "cloud.export": "Use `qeff_zoo.qefficient.export`, which returns the graph's path.",
         "customop": _CUSTOM_OPS,
         "diffusers": _DIFFUSERS,
+        "exporter": "Use `qeff_zoo.qefficient.export`, which returns the folder and the graph's path.",
         "finetune": "Use `qeff-zoo finetune`, or `qeff_zoo.qefficient.cloud.finetune.main(model_name=…)`.",
         "generation": "Use `generate` of the classes, or `QAICInferenceSession` of `generation.cloud_infer`.",
         "generation.text_generation_inference": (
