@@ -3,6 +3,7 @@
 
 import importlib
 import json
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from qeff_zoo.qefficient.generation.cloud_infer import QAICInferenceSession
 from qeff_zoo.qefficient.program_paths import ProgramPaths
 
 HERE = "qeff_zoo.qefficient"
+GUIDE = (Path(__file__).parent.parent / "docs" / "from-qefficient.md").read_text(encoding="utf-8")
 SIZES = {"prefill_seq_len": 8, "ctx_len": 32}
 #: A prompt of two chunks, and how long it is.
 IDS, LENGTH = np.random.default_rng(0).integers(3, 250, (1, 16)), 13
@@ -151,6 +153,17 @@ def test_paths_of_programs_have_qefficients_names() -> None:
     assert "lang_qpc_path" in prepared
     assert dict(prepared.items()).keys() == {*prepared.keys()}
     assert prepared.get("other") is None
+
+
+def test_the_guides_loop_runs(package: Package, theirs: Any) -> None:
+    section = GUIDE.partition("## Modules below the top")[2].partition("\n## ")[0]
+    loop, *_ = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    names: dict[str, Any] = {"qpc_path": str(package.path)}
+    exec(loop, names)
+    tokens = [11, 12, 13, 14]
+    for _ in range(8):
+        tokens.append(int(logits(theirs, *tokens)[-1].argmax()))
+    assert (int(names["tokens"]), int(names["positions"])) == (tokens[-1], 11)
 
 
 @pytest.mark.parametrize(
