@@ -16,7 +16,13 @@ from fixtures_builds import Models
 from transformers import AutoModelForCausalLM
 
 from qeff_zoo import pipeline, qefficient
-from qeff_zoo.errors import GenerationError, MissingNameError, PlanError, ZooError
+from qeff_zoo.errors import (
+    ContextLengthError,
+    GenerationError,
+    MissingNameError,
+    PlanError,
+    ZooError,
+)
 from qeff_zoo.package import Package
 from qeff_zoo.qefficient.generation.cloud_infer import QAICInferenceSession
 from qeff_zoo.qefficient.program_paths import ProgramPaths
@@ -131,6 +137,8 @@ def test_a_session_describes_its_program(package: Package) -> None:
     with pytest.raises(GenerationError, match=r"'past_key.0' has shape \(1, 2\); expected \(1, "):
         session.run({**next(chunks()), "past_key.0": np.zeros((1, 2))})
     session.skip_buffers(["past_key.0"])
+    with pytest.raises(ContextLengthError, match="ends at position 33; expected at most 32"):
+        session.run({"input_ids": [[1]], "position_ids": [[32]]})
     with pytest.warns(UserWarning, match="Buffer 'image' is not found"):
         session.set_buffers({"image": 1})
     session.deactivate()
@@ -163,7 +171,7 @@ def test_the_guides_loop_runs(package: Package, theirs: Any) -> None:
     tokens = [11, 12, 13, 14]
     for _ in range(8):
         tokens.append(int(logits(theirs, *tokens)[-1].argmax()))
-    assert (int(names["tokens"]), int(names["positions"])) == (tokens[-1], 11)
+    assert (names["tokens"].item(), names["positions"].item()) == (tokens[-1], 11)
 
 
 @pytest.mark.parametrize(

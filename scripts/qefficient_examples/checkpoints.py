@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small checkpoints under the names of the Hub's: random weights, with the tokenizer and processor of the published ones.
+"""Small checkpoints under the names of the Hub's: random weights, with the processors of the published ones.
 
 They lie in a folder as `ORG/NAME`, so that a script finds them by its own names, relative to that folder.
 """
@@ -17,7 +17,7 @@ import published_processors as published
 import transformers
 from runnable_package import checkpoint as decoder
 from safetensors.numpy import save_file
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from qeff_zoo.recipe import Tiny
 from qeff_zoo.registry import find_recipe
@@ -25,6 +25,8 @@ from qeff_zoo.validation import tiny_models
 
 Make = Callable[[Path], Any]
 _LONG = {"max_position_embeddings": 131_072}
+#: Size of a vocabulary that is trained on the scripts: their prompts have about as many tokens as published ones.
+_WORDS = 4096
 _BASE = "mistralai/Mistral-7B-v0.1"
 _LABELS = {"id2label": {0: "BENIGN", 1: "MALICIOUS"}, "label2id": {"BENIGN": 0, "MALICIOUS": 1}}
 #: Of a chat whose published template is not stored, with the token of an image.
@@ -37,7 +39,24 @@ _TEMPLATE = (
 
 
 def _text(model_type: str, **config: Any) -> Make:
-    return lambda folder: decoder(folder, model_type, **_LONG, **config)
+    def make(folder: Path) -> None:
+        decoder(folder, model_type, **_LONG, vocab_size=_WORDS, **config)
+        scripts = (folder.parents[1] / "checkout").rglob("*.py")
+        known = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        special = [token.content for _, token in sorted(known.get_added_tokens_decoder().items())]
+        trained = Tokenizer(models.BPE())
+        trained.pre_tokenizer, trained.decoder = known.pre_tokenizer, known.decoder
+        trainer = trainers.BpeTrainer(
+            vocab_size=_WORDS,
+            special_tokens=special,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        trained.train([str(path) for path in sorted(scripts)], trainer)
+        trained.post_processor = known.post_processor
+        trained.save(str(folder / "tokenizer.json"))
+
+    return make
 
 
 def _deep(config: Any) -> Any:
@@ -177,7 +196,7 @@ def _gguf(folder: Path) -> None:
     import gguf_files
 
     source = folder.with_name("as_safetensors")
-    decoder(source, "qwen2", **_LONG)
+    _text("qwen2")(source)
     folder.mkdir(parents=True)
     gguf_files.write(folder / "qwen2-1_5b-instruct-q8_0.gguf", source)
 
@@ -221,9 +240,9 @@ CHECKPOINTS: Mapping[str, Make] = {
                      "Qwen/Qwen3-235B-A22B-Instruct-2507"), _QWEN3_MOE),
     **dict.fromkeys(("tiny-random/glm-4-moe", "zai-org/GLM-4.7"), _text("glm4_moe")),
     _BASE: _text("mistral"),
-    **{f"predibase/{name}": _adapter for name in ("gsm8k", "magicoder", "tldr_content_gen", "tldr_headline_gen", "dbpedia",
-                                                  "agnews_explained")},
-    **dict.fromkeys(("gpt2", "openai-community/gpt2"), partial(decoder, model_type="gpt2")),
+    **{f"predibase/{name}": _adapter for name in ("gsm8k", "magicoder", "tldr_content_gen", "tldr_headline_gen",
+                                                  "dbpedia", "agnews_explained")},
+    **dict.fromkeys(("gpt2", "openai-community/gpt2"), _text("gpt2")),
     "moonshotai/Kimi-K2-Thinking": _text("deepseek_v3"),
     "moonshotai/Kimi-K2.5": _coded("kimi_k25"),
     **dict.fromkeys(("sentence-transformers/all-MiniLM-L6-v2", "BAAI/bge-base-en-v1.5"), _BERT),

@@ -20,7 +20,9 @@ NOT_SCRIPTS = {
 #: Arguments of scripts that require some, as their READMEs have them.
 ARGUMENTS: Mapping[str, str] = {
     "examples/image_text_to_text/models/kimi_k2/example_kimi_k25_vision_disagg.py": "--model-path moonshotai/Kimi-K2.5",
-    "examples/performance/cpp_execution/text_inference_cpp.py": "--model_name gpt2 --num_cores 14 --prompt 'My name is'",
+    "examples/performance/cpp_execution/text_inference_cpp.py": (
+        "--model_name gpt2 --num_cores 14 --prompt 'My name is'"
+    ),
     "examples/performance/on_device_sampling.py": (
         "--model-name meta-llama/Llama-3.1-8B --num_cores 16 --prompt_len 128 --ctx_len 256 --generation_len 12 "
         "--prompt 'Hi' --repetition-penalty 1.9 --presence-penalty 0.8 --temperature 0.67 --top-k 54 --top-p 0.89 "

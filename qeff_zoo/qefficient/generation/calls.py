@@ -6,10 +6,11 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from qeff_zoo.errors import GenerationError
+from qeff_zoo.errors import ContextLengthError, GenerationError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.decoder import AXES, PADDING
 from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.sizes import DecoderSizes
 
 _SEEN, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
 _TOKENS, _POSITIONS, _SLOTS = "input_ids", "position_ids", "batch_index"
@@ -32,6 +33,7 @@ class Calls:
 
     def __init__(self, package: Package, program: Program) -> None:
         self.package, self.program = package, program
+        self._ctx_len = DecoderSizes.read(program.specializations).ctx_len if program.states else 0
 
     @classmethod
     def inputs_by_name(cls, found: dict[str, Described]) -> dict[str, Described]:
@@ -62,6 +64,11 @@ class Calls:
         tokens, positions = self._required(given, _TOKENS), self._required(given, _POSITIONS)
         axes = positions[1:] if positions.ndim == 3 else None
         positions = positions[0] if positions.ndim == 3 else positions
+        if (end := int(positions.max()) + 1) > self._ctx_len:
+            raise ContextLengthError(
+                f"The call ends at position {end:,}; expected at most {self._ctx_len:,}, the package's context. Give a "
+                "shorter prompt, or compile with a larger ctx_len."
+            )
         used = np.flatnonzero((positions != PADDING).any(axis=1))
         slots = given[_SLOTS].ravel().tolist() if _SLOTS in given else [*range(len(tokens))]
         self._restore(given, slots)
