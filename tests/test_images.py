@@ -307,9 +307,12 @@ def test_qefficients_session_calls_both_programs(built: tuple[Package, Path]) ->
         QAICInferenceSession(paths).run(
             {"input_ids": ids[:, :8], "position_ids": positions[..., :8]}
         )
-    if is_patches:
-        with pytest.raises(GenerationError, match="position_ids has 2 axes"):
-            language.run({"input_ids": ids[:, :8], "position_ids": usual[:, :8]})
+    if not is_patches:
+        return
+    with pytest.raises(GenerationError, match="position_ids has 2 axes"):
+        language.run({"input_ids": ids[:, :8], "position_ids": usual[:, :8]})
+    with pytest.raises(GenerationError, match="48 patches of pixel_values and no 'image_grid_thw'"):
+        vision.run({"pixel_values": inputs["pixel_values"]})
 
 
 @pytest.mark.parametrize("decode_only", [None, True])

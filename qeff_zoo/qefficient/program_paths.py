@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `compile` of a vision-language model returns: the folder of the package, with a path for each program."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,12 +20,18 @@ class ProgramPaths(str):
         >>> session = QAICInferenceSession(paths["vision_qpc_path"])  # doctest: +SKIP
     """
 
-    __slots__ = ("_paths",)
-    _paths: dict[str, str]
+    _paths: Mapping[str, str] = MappingProxyType({})
+    #: Sizes of images that `compile` was given, HEIGHTxWIDTH each.
+    image_sizes: tuple[str, ...] = ()
 
     @classmethod
     def of(
-        cls, folder: str, package: "Package | None", *, vision_alone: bool = False
+        cls,
+        folder: str,
+        package: "Package | None",
+        *,
+        vision_alone: bool = False,
+        image_sizes: Sequence[str] = (),
     ) -> "ProgramPaths":
         """Return the paths of a package.
 
@@ -32,15 +39,16 @@ class ProgramPaths(str):
             folder: Folder of the package, or a prepared one.
             package: The package; None for a prepared folder, which stands for all its programs.
             vision_alone: Whether the text is the path of the vision encoder, and not the folder.
+            image_sizes: Sizes of images that `compile` was given.
         """
         roles = {} if package is None else {one.role: one.path for one in package.programs}
-        paths = dict.fromkeys(_LANGUAGE, folder)
-        if package is None:
-            paths[_VISION] = folder
-        elif "vision" in roles:
-            paths[_VISION] = f"{folder}/{roles['vision']}"
+        paths: dict[str, str] = dict.fromkeys(_LANGUAGE, folder)
+        encoder = cls(folder if package is None else f"{folder}/{roles.get('vision', '')}")
+        encoder.image_sizes = (*image_sizes,)
+        if package is None or "vision" in roles:
+            paths[_VISION] = encoder
         made = cls(paths.get(_VISION, folder) if vision_alone else folder)
-        made._paths = paths
+        made._paths, made.image_sizes = paths, encoder.image_sizes
         return made
 
     def __getitem__(self, key: Any) -> str:

@@ -117,7 +117,12 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
         given: Mapping[str, Any],
     ) -> str:
         path = super()._compile(target, compile_dir, given)
-        return ProgramPaths.of(path, self.package, vision_alone=bool(given.get("skip_lang")))
+        return ProgramPaths.of(
+            path,
+            self.package,
+            vision_alone=bool(given.get("skip_lang")),
+            image_sizes=given.get("image_size") or (),
+        )
 
     def generate(  # type: ignore[override]
         self,

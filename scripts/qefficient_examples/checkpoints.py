@@ -26,7 +26,7 @@ from qeff_zoo.validation import tiny_models
 Make = Callable[[Path], Any]
 _LONG = {"max_position_embeddings": 131_072}
 #: Size of a vocabulary that is trained on the scripts: their prompts have about as many tokens as published ones.
-_WORDS = 4096
+_WORDS = 8192
 _BASE = "mistralai/Mistral-7B-v0.1"
 _LABELS = {"id2label": {0: "BENIGN", 1: "MALICIOUS"}, "label2id": {"BENIGN": 0, "MALICIOUS": 1}}
 #: Of a chat whose published template is not stored, with the token of an image.

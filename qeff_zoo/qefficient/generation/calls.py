@@ -26,13 +26,15 @@ class Calls:
     Args:
         package: Package of the program.
         program: Opened program.
+        image_sizes: Sizes of images that `compile` was given, HEIGHTxWIDTH each.
     """
 
     #: Names of inputs that a program may lack; they are then ignored.
     accepts: ClassVar[set[str]] = {_SLOTS, _KEPT, _SEEN, _POSITIONS}
 
-    def __init__(self, package: Package, program: Program) -> None:
+    def __init__(self, package: Package, program: Program, image_sizes: Sequence[str] = ()) -> None:
         self.package, self.program = package, program
+        self.image_sizes = image_sizes
         self._ctx_len = DecoderSizes.read(program.specializations).ctx_len if program.states else 0
 
     @classmethod

@@ -88,6 +88,8 @@ class QAICInferenceSession:
     ) -> None:
         self.package, self._compiled = _found(Path(qpc_path))
         self._device_ids = device_ids
+        #: Sizes of images that `compile` was given.
+        self._image_sizes: tuple[str, ...] = getattr(qpc_path, "image_sizes", ())
         self._calls: Calls | None = None
         self._buffers: dict[str, Array] = {}
         self._skipped: set[str] = set()
@@ -131,7 +133,7 @@ class QAICInferenceSession:
         with on_devices(self.package, self._device_ids):
             target = targets.find(self.package.target)
             program = target.open(self.package, self._compiled.role)
-        self._calls = self._calls_type(self.package, program)
+        self._calls = self._calls_type(self.package, program, self._image_sizes)
 
     def deactivate(self) -> None:
         """Close the program; its states are lost."""
@@ -141,21 +143,22 @@ class QAICInferenceSession:
             close()
 
     def set_buffers(self, buffers: Mapping[str, Any]) -> None:
-        """Set inputs of the next calls; an array in place of an output has no effect, and returns it if it was skipped.
+        """Set inputs of all later calls; an array in place of an output only ends its being skipped.
 
         Args:
             buffers: Arrays by name.
         """
+        self._buffers.update(self._known(buffers))
+
+    def _known(self, buffers: Mapping[str, Any]) -> dict[str, Array]:
+        """Return the inputs among arrays; warn about unknown names."""
         known = self.binding_index_map.keys() | self._calls_type.accepts
-        for name, array in buffers.items():
-            if name not in known:
-                warnings.warn(
-                    f"Buffer {name!r} is not found in {self._compiled.path!r}.", stacklevel=2
-                )
-                continue
-            self._skipped.discard(name)
-            if name not in self._outputs:
-                self._buffers[name] = np.asarray(array)
+        outputs = {one.name for one in self.bindings if one.dir == _OUTPUT}
+        for name in buffers.keys() - known:
+            warnings.warn(f"Buffer {name!r} is not found in {self._compiled.path!r}.", stacklevel=3)
+        self._skipped -= buffers.keys()
+        names = (known - outputs) & buffers.keys()
+        return {name: np.asarray(buffers[name]) for name in names}
 
     def skip_buffers(self, skipped_buffer_names: Iterable[str]) -> None:
         """Leave inputs out of the next calls, and outputs out of their results: states stay in the program.
@@ -184,20 +187,11 @@ class QAICInferenceSession:
                 f"The session of {str(self.package.path)!r} is not active; expected an open program. Call `activate` "
                 "before `run`."
             )
-        self.set_buffers(inputs)
+        given = self._buffers | self._known(inputs)
+        for state in self._compiled.states:  # is taken over by the program
+            self._buffers.pop(state.name, None)
         asked = [name for name in self.output_names if name not in self._skipped]
-        outputs = self._calls.run(self._buffers, asked)
-        for name in self._states:  # taken over by the program
-            self._buffers.pop(name, None)
-        return outputs
-
-    @property
-    def _states(self) -> Mapping[str, Any]:
-        return {one.name: one for one in self._compiled.states}
-
-    @property
-    def _outputs(self) -> set[str]:
-        return {one.name for one in self.bindings if one.dir == _OUTPUT}
+        return self._calls.run(given, asked)
 
     @property
     def _calls_type(self) -> type[Calls]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from qeff_zoo.checkpoint.config import model_config, token_of
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.media.images import blank
 from qeff_zoo.multimodal.manifest import images_of
 from qeff_zoo.package import Package
 from qeff_zoo.runtime.decoder import AXES
@@ -42,13 +43,15 @@ class VisionCalls(Calls):
         """Return image features by QEfficient's names."""
         return _features(found)
 
-    def __init__(self, package: Package, program: Program) -> None:
-        super().__init__(package, program)
+    def __init__(self, package: Package, program: Program, image_sizes: Sequence[str] = ()) -> None:
+        super().__init__(package, program, image_sizes)
         images = images_of(package.manifest["spec"]["task"]["images"])
         self._vision = Vision(program, _config(package), 0, images)
 
     def run(self, given: Mapping[str, Array], asked: Collection[str]) -> dict[str, Array]:
         """Return `vision_embeds`, (1, image tokens, width), and `deepstack_features`, (levels, image tokens, width)."""
+        if self._vision.tower is not None and GRID not in given:
+            given = {**given, GRID: self._grids(len(given["pixel_values"]))}
         found = [self._vision.look(one) for one in _images(given)]
         names = [*found[0].features]
         joined = {name: np.concatenate([one.features[name] for one in found]) for name in names}
@@ -56,6 +59,23 @@ class VisionCalls(Calls):
         more = {_FINER: np.stack(finer)} if finer else {}
         made = {_FEATURES: joined[_EMBEDS][None], **more}
         return {name: one for name, one in made.items() if name in asked}
+
+    def _grids(self, patches: int) -> Array:
+        """Return the grids of images of one of the sizes that `compile` was given, which have so many patches."""
+        from qeff_zoo.media.image_processor import load_image_processor
+
+        for size in self.image_sizes:
+            tall, wide = map(int, size.split("x"))
+            grid = np.asarray(
+                load_image_processor(self.package.path).arrays([blank(tall, wide)])[GRID]
+            )
+            if patches % grid.prod() == 0:
+                return np.tile(grid, (patches // int(grid.prod()), 1))
+        sizes = ", ".join(self.image_sizes) or "none"
+        raise GenerationError(
+            f"The call has {patches:,} patches of pixel_values and no {GRID!r}; expected both, or images of a size "
+            f"that `compile` was given: {sizes}. Add the processor's {GRID!r}."
+        )
 
 
 class ImageCalls(Calls):
@@ -76,8 +96,8 @@ class ImageCalls(Calls):
         """Return outputs by QEfficient's names."""
         return {**found, _NEXT: ("int64", (1, 1))}
 
-    def __init__(self, package: Package, program: Program) -> None:
-        super().__init__(package, program)
+    def __init__(self, package: Package, program: Program, image_sizes: Sequence[str] = ()) -> None:
+        super().__init__(package, program, image_sizes)
         images = images_of(package.manifest["spec"]["task"]["images"])
         config = _config(package)
         #: Tokens in place of image features.
@@ -97,6 +117,8 @@ class ImageCalls(Calls):
     ) -> dict[str, Array]:
         """Return the index of each token's image feature, and the features."""
         shown = np.isin(tokens, self._placeholders)
+        if tokens.shape[1] == 1 and _FEATURES not in given:  # generated, not of an image
+            shown[:] = False
         if shown.any() and AXES in self.program.inputs and given["position_ids"].ndim != 3:
             raise GenerationError(
                 f"position_ids has {given['position_ids'].ndim} axes, and the call has image tokens; expected 3: "
@@ -121,6 +143,7 @@ class ImageCalls(Calls):
         if len(every) > 1:  # a list for each row
             index = np.where(shown, index + every.shape[1] * np.asarray(part)[:, None], -1)
         values = {_EMBEDS: every.reshape(-1, every.shape[-1])}
+        index = np.where(index < len(values[_EMBEDS]), index, -1)  # generated, not of an image
         values |= {name: given[_FINER][level] for level, name in enumerate(self._features[1:])}
         return {
             _INDEX: index,
