@@ -179,6 +179,7 @@ def test_the_guides_loop_runs(package: Package, theirs: Any) -> None:
     [
         ("base", "QEFFAutoModelForCTC"),
         ("base.common", "QEFFCommonLoader"),
+        ("base.onnx_transforms", "FP16ClipTransform"),
         ("compile.compile_helper", "compile"),
         ("generation.cloud_infer", "QAICInferenceSession"),
         ("generation.text_generation_inference", "CloudAI100ExecInfo"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QEfficient's defaults and logger, by its names."""
+"""QEfficient's defaults, logger and markers, by its names."""
 
 import logging
 
@@ -16,3 +16,7 @@ class Constants:
     INPUT_STR = ("My name is",)
     NUM_SPECULATIVE_TOKENS = 2
     MAX_TOP_K_IDS = 512
+
+
+class FP16ClipTransform:
+    """Marker that QEfficient's scripts remove from a list of transforms; graphs here clip no constants."""

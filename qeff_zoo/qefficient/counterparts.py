@@ -37,6 +37,7 @@ NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "base": _CLASSES,
         "base.common": _CLASSES,
+        "base.onnx_transforms": {"FP16ClipTransform": "constants"},
         "compile": {},
         "compile.compile_helper": {"compile": ""},
         "generation.text_generation_inference": {
@@ -69,7 +70,6 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
         "QEffWanImageToVideoPipeline": _DIFFUSERS,
         "QEffWanPipeline": _DIFFUSERS,
         "base": _CUSTOM_OPS,
-        "base.onnx_transforms": "Leave it out: values are never clipped to float16 in a graph; a target rounds them.",
         "cloud.export": "Use `qeff_zoo.qefficient.export`, which returns the graph's path.",
         "customop": _CUSTOM_OPS,
         "diffusers": _DIFFUSERS,
@@ -172,4 +172,4 @@ class Finder:
 def install() -> None:
     """Add the finder, once."""
     if Finder not in sys.meta_path:
-        sys.meta_path.append(Finder)  # type: ignore[arg-type]
+        sys.meta_path.append(Finder)
