@@ -89,7 +89,9 @@ INSTEAD: Mapping[str, str] = MappingProxyType(
             "Compare the logits of 'yes' and 'no' that `generation.cloud_infer.QAICInferenceSession` returns."
         ),
         "transformers.post_processing": "Give `from_pretrained` qaic_config={'speculative_model_type': 'turbo', …}.",
-        "transformers.quantizers": "Leave it out: quantized checkpoints are read as they are.",
+        "transformers.quantizers": (
+            "Leave it out: quantized checkpoints are read as they are, also by scripts/replicate_kv_heads.py."
+        ),
         "transformers.sampler": "Give `from_pretrained` qaic_config={'include_sampler': True}.",
         "transformers.spd": "Give `from_pretrained` qaic_config={'speculative_model_type': 'target'}.",
         "utils": "Leave it out: a package is found by its key, see `qeff-zoo cache ls`.",

@@ -34,8 +34,8 @@ def scripts_of(checkout: Path) -> Iterator[str]:
 
 
 def prepare(checkout: Path, work: Path) -> None:
-    """Copy examples and tools, with the import replaced."""
-    for folder in ("examples", "scripts"):
+    """Copy examples, tools and what they load, with the import replaced."""
+    for folder in ("examples", "scripts", "tests/utils"):
         for path in (checkout / folder).rglob("*"):
             target = work / "checkout" / path.relative_to(checkout)
             if path.is_dir():

@@ -51,18 +51,18 @@ class Calls:
         """Return the outputs of a call by QEfficient's names; `found` as for `inputs_by_name`."""
         return found
 
-    def run(self, given: Mapping[str, Array], asked: Collection[str]) -> dict[str, Array]:
+    def run(self, given: Mapping[str, Array], wanted: Collection[str]) -> dict[str, Array]:
         """Run one call, in as many parts as the program requires.
 
         Args:
             given: Inputs by name; those that the program does not take are ignored.
-            asked: Names of outputs to return.
+            wanted: Names of outputs to return.
 
         Raises:
             GenerationError: An input is missing, or of a wrong shape.
         """
         if not self.program.states:
-            return self._answers(self.program.run(self.inputs_of(given)), asked)
+            return self._answers(self.program.run(self.inputs_of(given)), wanted)
         tokens, positions = self._required(given, _TOKENS), self._required(given, _POSITIONS)
         axes = positions[1:] if positions.ndim == 3 else None
         positions = positions[0] if positions.ndim == 3 else positions
@@ -92,7 +92,7 @@ class Calls:
             if axes is not None and AXES in self.program.inputs:
                 inputs[AXES] = np.maximum(axes[:, part, :width], 0)
             self._put(made, self._call(given, inputs, part, rows, kept), part, len(tokens))
-        return self._answers({**made, **self._states(asked, slots)}, asked)
+        return self._answers({**made, **self._states(wanted, slots)}, wanted)
 
     def inputs_of(self, given: Mapping[str, Array]) -> dict[str, Array]:
         """Return the inputs of a program without states."""
@@ -172,7 +172,7 @@ class Calls:
                 rows[slot] = array[place]
                 memory.written.add(slot)
 
-    def _states(self, asked: Collection[str], slots: Sequence[int]) -> dict[str, Array]:
+    def _states(self, wanted: Collection[str], slots: Sequence[int]) -> dict[str, Array]:
         """Return copies of the states of batch slots, if the host can read them."""
         memory = self.program.memory
         if memory is None or not memory.is_current:
@@ -180,7 +180,7 @@ class Calls:
         return {
             one.output: memory[one.name][slots]
             for one in self.program.states
-            if one.output in asked
+            if one.output in wanted
         }
 
     @staticmethod
@@ -191,9 +191,9 @@ class Calls:
         for name, array in outputs.items():
             made.setdefault(name, np.zeros((count, *array.shape[1:]), array.dtype))[part] = array
 
-    def _answers(self, outputs: Mapping[str, Array], asked: Collection[str]) -> dict[str, Array]:
-        """Return the outputs that are asked for."""
-        return {name: np.array(array) for name, array in outputs.items() if name in asked}
+    def _answers(self, outputs: Mapping[str, Array], wanted: Collection[str]) -> dict[str, Array]:
+        """Return the outputs that are wanted."""
+        return {name: np.array(array) for name, array in outputs.items() if name in wanted}
 
     def _required(self, given: Mapping[str, Array], name: str) -> Any:
         if name not in given:

@@ -190,8 +190,8 @@ class QAICInferenceSession:
         given = self._buffers | self._known(inputs)
         for state in self._compiled.states:  # is taken over by the program
             self._buffers.pop(state.name, None)
-        asked = [name for name in self.output_names if name not in self._skipped]
-        return self._calls.run(given, asked)
+        wanted = [name for name in self.output_names if name not in self._skipped]
+        return self._calls.run(given, wanted)
 
     @property
     def _calls_type(self) -> type[Calls]:

@@ -48,7 +48,7 @@ class VisionCalls(Calls):
         images = images_of(package.manifest["spec"]["task"]["images"])
         self._vision = Vision(program, _config(package), 0, images)
 
-    def run(self, given: Mapping[str, Array], asked: Collection[str]) -> dict[str, Array]:
+    def run(self, given: Mapping[str, Array], wanted: Collection[str]) -> dict[str, Array]:
         """Return `vision_embeds`, (1, image tokens, width), and `deepstack_features`, (levels, image tokens, width)."""
         if self._vision.tower is not None and GRID not in given:
             given = {**given, GRID: self._grids(len(given["pixel_values"]))}
@@ -58,7 +58,7 @@ class VisionCalls(Calls):
         finer = [joined[name] for name in names if name != _EMBEDS]
         more = {_FINER: np.stack(finer)} if finer else {}
         made = {_FEATURES: joined[_EMBEDS][None], **more}
-        return {name: one for name, one in made.items() if name in asked}
+        return {name: one for name, one in made.items() if name in wanted}
 
     def _grids(self, patches: int) -> Array:
         """Return the grids of images of one of the sizes that `compile` was given, which have so many patches."""
@@ -105,9 +105,9 @@ class ImageCalls(Calls):
         #: Inputs with image features; the first replace token embeddings.
         self._features = [name for name, one in program.inputs.items() if one.shape[0] == _ROWS]
 
-    def run(self, given: Mapping[str, Array], asked: Collection[str]) -> dict[str, Array]:
+    def run(self, given: Mapping[str, Array], wanted: Collection[str]) -> dict[str, Array]:
         """Run one call; `image_idx_output` is the number of image features so far, for the next call."""
-        made = super().run(given, asked)
+        made = super().run(given, wanted)
         count = int(np.isin(given["input_ids"], self._placeholders).sum())
         kept = {f"{_FEATURES}_RetainedState": given[_FEATURES]} if _FEATURES in given else {}
         return {**made, **kept, _NEXT: np.array([[_number(given) + count]], np.int64)}
