@@ -13,6 +13,7 @@ from qeff_zoo.plan.task import recipe_of
 from qeff_zoo.qefficient.causal import QEFFAutoModelForCausalLM
 from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, execute
 from qeff_zoo.qefficient.models import outside
+from qeff_zoo.qefficient.program_paths import ProgramPaths
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT
 
 from . import image_sizes, translation
@@ -97,7 +98,8 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
             **choices: See `QEFFAutoModelForCausalLM.compile`.
 
         Returns:
-            The package's folder.
+            The package's folder, with the paths of its programs: `["vision_qpc_path"]`, `["lang_qpc_path"]`. With
+            `skip_lang=True`, the path of the vision encoder.
 
         Raises:
             ZooError: See `QEFFAutoModelForCausalLM.compile`; or heights, widths and frames differ in number, or a card
@@ -132,6 +134,20 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
                 ]
             )
         return request
+
+    def _compile(
+        self,
+        target: str | None,
+        compile_dir: str | os.PathLike[str] | None,
+        given: Mapping[str, Any],
+    ) -> str:
+        path = super()._compile(target, compile_dir, given)
+        return ProgramPaths.of(
+            path,
+            self.package,
+            vision_alone=bool(given.get("skip_lang")),
+            image_sizes=given.get("image_size") or (),
+        )
 
     def generate(  # type: ignore[override]
         self,
