@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from qeff_zoo.checkpoint import processors, text
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.disk.regular import read_text
-from qeff_zoo.export import chats
+from qeff_zoo.export import architectures, chats
 from qeff_zoo.tasks import Task
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def package(checkpoint: Checkpoint, folder: Path, task: Task) -> None:
         CheckpointError: transformers fails to make a tokenizer from the checkpoint's files.
     """
     copy(checkpoint, folder)
+    architectures.register(checkpoint.model_type)
     if _OF_MEDIA & checkpoint.companions.keys():
         processors.write(checkpoint.companions["config.json"].parent, folder)
     if "pretrained_cfg" in checkpoint.config:
@@ -76,6 +77,7 @@ def tokenizer_of(checkpoint: Checkpoint) -> "Tokenizer | None":
     with tempfile.TemporaryDirectory(prefix="qeff-tokenizer-") as name:
         folder = Path(name)
         copy(checkpoint, folder)
+        architectures.register(checkpoint.model_type)
         if text.has_tokenizer(checkpoint.companions):
             text.write(folder, checkpoint.name, checkpoint.model_id)
         return Tokenizer.find(folder)
