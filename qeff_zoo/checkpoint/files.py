@@ -283,7 +283,11 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _with_type(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """Add the type and class of another package's checkpoint, which has no `model_type`."""
+    """Add the type of a checkpoint with code of its own, and type and class of another package's, which has none."""
+    if config.get("auto_map"):
+        for recipe in list_recipes():
+            if (added := recipe.alias(config)) is not None:
+                return {**config, **added, "model_type": recipe.model_type}
     if "model_type" in config:
         return config
     known = (one for one in list_recipes() if one.told_by and config.keys() >= {*one.told_by})
