@@ -8,20 +8,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import runnable_package
 import tiktoken
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
-from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
+from transformers import (
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    InternVLConfig,
+    InternVLForConditionalGeneration,
+)
 
 from qeff_zoo.checkpoint import text
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.export import architectures
-from qeff_zoo.registry import recipe_for
-from qeff_zoo.tasks import FEATURE_EXTRACTION, TEXT_GENERATION
+from qeff_zoo.media.image_processor import read_image_processor
+from qeff_zoo.registry import find_recipe, recipe_for
+from qeff_zoo.tasks import FEATURE_EXTRACTION, IMAGE_TEXT_TO_TEXT, TEXT_GENERATION
 from qeff_zoo.validation.reference.loading import load_model
 
 TOKENS = torch.arange(3, 27).view(2, 12)
@@ -310,3 +317,100 @@ def test_grok_1_is_that_of_the_published_description(tmp_path: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     theirs = grok_logits(weights, {"rope_theta": 10000.0, **config}, TOKENS[0])
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+# --- InternVL ----------------------------------------------------------------------------------------------------
+
+#: Names in OpenGVLab's checkpoints, by transformers' names.
+INTERNVL = {
+    "model.vision_tower.embeddings.cls_token": "vision_model.embeddings.class_embedding",
+    "position_embeddings": "position_embedding",
+    "patch_embeddings.projection": "patch_embedding",
+    "model.vision_tower.encoder.layer.": "vision_model.encoder.layers.",
+    "model.vision_tower.": "vision_model.",
+    "lambda_": "ls",
+    "layernorm_before": "norm1",
+    "layernorm_after": "norm2",
+    "attention.projection_layer": "attn.proj",
+    "attention.q_norm": "attn.q_norm",
+    "attention.k_norm": "attn.k_norm",
+    "model.multi_modal_projector.layer_norm": "mlp1.0",
+    "model.multi_modal_projector.linear_1": "mlp1.1",
+    "model.multi_modal_projector.linear_2": "mlp1.3",
+    "model.language_model.": "language_model.model.",
+    "lm_head": "language_model.lm_head",
+}
+
+
+@pytest.fixture(scope="module")
+def internvl(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A checkpoint in the form of OpenGVLab/InternVL3-1B, and transformers' model with the same weights."""
+    folder = tmp_path_factory.mktemp("internvl") / "checkpoint"
+    tiny = find_recipe("internvl").tiny[0].config
+    text = {**tiny["text_config"], "vocab_size": 270, "tie_word_embeddings": False}
+    vision = {**tiny["vision_config"], "attention_bias": True, "use_qk_norm": True}
+    vision |= {"norm_type": "rms_norm", "model_type": "internvl_vision"}
+    both = {"text_config": text, "vision_config": vision, "tie_word_embeddings": False}
+    config = InternVLConfig(**both, image_token_id=259, image_seq_length=4)
+    torch.manual_seed(0)
+    model = InternVLForConditionalGeneration._from_config(
+        config, attn_implementation="eager"
+    ).eval()
+    weights = {}
+    for name, value in model.state_dict().items():
+        value.add_(0.1 * torch.randn_like(value))
+        for theirs, own in INTERNVL.items():
+            name = name.replace(theirs, own)
+        weights[name] = value.clone()
+    for name in [name for name in weights if "attention.q_proj" in name]:
+        parts = [weights.pop(name.replace("q_proj", f"{one}_proj")) for one in "qkv"]
+        weights[name.replace("attention.q_proj", "attn.qkv")] = torch.cat(parts)
+    folder.mkdir()
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    named = {"attention_bias": "qkv_bias", "use_qk_norm": "qk_normalization"}
+    vision = {named.get(name, name): value for name, value in vision.items()}
+    vision |= {"image_size": 28, "patch_size": 7, "model_type": "intern_vit_6b"}
+    content = {
+        "architectures": ["InternVLChatModel"],
+        "auto_map": {"AutoConfig": "configuration_internvl_chat.InternVLChatConfig"},
+        "model_type": "internvl_chat",
+        "llm_config": {**text, "architectures": ["Qwen2ForCausalLM"]},
+        "vision_config": vision,
+        "downsample_ratio": 0.5,
+        "dynamic_image_size": True,
+        "force_image_size": 28,
+        "max_dynamic_patch": 4,
+        "min_dynamic_patch": 1,
+        "ps_version": "v2",
+        "select_layer": -1,
+    }
+    (folder / "config.json").write_text(json.dumps(content))
+    extractor = {"feature_extractor_type": "CLIPFeatureExtractor", "size": 28, "crop_size": 28}
+    (folder / "preprocessor_config.json").write_text(json.dumps(extractor))
+    tokenizer = runnable_package._tokenizer(IMAGE_TEXT_TO_TEXT, types=False)
+    tokenizer.add_special_tokens(
+        {"additional_special_tokens": ["<img>", "</img>", "<IMG_CONTEXT>", "<|im_end|>"]}
+    )
+    tokenizer.chat_template = (
+        "{% for message in messages %}{{ message.role + ': ' + message.content }}{% endfor %}"
+    )
+    tokenizer.save_pretrained(folder)
+    return folder, model
+
+
+def test_internvl_in_its_own_form_is_that_of_transformers(internvl: tuple[Path, Any]) -> None:
+    folder, theirs = internvl
+    ours = reference_of(folder, IMAGE_TEXT_TO_TEXT)
+    tokens = torch.tensor([[5, 257, *[259] * 8, 258, 7, 8, 9]])
+    pixels = torch.randn(2, 3, 28, 28)
+    with torch.no_grad():
+        found = ours(input_ids=tokens, pixel_values=pixels).logits
+        assert torch.equal(found, theirs(input_ids=tokens, pixel_values=pixels).logits)
+
+
+def test_internvl_s_images_are_those_of_its_code(internvl: tuple[Path, Any]) -> None:
+    checkpoint = open_checkpoint(str(internvl[0]))
+    processor = read_image_processor(checkpoint.companions)
+    assert checkpoint.config["image_token_id"] == 259
+    assert checkpoint.text_config["eos_token_id"] == 260
+    assert processor([np.zeros((28, 56, 3), np.uint8)])["pixel_values"].shape == (3, 3, 28, 28)

@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypedDict
 from qeff_zoo.disk.regular import is_special, read_text
 from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.errors import CheckpointError
+from qeff_zoo.recipe import TokenId
 from qeff_zoo.registry import list_recipes
 
 #: Callback with the number of bytes done and in total.
@@ -75,6 +76,12 @@ _SOME = re.compile(
 )
 #: Suffixes of the files of a model.
 _READ = (".json", ".jinja", ".txt", ".model", ".safetensors", ".gguf")
+#: Tokenizer files with added tokens, and the field of them.
+_ADDED = {
+    "added_tokens.json": "",
+    "tokenizer_config.json": "added_tokens_decoder",
+    "tokenizer.json": "added_tokens",
+}
 _OBJECTS = ("rope_scaling", "rope_parameters", "quantization_config", "id2label", "auto_map")
 
 
@@ -287,6 +294,7 @@ def _with_type(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     if config.get("auto_map"):
         for recipe in list_recipes():
             if (added := recipe.alias(config)) is not None:
+                added = _with_ids(added, path.parent)
                 return {**config, **added, "model_type": recipe.model_type}
     if "model_type" in config:
         return config
@@ -301,6 +309,33 @@ def _with_type(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     labels = bool(config.get("num_classes"))
     kinds = [one for one in recipe.architectures if one.endswith("Classification") == labels]
     return {"model_type": recipe.model_type, "architectures": kinds, **config}
+
+
+def _with_ids(value: Any, folder: Path) -> Any:
+    """Replace each `TokenId` in a value by the number in a folder's tokenizer files."""
+    if isinstance(value, Mapping):
+        return {name: _with_ids(one, folder) for name, one in value.items()}
+    if not isinstance(value, TokenId):
+        return value
+    numbers: dict[str, Any] = {}
+    for name, field in _ADDED.items():
+        if value.token not in numbers and (folder / name).is_file():
+            numbers |= _numbers(read_json(folder / name), field)
+    if value.token not in numbers:
+        raise CheckpointError(
+            f"The tokenizer files in {str(folder)!r} have no added token {value.token!r}. Expected its id in "
+            f"{' or '.join(_ADDED)}. Get the whole checkpoint."
+        )
+    return numbers[value.token]
+
+
+def _numbers(content: Mapping[str, Any], field: str) -> dict[str, Any]:
+    """Return the numbers of added tokens by text, in any of the three forms of tokenizer files."""
+    tokens = content.get(field) if field else content
+    if isinstance(tokens, list):
+        return {token["content"]: token["id"] for token in tokens}
+    named = (tokens or {}).items()
+    return {one["content"]: int(name) for name, one in named} if field else dict(named)
 
 
 def _require_possible(path: Path, config: Mapping[str, Any]) -> None:

@@ -48,6 +48,9 @@ def package(checkpoint: Checkpoint, folder: Path, task: Task) -> None:
     """
     copy(checkpoint, folder)
     architectures.register(checkpoint.model_type)
+    if checkpoint.needs_remote_code:  # in the form that the build and the runtime read
+        text_of = json.dumps({**checkpoint.config, "auto_map": None})
+        (folder / "config.json").write_text(text_of, encoding="utf-8")
     if _OF_MEDIA & checkpoint.companions.keys():
         processors.write(checkpoint.companions["config.json"].parent, folder)
     if "pretrained_cfg" in checkpoint.config:

@@ -123,7 +123,7 @@ def _parsed(folder: Path) -> Any:
     """Return a checkpoint's configuration, parsed by transformers or by our class of its code."""
     written, read = _config(folder), read_config(folder / "config.json")
     architectures.register(read["model_type"])
-    if read["model_type"] == written.get("model_type", read["model_type"]):
+    if read == written or not written.get("auto_map"):
         return transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
     return transformers.CONFIG_MAPPING[read["model_type"]].from_dict(read)
 
