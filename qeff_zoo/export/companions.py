@@ -48,9 +48,6 @@ def package(checkpoint: Checkpoint, folder: Path, task: Task) -> None:
     """
     copy(checkpoint, folder)
     architectures.register(checkpoint.model_type)
-    if checkpoint.needs_remote_code:  # in the form that the build and the runtime read
-        text_of = json.dumps({**checkpoint.config, "auto_map": None})
-        (folder / "config.json").write_text(text_of, encoding="utf-8")
     if _OF_MEDIA & checkpoint.companions.keys():
         processors.write(checkpoint.companions["config.json"].parent, folder)
     if "pretrained_cfg" in checkpoint.config:
@@ -64,6 +61,9 @@ def package(checkpoint: Checkpoint, folder: Path, task: Task) -> None:
             chats.check(checkpoint.name, tokenizer, folder)
         elif task.reads != "sound":
             text.warn_of_no_text(checkpoint.name, tokenizer)
+    if checkpoint.needs_remote_code:  # as the build and the runtime read it
+        own = {name: value for name, value in checkpoint.config.items() if name != "auto_map"}
+        (folder / "config.json").write_text(json.dumps(own), encoding="utf-8")
 
 
 def tokenizer_of(checkpoint: Checkpoint) -> "Tokenizer | None":
