@@ -90,7 +90,7 @@ class PatchShape(Shape):
 
 @dataclass(frozen=True)
 class TokenId:
-    """Id of a token, in fields of `Recipe.alias`; the checkpoint's tokenizer files have the number.
+    """Id of a token that is in the checkpoint's tokenizer files alone, in fields of `Recipe.alias`.
 
     Args:
         token: Text of the token.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grok-1 in the form of hpcai-tech/grok-1, `qeff_zoo.export.architectures.grok_1`: close to Mixtral.
+"""Grok-1 in the form of hpcai-tech/grok-1, `qeff_zoo.export.architectures.grok_1`: close to OLMoE.
 
 Unusual: norms before and after each block, a soft-cap on attention scores, scaled embeddings and logits, and routing
 probabilities that do not add up to one.

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Grok-1 of xAI in the form of hpcai-tech/grok-1: a decoder with two experts of eight for each token.
 
-Close to Mixtral, but with norms before and after each block, a soft-cap on attention scores, scaled embeddings and
-logits, and the routing probabilities of the two experts as they are: they do not add up to one.
+Close to OLMoE: the routing probabilities of a token's experts do not add up to one. But queries and keys have no norms,
+norms are before and after each block, attention scores have a soft-cap, and embeddings and logits are scaled.
 """
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, MixtralConfig
+from transformers import AutoConfig, AutoModelForCausalLM, OlmoeConfig
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.core_model_loading import (
     Concatenate,
@@ -19,11 +18,11 @@ from transformers.core_model_loading import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward
-from transformers.models.mixtral import modeling_mixtral as mixtral
+from transformers.models.olmoe import modeling_olmoe as olmoe
 
 
-class Grok1Config(MixtralConfig):
-    """Mixtral's config with the multipliers of Grok-1.
+class Grok1Config(OlmoeConfig):
+    """OLMoE's config with the multipliers of Grok-1.
 
     Args:
         attn_output_multiplier: Factor of the attention scores.
@@ -57,10 +56,14 @@ class Grok1Embedding(nn.Embedding):
         return super().forward(input) * self.scale
 
 
-class Grok1Attention(mixtral.MixtralAttention):
-    """Mixtral's attention with a soft-cap on the scores."""
+class Grok1Attention(olmoe.OlmoeAttention):
+    """OLMoE's attention without norms of queries and keys, and with a soft-cap on the scores."""
 
     config: Grok1Config
+
+    def __init__(self, config: Grok1Config, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        del self.q_norm, self.k_norm
 
     def forward(  # type: ignore[override]
         self,
@@ -74,7 +77,7 @@ class Grok1Attention(mixtral.MixtralAttention):
         projected = (self.q_proj(hidden_states), self.k_proj(hidden_states))
         query, key = (one.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for one in projected)
         value = self.v_proj(hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-        query, key = mixtral.apply_rotary_pos_emb(query, key, *position_embeddings)
+        query, key = olmoe.apply_rotary_pos_emb(query, key, *position_embeddings)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(
@@ -93,16 +96,6 @@ class Grok1Attention(mixtral.MixtralAttention):
         return self.o_proj(mixed.flatten(2)), weights
 
 
-class Grok1Router(mixtral.MixtralTopKRouter):
-    """Mixtral's router without normalization over the chosen experts."""
-
-    def forward(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return logits, probabilities of the chosen experts, and their indices."""
-        logits = nn.functional.linear(hidden_states.reshape(-1, self.hidden_dim), self.weight)
-        chosen, indices = torch.topk(torch.softmax(logits.float(), dim=-1), self.top_k, dim=-1)
-        return logits, chosen, indices
-
-
 class Grok1DecoderLayer(nn.Module):
     """Attention and experts, with norms before and after each.
 
@@ -114,10 +107,9 @@ class Grok1DecoderLayer(nn.Module):
     def __init__(self, config: Grok1Config, layer_idx: int) -> None:
         super().__init__()
         self.attn = Grok1Attention(config, layer_idx)
-        self.moe_block = mixtral.MixtralSparseMoeBlock(config)
-        self.moe_block.gate = Grok1Router(config)
+        self.moe_block = olmoe.OlmoeSparseMoeBlock(config)
         for name in ("pre_attn_norm", "post_attn_norm", "pre_moe_norm", "post_moe_norm"):
-            setattr(self, name, mixtral.MixtralRMSNorm(config.hidden_size, config.rms_norm_eps))
+            setattr(self, name, olmoe.OlmoeRMSNorm(config.hidden_size, config.rms_norm_eps))
 
     def forward(self, hidden_states: Tensor, **kwargs: Any) -> Tensor:
         """Return the hidden states after the layer."""
@@ -128,8 +120,8 @@ class Grok1DecoderLayer(nn.Module):
         return result
 
 
-class Grok1Model(mixtral.MixtralModel):
-    """Mixtral's model with `Grok1DecoderLayer` and scaled embeddings.
+class Grok1Model(olmoe.OlmoeModel):
+    """OLMoE's model with `Grok1DecoderLayer` and scaled embeddings.
 
     Args:
         config: Config of the model.
@@ -147,7 +139,7 @@ class Grok1Model(mixtral.MixtralModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
 
-class Grok1ModelForCausalLM(mixtral.MixtralForCausalLM):
+class Grok1ModelForCausalLM(olmoe.OlmoeForCausalLM):
     """Scaled logits on `Grok1Model`.
 
     Args:
@@ -157,7 +149,7 @@ class Grok1ModelForCausalLM(mixtral.MixtralForCausalLM):
     config: Grok1Config
     config_class = Grok1Config
     _supports_sdpa = False
-    # transformers searches this module for a decorator, which is in Mixtral's.
+    # transformers searches this module for a decorator, which is in OLMoE's.
     _can_set_experts_implementation_cached_value = True
 
     def __init__(self, config: Grok1Config) -> None:
@@ -166,7 +158,7 @@ class Grok1ModelForCausalLM(mixtral.MixtralForCausalLM):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return Mixtral's output with scaled logits."""
+        """Return OLMoE's output with scaled logits."""
         output = super().forward(*args, **kwargs)
         output.logits = output.logits * self.config.output_multiplier_scale
         return output
