@@ -4,6 +4,7 @@
 import base64
 import json
 import math
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from transformers import (
 
 from qeff_zoo.checkpoint import text
 from qeff_zoo.checkpoint.opening import open_checkpoint
+from qeff_zoo.errors import CheckpointError
 from qeff_zoo.export import architectures
 from qeff_zoo.media.image_processor import read_image_processor
 from qeff_zoo.registry import find_recipe, recipe_for
@@ -414,3 +416,19 @@ def test_internvl_s_images_are_those_of_its_code(internvl: tuple[Path, Any]) -> 
     assert checkpoint.config["image_token_id"] == 259
     assert checkpoint.text_config["eos_token_id"] == 260
     assert processor([np.zeros((28, 56, 3), np.uint8)])["pixel_values"].shape == (3, 3, 28, 28)
+
+
+def test_odd_values_in_internvl_s_files_are_refused(
+    internvl: tuple[Path, Any], tmp_path: Path
+) -> None:
+    for name, content in {
+        "config.json": json.dumps({"force_image_size": "large"}),
+        "added_tokens.json": "{}",
+        "tokenizer_config.json": json.dumps({"added_tokens_decoder": 5}),
+    }.items():
+        folder = shutil.copytree(internvl[0], tmp_path / name)
+        (folder / "tokenizer.json").unlink()
+        known = json.loads((folder / name).read_text()) if (folder / name).exists() else {}
+        (folder / name).write_text(json.dumps({**known, **json.loads(content)}))
+        with pytest.raises(CheckpointError, match=r"Expected .*[.] Get "):
+            open_checkpoint(str(folder))

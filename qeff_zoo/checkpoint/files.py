@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypedDict
 
 from qeff_zoo.disk.regular import is_special, read_text
 from qeff_zoo.disk.relative_paths import unsafe_path
-from qeff_zoo.errors import CheckpointError
+from qeff_zoo.errors import CheckpointError, Translating
 from qeff_zoo.recipe import TokenId
 from qeff_zoo.registry import list_recipes
 
@@ -82,6 +82,8 @@ _ADDED = {
     "tokenizer_config.json": "added_tokens_decoder",
     "tokenizer.json": "added_tokens",
 }
+#: Exceptions at values of another kind than expected.
+_ODD = ArithmeticError, AttributeError, KeyError, TypeError, ValueError
 _OBJECTS = ("rope_scaling", "rope_parameters", "quantization_config", "id2label", "auto_map")
 
 
@@ -293,9 +295,10 @@ def _with_type(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     """Add the type of a checkpoint with code of its own, and type and class of another package's, which has none."""
     if config.get("auto_map"):
         for recipe in list_recipes():
-            if (added := recipe.alias(config)) is not None:
-                added = _with_ids(added, path.parent)
-                return {**config, **added, "model_type": recipe.model_type}
+            with _naming_fields_of(path):
+                if (added := recipe.alias(config)) is not None:
+                    added = _with_ids(added, path.parent)
+                    return {**config, **added, "model_type": recipe.model_type}
     if "model_type" in config:
         return config
     known = (one for one in list_recipes() if one.told_by and config.keys() >= {*one.told_by})
@@ -309,6 +312,20 @@ def _with_type(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     labels = bool(config.get("num_classes"))
     kinds = [one for one in recipe.architectures if one.endswith("Classification") == labels]
     return {"model_type": recipe.model_type, "architectures": kinds, **config}
+
+
+def _naming_fields_of(path: Path) -> Translating:
+    """Turn exceptions at values of other kinds into errors about a config.json, or the tokenizer beside it."""
+
+    def translate(error: BaseException) -> CheckpointError | None:
+        if not isinstance(error, _ODD):
+            return None
+        return CheckpointError(
+            f"Cannot read {str(path)!r} or the tokenizer beside it as the code in its auto_map does: "
+            f"{type(error).__name__}: {error}. Expected the files of the checkpoint. Get them again."
+        )
+
+    return Translating(translate)
 
 
 def _with_ids(value: Any, folder: Path) -> Any:
