@@ -26,7 +26,7 @@ from transformers import (
 
 from qeff_zoo.checkpoint import text
 from qeff_zoo.checkpoint.opening import open_checkpoint
-from qeff_zoo.errors import CheckpointError
+from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 from qeff_zoo.export import architectures
 from qeff_zoo.media.image_processor import read_image_processor
 from qeff_zoo.registry import find_recipe, recipe_for
@@ -432,3 +432,14 @@ def test_odd_values_in_internvl_s_files_are_refused(
         (folder / name).write_text(json.dumps({**known, **json.loads(content)}))
         with pytest.raises(CheckpointError, match=r"Expected .*[.] Get "):
             open_checkpoint(str(folder))
+
+
+def test_an_internvl_whose_language_model_is_code_is_refused(
+    internvl: tuple[Path, Any], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(internvl[0], tmp_path / "checkpoint")
+    text = json.loads((folder / "config.json").read_text())["llm_config"]
+    code = {"AutoConfig": "configuration_internlm2.InternLM2Config"}
+    rewrite(folder, llm_config={**text, "model_type": "internlm2", "auto_map": code})
+    with pytest.raises(UnsupportedModelError, match="'internlm2', Python code of the checkpoint"):
+        open_checkpoint(str(folder))

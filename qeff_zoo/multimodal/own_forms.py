@@ -7,6 +7,7 @@ Each function is the `alias` of a recipe. It returns None for a configuration th
 from collections.abc import Mapping
 from typing import Any
 
+from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.recipe import TokenId
 
 #: Fields of transformers' vision config, by name in InternVL's.
@@ -19,11 +20,20 @@ def internvl_chat(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
     Args:
         config: Raw config.json.
+
+    Raises:
+        UnsupportedModelError: The language model is code of the checkpoint.
     """
     text, vision = config.get("llm_config"), config.get("vision_config")
     known = isinstance(text, Mapping) and isinstance(vision, Mapping)
     if not known or ".InternVLChatConfig" not in str(config.get("auto_map")):
         return None
+    if text.get("auto_map"):
+        raise UnsupportedModelError(
+            f"The language model of this InternVL is {text.get('model_type')!r}, Python code of the checkpoint "
+            "(`auto_map` in llm_config), which is never run. Expected one that transformers implements, such as "
+            "'qwen2'. Use OpenGVLab's checkpoint for transformers, whose name ends with -hf."
+        )
     side = config.get("force_image_size") or vision.get("image_size", 448)
     ratio = config.get("downsample_ratio", 0.5)
     renamed = {_INTERNVIT.get(name, name): value for name, value in vision.items()}
