@@ -88,6 +88,17 @@ class PatchShape(Shape):
     window: int = 0
 
 
+@dataclass(frozen=True)
+class TokenId:
+    """Id of a token that is in the checkpoint's tokenizer files alone, in fields of `Recipe.alias`.
+
+    Args:
+        token: Text of the token.
+    """
+
+    token: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Transform:
     """A named change of torch modules.
@@ -164,6 +175,8 @@ class Recipe:
         positions_after_padding: Whether learned positions are counted from `pad_token_id + 1`, so that as many fewer
             tokens fit.
         told_by: Fields of config.json that identify its checkpoints without a `model_type`.
+        alias: Function that returns the fields to add to a config.json with code of its own, if the recipe covers it
+            in another form; else None. `image_processor` replaces the settings in the checkpoint's files.
         requires: Python packages that transformers' class needs beyond extra `build`; extras have their names.
         image_processor: Image processor class of transformers, if a checkpoint's own files name none.
         compile_flags: Compiler options by target, which replace that target's defaults for the architecture.
@@ -188,6 +201,9 @@ class Recipe:
     fixed_kv_heads: str = ""
     positions_after_padding: bool = False
     told_by: tuple[str, ...] = ()
+    alias: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] = field(
+        default=lambda config: None, compare=False
+    )
     requires: tuple[str, ...] = ()
     image_processor: str = ""
     compile_flags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

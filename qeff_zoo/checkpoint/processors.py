@@ -10,6 +10,7 @@ import importlib
 import inspect
 import json
 import sys
+import tempfile
 from collections import UserDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,7 +19,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from qeff_zoo.checkpoint.files import PROCESSOR_SETTINGS
+from qeff_zoo.checkpoint.files import PROCESSOR_SETTINGS, read_config, read_json
 from qeff_zoo.disk.regular import read_text
 
 from . import text
@@ -99,6 +100,10 @@ def load(folder: Path) -> Any:
 
     text.require_bounded(folder, folder.name)
     with _quietly(), _without_torchvision():
+        if own := _settings_of_code(folder):
+            with tempfile.TemporaryDirectory(prefix="qeff-processor-") as name:
+                (Path(name) / "preprocessor_config.json").write_text(json.dumps(own), "utf-8")
+                return AutoImageProcessor.from_pretrained(name)
         try:
             found = AutoProcessor.from_pretrained(folder, trust_remote_code=False)
         except _UNLOADABLE:
@@ -110,6 +115,14 @@ def load(folder: Path) -> Any:
             with suppress(*_UNLOADABLE):
                 return part.from_pretrained(folder, trust_remote_code=False)
     return None
+
+
+def _settings_of_code(folder: Path) -> dict[str, Any] | None:
+    """Return the settings of the image processor in a checkpoint's code, see `Recipe.alias`; None without one."""
+    path = folder / "config.json"
+    if not (path.is_file() and read_json(path).get("auto_map")):
+        return None
+    return read_config(path).get("image_processor")
 
 
 def extractor_of(processor: Any) -> Any:

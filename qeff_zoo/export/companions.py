@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from qeff_zoo.checkpoint import processors, text
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.disk.regular import read_text
-from qeff_zoo.export import chats
+from qeff_zoo.export import architectures, chats
 from qeff_zoo.tasks import Task
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def package(checkpoint: Checkpoint, folder: Path, task: Task) -> None:
         CheckpointError: transformers fails to make a tokenizer from the checkpoint's files.
     """
     copy(checkpoint, folder)
+    architectures.register(checkpoint.model_type)
     if _OF_MEDIA & checkpoint.companions.keys():
         processors.write(checkpoint.companions["config.json"].parent, folder)
     if "pretrained_cfg" in checkpoint.config:
@@ -60,6 +61,9 @@ def package(checkpoint: Checkpoint, folder: Path, task: Task) -> None:
             chats.check(checkpoint.name, tokenizer, folder)
         elif task.reads != "sound":
             text.warn_of_no_text(checkpoint.name, tokenizer)
+    if checkpoint.needs_remote_code:  # as the build and the runtime read it
+        own = {name: value for name, value in checkpoint.config.items() if name != "auto_map"}
+        (folder / "config.json").write_text(json.dumps(own), encoding="utf-8")
 
 
 def tokenizer_of(checkpoint: Checkpoint) -> "Tokenizer | None":
@@ -76,6 +80,7 @@ def tokenizer_of(checkpoint: Checkpoint) -> "Tokenizer | None":
     with tempfile.TemporaryDirectory(prefix="qeff-tokenizer-") as name:
         folder = Path(name)
         copy(checkpoint, folder)
+        architectures.register(checkpoint.model_type)
         if text.has_tokenizer(checkpoint.companions):
             text.write(folder, checkpoint.name, checkpoint.model_id)
         return Tokenizer.find(folder)

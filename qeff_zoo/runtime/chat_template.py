@@ -108,6 +108,16 @@ class ChatTemplate:
         """Whether the template renders text as a part of a list, but not as the whole content."""
         return not self._writes(in_parts=False) and self._writes(in_parts=True)
 
+    @cached_property
+    def reads_parts(self) -> bool:
+        """Whether the template renders the text of a part, and not the list of parts itself."""
+        chat = [{"role": "user", "content": [{"type": "text", "text": _WORD}]}]
+        try:
+            written = self._written(chat, in_parts=True)
+        except _FAILURES:
+            return False
+        return _WORD in written and repr(_WORD) not in written
+
     def _writes(self, *, in_parts: bool) -> bool:
         chat = [{"role": role, "content": _WORD} for role in ("user", "assistant", "user")]
         try:

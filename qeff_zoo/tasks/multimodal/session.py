@@ -187,7 +187,17 @@ class MediaTextSession(TextGenerationSession):
         return self._encode(text, special_tokens=processed and not begun)
 
     def _rendered(self, messages: Sequence[Message]) -> str:
+        if self._mark and self.chat_template and not self.chat_template.reads_parts:
+            messages = [self._in_text(message) for message in messages]
         return self._opened(super()._rendered(messages))
+
+    def _in_text(self, message: Message) -> Message:
+        """Return a message with markers in its text, for a template that renders text alone."""
+        content = message.get("content")
+        if not isinstance(content, list):
+            return message
+        parts = (part.get("text", f"{self._mark}\n") for part in content)
+        return {**message, "content": "".join(parts)}
 
     def _opened(self, text: str) -> str:
         """Return a prompt with the text that transformers' processor adds before every prompt."""
