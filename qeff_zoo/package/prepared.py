@@ -25,6 +25,7 @@ from qeff_zoo.package.identity import canonical
 from qeff_zoo.package.manifest import MANIFEST_LIMIT, PREPARED, Manifest, dump, parse
 from qeff_zoo.package.manifest import SCHEMA as MANIFEST_SCHEMA
 from qeff_zoo.package.manifest import SCHEMA_ID as MANIFEST_ID
+from qeff_zoo.package.programs import key_of
 from qeff_zoo.package.schemas import validator
 from qeff_zoo.store import Store, refused
 from qeff_zoo.terminal.sanitize import shortened
@@ -75,6 +76,17 @@ def manifest_of(folder: Path) -> dict[str, Any]:
         PackageError: The folder is none, or damaged.
     """
     return _content(folder)["manifest"]  # type: ignore[no-any-return]
+
+
+def package_of(folder: Path) -> Package:
+    """Return the future package of a prepared folder; it has no program and lists no file.
+
+    Raises:
+        PackageError: The folder is none, or damaged.
+    """
+    manifest = manifest_of(folder)
+    programs = [{**entry, "program_key": key_of(entry)} for entry in manifest["programs"]]
+    return Package(folder.absolute(), {**manifest, "programs": programs, "files": []})
 
 
 def adopt(folder: Path, compiled: Path, store: Store, *, unchecked: bool = False) -> Package:

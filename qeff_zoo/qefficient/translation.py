@@ -149,6 +149,7 @@ GENERATING: Mapping[str, Foreign] = MappingProxyType(
         "write_io": _NOT_RECORDED,
         "write_io_dir": _NOT_RECORDED,
         "artifacts": _NOT_RECORDED,
+        "artifact_only": _NOT_RECORDED,
         "automation": Foreign(_OFF, "Leave it out, or use stream=False, which prints nothing."),
         "iteration": Foreign((None, 1), "Leave it out, or use `qeff-zoo bench --repeat N`."),
         "enable_debug_logs": Foreign(_OFF, "Leave it out."),
@@ -164,6 +165,11 @@ GENERATING: Mapping[str, Foreign] = MappingProxyType(
         "sampling_params": Foreign((None,), "Use sampling=Sampling(…)."),
     }
 )
+
+
+def pop_only_files(given: dict[str, Any]) -> bool:
+    """Remove the arguments that ask for files in place of a run, as two releases call them, and return their value."""
+    return True in [given.pop(name, False) for name in ("artifacts", "artifact_only")]
 
 
 def refuse(function: str, given: Mapping[str, Any], table: Mapping[str, Foreign]) -> None:
