@@ -28,7 +28,8 @@ from qeff_zoo.package import Package
 from qeff_zoo.runtime import TextGenerationSession
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.sessions import open_heads
-from qeff_zoo.runtime.speculation.assistant import Assistant, AssistantDrafter
+from qeff_zoo.runtime.speculation import opening
+from qeff_zoo.runtime.speculation.assistant import AssistantDrafter
 from qeff_zoo.runtime.speculation.costs import Costs
 from qeff_zoo.runtime.speculation.layer import Layer, LayerDrafter
 from qeff_zoo.validation.ladder import shown
@@ -61,10 +62,9 @@ def drafter_of(package: Package, decoder: Decoder) -> Any:
     """Make what drafts for row 1."""
     program = open_heads(package, 1)
     assert program is not None
-    if program.states:
-        return LayerDrafter(Layer(program), FREE)
-    drafter = AssistantDrafter(Assistant(program, decoder), FREE)
-    drafter.sees(1)
+    drafter = opening.drafter_of(opening.drafting_by(program, decoder), FREE)  # type: ignore[arg-type]
+    if isinstance(drafter, AssistantDrafter):
+        drafter.sees(1)
     return drafter
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from qeff_zoo.errors import SpeculatorError
 
-from . import assistant, eagle3
+from . import assistant, dflash, eagle3
 
 Shape: TypeAlias = tuple[int, ...]
 #: Tensor and required shape, by name of the parameter.
@@ -172,6 +172,16 @@ KINDS = (
         holds=lambda name: name.endswith(".safetensors"),
         prefixes=("model.",),
         read=eagle3.read,
+    ),
+    Kind(
+        name="DFlash",
+        config="config.json",
+        known_by=f"config.json with {dflash.KEY}",
+        recognizes=lambda config: dflash.KEY in config,
+        weights="safetensors",
+        holds=lambda name: name.endswith(".safetensors"),
+        prefixes=("model.",),
+        read=dflash.read,
     ),
     Kind(
         name="assistant of Gemma 4",
