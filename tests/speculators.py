@@ -169,14 +169,14 @@ def assistant(folder: Path) -> Path:
 
 
 def dflash(folder: Path, hidden: int, vocab: int, **more: object) -> Path:
-    """Write a block drafter as z-lab shares it."""
+    """Write a block drafter as z-lab shares it; it reads the same layers as `eagle3`."""
     heads, keys, size, inner, layers = 4, 2, 24, 40, 2
     config = {
         "architectures": ["DFlashDraftModel"],
         "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
         "model_type": "qwen3",
         "block_size": 5,
-        "dflash_config": {"mask_token_id": 250, "target_layer_ids": [0, 2]},
+        "dflash_config": {"mask_token_id": 250, "target_layer_ids": [0, 1, 2]},
         "num_target_layers": 4,
         "hidden_size": hidden,
         "intermediate_size": inner,
@@ -190,6 +190,7 @@ def dflash(folder: Path, hidden: int, vocab: int, **more: object) -> Path:
         "hidden_act": "silu",
         "max_position_embeddings": 128,
         "vocab_size": vocab,
+        "draft_vocab_size": vocab,
         "tie_word_embeddings": False,
         **more,
     }
@@ -204,7 +205,7 @@ def dflash(folder: Path, hidden: int, vocab: int, **more: object) -> Path:
     }
     norms = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
     norms |= {"self_attn.q_norm": size, "self_attn.k_norm": size}
-    tensors = {"fc.weight": _random(hidden, 2 * hidden)}
+    tensors = {"fc.weight": _random(hidden, 3 * hidden)}
     tensors |= {f"{name}.weight": 1 + _random(hidden) for name in ("norm", "hidden_norm")}
     for layer in range(layers):
         part = f"layers.{layer}"

@@ -3,7 +3,8 @@
 
 A DFlash drafter (arXiv 2602.06036) is a few layers of Qwen3 without embeddings and without an output matrix: it uses
 the model's. One call drafts a block: the newest token and mask tokens attend to each other in both directions, and to
-the model's hidden states of all tokens before, joined by `fc`. The checkpoints are those of z-lab/dflash.
+the model's hidden states of all tokens before, joined by `fc`. The checkpoints are those of z-lab/dflash. Their sliding
+windows are ignored, as by z-lab's code on SDPA: they affect the acceptance of drafts only.
 """
 
 from collections.abc import Mapping
@@ -42,7 +43,7 @@ def read(
     sizes = {key: _number(name, config, key) for key in _NUMBERS}
     block = _number(name, {**config, **inside}, "block_size", least=2, most=MOST)
     mask = _number(name, inside, "mask_token_id", least=0, most=sizes["vocab_size"] - 1)
-    _refuse(name, config)
+    _refuse(name, config, inside)
     hidden = sizes["hidden_size"]
     layers = _layers(name, config, inside, sizes["num_hidden_layers"])
     own = {key: config[key] for key in _QWEN3 if config.get(key) is not None}
@@ -84,12 +85,13 @@ def _layers(
     raise _wrong(name, "target_layer_ids", told, "a list of layers")
 
 
-def _refuse(name: str, config: Mapping[str, Any]) -> None:
-    kinds = {*(config.get("layer_types") or ["full_attention"])}
+def _refuse(name: str, config: Mapping[str, Any], inside: Mapping[str, Any]) -> None:
+    vocab = config["vocab_size"]
     expected = {
         "model_type": (config.get("model_type", "qwen3"), "qwen3"),
         "hidden_act": (config.get("hidden_act", "silu"), "silu"),
-        "layer_types": (sorted(kinds), ["full_attention"]),
+        "draft_vocab_size": (config.get("draft_vocab_size", vocab), vocab),
+        "causal": (bool(inside.get("causal")), False),
     }
     for key, (found, right) in expected.items():
         if found != right:

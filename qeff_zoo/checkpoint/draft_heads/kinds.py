@@ -131,7 +131,7 @@ def _read_chained(name: str, config: Mapping[str, Any], shapes: Mapping[str, Sha
     return said, parameters
 
 
-#: Kinds in the order of detection: a model's own folder may have QEfficient's files.
+#: Kinds in the order of detection: a model's own folder may have QEfficient's files, a DFlash drafter EAGLE-3's key.
 KINDS = (
     Kind(
         name="turbo",
@@ -164,16 +164,6 @@ KINDS = (
         read=_read_chained,
     ),
     Kind(
-        name="EAGLE-3",
-        config="config.json",
-        known_by=f"config.json with {eagle3.KEY}",
-        recognizes=lambda config: eagle3.KEY in config,
-        weights="safetensors",
-        holds=lambda name: name.endswith(".safetensors"),
-        prefixes=("model.",),
-        read=eagle3.read,
-    ),
-    Kind(
         name="DFlash",
         config="config.json",
         known_by=f"config.json with {dflash.KEY}",
@@ -182,6 +172,16 @@ KINDS = (
         holds=lambda name: name.endswith(".safetensors"),
         prefixes=("model.",),
         read=dflash.read,
+    ),
+    Kind(
+        name="EAGLE-3",
+        config="config.json",
+        known_by=f"config.json with {eagle3.KEY}",
+        recognizes=lambda config: eagle3.KEY in config,
+        weights="safetensors",
+        holds=lambda name: name.endswith(".safetensors"),
+        prefixes=("model.",),
+        read=eagle3.read,
     ),
     Kind(
         name="assistant of Gemma 4",

@@ -156,6 +156,6 @@ _KINDS: Mapping[str, Callable[[Any, Any, Mapping[str, Tensor], int], Drafting]] 
 )
 _LAYERS: Mapping[str, Callable[[Any, Any, Mapping[str, Tensor]], DraftLayerLogits]] = (
     MappingProxyType(
-        {"draft_vocab_size": Eagle3, "dflash_config": DFlash, "backbone_hidden_size": Assistant}
+        {"dflash_config": DFlash, "draft_vocab_size": Eagle3, "backbone_hidden_size": Assistant}
     )
 )
