@@ -690,6 +690,7 @@ def test_compile_refuses_by_name(
     [
         ({"qaic_config": {"speculative_model_type": "x"}}, "There are 'target', a model that"),
         ({"qaic_config": {"anything": 1}}, "`qaic_config` takes no 'anything'"),
+        ({"qaic_config": {"target_layer_ids": [1, 9]}}, "Give draft_heads=DRAFTER to `compile`"),
         ({"cache_dir": "here"}, "Set HF_HUB_CACHE"),
         ({"torch_dtype": torch.float16}, "torch_dtype is torch.float16, which means nothing here"),
         ({"num_hidden_layers": 1}, "a package is of a whole model"),

@@ -58,6 +58,11 @@ _NOT_RECORDED = Foreign(_OFF, "Leave it out: what goes into a program is not wri
 _ONE_PACKAGE = Foreign(_OFF, "Leave it out: one package has both programs.")
 _ALWAYS = Foreign(_EITHER, "Leave it out.")
 
+_BLOCKS = Foreign(
+    _OFF,
+    "Give draft_heads=DRAFTER to `compile` of the target model, and call qeff_zoo.load(PACKAGE, draft='heads').",
+)
+
 #: Arguments of `from_pretrained`.
 LOADING: Mapping[str, Foreign] = MappingProxyType(
     {
@@ -93,6 +98,7 @@ CONFIG: Mapping[str, Foreign] = MappingProxyType(
             "model with heads that draft.",
         ),
         "replicate_kv_heads": Foreign(_OFF, "Give kv_heads=N to `compile`, N heads in all."),
+        **dict.fromkeys(("dflash_dlm", "target_layer_ids"), _BLOCKS),
         "enable_blocking": Foreign(
             _OFF, "Leave it out, and give `compile` blocking_mode with num_kv_blocks or its kin."
         ),
@@ -168,7 +174,7 @@ GENERATING: Mapping[str, Foreign] = MappingProxyType(
 
 
 def pop_only_files(given: dict[str, Any]) -> bool:
-    """Remove the arguments that ask for files in place of a run, as two releases call them, and return their value."""
+    """Remove the arguments of two releases for files in place of a run; return whether one of them is True."""
     return True in [given.pop(name, False) for name in ("artifacts", "artifact_only")]
 
 

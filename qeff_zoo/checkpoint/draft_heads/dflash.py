@@ -48,7 +48,7 @@ def read(
     layers = _layers(name, config, inside, sizes["num_hidden_layers"])
     own = {key: config[key] for key in _QWEN3 if config.get(key) is not None}
     own.setdefault("head_dim", hidden // sizes["num_attention_heads"])
-    said: dict[str, Any] = {
+    description: dict[str, Any] = {
         "kind": KIND,
         "hidden_size": hidden,
         "vocab_size": sizes["vocab_size"],
@@ -58,7 +58,7 @@ def read(
         "mask_token_id": mask,
         "config": {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], **own},
     }
-    parameters = _parameters(said)
+    parameters = _parameters(description)
     known = {tensor for tensor, _ in parameters.values()}
     strange = [one for one in shapes if one not in known and not one.endswith("inv_freq")]
     if strange:
@@ -67,22 +67,22 @@ def read(
             f"{sizes['num_hidden_layers']} layers of Qwen3 behind `fc`, as z-lab publishes them, and nothing more. "
             "Give such a drafter, or draft with 'lookup'."
         )
-    return said, parameters
+    return description, parameters
 
 
 def _layers(
     name: str, config: Mapping[str, Any], inside: Mapping[str, Any], count: int
 ) -> list[int]:
     """Return the layers of the model whose results are joined; without a list, evenly spaced ones as z-lab's code."""
-    told = inside.get("target_layer_ids")
-    if told is None:
+    listed = inside.get("target_layer_ids")
+    if listed is None:
         last = _number(name, config, "num_target_layers")
         if count == 1:
             return [last // 2]
         return [round(1 + place * (last - 4) / (count - 1)) for place in range(count)]
-    if isinstance(told, list) and told and all(type(one) is int for one in told):
-        return list(told)
-    raise _wrong(name, "target_layer_ids", told, "a list of layers")
+    if isinstance(listed, list) and listed and all(type(one) is int for one in listed):
+        return list(listed)
+    raise _wrong(name, "target_layer_ids", listed, "a list of layers")
 
 
 def _refuse(name: str, config: Mapping[str, Any], inside: Mapping[str, Any]) -> None:
@@ -114,8 +114,8 @@ def _wrong(name: str, key: str, found: object, expected: str) -> SpeculatorError
     )
 
 
-def _parameters(said: Mapping[str, Any]) -> dict[str, tuple[str, Shape]]:
-    config, (hidden, joined) = said["config"], said["joins"]
+def _parameters(description: Mapping[str, Any]) -> dict[str, tuple[str, Shape]]:
+    config, (hidden, joined) = description["config"], description["joins"]
     size, inner = config["head_dim"], config["intermediate_size"]
     queries, keys = (config[key] * size for key in ("num_attention_heads", "num_key_value_heads"))
     shapes: dict[str, Shape] = {

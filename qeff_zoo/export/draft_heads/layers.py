@@ -95,20 +95,20 @@ class DFlash(nn.Module):
     """Layers of Qwen3 that draft a block of tokens, which attend to each other and to the model's hidden states.
 
     Args:
-        said: Description, see `qeff_zoo.checkpoint.draft_heads.dflash`.
+        description: Description, see `qeff_zoo.checkpoint.draft_heads.dflash`.
         model: Target model.
     """
 
-    def __init__(self, said: Mapping[str, Any], model: Any) -> None:
+    def __init__(self, description: Mapping[str, Any], model: Any) -> None:
         super().__init__()
-        config = said["config"]
+        config = description["config"]
         self.inner: Any = load_meta(config, registry.recipe_for(config))
         self.hidden_norm = deepcopy(self.inner.model.norm)
         for layer in self.inner.model.layers:
             give(layer, _behind_context)
         #: Number of tokens that a block drafts.
-        self.count = said["block_size"] - 1
-        self._mask = said["mask_token_id"]
+        self.count = description["block_size"] - 1
+        self._mask = description["mask_token_id"]
         self._head = [model.get_output_embeddings()]  # not a submodule of this one
 
     @property

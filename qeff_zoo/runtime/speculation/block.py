@@ -74,13 +74,13 @@ class BlockDrafter(LayerDrafter):
         """Return a draft of the next tokens, at most one block."""
         return super().draft(tokens, min(most, self._block.count), rows)
 
-    def say(self, tokens: Sequence[int], count: int, told: Sequence[int] = ()) -> list[Array]:
+    def say(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[Array]:
         """Run the hidden states that have not run, and a block.
 
         Args:
             tokens: All tokens so far; the hidden states of all but the newest are known.
             count: Number of tokens to draft.
-            told: Draft tokens; a block does not depend on them.
+            drafted: Draft tokens; a block does not depend on them.
 
         Returns:
             Logits (vocab,) of each draft token.
