@@ -3,6 +3,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -265,7 +266,7 @@ class QEFFAutoModelForCausalLM(Model):
         grammar: Any = None,
         chat: bool = False,
         **others: Any,
-    ) -> CloudAI100ExecInfo:
+    ) -> CloudAI100ExecInfo | Path:
         """Answer prompts, any number of them.
 
         Args:
@@ -280,11 +281,20 @@ class QEFFAutoModelForCausalLM(Model):
             stop: Strings that end an answer before them.
             grammar: A `qeff_zoo.runtime.Grammar`, the form of the answers; None for any.
             chat: Apply the chat template.
-            **others: QEfficient's other arguments, which change nothing here or are refused.
+            **others: `artifact_only` (or `artifacts`) writes the first call's inputs as files for qaic-runner, and
+                returns their folder; QEfficient's others change nothing here or are refused.
 
         Raises:
             ZooError: The model is not compiled, or a prompt cannot be answered.
         """
+        if translation.pop_only_files(others):
+            choices = {
+                "sampling": sampling, "sampling_params": sampling_params, "grammar": grammar,
+                "chat": chat, "generation_len": 1, "stream": False, **others,
+            }  # fmt: skip
+            return self._write_inputs(
+                lambda: self.generate(tokenizer, prompts, **choices), role="decoder"
+            )
         if self._sampler.get("return_pdfs"):  # as it was loaded
             others.pop("return_pdfs", None)
         translation.refuse("generate", others, translation.GENERATING)

@@ -4,6 +4,7 @@
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qeff_zoo import targets
@@ -163,7 +164,7 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
         images: Sequence[Any] = (),
         sampling: Any = None,
         **others: Any,
-    ) -> CloudAI100ExecInfo:
+    ) -> CloudAI100ExecInfo | Path:
         """Answer prompts with images.
 
         Args:
@@ -179,12 +180,22 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
             images: One image for each of `prompts`: a path, bytes, a Pillow image or an array; one prompt needs no
                 list.
             sampling: A `qeff_zoo.runtime.Sampling`; None to take the most likely token each time.
-            **others: QEfficient's other arguments, which change nothing here or are refused.
+            **others: `artifact_only` (or `artifacts`) writes the first call's inputs as files for qaic-runner, and
+                returns their folder: those of the vision encoder with `skip_lang`, else those of the language model.
+                QEfficient's others change nothing here or are refused.
 
         Raises:
             ZooError: The model is not compiled, or a prompt cannot be answered.
         """
         from qeff_zoo.tasks.multimodal.session import listed
+
+        if translation.pop_only_files(others):
+            role = "vision" if others.pop("skip_lang", False) else "language"
+            others.pop("skip_vision", None)
+            choices = {"prompts": prompts, "images": images, "sampling": sampling, **others}
+            return self._write_inputs(
+                lambda: self.generate(inputs, generation_len=1, **choices), role=role
+            )
 
         translation.refuse("generate", others, translation.GENERATING)
         given, images = listed(prompts), listed(images)

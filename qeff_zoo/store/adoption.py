@@ -12,11 +12,23 @@ from qeff_zoo.package import Package, prepared, write_manifest
 from qeff_zoo.package import files as package_files
 from qeff_zoo.package.manifest import parse
 from qeff_zoo.package.prepared import NOTE, PROGRAM, SCRIPT, SUMS, WORD, is_known
+from qeff_zoo.package.programs import key_of
 from qeff_zoo.store import Store, refused
 
 #: Roles of files that only the compiler reads.
 _COMPILED = ("graph", "weights")
 _NOTE_LIMIT = 1 << 16
+
+
+def package_of(folder: Path) -> Package:
+    """Return the future package of a prepared folder; it has no program and lists no file.
+
+    Raises:
+        PackageError: The folder is none, or damaged.
+    """
+    manifest = prepared.manifest_of(folder)
+    programs = [{**entry, "program_key": key_of(entry)} for entry in manifest["programs"]]
+    return Package(folder.absolute(), {**manifest, "programs": programs, "files": []})
 
 
 def adopt(folder: Path, compiled: Path, store: Store, *, unchecked: bool = False) -> Package:

@@ -105,6 +105,7 @@ class Part:
             sizes.
         specializations: Function that returns the values of the graph's symbols for each kind of call, as in the
             manifest.
+        sized: Function that returns the sizes of the program from those of the package.
     """
 
     role: Role
@@ -118,6 +119,7 @@ class Part:
         lambda checkpoint, recipe, shape, chosen: {}
     )
     specializations: Callable[[Shape], list[dict[str, Any]]]
+    sized: Callable[["Checkpoint", Shape], Shape] = lambda checkpoint, shape: shape
 
 
 @dataclass(frozen=True, kw_only=True)
