@@ -313,18 +313,30 @@ def test_processors_with_a_field_changed_make_the_same_arrays_or_are_refused() -
     assert sum(kind == "same" for kind, _ in found) > 8
 
 
-@pytest.mark.xdist_group("llava_pixtral")
-def test_a_processor_config_with_other_tokens_writes_those() -> None:
-    prompt = published.read("llava_pixtral")["prompts"][0]
-    kind, what = mutated_processors.prompt_with("llava_pixtral", "image_break_token", "<s>", prompt)
+@pytest.mark.parametrize(
+    ("name", "field", "token"),
+    [
+        pytest.param(name, *more, marks=pytest.mark.xdist_group(name))
+        for name, *more in (
+            ("llava_pixtral", "image_break_token", "<s>"),
+            ("aya_vision", "tile_global_token", None),
+        )
+    ],
+)
+def test_a_processor_config_with_other_tokens_writes_those(
+    name: str, field: str, token: str | None
+) -> None:
+    """A token of null is written as "None", as by transformers."""
+    prompt = published.read(name)["prompts"][0]
+    kind, what = mutated_processors.prompt_with(name, field, token, prompt)
     assert kind == "same", what
 
 
 def test_a_processor_with_other_rows_than_its_model_is_refused_by_the_plan(tmp_path: Path) -> None:
-    """transformers' BLIP-2 reads the first rows of an image alone then, without a word."""
+    """transformers' BLIP-2 reads the first rows of an image alone then, or no image, without a word."""
     facts = published.read("blip_2")
     recipe = recipe_for(facts["config"])
-    for rows in (32, 1):
+    for rows in (32, 1, None):
         folder = tmp_path / str(rows)
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(published.scaled(facts)))
@@ -332,4 +344,5 @@ def test_a_processor_with_other_rows_than_its_model_is_refused_by_the_plan(tmp_p
         published.write(facts, folder)
         checkpoint = open_checkpoint(str(folder), need_weights=False)
         found = find(recipe.task).problems(checkpoint, recipe, Request())
-        assert ("sets num_query_tokens to 1, and config.json to 32" in str(found)) == (rows == 1)
+        refusal = f"sets num_query_tokens to {rows}, and config.json to 32"
+        assert (refusal in str(found)) == (rows != 32)

@@ -191,15 +191,18 @@ def held(processor: Any) -> dict[str, Any]:
 
 
 def _renamed_tokens(processor: Any) -> dict[str, str]:
-    """Return the tokens of a processor's file that replace those of its class, by the latter."""
+    """Return the tokens of a processor's file that replace those of its class, by the latter.
+
+    Its class writes a token of null as "None".
+    """
     parameters = inspect.signature(type(processor).__init__).parameters
     defaults = {
         name: one.default
         for name, one in parameters.items()
         if name.endswith("_token") and name not in _MARKERS and isinstance(one.default, str)
     }
-    named = {old: getattr(processor, name, None) for name, old in defaults.items()}
-    return {old: str(new) for old, new in named.items() if new is not None and str(new) != old}
+    named = {old: str(getattr(processor, name, old)) for name, old in defaults.items()}
+    return {old: new for old, new in named.items() if new != old}
 
 
 def _opening_of(processor: Any) -> str:
