@@ -270,10 +270,9 @@ LACKING = {
             "molmo2",
             "perception_lm",
         ),
-        *("phi4_multimodal", "step3p7"),
+        *("minicpm_ocr", "nemotron_h_omni", "phi4_multimodal", "step3p7"),
     },
     "Its vision encoder is timm's, which is not installed.": {"gemma3n"},
-    "Its published files were not looked up yet.": {"lfm3_vl", "minicpm_ocr", "nemotron_h_omni"},
     "No public copy of its files was found; its image processor is of a class with facts.": {
         *("exaone4_5", "granite4_vision", "hyperclovax_vision_v2"),
     },
