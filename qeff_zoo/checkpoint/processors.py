@@ -11,7 +11,7 @@ import inspect
 import json
 import sys
 from collections import UserDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -19,10 +19,13 @@ from typing import Any
 from unittest import mock
 
 from qeff_zoo.disk.regular import read_text
-from qeff_zoo.media.image_processor import HELD
 
 from . import text
 
+#: Files of a checkpoint with settings of a processor.
+FILES = frozenset({"processor_config.json", "preprocessor_config.json"})
+#: Raised if the same files give other settings.
+_REVISION = 1
 #: Errors of transformers' loaders if files are absent, contradict one another, or need a package.
 _UNLOADABLE = (
     OSError, ImportError, ValueError, TypeError, KeyError, AttributeError, IndexError, RuntimeError,
@@ -59,6 +62,15 @@ class _Recorder:
         raise _CalledError
 
 
+def identity_of(names: Iterable[str]) -> dict[str, Any]:
+    """Return the identity of a package's processor settings, besides the version of transformers; empty without any.
+
+    Args:
+        names: Relative paths of the checkpoint's files.
+    """
+    return {} if FILES.isdisjoint(names) else {"revision": _REVISION}
+
+
 def write(source: Path, folder: Path) -> None:
     """Write the settings of a checkpoint's processor, if transformers has one for it.
 
@@ -66,6 +78,8 @@ def write(source: Path, folder: Path) -> None:
         source: Folder of the checkpoint's small files.
         folder: The package.
     """
+    from qeff_zoo.media.image_processor import HELD
+
     processor = load(source)
     settings = held(processor)
     if of_sounds := _settings_of_sounds(processor, source):
