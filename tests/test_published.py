@@ -319,6 +319,7 @@ def test_processors_with_a_field_changed_make_the_same_arrays_or_are_refused() -
         for name, *more in (
             ("llava_pixtral", "image_break_token", "<s>"),
             ("aya_vision", "tile_global_token", None),
+            ("aya_vision", "tile_token", "full"),
         )
     ],
 )
