@@ -164,6 +164,8 @@ class Recipe:
         positions_after_padding: Whether learned positions are counted from `pad_token_id + 1`, so that as many fewer
             tokens fit.
         told_by: Fields of config.json that identify its checkpoints without a `model_type`.
+        variants: `model_type` of another recipe by the field of config.json that selects it, as in AutoConfig.
+        former_text_types: `model_type` of the text config by its former names, which published checkpoints have.
         requires: Python packages that transformers' class needs beyond extra `build`; extras have their names.
         image_processor: Image processor class of transformers, if a checkpoint's own files name none.
         compile_flags: Compiler options by target, which replace that target's defaults for the architecture.
@@ -188,6 +190,8 @@ class Recipe:
     fixed_kv_heads: str = ""
     positions_after_padding: bool = False
     told_by: tuple[str, ...] = ()
+    variants: Mapping[str, str] = field(default_factory=dict)
+    former_text_types: Mapping[str, str] = field(default_factory=dict)
     requires: tuple[str, ...] = ()
     image_processor: str = ""
     compile_flags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

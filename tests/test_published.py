@@ -313,23 +313,24 @@ def test_processors_with_a_field_changed_make_the_same_arrays_or_are_refused() -
 
 
 @pytest.mark.parametrize(
-    ("name", "field", "token"),
+    ("name", "field", "token", "expected"),
     [
         pytest.param(name, *more, marks=pytest.mark.xdist_group(name))
         for name, *more in (
-            ("llava_pixtral", "image_break_token", "<s>"),
-            ("aya_vision", "tile_global_token", None),
-            ("aya_vision", "tile_token", "full"),
+            ("llava_pixtral", "image_break_token", "<s>", "same"),
+            ("llava_pixtral", "image_end_token", "[IMG]", "refused"),
+            ("aya_vision", "tile_global_token", None, "same"),
+            ("aya_vision", "tile_token", "full", "same"),
         )
     ],
 )
 def test_a_processor_config_with_other_tokens_writes_those(
-    name: str, field: str, token: str | None
+    name: str, field: str, token: str | None, expected: str
 ) -> None:
-    """A token of null is written as "None", as by transformers."""
+    """A token of null is written as "None", as by transformers; the token of an image is refused."""
     prompt = published.read(name)["prompts"][0]
     kind, what = mutated_processors.prompt_with(name, field, token, prompt)
-    assert kind == "same", what
+    assert kind == expected, what
 
 
 def test_a_processor_with_other_rows_than_its_model_is_refused_by_the_plan(tmp_path: Path) -> None:
