@@ -118,7 +118,8 @@ class Opened:
         given = [images] if self.facts.get("nested") else images
         if self.facts.get("unmarked"):  # its processor puts the image first
             prompt = prompt.removeprefix(self.marker)
-        return self.theirs(text=prompt, images=given, return_tensors="pt")
+        options = self.facts.get("options", {})
+        return self.theirs(text=prompt, images=given, return_tensors="pt", **options)
 
 
 def tiny_of(name: str) -> Tiny:
@@ -274,10 +275,10 @@ LACKING = {
     },
     "Its vision encoder is timm's, which is not installed.": {"gemma3n"},
     "No public copy of its files was found; its image processor is of a class with facts.": {
-        *("exaone4_5", "granite4_vision", "hyperclovax_vision_v2"),
+        *("granite4_vision", "hyperclovax_vision_v2"),
     },
     "No public copy of its files was found, nor a conversion script.": {
-        *("cohere_compass", "cosmos3_edge", "granite_docling", "minicpmv4_6"),
+        *("cohere_compass", "minicpmv4_6"),
     },
 }
 SPEECH = {"automatic-speech-recognition", "speech-seq2seq", "audio-text-to-text"}

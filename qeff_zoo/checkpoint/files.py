@@ -289,8 +289,9 @@ def _with_present_types(config: dict[str, Any]) -> dict[str, Any]:
     recipe = find_recipe(config["model_type"])
     chosen = next((one for name, one in recipe.variants.items() if name in config), "")
     config = {**config, "model_type": chosen or config["model_type"]}
-    text = config.get("text_config") or {}
-    if present := recipe.former_text_types.get(text.get("model_type")):
+    text = config.get("text_config")
+    former = str(text.get("model_type")) if isinstance(text, Mapping) else ""
+    if present := recipe.former_text_types.get(former):
         return {**config, "text_config": {**text, "model_type": present}}
     return config
 
