@@ -322,6 +322,7 @@ def test_processors_with_a_field_changed_make_the_same_arrays_or_are_refused() -
             ("llava_pixtral", "image_end_token", "[IMG]", "refused"),
             ("aya_vision", "tile_global_token", None, "same"),
             ("aya_vision", "tile_token", "full", "same"),
+            ("llama4", "fake_image_token", "<|eot|>", "same"),
         )
     ],
 )

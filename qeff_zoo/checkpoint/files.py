@@ -292,7 +292,7 @@ def _with_present_types(config: dict[str, Any]) -> dict[str, Any]:
     text = config.get("text_config")
     former = str(text.get("model_type")) if isinstance(text, Mapping) else ""
     if present := recipe.former_text_types.get(former):
-        return {**config, "text_config": {**text, "model_type": present}}
+        config["text_config"] = {**config["text_config"], "model_type": present}
     return config
 
 

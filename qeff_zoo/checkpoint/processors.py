@@ -9,6 +9,7 @@ recorded.
 import importlib
 import inspect
 import json
+import re
 import sys
 from collections import UserDict
 from collections.abc import Iterable, Iterator, Mapping
@@ -207,13 +208,19 @@ def held(processor: Any) -> dict[str, Any]:
 def _renamed_tokens(processor: Any) -> dict[str, str]:
     """Return the tokens of a processor's file that replace those of its class, by the latter.
 
-    Its class writes a token of null as "None".
+    Its class writes a token of null as "None", and some classes never write one of their arguments.
     """
-    parameters = inspect.signature(type(processor).__init__).parameters
+    kind = type(processor)
+    written = "\n".join(
+        inspect.getsource(method)
+        for name, method in inspect.getmembers(kind, inspect.isfunction)
+        if name != "__init__"
+    )
     defaults = {
         name: one.default
-        for name, one in parameters.items()
+        for name, one in inspect.signature(kind.__init__).parameters.items()
         if name.endswith("_token") and name not in _MARKERS and isinstance(one.default, str)
+        if re.search(rf"\bself\.{name}\b", written)
     }
     named = {old: str(getattr(processor, name, old)) for name, old in defaults.items()}
     return {old: new for old, new in named.items() if new != old}
