@@ -275,11 +275,9 @@ LACKING = {
     },
     "Its vision encoder is timm's, which is not installed.": {"gemma3n"},
     "No public copy of its files was found; its image processor is of a class with facts.": {
-        *("granite4_vision", "hyperclovax_vision_v2"),
+        "granite4_vision",
     },
-    "No public copy of its files was found, nor a conversion script.": {
-        *("cohere_compass", "minicpmv4_6"),
-    },
+    "transformers' processor needs its video processor, and that torchvision.": {"minicpmv4_6"},
 }
 SPEECH = {"automatic-speech-recognition", "speech-seq2seq", "audio-text-to-text"}
 
