@@ -9,13 +9,12 @@ recorded.
 import importlib
 import inspect
 import json
-import re
 import sys
 from collections import UserDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -211,19 +210,22 @@ def _renamed_tokens(processor: Any) -> dict[str, str]:
     Its class writes a token of null as "None", and some classes never write one of their arguments.
     """
     kind = type(processor)
-    written = "\n".join(
-        inspect.getsource(method)
-        for name, method in inspect.getmembers(kind, inspect.isfunction)
-        if name != "__init__"
-    )
+    methods = {*inspect.getmembers(kind, inspect.isfunction)} - {("__init__", kind.__init__)}
+    read = {name for _, one in methods for name in _names_in(inspect.unwrap(one).__code__)}
     defaults = {
         name: one.default
         for name, one in inspect.signature(kind.__init__).parameters.items()
-        if name.endswith("_token") and name not in _MARKERS and isinstance(one.default, str)
-        if re.search(rf"\bself\.{name}\b", written)
+        if name.endswith("_token") and name in read.difference(_MARKERS)
+        if isinstance(one.default, str)
     }
     named = {old: str(getattr(processor, name, old)) for name, old in defaults.items()}
     return {old: new for old, new in named.items() if new != old}
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """Return the names of globals and attributes in a function's code, with the functions in it."""
+    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    return set(code.co_names).union(*map(_names_in, inner))
 
 
 def _opening_of(processor: Any) -> str:
