@@ -169,8 +169,6 @@ def prompt_with(name: str, field: str, value: Any, prompt: str) -> tuple[str, st
             return "refused", f"{what}: {wrong}"
         if list(made.prompt) == ids:
             return "same", what
-        if shown and session.placeholder not in ids:  # as of a BLIP-2 without num_query_tokens
-            return "theirs", f"{what}: the image is left out"
         try:
             with torch.no_grad():
                 right.subject.hf(**expected, use_cache=False)

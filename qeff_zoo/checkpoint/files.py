@@ -20,7 +20,7 @@ from qeff_zoo.disk.regular import is_special, read_text
 from qeff_zoo.disk.relative_paths import unsafe_path
 from qeff_zoo.errors import CheckpointError, Translating
 from qeff_zoo.recipe import TokenId
-from qeff_zoo.registry import list_recipes
+from qeff_zoo.registry import file_name, find_recipe, list_model_types, list_recipes
 
 #: Callback with the number of bytes done and in total.
 Progress = Callable[[int, int], None]
@@ -290,6 +290,20 @@ def read_config(path: Path) -> dict[str, Any]:
                 f"{str(path)!r} has the {name} {config[name]!r:.200}. Expected an object, or null. Correct it."
             )
     _require_possible(path, config)
+    return _with_present_types(config)
+
+
+def _with_present_types(config: dict[str, Any]) -> dict[str, Any]:
+    """Replace the types of a config as transformers does: by other fields, and by their present names."""
+    if file_name(config["model_type"]) not in list_model_types():
+        return config
+    recipe = find_recipe(config["model_type"])
+    chosen = next((one for name, one in recipe.variants.items() if name in config), "")
+    config = {**config, "model_type": chosen or config["model_type"]}
+    text = config.get("text_config")
+    former = str(text.get("model_type")) if isinstance(text, Mapping) else ""
+    if present := recipe.former_text_types.get(former):
+        config["text_config"] = {**config["text_config"], "model_type": present}
     return config
 
 

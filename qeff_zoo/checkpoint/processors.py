@@ -12,10 +12,10 @@ import json
 import sys
 import tempfile
 from collections import UserDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -24,6 +24,10 @@ from qeff_zoo.disk.regular import read_text
 
 from . import text
 
+#: Files of a checkpoint with settings of a processor.
+FILES = frozenset({"processor_config.json", "preprocessor_config.json"})
+#: Raised if the same files give other settings.
+_REVISION = 1
 #: Errors of transformers' loaders if files are absent, contradict one another, or need a package.
 _UNLOADABLE = (
     OSError, ImportError, ValueError, TypeError, KeyError, AttributeError, IndexError, RuntimeError,
@@ -58,6 +62,15 @@ class _Recorder:
     def __call__(self, texts: Any = (), *_: Any, **options: Any) -> Any:
         self.texts, self.options = list(texts or options.get("text", ())), options
         raise _CalledError
+
+
+def identity_of(names: Iterable[str]) -> dict[str, Any]:
+    """Return the identity of a package's processor settings, besides the version of transformers; empty without any.
+
+    Args:
+        names: Relative paths of the checkpoint's files.
+    """
+    return {} if FILES.isdisjoint(names) else {"revision": _REVISION}
 
 
 def write(source: Path, folder: Path) -> None:
@@ -206,15 +219,27 @@ def held(processor: Any) -> dict[str, Any]:
 
 
 def _renamed_tokens(processor: Any) -> dict[str, str]:
-    """Return the tokens of a processor's file that replace those of its class, by the latter."""
-    parameters = inspect.signature(type(processor).__init__).parameters
+    """Return the tokens of a processor's file that replace those of its class, by the latter.
+
+    Its class writes a token of null as "None", and some classes never write one of their arguments.
+    """
+    kind = type(processor)
+    methods = {*inspect.getmembers(kind, inspect.isfunction)} - {("__init__", kind.__init__)}
+    read = {name for _, one in methods for name in _names_in(inspect.unwrap(one).__code__)}
     defaults = {
         name: one.default
-        for name, one in parameters.items()
-        if name.endswith("_token") and name not in _MARKERS and isinstance(one.default, str)
+        for name, one in inspect.signature(kind.__init__).parameters.items()
+        if name.endswith("_token") and name in read.difference(_MARKERS)
+        if isinstance(one.default, str)
     }
-    named = {old: getattr(processor, name, None) for name, old in defaults.items()}
-    return {old: str(new) for old, new in named.items() if new is not None and str(new) != old}
+    named = {old: str(getattr(processor, name, old)) for name, old in defaults.items()}
+    return {old: new for old, new in named.items() if new != old}
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """Return the names of globals and attributes in a function's code, with the functions in it."""
+    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    return set(code.co_names).union(*map(_names_in, inner))
 
 
 def _opening_of(processor: Any) -> str:

@@ -16,8 +16,6 @@ from qeff_zoo.tasks import Task
 if TYPE_CHECKING:
     from qeff_zoo.runtime.tokenizer import Tokenizer
 
-#: Settings of an image or audio processor.
-_OF_MEDIA = {"processor_config.json", "preprocessor_config.json"}
 #: Files of a SentencePiece tokenizer with a separate table of numbers.
 _PIECES = {"vocab.json", "sentencepiece.bpe.model"}
 
@@ -48,7 +46,7 @@ def package(checkpoint: Checkpoint, folder: Path, task: Task) -> None:
     """
     copy(checkpoint, folder)
     architectures.register(checkpoint.model_type)
-    if _OF_MEDIA & checkpoint.companions.keys():
+    if processors.FILES & checkpoint.companions.keys():
         processors.write(checkpoint.companions["config.json"].parent, folder)
     if "pretrained_cfg" in checkpoint.config:
         _name_labels(checkpoint, folder / "config.json")

@@ -178,16 +178,18 @@ def _of_config(checkpoint: "Checkpoint", media: Media) -> Iterator[str]:
 def _of_processor(checkpoint: "Checkpoint") -> Iterator[str]:
     """Refuse a processor whose number of rows for an image differs from its model's.
 
-    transformers' model raises an error for most such prompts; BLIP-2 reads only the first rows.
+    transformers' model raises an error for most such prompts; BLIP-2 reads only the first rows, or no image at all.
+    Without a file of the processor, prompts have the model's number.
     """
     file = checkpoint.companions.get("processor_config.json")
     written = json.loads(read_text(file)) if file else {}
     for name in _ROWS:
         rows, computed = written.get(name), checkpoint.model_config.get(name)
-        if rows is not None and computed is not None and rows != computed:
+        if file and computed is not None and rows != computed:
             yield (
                 f"processor_config.json of {checkpoint.name!r} sets {name} to {rows!r}, and config.json to {computed!r}"
-                "; expected the number of rows that an image has, in both. Correct processor_config.json."
+                f"; expected the number of rows that an image has, in both. Set it to {computed!r} in "
+                "processor_config.json."
             )
 
 

@@ -453,7 +453,7 @@ class MediaTextSession(TextGenerationSession):
             return [one]
         if one.endswith(_FIELDS):
             return [self._id(one)]
-        one = self._renamed.get(one, one)
+        one = self._renamed_text(one)
         if one.endswith(_SPECIAL) and self.tokenizer is not None:
             one = self._special_token(one)
         name, _, at = one.rpartition(".")
@@ -464,6 +464,13 @@ class MediaTextSession(TextGenerationSession):
         found, whole = self._encoded(one), self.tokenizer.token_id(one)
         # A token that is not special may be split differently when it stands alone.
         return found if len(found) == 1 or whole is None else [whole]
+
+    def _renamed_text(self, text: str) -> str:
+        """Return the text that replaces a token of the processor's class, or one of its numbered tokens: "TILE_2"."""
+        stem, _, number = text.rpartition("_")
+        if number.isdigit() and stem in self._renamed:
+            return f"{self._renamed[stem]}_{number}"
+        return self._renamed.get(text, text)
 
     def _special_token(self, name: str) -> str:
         if name not in self._special:
