@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo import targets
 from qeff_zoo.disk import text_files
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.qefficient.processor_outputs import rows_of
 from qeff_zoo.terminal.sanitize import as_is, escaping
 
 if TYPE_CHECKING:
@@ -136,17 +137,7 @@ def read(session: "EncoderSession", inputs: Mapping[str, Any]) -> dict[str, Any]
     """
     import numpy as np
 
-    if "input_ids" not in inputs:
-        raise GenerationError(
-            f"The inputs are {sorted(inputs)!r}; expected input_ids, as a tokenizer returns them. Call it on the text."
-        )
-    ids = np.atleast_2d(np.asarray(inputs["input_ids"]))
-    mask = np.atleast_2d(np.asarray(inputs.get("attention_mask", np.ones_like(ids)))).astype(bool)
-    kinds = np.atleast_2d(np.asarray(inputs.get("token_type_ids", np.zeros_like(ids))))
-    rows, types = (
-        [row[seen].tolist() for row, seen in zip(every, mask, strict=True)]
-        for every in (ids, kinds)
-    )
+    rows, types = (rows_of(inputs, name) for name in ("input_ids", "token_type_ids"))
     session.read(rows)  # checks them
     size = session.sizes.batch_size
     answers = [
