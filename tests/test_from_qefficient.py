@@ -815,9 +815,10 @@ def test_the_path_of_the_quick_start_means_what_infer_built(
     package = qeff_zoo.build("gpt2", ctx_len=128, prefill_seq_len=32, batch_size=1)
     path = "qeff_models/none/qpc_16cores_{}_32PL_128CL_1devices_mxfp6/qpcs"
     words = ["execute", "--prompt", "a", "--generation_len", "2", "--json", "--qpc_path"]
-    code, out, said = run([*words, path.format("1BS"), "--model_name", "gpt2"], capsys)
-    assert (code, json.loads(out)["package"]) == (0, str(package.path))
-    assert "which has these sizes" in said
+    for name in (path, path.replace("qpc_16", "qpc_qnn_16")):
+        code, out, said = run([*words, name.format("1BS"), "--model_name", "gpt2"], capsys)
+        assert (code, json.loads(out)["package"]) == (0, str(package.path))
+        assert "which has these sizes" in said
     for missing in ([path.format("7FBS"), "--model_name", "gpt2"], [path.format("1BS")]):
         code, out, said = run([*words, *missing], capsys)
         assert (code, out) == (1, "")

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.qefficient.execution import read
 from qeff_zoo.qefficient.models import Model
+from qeff_zoo.qefficient.processor_outputs import to_numpy
 from qeff_zoo.tasks import FEATURE_EXTRACTION, SPEECH_RECOGNITION, TEXT_CLASSIFICATION
 
 from . import translation
@@ -188,8 +189,8 @@ class QEFFAutoModelForCTC(_Encoder):
 
         Args:
             processor: QEfficient's argument; the package has the checkpoint's own, which computes the same.
-            inputs: Samples at the model's rate, (samples,), of torch or numpy, or the path or the bytes of a recording;
-                or several of those, of any length.
+            inputs: Samples at the model's rate, (samples,) or (1, samples), of torch or numpy, or the path or the bytes
+                of a recording; or several of those, of any length.
             device_ids: Cards to run on; None for those that are free.
             runtime_ai100: False to insist on the CPU.
             **others: QEfficient's other arguments, which change nothing here or are refused.
@@ -197,8 +198,6 @@ class QEFFAutoModelForCTC(_Encoder):
         Returns:
             The text of each.
         """
-        import numpy as np
-
         translation.refuse("generate", others, translation.GENERATING)
         if isinstance(inputs, Mapping):
             raise GenerationError(
@@ -210,6 +209,12 @@ class QEFFAutoModelForCTC(_Encoder):
             isinstance(one, Real) for one in inputs
         )
         given = inputs if isinstance(inputs, list | tuple) and not of_numbers else [inputs]
-        sounds = [one if isinstance(one, whole) else np.asarray(one) for one in given]
+        sounds = [one if isinstance(one, whole) else _of_one_channel(one) for one in given]
         session = self._opened(device_ids, runtime_ai100)
         return [found.text for found in session.transcribe(sounds)]
+
+
+def _of_one_channel(samples: Any) -> Any:
+    """Return samples (samples,), of which torchaudio makes (1, samples); those of several channels as they are."""
+    found = to_numpy(samples)
+    return found[0] if found.shape[:-1] == (1,) else found

@@ -108,23 +108,32 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
         processor: Any = None,
         prompts: str | Sequence[str] = (),
         images: Sequence[Any] = (),
+        image_height: int | None = None,
+        image_width: int | None = None,
+        multi_specs: bool | None = None,
+        num_frames: int | None = None,
         sampling: Any = None,
         **others: Any,
     ) -> CloudAI100ExecInfo:
         """Answer prompts with images.
 
         Args:
-            inputs: Output of transformers' processor of the checkpoint: `input_ids`, (prompts, tokens), with
-                `attention_mask`, `pixel_values` and, for patches, `image_grid_thw`.
-            streamer: Any, to print prompts and answers as they grow.
+            inputs: Output of transformers' processor of the checkpoint, all of it: `input_ids`, (prompts, tokens),
+                with `attention_mask`, `pixel_values`, and whatever else it returns for images.
+            streamer: A streamer of transformers, which gets the tokens of the answers; any other value to print
+                prompts and answers as they grow.
             device_ids: Cards to run on; None for those that are free.
             runtime_ai100: False to insist on the CPU.
             generation_len: Tokens for each at most; None for as many as the context holds.
             tokenizer: QEfficient's argument; the package has the checkpoint's own.
             processor: The same.
             prompts: In place of `inputs`: users' messages, to which the chat template is applied.
-            images: One image for each of `prompts`: a path, bytes, a Pillow image or an array; one prompt needs no
-                list.
+            images: One image for each of `prompts`: a path, a URL, bytes, a Pillow image or an array; one prompt needs
+                no list.
+            image_height: Height in pixels to which each of `images` is resized before the processor; None for none.
+            image_width: Width in pixels; required with `image_height`.
+            multi_specs: QEfficient's argument; a program is chosen by the images' sizes.
+            num_frames: The same: the inputs have the images.
             sampling: A `qeff_zoo.runtime.Sampling`; None to take the most likely token each time.
             **others: QEfficient's other arguments, which change nothing here or are refused.
 
@@ -141,6 +150,9 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
                 "expected inputs alone, or prompts with an image each. Give one of the two."
             )
         session = self._opened(device_ids, runtime_ai100)
+        if image_height and image_width:
+            images = [_resized(one, image_height, image_width) for one in images]
+        images = [_fetched(one) for one in images]
         choices = {"generation_len": generation_len}
         choices |= {} if sampling is None else {"sampling": sampling}
         if inputs is not None:
@@ -154,4 +166,20 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
                 session.request(prompt, images=pictures, chat=True, **choices)
                 for prompt, pictures in zip(given, shown, strict=True)
             ]
-        return execute(session, requests, stream=streamer is not None)
+        return execute(session, requests, stream=streamer or False)
+
+
+def _fetched(image: Any) -> Any:
+    """Return an image, downloaded if it is a URL."""
+    from qeff_zoo.media.fetching import fetch_media, is_url
+
+    return fetch_media(image) if isinstance(image, str) and is_url(image) else image
+
+
+def _resized(image: Any, height: int, width: int) -> Any:
+    """Return an image of a size, as Pillow resizes it."""
+    from PIL import Image
+
+    from qeff_zoo.media.images import read_image
+
+    return Image.fromarray(read_image(_fetched(image))).resize((width, height))
