@@ -27,7 +27,12 @@ from fixtures_builds import HEAVY, TIMEOUT, Models
 from runnable_package import checkpoint
 from safetensors.numpy import save_file
 from test_qaic_build import compiler
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
 import qeff_zoo
 from qeff_zoo import pipeline, qefficient
@@ -85,7 +90,8 @@ def workplace(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Itera
     tiny_models.make(swiftkv, swiftkv.tiny[0], folder / SWIFTKV)
     for one in models.llama.glob("tokenizer*"):
         shutil.copy(one, folder / SWIFTKV)
-    (folder / ENCODER).symlink_to(models.bert)
+    shutil.copytree(models.bert, folder / ENCODER)
+    of_parts(folder / ENCODER, "Normalize", {})
     checkpoint(folder / CLASSIFIER, "bert", task="text-classification")
     speculators.turbo(folder / "org" / "heads", 192, 2048)
     (folder / "examples").mkdir()
@@ -374,12 +380,69 @@ def test_embeddings_are_those_of_the_session(workplace: Path) -> None:
     found = model.generate(inputs)["output"]
     expected = qeff_zoo.load(package).embed(texts)
     np.testing.assert_allclose(found, expected, atol=1e-6)
+    states = AutoModel.from_pretrained(ENCODER)(**inputs).last_hidden_state.detach()
+    mask = inputs["attention_mask"][..., None]
+    means = (states * mask).sum(1) / mask.sum(1)
+    np.testing.assert_allclose(found, means, atol=1e-5)  # without the checkpoint's normalization
     with pytest.raises(PlanError, match="pooling is 'cls', and the model was loaded for 'mean'"):
         model.compile(pooling="cls")
     with pytest.raises(GenerationError, match="expected input_ids"):
         model.generate({"text": "a dog"})
     with pytest.raises(GenerationError, match="expected 'text-generation'"):
         qefficient.cloud_ai_100_exec_kv(None, package, ["a dog"])
+
+
+def test_a_function_pools_states_of_tokens(workplace: Path) -> None:
+    """Of a program without pooling; or a name, if a checkpoint's dense layers follow its own."""
+
+    def pooling(last_hidden_states: Any, attention_mask: Any) -> Any:
+        last_hidden_states[attention_mask == 0] = -1e9
+        return last_hidden_states.max(1).values
+
+    model = qeff_zoo.QEFFAutoModel.from_pretrained(ENCODER, pooling=pooling)
+    package = compiled(model, seq_len=[16, 32])
+    tokenizer = AutoTokenizer.from_pretrained(ENCODER)
+    texts = ["the quick fox", "a dog", "a text of words"]
+    inputs = tokenizer(texts, padding=True, return_tensors="pt")
+    states = AutoModel.from_pretrained(ENCODER)(**inputs).last_hidden_state.detach()
+    expected = pooling(states.clone(), inputs["attention_mask"])
+    np.testing.assert_allclose(model.generate(inputs)["output"], expected, atol=1e-5)
+    session = qeff_zoo.load(package)
+    (second,) = session.states(texts[1])
+    np.testing.assert_allclose(second, states[1, : len(second)], atol=1e-5)
+    with pytest.raises(GenerationError, match="has no pooling, and returns a state for each token"):
+        session.embed(texts)
+    with pytest.raises(
+        PlanError, match="expected a function with the arguments last_hidden_states"
+    ):
+        qeff_zoo.QEFFAutoModel.from_pretrained(ENCODER, pooling=lambda states: states)
+    config = {
+        "in_features": 2,
+        "out_features": 2,
+        "bias": True,
+        "activation_function": "torch.nn.Tanh",
+    }
+    shutil.copytree(ENCODER, dense := workplace / "org" / "dense")
+    of_parts(dense, "Dense", config)
+    layer = {"linear.weight": np.ones((2, 2), np.float32), "linear.bias": np.ones(2, np.float32)}
+    save_file(layer, dense / "2_Dense" / "model.safetensors")
+    model = qeff_zoo.QEFFAutoModel.from_pretrained(dense, pooling="max")
+    model.package = package
+    np.testing.assert_allclose(model.generate(inputs)["output"], expected, atol=1e-5)
+
+
+def of_parts(folder: Path, name: str, config: dict[str, Any]) -> None:
+    """Write a checkpoint's pooling, and a part after it, as sentence-transformers does."""
+    settings = {"1_Pooling": {"pooling_mode_mean_tokens": True}, f"2_{name}": config}
+    parts = {"": "Transformer", "1_Pooling": "Pooling", f"2_{name}": name}
+    for at, one in settings.items():
+        (folder / at).mkdir(exist_ok=True)
+        (folder / at / "config.json").write_text(json.dumps(one))
+    listed = [
+        {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for at, (path, kind) in enumerate(parts.items())
+    ]
+    (folder / "modules.json").write_text(json.dumps(listed))
 
 
 def test_logits_of_a_pair_are_those_of_hugging_face(workplace: Path) -> None:

@@ -185,6 +185,12 @@ def read(session: "EncoderSession", inputs: Mapping[str, Any]) -> dict[str, Any]
         session.run(rows[start : start + size], types=types[start : start + size])
         for start in range(0, len(rows), size)
     ]
+    if session.has_states:  # of calls of several lengths
+        longest = max(map(len, rows))
+        answers = [
+            np.pad(one[:, :longest], ((0, 0), (0, max(0, longest - one.shape[1])), (0, 0)))
+            for one in answers
+        ]
     return {session.output: np.concatenate(answers)}
 
 

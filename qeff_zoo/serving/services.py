@@ -111,6 +111,7 @@ class TextEmbeddings:
 
     def open(self, session: Any, choices: ServerOptions) -> Any:
         """Return a context manager that opens a queue."""
+        session.require_pooling()
         return closing(EmbeddingQueue(session, max_waiting=choices.max_queue))
 
     def mount(self, backend: EmbeddingQueue, offer: Offer) -> tuple[Model, list[APIRouter]]:
