@@ -177,7 +177,9 @@ def test_a_snippet_runs_with_one_changed_line(
         assert all(names["info"].generated_ids)
     elif "generate(prompts=" in snippet or "exec_kv" in snippet:
         assert re.search(r"Prompt: .+\nCompletion: .*\w", out, re.DOTALL)
-    assert out.count("Draft model: ") == out.count("Prompt lookup: ") == len(more)
+    drafting = sum("draft=" in code for code in more)
+    assert out.count("Draft model: ") == out.count("Prompt lookup: ") == drafting
+    assert ("max_new_tokens" in str(more)) == ("def fibonac" in out)
 
 
 def test_the_commands_of_the_guide_run(
