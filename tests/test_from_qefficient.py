@@ -42,6 +42,7 @@ from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.qefficient import translation
 from qeff_zoo.qefficient.cloud import flags
 from qeff_zoo.qefficient.execution import prompts_of
+from qeff_zoo.qefficient.processor_outputs import rows_of, to_numpy
 from qeff_zoo.qefficient.sampler import samplings
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import Grammar, Sampling
@@ -392,6 +393,19 @@ def test_embeddings_are_those_of_the_session(workplace: Path) -> None:
         model.generate({"text": "a dog"})
     with pytest.raises(GenerationError, match="expected 'text-generation'"):
         qefficient.cloud_ai_100_exec_kv(None, package, ["a dog"])
+
+
+def test_outputs_of_tokenizers_and_processors() -> None:
+    """Tensors, arrays and lists, padded on either side or not, of one prompt or several; numpy has no bfloat16."""
+    mask = [[0, 1, 1], [1, 1, 0]]
+    for ids in ([[0, 5, 6], [7, 8, 0]], np.array([[0, 5, 6], [7, 8, 0]])):
+        assert rows_of({"input_ids": ids, "attention_mask": torch.tensor(mask)}) == [[5, 6], [7, 8]]
+    assert rows_of({"input_ids": [[5, 6], [7]], "attention_mask": None}) == [[5, 6], [7]]
+    assert rows_of({"input_ids": [5, 6], "attention_mask": [1, 1]}, "token_type_ids") == [[0, 0]]
+    half = torch.tensor([0.5, -2.0], dtype=torch.bfloat16, requires_grad=True)
+    assert to_numpy(half).tolist() == [0.5, -2.0]
+    with pytest.raises(GenerationError, match=r"rows differ in length.*padding=True"):
+        to_numpy([np.zeros((3, 2)), np.zeros((3, 4))])
 
 
 def test_a_function_pools_states_of_tokens(workplace: Path) -> None:

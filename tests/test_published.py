@@ -242,6 +242,17 @@ def test_chats_are_those_of_the_published_processor(name: str) -> None:
     assert list(made.prompt) == right["input_ids"][0].tolist()
 
 
+@pytest.mark.xdist_group("llava")
+def test_documents_of_a_chat_follow_the_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a tokenizer that adds one, as the template does not."""
+    session, theirs = opened("llava").session, opened("llava").theirs
+    monkeypatch.setattr(session, "passages", object())
+    parts = session.encode_parts([{"role": "user", "content": "b"}], ["a"])
+    messages = [{"role": "user", "content": [{"type": "text", "text": "ab"}]}]
+    right = theirs.apply_chat_template(messages, tokenize=True, add_generation_prompt=True)
+    assert [token for part in parts for token in part] == np.ravel(right).tolist()
+
+
 @pytest.mark.parametrize("name", [name for name in published.names() if name not in RETURNED])
 @pytest.mark.sampled(3)
 def test_arrays_of_images_are_those_of_the_published_processor(name: str, tmp_path: Path) -> None:
