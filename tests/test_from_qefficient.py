@@ -365,6 +365,11 @@ def test_any_number_of_prompts_is_answered(
         for p, t in zip(prompts, info.generated_texts, strict=True)
     ]
     assert capsys.readouterr().out == "".join(shown)
+    file = {"prompts_txt_file_path": "examples/prompts.txt", "include_guided_decoding": None}
+    info = llama.generate(prompts=None, **file, generation_len=5, stream=False)
+    assert [len(one) for one in info.generated_ids] == [5, 5]
+    with pytest.raises(GenerationError, match=r"There is both of"):
+        llama.generate(prompts=prompts, **file)
 
 
 def test_a_package_is_that_of_build(llama: qefficient.QEFFAutoModelForCausalLM) -> None:

@@ -295,7 +295,8 @@ class QEffAutoPeftModelForCausalLM(QEffAutoLoraModelForCausalLM):
             rows,
             stream=streamer or False,
             echo=True,
-            each=[{"adapter": self.active_adapter}] * len(rows),
+            each=[{} if self.active_adapter == BASE else {"adapter": self.active_adapter}]
+            * len(rows),
             generation_len=most,
         )
         found = np.zeros((len(rows), most), np.int64)

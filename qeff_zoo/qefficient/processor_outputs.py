@@ -133,7 +133,7 @@ def images_of(
     arrays = {  # without those of tokens; some processors name pixels as an argument of old models
         name.replace(f"{_PIXELS}_images", _PIXELS): one
         for name, one in inputs.items()
-        if not shape or one.shape[: len(shape)] != shape
+        if (not shape or one.shape[: len(shape)] != shape) and name != "position_ids"
     }
     if pixels_name not in arrays:
         return []

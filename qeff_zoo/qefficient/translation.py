@@ -161,6 +161,7 @@ GENERATING: Mapping[str, Foreign] = MappingProxyType(
         "comp_ctx_lengths_decode": Foreign((None,), "Leave it out: the package says it."),
         "include_sampler": _ALWAYS,
         "include_guided_decoding": _ALWAYS,
+        "dtype": Foreign((None, "float32"), "Leave it out: outputs are float32."),
         "return_pdfs": Foreign(_OFF, "Use sampling=Sampling(logprobs=N)."),
         "sampling_params": Foreign((None,), "Use sampling=Sampling(…)."),
     }
