@@ -264,7 +264,7 @@ def test_qefficients_class_takes_what_a_processor_returns(
     with pytest.raises(GenerationError, match="expected as many of both"):
         model.generate(inputs={"input_ids": inputs["input_ids"]}, generation_len=6)
     for ids in ([[3, 4]], inputs["input_ids"][:1]):  # no place for any, and for two of three
-        with pytest.raises(GenerationError, match="more pictures than its prompts have places"):
+        with pytest.raises(GenerationError, match="more images than its prompts have places"):
             model.generate(inputs={**stacked, "input_ids": ids}, generation_len=6)
     with pytest.raises(GenerationError, match="inputs alone, or prompts"):
         model.generate(inputs=inputs, prompts=["What?"])

@@ -43,7 +43,7 @@ from qeff_zoo.multimodal.families.pixtral import Pixtral
 from qeff_zoo.multimodal.manifest import entry_of
 from qeff_zoo.multimodal.patch_grid import PatchGrid
 from qeff_zoo.plan.request import Request
-from qeff_zoo.qefficient.vision import _pictures
+from qeff_zoo.qefficient.processor_outputs import images_of
 from qeff_zoo.recipe import PatchShape, Shape
 from qeff_zoo.registry import list_recipes, recipe_for
 from qeff_zoo.runtime import open_session
@@ -359,7 +359,7 @@ def test_tiles_of_a_processor_are_taken_apart() -> None:
     """Where tokens are written out, each tile is a picture of its own."""
     shapes, mask = np.array([[2, 2], [2, 4]]), np.ones((2, 8), np.int64)
     given = {"pixel_values": np.zeros((2, 8, 3)), "spatial_shapes": shapes}
-    found = _pictures({**given, "pixel_attention_mask": mask})
+    found = images_of({**given, "pixel_attention_mask": mask})
     assert [one["spatial_shapes"].tolist() for one in found] == [[[2, 2]], [[2, 4]]]
     assert all(len(array) == 1 for one in found for array in one.values())
 
@@ -369,7 +369,7 @@ def test_tiles_that_fill_up_are_not_read_and_finer_ones_need_weights() -> None:
     pixels = np.random.default_rng(0).standard_normal((2, 3, 3, 28, 28), np.float32)
     mask = np.array([[True, True, True], [True, False, False]])
     given = {"pixel_values": pixels, "pixel_attention_mask": mask, "tile_fine_mask": mask[:, 0]}
-    found = _pictures(given, more=["pixel_attention_mask", "tile_fine_mask"])
+    found = images_of(given, more=["pixel_attention_mask", "tile_fine_mask"])
     case = parity.all_cases()["granite_docling-fine"]
     subject = parity.Subject(case.config, recipe_for(case.config))
     session = session_of(case, subject)
@@ -390,7 +390,7 @@ def test_tiles_of_another_size_are_given_to_their_pictures() -> None:
     random = np.random.default_rng(0)
     sizes = (40, 24), (30, 30), (20, 60)
     pictures = [random.integers(0, 256, (*size, 3), np.uint8) for size in sizes]
-    found = _pictures(made(pictures), more=["pixel_values_local"])
+    found = images_of(made(pictures), more=["pixel_values_local"])
     assert [one["num_local_patches"].tolist() for one in found] == [[2], [0], [2]]
     for one, picture in zip(found, pictures, strict=True):
         alone = made([picture])

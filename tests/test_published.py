@@ -29,6 +29,7 @@ from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import ParityError
 from qeff_zoo.media.image_processor import load_image_processor
 from qeff_zoo.plan.request import Request
+from qeff_zoo.qefficient import processor_outputs
 from qeff_zoo.recipe import Tiny
 from qeff_zoo.registry import list_recipes, recipe_for
 from qeff_zoo.runtime.decoder import Piece
@@ -178,8 +179,34 @@ def test_prompts_and_images_are_those_of_the_published_processor(name: str) -> N
         right = one.process(prompt, shown)
         made = one.session.request(prompt, images=shown, generation_len=1)
         assert list(made.prompt) == right["input_ids"][0].tolist()
+        compare_features(one, [made], right)
         if number == 0 and (parity.EVERY or name in SHAPED):
             compare_logits(one, made, right)
+
+
+def compare_features(one: Opened, made: list[Any], right: Any) -> None:
+    """Compare features of images with those that QEfficient's classes read from the processor's output."""
+    found = processor_outputs.prompts_of(one.session, right)
+    for want, (tokens, images) in zip(made, found, strict=True):
+        got = one.session.request_written_out(tokens, images, generation_len=1)
+        assert got.prompt == want.prompt
+        assert got.insets.places.tolist() == want.insets.places.tolist()
+        for name, values in want.insets.features.items():
+            np.testing.assert_allclose(got.insets.features[name], values, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["idefics2", "llava_onevision"])
+def test_padding_of_a_batch_is_no_image(name: str) -> None:
+    """Processors pad images of several prompts to as many tiles, or as many images."""
+    one = opened(name)
+    prompts = one.facts["prompts"]
+    shown = [one.shown(prompt) for prompt in prompts]
+    flat = shown if one.facts.get("nested") else [image for part in shown for image in part]
+    one.theirs.tokenizer.pad_token = next(iter(one.facts["tokens"]))
+    right = one.theirs(text=prompts, images=flat, padding=True, return_tensors="pt")
+    each = zip(prompts, shown, strict=True)
+    made = [one.session.request(text, images=part, generation_len=1) for text, part in each]
+    compare_features(one, made, right)
 
 
 def compare_logits(one: Opened, made: Any, right: Any) -> None:
@@ -215,6 +242,17 @@ def test_chats_are_those_of_the_published_processor(name: str) -> None:
     )
     made = one.session.request("What is it?", chat=True, images=[shown], generation_len=1)
     assert list(made.prompt) == right["input_ids"][0].tolist()
+
+
+@pytest.mark.xdist_group("llava")
+def test_documents_of_a_chat_follow_the_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a tokenizer that adds one, as the template does not."""
+    session, theirs = opened("llava").session, opened("llava").theirs
+    monkeypatch.setattr(session, "passages", object())
+    parts = session.encode_parts([{"role": "user", "content": "b"}], ["a"])
+    messages = [{"role": "user", "content": [{"type": "text", "text": "ab"}]}]
+    right = theirs.apply_chat_template(messages, tokenize=True, add_generation_prompt=True)
+    assert [token for part in parts for token in part] == np.ravel(right).tolist()
 
 
 @pytest.mark.parametrize("name", [name for name in published.names() if name not in RETURNED])

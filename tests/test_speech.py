@@ -435,6 +435,8 @@ def test_qefficients_class_answers_with_texts(
     wanted = [found.text for found in session.transcribe(sounds)]
     assert model.generate(None, sounds) == wanted
     assert model.generate(None, torch.from_numpy(sounds[1])) == wanted[1:]
+    assert model.generate(None, torch.from_numpy(sounds[1])[None]) == wanted[1:]  # by torchaudio
+    assert model.generate(None, [sounds[0][None], sounds[1]]) == wanted
     assert model.generate(None, sounds[1].tolist()) == wanted[1:]
     soundfile.write(tmp_path / "a.wav", sounds[0], RATE, subtype="FLOAT")
     path = tmp_path / "a.wav"

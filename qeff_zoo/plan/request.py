@@ -16,7 +16,7 @@ from qeff_zoo.checkpoint.adapters import LORA_RANK
 from qeff_zoo.graph import numerics
 from qeff_zoo.plan.option import HARDEST, SOFT, Option, option
 
-POOLINGS = ("mean", "cls", "max", "lasttoken")
+POOLINGS = ("mean", "cls", "max", "lasttoken", "none")
 
 
 def _size(name: str, text: str, short: str, **facts: Any) -> Any:

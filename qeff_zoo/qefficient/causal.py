@@ -10,7 +10,7 @@ from typing import Any
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.plan.task import recipe_of
-from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, execute
+from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, execute, prompts_of
 from qeff_zoo.qefficient.exported import Source
 from qeff_zoo.qefficient.models import Model
 from qeff_zoo.qefficient.sampler import samplings
@@ -254,10 +254,11 @@ class QEFFAutoModelForCausalLM(Model):
     def generate(
         self,
         tokenizer: Any = None,
-        prompts: str | Sequence[str] = (),
+        prompts: str | Sequence[str] | None = (),
         device_id: Sequence[int] | None = None,
         runtime_ai100: bool = True,
         *,
+        prompts_txt_file_path: str | None = None,
         generation_len: int | None = None,
         stream: bool = True,
         sampling: Any = None,
@@ -274,6 +275,7 @@ class QEFFAutoModelForCausalLM(Model):
             prompts: Texts, or token ids.
             device_id: Cards to run on; None for those that are free.
             runtime_ai100: False to insist on the CPU.
+            prompts_txt_file_path: File with one prompt a line, in place of `prompts`.
             generation_len: Tokens for each at most; None for as many as the context holds.
             stream: Print prompts and answers, a single one as it grows.
             sampling: A `qeff_zoo.runtime.Sampling`; None to take the most likely token each time.
@@ -302,7 +304,9 @@ class QEFFAutoModelForCausalLM(Model):
             raise GenerationError(
                 f"sampling is {sampling!r}, and sampling_params {sampling_params!r}; expected one. Leave one out."
             )
-        given = [prompts] if isinstance(prompts, str) else [*prompts]
+        if prompts_txt_file_path is not None:
+            prompts = prompts_of(prompts or None, prompts_txt_file_path)
+        given = [prompts] if isinstance(prompts, str) else [*(prompts or ())]
         each: list[Any] = [sampling] * len(given)
         if sampling_params is not None:
             usual = TOP_K_IDS if self._sampler else None

@@ -178,8 +178,19 @@ GENERATING: Mapping[str, Foreign] = MappingProxyType(
         "comp_ctx_lengths_prefill": Foreign((None,), "Leave it out: the package says it."),
         "comp_ctx_lengths_decode": Foreign((None,), "Leave it out: the package says it."),
         "include_sampler": _ALWAYS,
+        "include_guided_decoding": _ALWAYS,
+        "dtype": Foreign((None, "float32"), "Leave it out: outputs are float32."),
         "return_pdfs": Foreign(_OFF, "Use sampling=Sampling(logprobs=N)."),
         "sampling_params": Foreign((None,), "Use sampling=Sampling(…)."),
+    }
+)
+#: Arguments of transformers' `generate`, of a class that has that form.
+OF_TRANSFORMERS: Mapping[str, Foreign] = MappingProxyType(
+    {
+        "do_sample": Foreign(_OFF, "Use prompts=… and sampling=Sampling(…)."),
+        "num_beams": Foreign((None, 1), "Leave it out: the most likely token is taken."),
+        "stopping_criteria": Foreign((None,), "Use prompts=… and stop=…."),
+        "use_cache": Foreign((None, True), "Leave it out."),
     }
 )
 

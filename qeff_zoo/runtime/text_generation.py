@@ -130,7 +130,7 @@ class TextGenerationSession(PromptReader):
             self.default_sampling = Sampling(**{"temperature": 1.0, **self.published_sampling})
         #: Encoder of images or audio in prompts; None without one.
         self.reader: Reader | None = None
-        #: Metrics of the last `generate`.
+        #: Metrics of the last `generate` or `stream`.
         self.metrics: Metrics | None = None
         #: Speculative decoding; None without it. See `qeff_zoo.runtime.speculation`.
         self.speculation: Speculation | None = None
@@ -219,6 +219,8 @@ class TextGenerationSession(PromptReader):
     def stream(self, request: Prompt | Request) -> Iterator[Delta]:
         """Generate for one prompt, and yield what each step adds. Leaving the iteration early cancels generation.
 
+        Afterwards `metrics` has the speed.
+
         Args:
             request: Text, token ids, or a request with its options.
 
@@ -234,6 +236,7 @@ class TextGenerationSession(PromptReader):
             while scheduler.step() or fresh:
                 yield from fresh
                 fresh.clear()
+        self.metrics = measured(scheduler.timings, [answer])
         if answer.error:
             raise answer.error
 

@@ -122,6 +122,8 @@ class TextEncoding:
 
     def open(self, session: Any, choices: ServerOptions) -> Any:
         """Return a context manager that opens a queue."""
+        if session.task == FEATURE_EXTRACTION:
+            session.require_pooling()
         return closing(EncoderQueue(session, max_waiting=choices.max_queue))
 
     def mount(self, backend: EncoderQueue, offer: Offer) -> tuple[Model, list[APIRouter]]:

@@ -37,6 +37,8 @@ class EncoderSession:
     task: ClassVar[str]
     output: ClassVar[str]
     takes_pairs: ClassVar[bool] = False
+    #: Whether it returns embeddings of tokens, for a package without pooling.
+    has_states: bool = False
 
     def __init__(self, folder: Path, program: Program) -> None:
         require(program, folder, self.task, {"input_ids", "attention_mask"}, {self.output})

@@ -178,13 +178,12 @@ class MediaTextSession(TextGenerationSession):
             prompt = self._opened(prompt)
         return super().encode(prompt, chat=chat)
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+    def _adds_special_tokens(self, chat: str) -> bool:
         """See `PromptReader`; a processor adds the tokenizer's special tokens unless the text begins with BOS."""
-        text = self._rendered(messages)
         begin = self._special.get("bos_token")
-        begun = bool(begin and text.startswith(begin))
+        begun = bool(begin and chat.startswith(begin))
         processed = bool(self._held.keys() - {"feature_extractor"})
-        return self._encode(text, special_tokens=processed and not begun)
+        return processed and not begun
 
     def _rendered(self, messages: Sequence[Message]) -> str:
         if self._mark and self.chat_template and not self.chat_template.reads_parts:
