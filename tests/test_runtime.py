@@ -341,7 +341,9 @@ def test_forms_of_messages_are_rendered_as_in_transformers(models: Models, name:
         for sent in (arguments, json.dumps(arguments)):
             for content in (None, ""):
                 assert chat.render(_asking(sent, content)) == expected(_asking(form))
-        with pytest.raises(GenerationError, match="arguments of a call of 'f' are '{'; expected a"):
+        with pytest.raises(
+            GenerationError, match=r"arguments of a call of 'f' are '\{'; expected a"
+        ):
             chat.render(_asking("{"))
     if name == "variables":
         shown: dict[str, Any] = {

@@ -230,15 +230,15 @@ def test_named_templates_are_in_the_package(form: str, tmp_path: Path) -> None:
     made_text.write(folder, "made")
     found = ChatTemplate.find(folder)
     assert found
-    for given, name in ((None, None), (tools, None), (None, "tool_use")):
+    for offered, name in ((None, None), (tools, None), (None, "tool_use")):
         expected = tokenizer.apply_chat_template(
             chat,
-            tools=given,
+            tools=offered,
             chat_template=name,
             tokenize=False,
             add_generation_prompt=True,
         )
-        assert found.render(chat, ChatOptions(tools=given or (), template=name)) == expected
+        assert found.render(chat, ChatOptions(tools=offered or (), template=name)) == expected
     with pytest.raises(GenerationError, match=r"no chat template 'rag'.*\['default', 'tool_use'\]"):
         found.render(chat, ChatOptions(template="rag"))
     alone = ChatTemplate({"rag": named["tool_use"]}, {})

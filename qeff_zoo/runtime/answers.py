@@ -42,6 +42,7 @@ class Request:
         rules: Which tokens may come next in what is written.
         documents: Lengths of the passages that the prompt begins with, each computed by itself.
         grammar: The form of the answer; None for any.
+        shown: Special tokens that the text contains.
     """
 
     prompt: tuple[int, ...]
@@ -57,6 +58,7 @@ class Request:
     rules: WritingRules | None = None
     documents: tuple[int, ...] = ()
     grammar: Grammar | None = None
+    shown: frozenset[int] = frozenset()
 
     @property
     def read(self) -> Source | Seen:
@@ -163,7 +165,7 @@ class Answer:
         #: Error that ended generation, in place of a finish reason.
         self.error: Exception | None = None
         self._sampler = Sampler(request.sampling, request.prompt, guide)
-        self._stream = TextStream(tokenizer) if tokenizer else None
+        self._stream = TextStream(tokenizer, request.shown) if tokenizer else None
         self._stops = StopStrings(request.stop)
         self._pieces: list[str] = []
         self._offset = 0  # start of the next token in the text

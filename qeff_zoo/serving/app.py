@@ -16,6 +16,7 @@ from qeff_zoo.serving.metrics import CONTENT_TYPE, Metrics
 from qeff_zoo.serving.middleware import ApiKey, BodyLimit, Framing, ResponseCount
 from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.services import API, Offer, Service
+from qeff_zoo.serving.tools import ChatFormats
 from qeff_zoo.serving.transcriptions import SpeechQueue
 from qeff_zoo.serving.waiting import Bodies
 from qeff_zoo.tasks import find
@@ -62,6 +63,7 @@ def create_app(
     adapter_sources: adapters.Sources | None = None,
     hosts: Hosts | None = None,
     origins: Collection[str] = (),
+    formats: ChatFormats | None = None,
     max_body_bytes: int | None = None,
 ) -> ASGIApp:
     """Return the app of a model.
@@ -75,6 +77,7 @@ def create_app(
         adapter_sources: Folders and repositories that clients may load adapters from; None for no such endpoints.
         hosts: Names of the server in a `Host` header; None for any.
         origins: Origins of other web pages that may send requests.
+        formats: Formats of the model's chats; None for those of its chat templates.
         max_body_bytes: Maximum size of a request's body; None for the default of the model.
     """
     app = FastAPI(openapi_url=None, redirect_slashes=False)
@@ -88,6 +91,7 @@ def create_app(
         metrics=metrics,
         image_hosts=image_hosts,
         adapter_sources=adapter_sources,
+        formats=formats or ChatFormats(),
     )
     model, routers = service.mount(backend, offer)
     for router in routers:

@@ -19,8 +19,7 @@ from qeff_zoo.runtime import EmbeddingSession, Stats
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.texts import Text
 from qeff_zoo.runtime.tokenizer import Encoded
-from qeff_zoo.serving.errors import ApiError, queue_full, shutting_down
-from qeff_zoo.serving.prompts import blaming
+from qeff_zoo.serving.errors import ApiError, blaming, queue_full, shutting_down
 from qeff_zoo.serving.schemas import EmbeddingRequest, PictureEmbeddingRequest, listed
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.serving.waiting import Waiting

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from qeff_zoo.runtime import Delta, Generation, TokenLogprobs
+from qeff_zoo.runtime.chat_output import Call, Event, Output, Reasoning, Text
 from qeff_zoo.runtime.tokenizer import Tokenizer
 
 Object = dict[str, Any]
@@ -40,6 +41,8 @@ class Reply:
     #: Length of the text so far, and tokens without text so far, by choice.
     _lengths: dict[int, int] = field(init=False, default_factory=dict)
     _held: dict[int, list[TokenLogprobs]] = field(init=False, default_factory=dict)
+    #: Choices with a tool call.
+    _calling: set[int] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         prefix = "chatcmpl" if self.kind == "chat" else "cmpl"
@@ -50,15 +53,17 @@ class Reply:
             "system_fingerprint": self.fingerprint,
         }
 
-    def whole(self, answers: Sequence[Generation], n: int) -> Object:
+    def whole(self, answers: Sequence[Generation], outputs: Sequence[Output], n: int) -> Object:
         """Return the object of a complete response.
 
         Args:
             answers: Generations: `n` for each prompt.
+            outputs: Parsed output of each.
             n: Number of choices per prompt.
         """
         name = "chat.completion" if self.kind == "chat" else "text_completion"
-        choices = [self._choice(number, one) for number, one in enumerate(answers)]
+        both = zip(answers, outputs, strict=True)
+        choices = [self._choice(number, *one) for number, one in enumerate(both)]
         return {**self._frame, "object": name, "choices": choices, "usage": usage(answers, n)}
 
     def opening(self, number: int) -> Object | None:
@@ -70,14 +75,17 @@ class Reply:
             {"index": number, "delta": delta, "logprobs": None, "finish_reason": None}
         )
 
-    def chunk(self, number: int, delta: Delta) -> Object | None:
-        """Return the chunk of a delta; None if it has no content yet."""
-        if not (delta.text or delta.finish_reason):
+    def chunk(self, number: int, delta: Delta, events: Sequence[Event]) -> Object | None:
+        """Return the chunk of a delta and the events that it completes; None if it has no content yet."""
+        if any(isinstance(event, Call) for event in events):
+            self._calling.add(number)
+        if not (events or delta.finish_reason):
             self._held.setdefault(number, []).extend(delta.logprobs)
+            self._lengths[number] = self._lengths.get(number, 0) + len(delta.text)
             return None
-        content = {"content": delta.text} if delta.text else {}
-        text = {"delta": content} if self.kind == "chat" else {"text": delta.text}
-        return self._chunk({"index": number, **text, **self._beside(number, delta, delta.logprobs)})
+        text = {"delta": _delta(events)} if self.kind == "chat" else {"text": delta.text}
+        beside = self._beside(number, delta, delta.logprobs, calls=number in self._calling)
+        return self._chunk({"index": number, **text, **beside})
 
     def closing(self, answers: Sequence[Generation], n: int) -> Object:
         """Return the last chunk, which has the usage."""
@@ -87,13 +95,19 @@ class Reply:
         name = "chat.completion.chunk" if self.kind == "chat" else "text_completion"
         return {**self._frame, "object": name, "choices": [*choices]}
 
-    def _choice(self, number: int, answer: Generation) -> Object:
-        message = {"role": "assistant", "content": answer.text, "refusal": None}
-        text = {"message": message} if self.kind == "chat" else {"text": answer.text}
-        return {"index": number, **text, **self._beside(number, answer, answer.logprobs or ())}
+    def _choice(self, number: int, answer: Generation, output: Output) -> Object:
+        text = {"message": _message(output)} if self.kind == "chat" else {"text": answer.text}
+        calls = bool(output.calls)
+        beside = self._beside(number, answer, answer.logprobs or (), calls=calls)
+        return {"index": number, **text, **beside}
 
     def _beside(
-        self, number: int, said: Delta | Generation, logprobs: Sequence[TokenLogprobs]
+        self,
+        number: int,
+        said: Delta | Generation,
+        logprobs: Sequence[TokenLogprobs],
+        *,
+        calls: bool,
     ) -> Object:
         """Return the fields beside the text of a choice: log-probabilities of the tokens that begin in the text.
 
@@ -108,7 +122,9 @@ class Reply:
             found = {"content": [self._chat_logprob(one) for one in shown], "refusal": None}
         elif self.logprobs:
             found = self._completion_logprobs(shown)
-        return {"logprobs": found, "finish_reason": _FINISH_REASONS[said.finish_reason]}
+        reason = _FINISH_REASONS[said.finish_reason]
+        reason = "tool_calls" if calls and reason == "stop" else reason
+        return {"logprobs": found, "finish_reason": reason}
 
     def _chat_logprob(self, token: TokenLogprobs) -> Object:
         top = [self._entry(*one) for one in token.top]
@@ -131,6 +147,45 @@ class Reply:
 
     def _text(self, token_id: int) -> str:
         return self.tokenizer.piece(token_id) if self.tokenizer else f"token_id:{token_id}"
+
+
+def _message(output: Output) -> Object:
+    """Return a message of the assistant. Reasoning has its names in vLLM, and in DeepSeek's API and llama.cpp."""
+    content = output.text if output.text or not output.calls else None
+    found: Object = {"role": "assistant", "content": content, "refusal": None}
+    if output.reasoning:
+        found |= {"reasoning": output.reasoning, "reasoning_content": output.reasoning}
+    if output.calls:
+        found["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in output.calls
+        ]
+    return found
+
+
+def _delta(events: Sequence[Event]) -> Object:
+    """Return the delta of a message."""
+    found: Object = {}
+    calls: dict[int, Object] = {}
+    for event in events:
+        if isinstance(event, Text):
+            found["content"] = found.get("content", "") + event.text
+        elif isinstance(event, Reasoning):
+            for name in ("reasoning", "reasoning_content"):
+                found[name] = found.get(name, "") + event.text
+        elif isinstance(event, Call):
+            function = {"name": event.name, "arguments": ""}
+            calls[event.index] = {"id": event.id, "type": "function", "function": function}
+        else:
+            call = calls.setdefault(event.index, {"function": {"arguments": ""}})
+            call["function"]["arguments"] += event.text
+    if calls:
+        found["tool_calls"] = [{"index": index, **call} for index, call in calls.items()]
+    return found
 
 
 def usage(answers: Sequence[Generation], n: int) -> Object:

@@ -4,6 +4,7 @@
 from dataclasses import dataclass
 
 from qeff_zoo.errors import ServingError
+from qeff_zoo.runtime.chat_output import check_parsers
 from qeff_zoo.serving.adapters import Sources
 
 
@@ -24,6 +25,8 @@ class ServerOptions:
         allowed_hosts: Names of the server for clients, besides `localhost` and its address, each `HOST` or
             `HOST:PORT`; `*` for any.
         allowed_origins: Origins of other web pages that may send requests, each as `https://HOST`; `*` for any.
+        tool_parser: Name of the format of tool calls, "none", or None for the one of the chat template.
+        reasoning_parser: Name of the format of reasoning, "none", or None for the one of the chat template.
 
     Raises:
         ServingError: A value is out of range.
@@ -39,8 +42,11 @@ class ServerOptions:
     allow_adapters: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
 
     def __post_init__(self) -> None:
+        check_parsers(self.tool_parser, self.reasoning_parser)
         Sources.of(self.allow_adapters)
         for name, value, fits, expected in (
             ("api_key", self.api_key, self.api_key != "", "at least one character, or no key"),

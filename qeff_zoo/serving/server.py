@@ -25,6 +25,7 @@ from qeff_zoo.serving.app import create_app, service_of
 from qeff_zoo.serving.browsers import Hosts
 from qeff_zoo.serving.connection import MAX_HEAD_BYTES, Connection
 from qeff_zoo.serving.options import ServerOptions
+from qeff_zoo.serving.tools import ChatFormats
 from qeff_zoo.tasks import find
 from qeff_zoo.tasks.commands import DISAGGREGATED
 
@@ -138,6 +139,7 @@ def serve(
             adapter_sources=Sources.of(choices.allow_adapters) if choices.allow_adapters else None,
             hosts=Hosts.of(listener.getsockname()[0], choices.allowed_hosts),
             origins=choices.allowed_origins,
+            formats=ChatFormats(choices.tool_parser, choices.reasoning_parser),
         )
         Server(app, backend.close, choices.shutdown_timeout, announce).run([listener])
 

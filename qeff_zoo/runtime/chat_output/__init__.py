@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Output of chat models: text, reasoning and tool calls, by the format of each model family."""
 
+from qeff_zoo.runtime.chat_output.chat_format import ChatFormat, check_parsers
 from qeff_zoo.runtime.chat_output.events import (
     Arguments,
     Call,
@@ -18,10 +19,12 @@ __all__ = [
     "REASONING_FORMATS",
     "Arguments",
     "Call",
+    "ChatFormat",
     "Event",
     "Output",
     "OutputParser",
     "Reasoning",
     "Text",
     "ToolCall",
+    "check_parsers",
 ]

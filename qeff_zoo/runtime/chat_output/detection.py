@@ -2,7 +2,6 @@
 """Formats of a chat template, found by its renderings: the format that reads a rendered call is the template's."""
 
 import json
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +42,9 @@ def call_format_of(source: TemplateSource) -> str | None:
     if renderings:
         return None
     for name, known in CALL_FORMATS.items():
-        if any(sign in source.text for sign in (*known.signs, *(() if known.bare else known.openings))):
+        if any(
+            sign in source.text for sign in (*known.signs, *(() if known.bare else known.openings))
+        ):
             return name
     return None
 
@@ -73,10 +74,16 @@ def _renderings(source: TemplateSource) -> list[str]:
         whole = source.probe(messages, **values, add_generation_prompt=False)
         for prompted in (True, False):
             before = source.probe(asked[:1], **values, add_generation_prompt=prompted)
-            same = os.path.commonprefix([before, whole])
-            if _NAME in whole[len(same) :] and (same == before or not prompted):
-                found.append(whole[len(same) :])
+            same = _common(before, whole)
+            if _NAME in whole[same:] and (same == len(before) or not prompted):
+                found.append(whole[same:])
     return found
+
+
+def _common(first: str, second: str) -> int:
+    """Return the length of the common beginning of two texts."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((at for at, (one, other) in pairs if one != other), min(len(first), len(second)))
 
 
 def _reads(known: CallFormat, text: str) -> bool:

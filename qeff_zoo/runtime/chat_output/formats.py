@@ -8,7 +8,8 @@ grammar that guarantees calls is made of it. Whitespace in a row may have any le
     {name}      the name of the function
     {args}      the arguments: a JSON object, keyword arguments of Python, or each argument by the row's `argument`
     {key}       the name of an argument
-    {type}      its JSON type, or whether it is a string
+    {type}      its JSON type
+    {string}    whether it is a string: true or false
     {value}     its value: text of a string, JSON of anything else
     {id}        an identifier of the call
     {index}     the number of the call
@@ -106,7 +107,7 @@ def holes(row: str) -> list[tuple[str, str]]:
     return [*found, (before, "")]
 
 
-_DSML = '<｜DSML｜parameter name="{key}" string="{type}">{value}</｜DSML｜parameter>\n'
+_DSML = '<｜DSML｜parameter name="{key}" string="{string}">{value}</｜DSML｜parameter>\n'
 _DSML_CALL = '<｜DSML｜invoke name="{name}">\n{args}</｜DSML｜invoke>\n'
 #: The format of gpt-oss, whose messages have channels and recipients; `harmony` parses it.
 HARMONY = CallFormat(
@@ -239,11 +240,6 @@ CALL_FORMATS: Mapping[str, CallFormat] = MappingProxyType(
         ),
         "internlm": CallFormat(
             call="<|action_start|><|plugin|>{call}<|action_end|>", keys=("name", "parameters")
-        ),
-        "minicpm5": CallFormat(
-            call='<function name="{name}">{args}</function>',
-            argument='<param name="{key}">{value}</param>',
-            join="\n",
         ),
         "functionary": CallFormat(call="<function={name}>{args}</function>"),
         "llama3_json": CallFormat(

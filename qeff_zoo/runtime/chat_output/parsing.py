@@ -4,7 +4,7 @@
 import json
 import secrets
 import string
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -124,9 +124,7 @@ class OutputParser:
         reader = self._reader
         text = _Trimmed(Text)
         while True:
-            header: list[str] = []
-            mark = yield from reader.until(["<|message|>"], lambda piece: header.append(piece))
-            said = "".join(header)
+            said, mark = yield from self._gathered(["<|message|>"])
             if mark is None:
                 if not self._count and text.empty and "<|" not in said:
                     yield text(said)
@@ -229,6 +227,7 @@ class OutputParser:
     def _object(self) -> Parsing[bool]:
         """Parse a JSON object with the name and the arguments of a call, in any order."""
         reader, name, arguments, begun = self._reader, "", "", False
+        yield from reader.skip_blanks()
         if (yield from reader.peek()) != "{":
             return False
         while (one := (yield from self._next_field())) == '"':
@@ -308,7 +307,7 @@ class OutputParser:
             kind = ""
             for text, hole in others:
                 yield from reader.literal(text.rstrip("\n"))
-                if hole == "type":
+                if hole in ("type", "string"):
                     kind = yield from reader.run(lambda one: one != '"')
                 elif text.endswith("\n") and (yield from reader.peek()) == "\n":
                     reader.at += 1
@@ -340,18 +339,21 @@ class OutputParser:
             )
             yield self._arguments('"' if complete else "")
             return complete is not None
-        pieces: list[str] = []
-        complete = yield from self._reader.until(marks, lambda piece: pieces.append(piece))
-        yield self._arguments(values.from_text("".join(pieces), types) if complete else "")
+        text, complete = yield from self._gathered(marks)
+        yield self._arguments(values.from_text(text, types) if complete else "")
         return complete is not None
+
+    def _gathered(self, marks: Sequence[str]) -> Parsing[tuple[str, str | None]]:
+        """Return the text up to the first of some marks, and the mark."""
+        pieces: list[str] = []
+        mark = yield from self._reader.until(marks, lambda piece: pieces.append(piece))
+        return "".join(pieces), mark
 
     def _literals(self, calls: CallFormat, begin: partial[Call | None]) -> Parsing[bool]:
         """Parse arguments in Python's or Gemma's language, which become JSON at their end."""
         text = yield from self._enclosed(calls)
-        if calls.values == "python":
-            found = values.from_keywords(text)
-        else:
-            found = values.from_gemma(text, calls.quote)
+        is_python = calls.values == "python"
+        found = values.from_keywords(text) if is_python else values.from_gemma(text, calls.quote)
         if found is None:
             return False
         yield begin()

@@ -17,6 +17,8 @@ _TYPES: Mapping[type, str] = {
     type(None): "null",
 }
 _WORDS = {"true": True, "false": False, "null": None}  # of JSON, among Python's literals
+#: Strings of Python, in which models also write line breaks as they are.
+_QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
 _FAILURES = (MemoryError, RecursionError, SyntaxError, TypeError, ValueError)
 _DEEPEST = 8  # references of a schema
 
@@ -76,6 +78,7 @@ def from_text(text: str, types: frozenset[str]) -> str:
 def from_keywords(text: str) -> str | None:
     """Return the JSON object of Python's keyword arguments; None if they are no literals."""
     try:
+        text = _QUOTED.sub(lambda found: found[0].replace("\n", r"\n"), text)
         call = ast.parse(f"f({text})", mode="eval").body
         if (
             not isinstance(call, ast.Call)
@@ -118,7 +121,7 @@ def _evaluated(node: ast.expr) -> Any:
     """Evaluate a literal of Python, which may contain words of JSON."""
 
     class _Words(ast.NodeTransformer):
-        def visit_Name(self, name: ast.Name) -> ast.AST:  # noqa: N802 -- as ast looks for it
+        def visit_Name(self, name: ast.Name) -> ast.AST:
             return ast.Constant(_WORDS[name.id]) if name.id in _WORDS else name
 
     return ast.literal_eval(_Words().visit(node))
