@@ -104,7 +104,7 @@ class ChatTemplate:
         found = older.get("chat_template", config.get("chat_template"))
         if isinstance(found, list):  # several, by name
             found = {entry["name"]: entry["template"] for entry in found}
-        sources = dict(found) if isinstance(found, dict) else {_DEFAULT: found}
+        sources: dict[str, Any] = dict(found) if isinstance(found, dict) else {_DEFAULT: found}
         if file.is_file():
             sources[_DEFAULT] = read_text(file)
         sources |= {one.stem: read_text(one) for one in sorted(folder.glob(f"{FOLDER}/*.jinja"))}

@@ -8,7 +8,7 @@ from typing import Any
 
 from qeff_zoo.runtime import Grammar, TextGenerationSession
 from qeff_zoo.runtime.chat_output import ChatFormat
-from qeff_zoo.runtime.chat_output.call_grammar import call_grammar, form_after_reasoning
+from qeff_zoo.runtime.chat_output.call_grammar import output_grammar
 from qeff_zoo.runtime.chat_template import ChatOptions
 from qeff_zoo.runtime.template_source import TemplateSource
 from qeff_zoo.serving.chats import Chat
@@ -106,24 +106,22 @@ def output_plan(
     special = tokenizer.special if tokenizer else {}
     schemas = _schemas(body, known)
     end = tokenizer.spelled(prompt[-_END:]) if tokenizer else ""
-    is_open = known.is_open(end)
     chosen = body.tool_choice
     must = bool(schemas) and chosen != "auto"
     grammar = form
-    if schemas and known.calls and (must or form is not None):
-        if isinstance(chosen, NamedTool):
-            schemas = {chosen.function.name: schemas[chosen.function.name]}
-        grammar = call_grammar(
+    if must or (form is not None and (schemas or known.has_parts)):
+        allowed = schemas
+        if schemas and isinstance(chosen, NamedTool):
+            allowed = {chosen.function.name: schemas[chosen.function.name]}
+        grammar = output_grammar(
             known.calls,
-            schemas,
+            known.reasoning,
             special,
-            reasoning=known.reasoning,
-            is_open=is_open,
+            schemas=allowed,
+            thoughts=known.thoughts(end),
             several=body.parallel_tool_calls,
             otherwise=None if must else form,
         )
-    elif form is not None and known.reasoning and is_open:
-        grammar = form_after_reasoning(form, known.reasoning, special)
     if grammar is not None and schemas:
         with blaming("tools", "invalid_schema"):
             session.guides.check(grammar)

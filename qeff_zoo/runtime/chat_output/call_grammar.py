@@ -3,62 +3,57 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, TypeAlias
 
 from qeff_zoo.runtime.chat_output.formats import HARMONY, CallFormat, ReasoningFormat, holes
 from qeff_zoo.runtime.chat_output.values import types_of
 from qeff_zoo.runtime.grammar import BLANKS, Grammar
 
-_ANYTHING = "/(?s:.*)/"
+_ANYTHING, _BLANKS = "/(?s:.*)/", r"/\s{0,4}/"
 _DEFINITIONS = ("$defs", "definitions")
-_OF_HARMONY = ReasoningFormat(
-    begin="<|channel|>analysis<|message|>", end="<|end|><|start|>assistant"
-)
+#: Reasoning of gpt-oss, and the text before its answer.
+_ANALYSIS = ReasoningFormat(begin="<|channel|>analysis<|message|>", end="<|end|><|start|>assistant")
+_FINAL = "<|channel|>final<|message|>"
 _DEEPEST = 8  # nested values of Gemma
+#: Whether an output begins with reasoning: the prompt has begun it, or the model may begin it, or it has ended.
+Thoughts: TypeAlias = Literal["begun", "possible", "ended"]
 
 
-def call_grammar(
-    calls: CallFormat,
-    schemas: Mapping[str, Any],
+def output_grammar(
+    calls: CallFormat | None,
+    reasoning: ReasoningFormat | None,
     special: Mapping[int, str],
     *,
-    reasoning: ReasoningFormat | None = None,
-    is_open: bool = False,
+    schemas: Mapping[str, Any] | None = None,
+    thoughts: Thoughts = "possible",
     several: bool = True,
     otherwise: Grammar | None = None,
 ) -> Grammar:
-    """Return the grammar of calls, after reasoning that the model may write.
+    """Return the grammar of reasoning, and then calls or a structured answer.
 
     Args:
         calls: Format of the calls.
-        schemas: JSON Schemas of the arguments by function; the functions that may be called.
+        reasoning: Format of the reasoning; None without one.
         special: Texts of special tokens by id.
-        reasoning: Format of the reasoning.
-        is_open: Whether the prompt ends within the reasoning.
+        schemas: JSON Schemas of the arguments by function; the functions that may be called; None for no calls.
+        thoughts: Whether the output begins with reasoning.
         several: Whether there may be more than one call.
         otherwise: Grammar of an answer without calls; None if there must be a call.
     """
-    rules = _Rules(calls, special)
-    call = " | ".join(rules.call(name, schema) for name, schema in schemas.items())
-    rules.add("call", call)
-    join = f"({rules.text(calls.join)} call)*" if several and calls is not HARMONY else ""
-    rules.add("calls", f"{rules.text(calls.begin)} call {join} {rules.text(calls.end)}")
-    thinks = _OF_HARMONY if calls is HARMONY else reasoning
-    rules.add(
-        "start",
-        f"{rules.thoughts(thinks, is_open=is_open)} {'(calls | @other)' if otherwise else 'calls'}",
-    )
+    rules = _Rules(calls or HARMONY, special)
+    alternatives = []
+    if calls and schemas:
+        several = several and calls is not HARMONY
+        rules.add("call", " | ".join(rules.call(*one) for one in schemas.items()))
+        more = f"({rules.text(calls.join)} call)*" if several else ""
+        alternatives.append(f"{rules.text(calls.begin)} call {more} {rules.text(calls.end)}")
+    if otherwise:
+        alternatives.append(f"{rules.text(_FINAL) if calls is HARMONY else ''} @other")
+    begins = rules.thoughts(_ANALYSIS if calls is HARMONY else reasoning, thoughts)
+    rules.add("start", f"{begins} ({' | '.join(alternatives)})")
     return _joined(rules.source, otherwise)
-
-
-def form_after_reasoning(
-    form: Grammar, reasoning: ReasoningFormat, special: Mapping[int, str]
-) -> Grammar:
-    """Return the grammar of a structured output after reasoning that the prompt has begun."""
-    rules = _Rules(HARMONY, special)
-    rules.add("start", f"{rules.thoughts(reasoning, is_open=True)} @other")
-    return _joined(rules.source, form)
 
 
 def _joined(source: str, other: Grammar | None) -> Grammar:
@@ -93,10 +88,9 @@ class _Rules:
         """All rules."""
         return "\n".join(self._rules)
 
-    def add(self, name: str, body: str) -> str:
-        """Add a rule; return its name."""
+    def add(self, name: str, body: str) -> None:
+        """Add a rule."""
         self._rules.append(f"{name}: {body}")
-        return name
 
     def _new(self, body: str, attributes: str = "") -> str:
         name = f"rule_{len(self._rules)}"
@@ -126,15 +120,13 @@ class _Rules:
             return f"{self._new(_ANYTHING)} {self.text(rest)}"
         return f"{self._new(_ANYTHING, f'[suffix={json.dumps(plain.rstrip())}]')} {self.text(rest)}"
 
-    def thoughts(self, reasoning: ReasoningFormat | None, *, is_open: bool) -> str:
-        """Return the symbols of reasoning, optional unless the prompt has begun it."""
-        if reasoning is None:
+    def thoughts(self, reasoning: ReasoningFormat | None, thoughts: Thoughts) -> str:
+        """Return the symbols of reasoning."""
+        if reasoning is None or thoughts == "ended":
             return ""
-        rest = self._until(reasoning.end.strip())
-        blanks = self._new(r"/\s{0,4}/")
-        if is_open:
-            return f"{rest} {blanks}"
-        return f"({self.text(reasoning.begin.strip())} {rest} {blanks})?"
+        rest = f"{self._until(reasoning.end.strip())} {self._new(_BLANKS)}"
+        begin = self.text(reasoning.begin.strip())
+        return rest if thoughts == "begun" else f"({begin} {rest})?"
 
     def call(self, name: str, schema: Any) -> str:
         """Return the name of the rule of a function's call."""
@@ -174,7 +166,7 @@ class _Rules:
             return f'"{{" {self._fields(schema, self._gemma_field, ",")} "}}"'
         return self._json({"type": "object"} if schema is None else schema, schema)
 
-    def _fields(self, schema: Any, field: Any, separator: str) -> str:
+    def _fields(self, schema: Any, field: Callable[[str, Any, Any], str], separator: str) -> str:
         """Return the symbols of an object's fields in the order of its schema.
 
         Args:
@@ -184,48 +176,41 @@ class _Rules:
         """
         known = schema if isinstance(schema, Mapping) else {}
         properties: Mapping[str, Any] = known.get("properties") or {}
-        required = {*known.get("required", ())}
+        required = {*known.get("required", ())} & properties.keys()
         between = json.dumps(separator) if separator else ""
-        alternatives, rest = [], ""
-        for name, one in reversed(properties.items()):
+        alternatives, rest = list[str](), ""  # of the first field, and what may follow it
+        for name, one in reversed([*properties.items()]):
             symbols = self._new(field(name, one, schema))
-            if name in required:
-                alternatives = []
-            alternatives.append(f"{symbols} {rest}")
+            alternatives = [*([] if name in required else alternatives), f"{symbols} {rest}"]
             following = f"{between} {symbols}"
-            rest = f"{following} {rest}" if name in required else f"({following})? {rest}"
+            rest = f"{following if name in required else f'({following})?'} {rest}"
         if not alternatives:
             return ""
-        return f"({' | '.join(alternatives)}){'' if required & properties.keys() else '?'}"
+        return f"({' | '.join(alternatives)}){'' if required else '?'}"
 
     def _tagged(self, name: str, schema: Any, root: Any) -> str:
-        types, found = types_of(schema, root), []
+        """Return the symbols of an argument with marks around it."""
         parts = holes(self._format.argument)
-        (_, (end, _)) = parts[-2:]
-        is_string = types == {"string"} or (not types and not schema)
+        end = parts[-1][0]
+        types = types_of(schema, root)
+        is_string = types == {"string"} or not types
+        written = {
+            "key": name,
+            "string": "true" if is_string else "false",
+            "type": "string" if is_string else min(types),
+        }
+        found = []
         for text, hole in parts[:-1]:
-            found.append(self.text(text))
-            if hole == "key":
-                found.append(json.dumps(name))
-            elif hole == "string":
-                found.append('"true"' if is_string else '"false"')
-            elif hole == "type":
-                found.append(
-                    json.dumps("string" if is_string else next(iter(sorted(types)), "object"))
-                )
-        closed = self._until(end.strip()) if is_string and "enum" not in (schema or {}) else ""
-        if not closed:
-            value = self._plain(schema, root) if is_string else self._json(schema, root)
-            closed = f"{value} {self.text(end.strip())}"
-        tail = '"\\n"?' if end.endswith("\n") else ""
-        before = '"\\n"?' if not is_string and end.startswith("\n") else ""
-        if before:
-            closed = f"{value} {before} {self.text(end.strip())}"
-        return " ".join([*found, closed, tail])
-
-    def _plain(self, schema: Any, root: Any) -> str:
-        del root
-        return f"({' | '.join(json.dumps(str(one)) for one in schema['enum'])})"
+            found += [self.text(text), json.dumps(written[hole]) if hole in written else ""]
+        strings = schema.get("enum") if isinstance(schema, Mapping) and is_string else None
+        closed = self.text(end.rstrip())
+        if strings:
+            found.append(f"({' | '.join(json.dumps(str(one)) for one in strings)}) {closed}")
+        elif is_string:
+            found.append(self._until(end.strip()))
+        else:
+            found.append(f"{self._json(schema, root)} {closed}")
+        return f"{' '.join(found)} {self.text(end[len(end.rstrip()) :])}"
 
     def _keyword(self, name: str, schema: Any, root: Any) -> str:
         is_boolean = types_of(schema, root) == {"boolean"}
@@ -233,6 +218,7 @@ class _Rules:
         return f'{json.dumps(name)} "=" {value}'
 
     def _gemma_field(self, name: str, schema: Any, root: Any, depth: int = 0) -> str:
+        """Return the symbols of a field of Gemma's object."""
         return f'{json.dumps(name)} ":" {self._gemma(schema, root, depth)}'
 
     def _gemma(self, schema: Any, root: Any, depth: int) -> str:
@@ -248,7 +234,7 @@ class _Rules:
             )
             return f"({' | '.join(texts)})"
         if types & {"object"} and depth < _DEEPEST:
-            fields = self._fields(schema, lambda *one: self._gemma_field(*one, depth + 1), ",")
+            fields = self._fields(schema, partial(self._gemma_field, depth=depth + 1), ",")
             return f'"{{" {fields} "}}"'
         if types & {"array"} and depth < _DEEPEST:
             item = self._new(self._gemma(known.get("items", {}), root, depth + 1))

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime.chat_output.detection import call_format_of, reasoning_format_of
@@ -78,9 +78,25 @@ class ChatFormat:
             calls, self.reasoning, is_open=self.is_open(prompt), schemas=schemas, most=most
         )
 
+    @property
+    def has_parts(self) -> bool:
+        """Whether an output has parts besides its text and calls: reasoning, or channels."""
+        return self.reasoning is not None or self.calls is HARMONY
+
     def is_open(self, prompt: str) -> bool:
         """Return whether a prompt ends within reasoning."""
         return bool(self.reasoning and prompt.rstrip().endswith(self.reasoning.begin.strip()))
+
+    def thoughts(self, prompt: str) -> Literal["begun", "possible", "ended"]:
+        """Return whether an output begins with reasoning: the prompt has begun it, or the model may, or it has ended.
+
+        Args:
+            prompt: End of the prompt.
+        """
+        if self.is_open(prompt):
+            return "begun"
+        ended = self.reasoning and prompt.rstrip().endswith(self.reasoning.end.strip())
+        return "ended" if ended else "possible"
 
     def shown(self, special: Mapping[int, str]) -> frozenset[int]:
         """Return the special tokens that the format consists of.

@@ -150,7 +150,7 @@ class OutputParser:
         ok = yield from reader.literal(calls.begin)
         while ok and (yield from self._one_of(calls)):
             found, reader.held, start = True, True, reader.at
-            if calls.end and (yield from reader.literal(calls.end)):
+            if calls.end and (yield from reader.literal(f" {calls.end}")):
                 start = reader.at
                 break
             ok = yield from reader.literal(calls.join)
