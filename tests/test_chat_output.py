@@ -217,7 +217,7 @@ OUTPUTS: dict[str, tuple[str, str | None, str | None, tuple[Any, ...]]] = {
     "null": ('<tool_call>{"name": "f", "arguments": null}', "hermes", None, ("", "", [("f", "{}")])),
     "no call": ("<tool_call>\nnone</tool_call>", "hermes", None, ("<tool_call>\nnone</tool_call>", "", [])),
     "no name": ('<tool_call>{"a": 1}</tool_call>', "hermes", None, ('<tool_call>{"a": 1}</tool_call>', "", [])),
-    "half a name": ('<tool_call>{"name": "f', "hermes", None, ('<tool_call>{"name": "f', "", [])),
+    "half a name": ('<tool_call>{"name": "f', "hermes", None, ("", "", [])),
     "half the arguments": (
         '<tool_call>{"name": "f", "arguments": {"a": "b', "hermes", None, ("", "", [("f", '{"a": "b')]),
     ),

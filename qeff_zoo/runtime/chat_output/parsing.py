@@ -95,8 +95,11 @@ class OutputParser:
                 yield from self._reason(text)
             elif mark in openings and calls:
                 reader.at -= len(mark)
+                reader.ended = False
                 if (yield from self._section(calls)):
                     text.pause()
+                elif reader.ended:  # within the beginning of a call
+                    return
                 else:
                     reader.at += len(mark)
                     yield text(mark)

@@ -25,6 +25,8 @@ class Reader:
         self.text, self.at = "", 0
         #: Whether the text is complete.
         self.closed = False
+        #: Whether the end of the complete text was reached.
+        self.ended = False
         #: Whether a saved position must stay valid.
         self.held = False
 
@@ -41,6 +43,7 @@ class Reader:
         """Return the next character; empty at the end."""
         while self.at >= len(self.text) and not self.closed:
             yield None
+        self.ended = self.ended or self.at >= len(self.text)
         return self.text[self.at : self.at + 1]
 
     def skip_blanks(self) -> Parsing[None]:
