@@ -5,13 +5,14 @@ The model of these tests knows no tools. Grammars make it call them, and write o
 """
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
 from chat_templates import TEMPLATES, THINKING
-from fixtures_serving import MODEL, QUESTION, connect, post, running
+from fixtures_serving import EXAMPLE, MODEL, QUESTION, connect, post, running
 
 from qeff_zoo import cli
 from qeff_zoo.errors import ServingError
@@ -178,6 +179,23 @@ def test_a_history_of_calls_is_rendered_as_the_template_wants_it(
     assert continued.usage.prompt_tokens == len(tokens)
     assert session.tokenizer is not None
     assert session.tokenizer.spelled(tokens).endswith("A")
+
+
+def test_the_examples_of_the_guide(
+    templated: Any, engine: Engine, trained: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    templated(
+        TEMPLATES["hermes"].replace("<tools>{{ tools | tojson }}</tools>", "{{ tools | length }}")
+    )
+    page = (EXAMPLE.parents[1] / "docs" / "serving.md").read_text()
+    _, called, *_ = re.split("<!-- tools: .*?```python\n", page, maxsplit=1, flags=re.DOTALL)
+    with running(engine) as url:
+        code = called.partition("```")[0].replace("http://127.0.0.1:8000/v1", url)
+        exec(code.replace('"my-package"', f'"{MODEL}", max_tokens=90, parallel_tool_calls=False'))
+    assert capsys.readouterr().out.startswith("get_weather {")
+    python = page.partition("## Reasoning")[2].partition("```python\n")[2].partition("```")[0]
+    exec(python.replace("my-package", str(trained.path)))
+    assert capsys.readouterr().out
 
 
 def test_a_parser_is_named(templated: Any, engine: Engine) -> None:

@@ -124,9 +124,11 @@ class ChatTemplate:
                 (name,) = self._sources
         if name in self._sources:
             return self._sources[name]
-        asked = "a default one" if options.template is None else shortened(repr(options.template))
+        selected = (
+            "a default one" if options.template is None else shortened(repr(options.template))
+        )
         raise GenerationError(
-            f"The package has no chat template {asked}: it has the names {sorted(self._sources)}. Expected one of "
+            f"The package has no chat template {selected}: it has the names {sorted(self._sources)}. Expected one of "
             "them. Name it."
         )
 

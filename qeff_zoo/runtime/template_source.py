@@ -230,9 +230,9 @@ def guarded(act: Callable[[], _T]) -> _T:
     try:
         return act()
     except FAILURES as error:
-        said = shortened(str(error) or type(error).__name__)
+        reason = shortened(str(error) or type(error).__name__)
         raise GenerationError(
-            f"The chat template fails: {said!r}. Expected messages that the model's template "
+            f"The chat template fails: {reason!r}. Expected messages that the model's template "
             "takes. Change them, or give the whole prompt as plain text."
         ) from error
 

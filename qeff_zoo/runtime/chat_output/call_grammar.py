@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from qeff_zoo.runtime.chat_output.formats import HARMONY, CallFormat, ReasoningFormat, holes
+from qeff_zoo.runtime.chat_output.formats import CallFormat, ReasoningFormat, holes
 from qeff_zoo.runtime.chat_output.values import types_of
 from qeff_zoo.runtime.grammar import BLANKS, Grammar
 
@@ -16,7 +16,7 @@ _DEFINITIONS = ("$defs", "definitions")
 #: Reasoning of gpt-oss, and the text before its answer.
 _ANALYSIS = ReasoningFormat(begin="<|channel|>analysis<|message|>", end="<|end|><|start|>assistant")
 _FINAL = "<|channel|>final<|message|>"
-_DEEPEST = 8  # nested values of Gemma
+_DEEPEST = 8  # nested values with unquoted keys
 #: Whether an output begins with reasoning: the prompt has begun it, or the model may begin it, or it has ended.
 Thoughts: TypeAlias = Literal["begun", "possible", "ended"]
 
@@ -42,16 +42,17 @@ def output_grammar(
         several: Whether there may be more than one call.
         otherwise: Grammar of an answer without calls; None if there must be a call.
     """
-    rules = _Rules(calls or HARMONY, special)
+    has_channels = calls is not None and calls.channels
+    rules = _Rules(calls or CallFormat(call=""), special)
     alternatives = []
     if calls and schemas:
-        several = several and calls is not HARMONY
+        several = several and not calls.channels
         rules.add("call", " | ".join(rules.call(*one) for one in schemas.items()))
         more = f"({rules.text(calls.join)} call)*" if several else ""
         alternatives.append(f"{rules.text(calls.begin)} call {more} {rules.text(calls.end)}")
     if otherwise:
-        alternatives.append(f"{rules.text(_FINAL) if calls is HARMONY else ''} @other")
-    begins = rules.thoughts(_ANALYSIS if calls is HARMONY else reasoning, thoughts)
+        alternatives.append(f"{rules.text(_FINAL) if has_channels else ''} @other")
+    begins = rules.thoughts(_ANALYSIS if has_channels else reasoning, thoughts)
     rules.add("start", f"{begins} ({' | '.join(alternatives)})")
     return _joined(rules.source, otherwise)
 
@@ -131,7 +132,7 @@ class _Rules:
     def call(self, name: str, schema: Any) -> str:
         """Return the name of the rule of a function's call."""
         rows = [self._format.call]
-        rows += self._format.also if self._format is HARMONY else ()
+        rows += self._format.also if self._format.channels else ()
         return self._new(" | ".join(self._row(row, name, schema) for row in rows))
 
     def _row(self, row: str, name: str, schema: Any) -> str:
@@ -162,8 +163,8 @@ class _Rules:
             return self._fields(schema, self._tagged, "")
         if self._format.values == "python":
             return self._fields(schema, self._keyword, ", ")
-        if self._format.values == "gemma":
-            return f'"{{" {self._fields(schema, self._gemma_field, ",")} "}}"'
+        if self._format.values == "unquoted":
+            return f'"{{" {self._fields(schema, self._unquoted_field, ",")} "}}"'
         return self._json({"type": "object"} if schema is None else schema, schema)
 
     def _fields(self, schema: Any, field: Callable[[str, Any, Any], str], separator: str) -> str:
@@ -217,12 +218,12 @@ class _Rules:
         value = '("True" | "False")' if is_boolean else self._json(schema, root)
         return f'{json.dumps(name)} "=" {value}'
 
-    def _gemma_field(self, name: str, schema: Any, root: Any, depth: int = 0) -> str:
-        """Return the symbols of a field of Gemma's object."""
-        return f'{json.dumps(name)} ":" {self._gemma(schema, root, depth)}'
+    def _unquoted_field(self, name: str, schema: Any, root: Any, depth: int = 0) -> str:
+        """Return the symbols of a field whose key is unquoted."""
+        return f'{json.dumps(name)} ":" {self._unquoted(schema, root, depth)}'
 
-    def _gemma(self, schema: Any, root: Any, depth: int) -> str:
-        """Return the symbols of a value of Gemma."""
+    def _unquoted(self, schema: Any, root: Any, depth: int) -> str:
+        """Return the symbols of a value whose keys are unquoted."""
         types, known = types_of(schema, root), schema if isinstance(schema, Mapping) else {}
         quote = self.text(self._format.quote)
         if strings := known.get("enum"):
@@ -234,10 +235,10 @@ class _Rules:
             )
             return f"({' | '.join(texts)})"
         if types & {"object"} and depth < _DEEPEST:
-            fields = self._fields(schema, partial(self._gemma_field, depth=depth + 1), ",")
+            fields = self._fields(schema, partial(self._unquoted_field, depth=depth + 1), ",")
             return f'"{{" {fields} "}}"'
         if types & {"array"} and depth < _DEEPEST:
-            item = self._new(self._gemma(known.get("items", {}), root, depth + 1))
+            item = self._new(self._unquoted(known.get("items", {}), root, depth + 1))
             return f'"[" ({item} ("," {item})*)? "]"'
         if types and not types & {"string", "object", "array"}:
             return self._json(schema, root)

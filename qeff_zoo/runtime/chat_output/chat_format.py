@@ -9,7 +9,6 @@ from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime.chat_output.detection import call_format_of, reasoning_format_of
 from qeff_zoo.runtime.chat_output.formats import (
     CALL_FORMATS,
-    HARMONY,
     REASONING_FORMATS,
     CallFormat,
     ReasoningFormat,
@@ -71,7 +70,7 @@ class ChatFormat:
             schemas: JSON Schemas of the arguments by function; None for a request without tools.
             most: Maximum number of calls.
         """
-        calls = self.calls if schemas is not None or self.calls is HARMONY else None
+        calls = self.calls if schemas is not None or self._has_channels else None
         if calls is None and self.reasoning is None:
             return None
         return OutputParser(
@@ -79,9 +78,13 @@ class ChatFormat:
         )
 
     @property
+    def _has_channels(self) -> bool:
+        return self.calls is not None and self.calls.channels
+
+    @property
     def has_parts(self) -> bool:
         """Whether an output has parts besides its text and calls: reasoning, or channels."""
-        return self.reasoning is not None or self.calls is HARMONY
+        return self.reasoning is not None or self._has_channels
 
     def is_open(self, prompt: str) -> bool:
         """Return whether a prompt ends within reasoning."""

@@ -67,13 +67,13 @@ def _renderings(source: TemplateSource) -> list[str]:
     function = {"name": _NAME, "arguments": _ARGUMENTS}
     call = {"id": "qzqzq0000", "type": "function", "function": function}
     result = {"role": "tool", "content": "1", "tool_call_id": "qzqzq0000", "name": _NAME}
-    asked = source.normalized([_USER, {**_ANSWER, "tool_calls": [call]}, result])
+    calling = source.normalized([_USER, {**_ANSWER, "tool_calls": [call]}, result])
     values = {"tools": [_TOOL], "documents": None}
     found = []
-    for messages in (asked[:2], asked):
+    for messages in (calling[:2], calling):
         whole = source.probe(messages, **values, add_generation_prompt=False)
         for prompted in (True, False):
-            before = source.probe(asked[:1], **values, add_generation_prompt=prompted)
+            before = source.probe(calling[:1], **values, add_generation_prompt=prompted)
             same = _common(before, whole)
             if _NAME in whole[same:] and (same == len(before) or not prompted):
                 found.append(whole[same:])

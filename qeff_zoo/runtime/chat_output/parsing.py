@@ -10,7 +10,7 @@ from typing import Any
 
 from qeff_zoo.runtime.chat_output import values
 from qeff_zoo.runtime.chat_output.events import Arguments, Call, Event, Reasoning, Text
-from qeff_zoo.runtime.chat_output.formats import HARMONY, CallFormat, ReasoningFormat, holes
+from qeff_zoo.runtime.chat_output.formats import CallFormat, ReasoningFormat, holes
 from qeff_zoo.runtime.chat_output.reader import Parsing, Reader
 
 _NAME = {*string.ascii_letters, *string.digits, *"_-./"}
@@ -47,7 +47,7 @@ class OutputParser:
         self._most = most
         self._count = 0
         self._reader = Reader()
-        steps = self._harmony() if calls is HARMONY else self._message()
+        steps = self._channels() if calls and calls.channels else self._message()
         self._steps: Generator[Event | None, None, Any] = steps
 
     @property
@@ -122,23 +122,23 @@ class OutputParser:
             [self._reasoning.end.strip()], _Trimmed(Reasoning, leading=False)
         )
 
-    def _harmony(self) -> Parsing[None]:
+    def _channels(self) -> Parsing[None]:
         """Parse messages of gpt-oss, each with a channel and perhaps a recipient in its header."""
         reader = self._reader
         text = _Trimmed(Text)
         while True:
-            said, mark = yield from self._gathered(["<|message|>"])
+            header, mark = yield from self._gathered(["<|message|>"])
             if mark is None:
-                if not self._count and text.empty and "<|" not in said:
-                    yield text(said)
+                if not self._count and text.empty and "<|" not in header:
+                    yield text(header)
                 break
-            _, to, recipient = said.partition("to=functions.")
+            _, to, recipient = header.partition("to=functions.")
             name = "".join(_leading(recipient, _NAME))
             ends = ["<|end|>", "<|call|>", "<|return|>", "<|start|>"]
             if to and name:
                 yield self._call(name, "", "")
                 yield from reader.until(ends, self._arguments)
-            elif "analysis" in said or "to=" in said:
+            elif "analysis" in header or "to=" in header:
                 yield from reader.until(ends, _Trimmed(Reasoning, leading=False))
             else:
                 yield from reader.until(ends, text)
@@ -356,7 +356,7 @@ class OutputParser:
         """Parse arguments in Python's or Gemma's language, which become JSON at their end."""
         text = yield from self._enclosed(calls)
         is_python = calls.values == "python"
-        found = values.from_keywords(text) if is_python else values.from_gemma(text, calls.quote)
+        found = values.from_keywords(text) if is_python else values.from_unquoted(text, calls.quote)
         if found is None:
             return False
         yield begin()
@@ -383,7 +383,7 @@ class OutputParser:
             elif one in ")]}":
                 if not open_ or open_.pop() != one:
                     break
-                if not open_ and calls.values == "gemma":
+                if not open_ and calls.values == "unquoted":
                     reader.at += 1
                     break
             reader.at += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of arguments, as JSON: from plain text, by the types of a schema, from Python's literals, and from Gemma's."""
+"""Values of arguments, as JSON: from plain text, from Python's literals, and from objects with unquoted keys."""
 
 import ast
 import json
@@ -92,12 +92,12 @@ def from_keywords(text: str) -> str | None:
         return None
 
 
-def from_gemma(text: str, quote: str) -> str | None:
-    """Return the JSON object of Gemma's arguments; None if they are malformed.
+def from_unquoted(text: str, quote: str) -> str | None:
+    """Return the JSON of an object with unquoted keys, as Gemma's; None if it is malformed.
 
     Args:
-        text: An object with plain keys, and strings between quotes.
-        quote: The quote.
+        text: The object.
+        quote: Text around its strings.
     """
     written = []
     for number, piece in enumerate(text.split(quote)):
