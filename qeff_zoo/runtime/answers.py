@@ -44,6 +44,7 @@ class Request:
         rules: Which tokens may come next in what is written.
         documents: Lengths of the passages that the prompt begins with, each computed by itself.
         grammar: The form of the answer; None for any.
+        shown: Special tokens that the text contains.
     """
 
     prompt: tuple[int, ...]
@@ -61,6 +62,7 @@ class Request:
     rules: WritingRules | None = None
     documents: tuple[int, ...] = ()
     grammar: Grammar | None = None
+    shown: frozenset[int] = frozenset()
 
     @property
     def read(self) -> Source | Seen:
@@ -171,7 +173,7 @@ class Answer:
         self._sampler = Sampler(
             request.sampling, [*request.prompt, *request.scored], guide, request.eos_token_ids
         )
-        self._stream = TextStream(tokenizer) if tokenizer else None
+        self._stream = TextStream(tokenizer, request.shown) if tokenizer else None
         self._stops = StopStrings(request.stop, included=request.include_stop)
         self._pieces: list[str] = []
         self._offset = 0  # start of the next token in the text

@@ -12,10 +12,11 @@ import numpy as np
 from qeff_zoo.media.steps import Steps
 from qeff_zoo.multimodal.manifest import audio_of, entry_of
 from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.chat_template import ChatOptions
 from qeff_zoo.runtime.feature_cache import Reader
 from qeff_zoo.runtime.multimodal_spans import Encoded
 from qeff_zoo.runtime.program import Program
-from qeff_zoo.runtime.prompts import Prompt
+from qeff_zoo.runtime.prompts import Prompt, options_of
 from qeff_zoo.tasks import ANY_TO_ANY
 from qeff_zoo.tasks.multimodal.audio_encoder import BESIDE, Hearing, SoundPreparer
 from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
@@ -100,7 +101,7 @@ class AnyToAnySession(ImageTextToTextSession):
         self,
         prompt: Prompt,
         *,
-        chat: bool = False,
+        chat: bool | ChatOptions = False,
         audio: Sequence[Any] = (),
         **choices: Any,
     ) -> Request:
@@ -114,7 +115,7 @@ class AnyToAnySession(ImageTextToTextSession):
             return super().request(prompt, chat=chat, audio=heard, **choices)
         brought = {kind: listed(choices.get(f"{kind}s", ())) for kind in ("image", "video")}
         kinds = [kind for kind, some in {**brought, "audio": audio}.items() for _ in some]
-        made = self.request(self._message(kinds, prompt), audio=audio, **choices)
+        made = self.request(self._message(kinds, prompt, options_of(chat)), audio=audio, **choices)
         return replace(made, text=prompt)
 
     def request_of(

@@ -18,12 +18,12 @@ from qeff_zoo.multimodal.images import Images
 from qeff_zoo.multimodal.manifest import entry_of, images_of
 from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.answers import Request
-from qeff_zoo.runtime.chat_template import ChatTemplate, Message
+from qeff_zoo.runtime.chat_template import USUAL_CHAT, ChatOptions, ChatTemplate, Message
 from qeff_zoo.runtime.feature_cache import RemoteEncoder
 from qeff_zoo.runtime.multimodal_spans import Encoded
 from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
 from qeff_zoo.runtime.program import Array, HasMaxPatches, Program
-from qeff_zoo.runtime.prompts import Prompt
+from qeff_zoo.runtime.prompts import Prompt, options_of
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT
 from qeff_zoo.tasks.multimodal.session import (
     FEATURE_CACHE_BYTES,
@@ -207,7 +207,12 @@ class ImageTextToTextSession(MediaTextSession):
         return made
 
     def request(
-        self, prompt: Prompt, *, chat: bool = False, videos: Sequence[Any] = (), **choices: Any
+        self,
+        prompt: Prompt,
+        *,
+        chat: bool | ChatOptions = False,
+        videos: Sequence[Any] = (),
+        **choices: Any,
     ) -> Request:
         """See `MediaTextSession`, with videos in the prompt's order.
 
@@ -221,7 +226,7 @@ class ImageTextToTextSession(MediaTextSession):
         text = prompt if isinstance(prompt, str) else None
         if chat and text is not None:
             kinds = [*["image"] * len(pictures), *["video"] * len(films)]
-            tokens = self._message(kinds, text)
+            tokens = self._message(kinds, text, options_of(chat))
         else:
             tokens = [*self._read(prompt)]
         read = self._read_in_text if len(self._stamp()) > _AROUND_STEPS else self._read_in_tokens
@@ -286,12 +291,14 @@ class ImageTextToTextSession(MediaTextSession):
         read = self._encode(written, special_tokens=False) if text is None else self._read(written)
         return [*read], [step for one in found for step in next(left[one])]
 
-    def _rendered(self, messages: Sequence[Message]) -> str:
+    def _rendered(self, messages: Sequence[Message], options: ChatOptions = USUAL_CHAT) -> str:
         if self._of_videos is None:
-            return super()._rendered(messages)
+            return super()._rendered(messages, options)
         parts = [part for one in messages for part in one.get("content") or ()]
         shown = any(isinstance(part, Mapping) and part.get("type") == "video" for part in parts)
-        return self._of_videos.render(messages) if shown else super()._rendered(messages)
+        if shown:
+            return self._of_videos.render(messages, options)
+        return super()._rendered(messages, options)
 
     @cached_property
     def _of_videos(self) -> ChatTemplate | None:
