@@ -3,6 +3,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -10,7 +11,7 @@ import qeff_zoo
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.plan.task import recipe_of
-from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, execute
+from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, execute, prompts_of
 from qeff_zoo.qefficient.exported import Source
 from qeff_zoo.qefficient.models import Model
 from qeff_zoo.qefficient.sampler import samplings
@@ -252,10 +253,11 @@ class QEFFAutoModelForCausalLM(Model):
     def generate(
         self,
         tokenizer: Any = None,
-        prompts: str | Sequence[str] = (),
+        prompts: str | Sequence[str] | None = (),
         device_id: Sequence[int] | None = None,
         runtime_ai100: bool = True,
         *,
+        prompts_txt_file_path: str | None = None,
         generation_len: int | None = None,
         stream: bool = True,
         sampling: Any = None,
@@ -264,7 +266,7 @@ class QEFFAutoModelForCausalLM(Model):
         grammar: Any = None,
         chat: bool = False,
         **others: Any,
-    ) -> CloudAI100ExecInfo:
+    ) -> CloudAI100ExecInfo | Path:
         """Answer prompts, any number of them.
 
         Args:
@@ -272,6 +274,7 @@ class QEFFAutoModelForCausalLM(Model):
             prompts: Texts, or token ids.
             device_id: Cards to run on; None for those that are free.
             runtime_ai100: False to insist on the CPU.
+            prompts_txt_file_path: File with one prompt a line, in place of `prompts`.
             generation_len: Tokens for each at most; None for as many as the context holds.
             stream: Print prompts and answers, a single one as it grows.
             sampling: A `qeff_zoo.runtime.Sampling`; None to take the most likely token each time.
@@ -279,11 +282,20 @@ class QEFFAutoModelForCausalLM(Model):
             stop: Strings that end an answer before them.
             grammar: A `qeff_zoo.runtime.Grammar`, the form of the answers; None for any.
             chat: Apply the chat template.
-            **others: QEfficient's other arguments, which change nothing here or are refused.
+            **others: `artifact_only` (or `artifacts`) writes the first call's inputs as files for qaic-runner, and
+                returns their folder; QEfficient's others change nothing here or are refused.
 
         Raises:
             ZooError: The model is not compiled, or a prompt cannot be answered.
         """
+        if translation.pop_only_files(others):
+            choices = {
+                "sampling": sampling, "sampling_params": sampling_params, "grammar": grammar,
+                "chat": chat, "generation_len": 1, "stream": False, **others,
+            }  # fmt: skip
+            return self._write_inputs(
+                lambda: self.generate(tokenizer, prompts, **choices), role="decoder"
+            )
         if self._sampler.get("return_pdfs"):  # as it was loaded
             others.pop("return_pdfs", None)
         translation.refuse("generate", others, translation.GENERATING)
@@ -291,7 +303,9 @@ class QEFFAutoModelForCausalLM(Model):
             raise GenerationError(
                 f"sampling is {sampling!r}, and sampling_params {sampling_params!r}; expected one. Leave one out."
             )
-        given = [prompts] if isinstance(prompts, str) else [*prompts]
+        if prompts_txt_file_path is not None:
+            prompts = prompts_of(prompts or None, prompts_txt_file_path)
+        given = [prompts] if isinstance(prompts, str) else [*(prompts or ())]
         each: list[Any] = [sampling] * len(given)
         if sampling_params is not None:
             usual = TOP_K_IDS if self._sampler else None

@@ -4,7 +4,7 @@
 import inspect
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -19,6 +19,8 @@ from qeff_zoo.plan.request import Request
 from qeff_zoo.qefficient.configs import ModelView
 from qeff_zoo.qefficient.execution import on_devices
 from qeff_zoo.qefficient.exported import Source
+from qeff_zoo.runtime.sampling import Sampling
+from qeff_zoo.store.adoption import package_of
 from qeff_zoo.terminal.progress_bars import reporter
 
 from . import configs, exported, sdks, translation
@@ -150,8 +152,7 @@ class Model:
         """Build a package, or leave what an SDK needs; return the folder."""
         self._require_config("compile")
         asked = dict(given)
-        # QEfficient's names, of two releases, for: leave what a compiler needs, and compile nothing.
-        only_files = True in [asked.pop(name, False) for name in ("artifacts", "artifact_only")]
+        only_files = translation.pop_only_files(asked)
         if only_files and target is None:
             target = "qnn-aic" if asked.get("enable_qnn") else "qaic"
         request = self._request(target, asked)
@@ -244,6 +245,37 @@ class Model:
             pipeline.prepare(model, output, request=request, **beside, reporter=reporter())
         return output
 
+    def _write_inputs(self, generate: Callable[[], object], role: str) -> Path:
+        """Write the first call of a program as files, and run nothing.
+
+        Args:
+            generate: A function that generates with the session of `_opened`.
+            role: Role of the program, if there are several.
+        """
+        from qeff_zoo.runtime.sessions import open_session
+        from qeff_zoo.targets.qaic import bundles, features
+
+        package = package_of(self._prepared) if self._prepared else self.package
+        if package is None or package.target not in targets.on_cards():
+            where = "is not compiled" if package is None else f"was compiled for {package.target!r}"
+            raise GenerationError(
+                f"`generate`: artifact_only is True, and {self.model_name!r} {where}; expected a card's files. Call "
+                "`compile` with artifact_only=True before."
+            )
+        recorders = {one.role: bundles.Recorder(one) for one in package.programs}
+        before = self.package, self._prepared, self._session
+        self._session = open_session(
+            package, opening=lambda name, **_: features.adapted(recorders[name])
+        )
+        self.package, self._prepared = package, None
+        try:
+            generate()
+        finally:
+            self.package, self._prepared, self._session = before
+        recorder = recorders.get(role) or recorders[package.programs[0].role]
+        place = self._prepared or exported.place(self.model_name, package.target, package.build_key)
+        return bundles.write(recorder, place)
+
     def _opened(self, device_ids: Sequence[int] | None, runtime_ai100: bool) -> Any:
         """Return the session of the package; it is opened once."""
         if self._prepared is not None:
@@ -263,6 +295,7 @@ class Model:
         if self._session is None:
             with on_devices(self.package, device_ids):
                 self._session = load(self.package)
+            self._session.default_sampling = Sampling()  # QEfficient decodes greedily
         return self._session
 
 

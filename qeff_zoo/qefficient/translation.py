@@ -67,6 +67,11 @@ _DTYPE = Foreign(
 #: Room for images: each is encoded by itself, and the context alone limits their number.
 _ROOM = Foreign((None, int), "Leave it out: any number fits that ctx_len has room for.")
 
+_BLOCKS = Foreign(
+    _OFF,
+    "Give draft_heads=DRAFTER to `compile` of the target model, and call qeff_zoo.load(PACKAGE, draft='heads').",
+)
+
 #: Arguments of `from_pretrained`.
 LOADING: Mapping[str, Foreign] = MappingProxyType(
     {
@@ -100,6 +105,7 @@ CONFIG: Mapping[str, Foreign] = MappingProxyType(
             "model with heads that draft.",
         ),
         "replicate_kv_heads": Foreign(_OFF, "Give kv_heads=N to `compile`, N heads in all."),
+        **dict.fromkeys(("dflash_dlm", "target_layer_ids"), _BLOCKS),
     }
 )
 #: Other keys of `qaic_config` in `compile`.
@@ -160,6 +166,7 @@ GENERATING: Mapping[str, Foreign] = MappingProxyType(
         "write_io": _NOT_RECORDED,
         "write_io_dir": _NOT_RECORDED,
         "artifacts": _NOT_RECORDED,
+        "artifact_only": _NOT_RECORDED,
         "automation": Foreign(_OFF, "Leave it out, or use stream=False, which prints nothing."),
         "iteration": Foreign((None, 1), "Leave it out, or use `qeff-zoo bench --repeat N`."),
         "enable_debug_logs": Foreign(_OFF, "Leave it out."),
@@ -171,10 +178,26 @@ GENERATING: Mapping[str, Foreign] = MappingProxyType(
         "comp_ctx_lengths_prefill": Foreign((None,), "Leave it out: the package says it."),
         "comp_ctx_lengths_decode": Foreign((None,), "Leave it out: the package says it."),
         "include_sampler": _ALWAYS,
+        "include_guided_decoding": _ALWAYS,
+        "dtype": Foreign((None, "float32"), "Leave it out: outputs are float32."),
         "return_pdfs": Foreign(_OFF, "Use sampling=Sampling(logprobs=N)."),
         "sampling_params": Foreign((None,), "Use sampling=Sampling(…)."),
     }
 )
+#: Arguments of transformers' `generate`, of a class that has that form.
+OF_TRANSFORMERS: Mapping[str, Foreign] = MappingProxyType(
+    {
+        "do_sample": Foreign(_OFF, "Use prompts=… and sampling=Sampling(…)."),
+        "num_beams": Foreign((None, 1), "Leave it out: the most likely token is taken."),
+        "stopping_criteria": Foreign((None,), "Use prompts=… and stop=…."),
+        "use_cache": Foreign((None, True), "Leave it out."),
+    }
+)
+
+
+def pop_only_files(given: dict[str, Any]) -> bool:
+    """Remove the arguments of two releases for files in place of a run; return whether one of them is True."""
+    return True in [given.pop(name, False) for name in ("artifacts", "artifact_only")]
 
 
 def refuse(function: str, given: Mapping[str, Any], table: Mapping[str, Foreign]) -> None:

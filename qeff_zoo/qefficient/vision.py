@@ -3,8 +3,9 @@
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from qeff_zoo import targets
 from qeff_zoo.errors import GenerationError, PlanError
@@ -13,21 +14,10 @@ from qeff_zoo.plan.task import recipe_of
 from qeff_zoo.qefficient.causal import QEFFAutoModelForCausalLM
 from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, execute
 from qeff_zoo.qefficient.models import outside
+from qeff_zoo.qefficient.program_paths import ProgramPaths
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT
 
-from . import image_sizes, translation
-
-if TYPE_CHECKING:
-    from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-    from qeff_zoo.runtime.media_text import Prepared
-
-_GRID, _RATIOS = "image_grid_thw", "aspect_ratio_ids"
-_SHAPES = ("spatial_shapes", "pixel_attention_mask")
-_SIZES = "target_sizes"
-_COUNTS = "num_local_patches"
-_CROPS, _GRIDS, _POOLED = "image_num_crops", "image_grids", "image_token_pooling"
-#: What processors make of sounds and videos.
-_UNREAD = ("input_features", "audio_input_features", "pixel_values_videos")
+from . import image_sizes, processor_outputs, translation
 
 
 class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
@@ -97,7 +87,8 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
             **choices: See `QEFFAutoModelForCausalLM.compile`.
 
         Returns:
-            The package's folder.
+            The package's folder, with the paths of its programs: `["vision_qpc_path"]`, `["lang_qpc_path"]`. With
+            `skip_lang=True`, the path of the vision encoder.
 
         Raises:
             ZooError: See `QEFFAutoModelForCausalLM.compile`; or heights, widths and frames differ in number, or a card
@@ -133,6 +124,20 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
             )
         return request
 
+    def _compile(
+        self,
+        target: str | None,
+        compile_dir: str | os.PathLike[str] | None,
+        given: Mapping[str, Any],
+    ) -> str:
+        path = super()._compile(target, compile_dir, given)
+        return ProgramPaths.of(
+            path,
+            self.package,
+            vision_alone=bool(given.get("skip_lang")),
+            image_sizes=given.get("image_size") or (),
+        )
+
     def generate(  # type: ignore[override]
         self,
         inputs: Mapping[str, Any] | None = None,
@@ -145,30 +150,49 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
         processor: Any = None,
         prompts: str | Sequence[str] = (),
         images: Sequence[Any] = (),
+        image_height: int | None = None,
+        image_width: int | None = None,
+        multi_specs: bool | None = None,
+        num_frames: int | None = None,
         sampling: Any = None,
         **others: Any,
-    ) -> CloudAI100ExecInfo:
+    ) -> CloudAI100ExecInfo | Path:
         """Answer prompts with images.
 
         Args:
-            inputs: Output of transformers' processor of the checkpoint: `input_ids`, (prompts, tokens), with
-                `attention_mask`, `pixel_values` and, for patches, `image_grid_thw`.
-            streamer: Any, to print prompts and answers as they grow.
+            inputs: Output of transformers' processor of the checkpoint, all of it: `input_ids`, (prompts, tokens),
+                with `attention_mask`, `pixel_values`, and whatever else it returns for images.
+            streamer: A streamer of transformers, which gets the tokens of the answers; any other value to print
+                prompts and answers as they grow.
             device_ids: Cards to run on; None for those that are free.
             runtime_ai100: False to insist on the CPU.
             generation_len: Tokens for each at most; None for as many as the context holds.
             tokenizer: QEfficient's argument; the package has the checkpoint's own.
             processor: The same.
             prompts: In place of `inputs`: users' messages, to which the chat template is applied.
-            images: One image for each of `prompts`: a path, bytes, a Pillow image or an array; one prompt needs no
-                list.
+            images: One image for each of `prompts`: a path, a URL, bytes, a Pillow image or an array; one prompt needs
+                no list.
+            image_height: Height in pixels to which each of `images` is resized before the processor; None for none.
+            image_width: Width in pixels; required with `image_height`.
+            multi_specs: QEfficient's argument; a program is chosen by the images' sizes.
+            num_frames: The same: the inputs have the images.
             sampling: A `qeff_zoo.runtime.Sampling`; None to take the most likely token each time.
-            **others: QEfficient's other arguments, which change nothing here or are refused.
+            **others: `artifact_only` (or `artifacts`) writes the first call's inputs as files for qaic-runner, and
+                returns their folder: those of the vision encoder with `skip_lang`, else those of the language model.
+                QEfficient's others change nothing here or are refused.
 
         Raises:
             ZooError: The model is not compiled, or a prompt cannot be answered.
         """
-        from qeff_zoo.runtime.media_text import listed
+        from qeff_zoo.tasks.multimodal.session import listed
+
+        if translation.pop_only_files(others):
+            role = "vision" if others.pop("skip_lang", False) else "language"
+            others.pop("skip_vision", None)
+            choices = {"prompts": prompts, "images": images, "sampling": sampling, **others}
+            return self._write_inputs(
+                lambda: self.generate(inputs, generation_len=1, **choices), role=role
+            )
 
         translation.refuse("generate", others, translation.GENERATING)
         given, images = listed(prompts), listed(images)
@@ -178,12 +202,15 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
                 "expected inputs alone, or prompts with an image each. Give one of the two."
             )
         session = self._opened(device_ids, runtime_ai100)
+        if image_height and image_width:
+            images = [_resized(one, image_height, image_width) for one in images]
+        images = [_fetched(one) for one in images]
         choices = {"generation_len": generation_len}
         choices |= {} if sampling is None else {"sampling": sampling}
         if inputs is not None:
             requests = [
                 session.request_written_out(tokens, pictures, **choices)
-                for tokens, pictures in _of_processor(session, inputs)
+                for tokens, pictures in processor_outputs.prompts_of(session, inputs)
             ]
         else:
             shown = [[one] for one in images] or [[]] * len(given)
@@ -191,110 +218,20 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
                 session.request(prompt, images=pictures, chat=True, **choices)
                 for prompt, pictures in zip(given, shown, strict=True)
             ]
-        return execute(session, requests, stream=streamer is not None)
+        return execute(session, requests, stream=streamer or False)
 
 
-def _of_processor(
-    session: "ImageTextToTextSession", inputs: Mapping[str, Any]
-) -> "Iterator[tuple[list[int], list[Prepared]]]":
-    """Yield the token ids of each prompt, and its images, in the order of both."""
-    import numpy as np
+def _fetched(image: Any) -> Any:
+    """Return an image, downloaded if it is a URL."""
+    from qeff_zoo.media.fetching import fetch_media, is_url
 
-    if "input_ids" not in inputs:
-        raise GenerationError(
-            f"The inputs are {sorted(inputs)!r}; expected input_ids, as a processor returns them. Call it on the text."
-        )
-    if unread := [name for name in _UNREAD if name in inputs]:
-        raise GenerationError(
-            f"The inputs have {' and '.join(unread)}; expected text and pictures, which this package reads. Call the "
-            "processor without sounds and videos."
-        )
-    ids = np.atleast_2d(np.asarray(inputs["input_ids"]))
-    mask = np.atleast_2d(np.asarray(inputs.get("attention_mask", np.ones_like(ids)))).astype(bool)
-    arrays = {name: np.asarray(inputs[name]) for name in inputs}
-    images = session.media
-    pictures = iter(_pictures(arrays, images.pixels, images.arrays))
-    for row, seen in zip(ids, mask, strict=True):
-        tokens = row[seen].tolist()
-        left, shown = sum(one in session.placeholders for one in tokens), list["Prepared"]()
-        while left > 0 and (picture := next(pictures, None)) is not None:
-            shown.append(picture)
-            left -= session.reader.look(picture).rows
-        yield tokens, shown
-    if unshown := sum(1 for _ in pictures):
-        raise GenerationError(
-            f"The inputs have {unshown} more pictures than its prompts have places for; expected as many of both. Call "
-            "the processor on texts that have the model's token for each picture, or leave pictures out."
-        )
+    return fetch_media(image) if isinstance(image, str) and is_url(image) else image
 
 
-def _pictures(
-    inputs: Mapping[str, Any], pixels_name: str = "pixel_values", more: Sequence[str] = ()
-) -> "list[Prepared]":
-    """Split a processor's output for several images, with further values of each."""
-    import numpy as np
+def _resized(image: Any, height: int, width: int) -> Any:
+    """Return an image of a size, as Pillow resizes it."""
+    from PIL import Image
 
-    if pixels_name not in inputs:
-        return []
-    pixels, grids = inputs[pixels_name], inputs.get(_GRID)
-    if pixels_name != "pixel_values":  # which has more to say of each
-        names = [name for name in inputs if name.startswith("image_")]
-        return [{name: inputs[name][at : at + 1] for name in names} for at in range(len(pixels))]
-    if _RATIOS in inputs:  # of each prompt as many pictures; those that fill up have none
-        names = [name for name in inputs if name == "pixel_values" or name.startswith("aspect_")]
-        return [
-            {name: inputs[name][row : row + 1, place : place + 1] for name in names}
-            for row, place in np.argwhere(inputs[_RATIOS] > 0)
-        ]
-    if _SHAPES[0] in inputs:  # a tile each, since their tokens are written out
-        names = ["pixel_values", *_SHAPES]
-        return [{name: inputs[name][at : at + 1] for name in names} for at in range(len(pixels))]
-    if _SIZES in inputs:  # a tile each, too
-        ends = inputs[_SIZES].prod(axis=1).cumsum() * pixels.shape[2]
-        parts = np.split(pixels, ends[:-1], axis=-1)
-        return [
-            {"pixel_values": part, _SIZES: size[None]}
-            for part, size in zip(parts, inputs[_SIZES], strict=True)
-        ]
-    if _CROPS in inputs:
-        return [*_of_crops(inputs)]
-    if _COUNTS in inputs:
-        return [*_with_tiles(inputs, more)]
-    if pixels.ndim == 2 and grids is None:  # patches of one picture, each of which is a row
-        return [{"pixel_values": pixels}]
-    if grids is None:
-        names = ["pixel_values", *({*more} & inputs.keys())]
-        return [{name: inputs[name][at : at + 1] for name in names} for at in range(len(pixels))]
-    ends = grids.prod(axis=1).cumsum()
-    return [
-        {"pixel_values": pixels[stop - grid.prod() : stop], _GRID: grid[None]}
-        for grid, stop in zip(grids, ends, strict=True)
-    ]
+    from qeff_zoo.media.images import read_image
 
-
-def _with_tiles(inputs: Mapping[str, Any], more: Sequence[str]) -> "Iterator[Prepared]":
-    """Assign tiles to several images, which lie in an array of their own."""
-    import numpy as np
-
-    names, begun = {*more} & inputs.keys(), 0
-    for at, count in enumerate(inputs[_COUNTS].tolist()):
-        of_tiles = {name: inputs[name][begun : begun + count] for name in names if count}
-        begun += count
-        yield {"pixel_values": inputs["pixel_values"][[at]], _COUNTS: np.array([count]), **of_tiles}
-
-
-def _of_crops(inputs: Mapping[str, Any]) -> "Iterator[Prepared]":
-    """Split crops of several images, and their rows, which count the patches of all."""
-    import numpy as np
-
-    crop = row = 0
-    for count, grid in zip(inputs[_CROPS].tolist(), inputs[_GRIDS], strict=True):
-        rows = int(grid[0] * grid[1] + grid[2] * grid[3])
-        pixels, pooled = inputs["pixel_values"], inputs[_POOLED][row : row + rows]
-        before = crop * pixels.shape[1]
-        yield {
-            "pixel_values": pixels[crop : crop + count],
-            _POOLED: np.where(pooled < 0, -1, pooled - before),
-            _GRIDS: grid[None],
-        }
-        crop, row = crop + count, row + rows
+    return Image.fromarray(read_image(_fetched(image))).resize((width, height))
