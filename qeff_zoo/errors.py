@@ -3,6 +3,7 @@
 
 ZooError                    base class: the user can act on it; the command line prints it and exits with 1
 ├── UnsupportedModelError   no recipe, or the recipe refuses this checkpoint
+├── MissingNameError        a name of QEfficient's that has no counterpart
 ├── CheckpointError         a checkpoint that is missing, damaged, or at odds with its own config
 ├── AdapterError            an adapter that cannot be read, or does not fit a model or a package
 ├── SpeculatorError         draft heads that cannot be read, or are damaged
@@ -43,6 +44,10 @@ class ZooError(Exception):
 
 class UnsupportedModelError(ZooError):
     """The model has no recipe, or its recipe refuses the checkpoint by name."""
+
+
+class MissingNameError(ZooError, ImportError):
+    """A module or a name of QEfficient's has no counterpart in qeff_zoo.qefficient."""
 
 
 class CheckpointError(ZooError):

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
+import onnxruntime
 import pytest
 import selection
 import speculators
@@ -46,7 +48,7 @@ from qeff_zoo.qefficient.processor_outputs import rows_of, to_numpy
 from qeff_zoo.qefficient.sampler import samplings
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import Grammar, Sampling
-from qeff_zoo.targets.qaic import sdk
+from qeff_zoo.targets.qaic import ops, sdk
 from qeff_zoo.validation import tiny_models
 
 ROOT = Path(__file__).parent.parent
@@ -169,11 +171,12 @@ def test_a_snippet_runs_with_one_changed_line(
         for code in ("\n".join(line[1:] for line in lines if not line.startswith("-")), *more):
             exec(code, names)
     said = [str(one.message) for one in caught]
-    for_a_card = "artifacts=True" in snippet
+    for_a_card = "artifact_only=True" in snippet
     assert any("There is no Cloud AI SDK here: " in one for one in said) != for_a_card
     out = capsys.readouterr().out
     if for_a_card:
         assert (Path(names["compile_dir"]) / "compile.sh").exists()
+        assert (names["io_dir"] / "aic_batch_io.json").exists()
     elif "info =" in snippet:
         assert all(names["info"].generated_ids)
     elif "generate(prompts=" in snippet or "exec_kv" in snippet:
@@ -631,6 +634,36 @@ def test_nothing_else_is_taken_for_a_graph_of_qefficients(tmp_path: Path) -> Non
     assert not (tmp_path / "qpc").exists()
 
 
+def same_next_token(model: Any, folder: Path, source: Path) -> None:
+    """Run the files of a first call with the prepared graph, and compare the next token with transformers'."""
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    bundle = model.generate(tokenizer, prompts=["the quick fox"], artifact_only=True)
+    assert bundle == folder / "io"
+    (entries,) = json.loads((bundle / "aic_batch_io.json").read_text())["IO-files"]
+    inputs = {one["map-to"]: one for one in entries if one["io-direction"] == "in"}
+    assert {*inputs} == {"input_ids", "position_ids"}
+    (logits,) = (one for one in entries if one["io-direction"] == "out")
+    assert (logits["map-to"], logits["elem-size"], logits["dims"][:2]) == ("logits", 4, [1, 1])
+    graph = ops.with_host_bodies(ir.load(folder / "model.onnx"))
+    ir.save(graph, folder / "host.onnx")
+    session = onnxruntime.InferenceSession(folder / "host.onnx")
+    (folder / "host.onnx").unlink()
+    sizes = {"batch_size": 1, "ctx_len": 64, "seq_len": 16}
+    fed = {
+        one.name: np.zeros([sizes.get(axis, axis) for axis in one.shape], np.float32)
+        for one in session.get_inputs()
+        if one.name not in inputs
+    }
+    for name, one in inputs.items():
+        assert one["elem-size"] == 8
+        fed[name] = np.fromfile(bundle / one["path"], np.int64).reshape(one["dims"])
+    found = session.run(["logits"], fed)[0].argmax()
+    hugging_face = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    with torch.no_grad():
+        expected = hugging_face(**tokenizer("the quick fox", return_tensors="pt")).logits[0, -1]
+    assert found == expected.argmax()
+
+
 # --- what is for a card --------------------------------------------------------------------------
 
 
@@ -651,6 +684,7 @@ def test_without_an_sdk_a_folder_is_left_and_with_one_a_package(
     assert (folder / "prepared.json").stat().st_mtime_ns == written
     with pytest.raises(GenerationError, match="is prepared, and has no program yet"):
         model.generate(prompts=["fox"])
+    same_next_token(model, folder, models.llama)
 
     monkeypatch.setenv(sdk.COMPILER_VARIABLE, str(compiler(tmp_path / "sdk")))
     package = Package.open(model.compile(**choices))
@@ -689,7 +723,7 @@ def test_what_only_a_card_knows_is_named(llama: qefficient.QEFFAutoModelForCausa
         llama.compile(**TINY, num_cores=14, mos=2, device_group=[0, 1], io_encrypt="yes")
     (said,) = [str(one.message) for one in caught]
     assert caught[0].filename == __file__
-    assert "knows it: num_cores=14, mos=2, num_devices=2, -io-encrypt=yes. target='qaic'" in said
+    assert "knows it: num_devices=2, num_cores=14, mos=2, -io-encrypt=yes. target='qaic'" in said
     with pytest.warns(UserWarning, match="is left out: a package of target 'ort' runs on the CPU"):
         llama.generate(prompts=["a"], device_id=[0], generation_len=1)
     with pytest.raises(GenerationError, match="There are no prompts"):
@@ -740,9 +774,9 @@ def test_compile_refuses_by_name(
     [
         ({"qaic_config": {"speculative_model_type": "x"}}, "There are 'target', a model that"),
         ({"qaic_config": {"anything": 1}}, "`qaic_config` takes no 'anything'"),
-        ({"cache_dir": "here"}, "Set HF_HUB_CACHE"),
-        ({"torch_dtype": torch.float16}, "torch_dtype is torch.float16, which means nothing here"),
-        ({"num_hidden_layers": 1}, "a package is of a whole model"),
+        ({"qaic_config": {"target_layer_ids": [1, 9]}}, "Give draft_heads=DRAFTER to `compile`"),
+        ({"local_files_only": True}, "Set HF_HUB_OFFLINE=1"),
+        ({"torch_dtype": torch.float64}, "torch_dtype is torch.float64, which means nothing here"),
     ],
 )
 def test_from_pretrained_refuses_by_name(
@@ -785,7 +819,8 @@ def test_other_refusals(llama: qefficient.QEFFAutoModelForCausalLM) -> None:
 def test_what_changes_nothing_is_taken(table: dict[str, translation.Foreign]) -> None:
     for name, one in table.items():
         for value in one.harmless:
-            translation.refuse("f", {name: value}, table)
+            given = value(3) if isinstance(value, type) else value
+            translation.refuse("f", {name: given}, table)
         with pytest.raises(PlanError, match=f"`f`: {name} is <object"):
             translation.refuse("f", {name: object()}, table)
 

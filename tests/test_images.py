@@ -18,25 +18,29 @@ from rejecting import Oracle
 from static_server import served
 from tiny_checkpoint import plain_class
 from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModelForImageTextToText
 
 import qeff_zoo
 from qeff_zoo import pipeline
 from qeff_zoo.cli import main
+from qeff_zoo.cli.description import describe
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.media import fetching
 from qeff_zoo.package import Package
-from qeff_zoo.package.description import describe
 from qeff_zoo.plan.request import Request
 from qeff_zoo.qefficient.cloud import execute, infer
+from qeff_zoo.qefficient.generation.cloud_infer import QAICInferenceSession
+from qeff_zoo.qefficient.generation.positions import with_positions
+from qeff_zoo.qefficient.program_paths import ProgramPaths
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.multimodal_spans import Encoded, MultimodalSpans, arrange
 from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.prompts import chat_requests
 from qeff_zoo.serving.schemas import ChatRequest
 from qeff_zoo.store import Store
+from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
 from qeff_zoo.validation import ladder, tiny_models
 from qeff_zoo.validation.cases import Call, Span, Stage, uncut
 
@@ -264,6 +268,51 @@ def test_qefficients_class_takes_what_a_processor_returns(
             model.generate(inputs={**stacked, "input_ids": ids}, generation_len=6)
     with pytest.raises(GenerationError, match="inputs alone, or prompts"):
         model.generate(inputs=inputs, prompts=["What?"])
+
+
+def test_qefficients_session_calls_both_programs(built: tuple[Package, Path]) -> None:
+    """In chunks, with the positions that transformers computes; the logits are those of its model."""
+    package, checkpoint = built
+    paths = ProgramPaths.of(str(package.path), package)
+    vision, language = (
+        QAICInferenceSession(paths[f"{one}_qpc_path"]) for one in ("vision", "lang")
+    )
+    model = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    is_patches = "image_grid_thw" in vision.input_names
+    shape = (48, 96) if is_patches else (2, 3, 28, 28)
+    inputs: dict[str, Any] = {"pixel_values": torch.randn(shape, generator=torch.manual_seed(0))}
+    tokens = 6 if is_patches else 16
+    if is_patches:
+        inputs["image_grid_thw"] = torch.tensor([[1, 4, 6], [1, 6, 4]])
+    image = [200] * tokens
+    ids = torch.tensor([[3, 202, *image, 4, 202, *image, 5, 6]])
+    inputs |= {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    inputs |= {"mm_token_type_ids": (ids == 200).int()} if is_patches else {}
+    with torch.no_grad():
+        expected = model(**inputs).logits[0, -1].numpy()
+    features = vision.run({name: inputs[name] for name in vision.input_names})
+    assert [*features] == vision.output_names
+    language.set_buffers(features)
+    usual = np.arange(ids.shape[1])[None]
+    positions = np.asarray(with_positions(inputs, model.config).get("position_ids", usual))
+    call: dict[str, Any] = {}
+    for at in range(0, ids.shape[1], 8):
+        part = slice(at, at + 8)
+        call |= {"input_ids": ids[:, part], "position_ids": positions[..., part]}
+        found = language.run(call)
+        call["image_idx"] = found["image_idx_output"]
+    np.testing.assert_allclose(found["logits"][0, 0], expected, atol=1e-3)
+    assert call["image_idx"] == 2 * tokens
+    with pytest.raises(GenerationError, match="no 'vision_embeds'"):
+        QAICInferenceSession(paths).run(
+            {"input_ids": ids[:, :8], "position_ids": positions[..., :8]}
+        )
+    if not is_patches:
+        return
+    with pytest.raises(GenerationError, match="position_ids has 2 axes"):
+        language.run({"input_ids": ids[:, :8], "position_ids": usual[:, :8]})
+    with pytest.raises(GenerationError, match="48 patches of pixel_values and no 'image_grid_thw'"):
+        vision.run({"pixel_values": inputs["pixel_values"]})
 
 
 @pytest.mark.parametrize("decode_only", [None, True])

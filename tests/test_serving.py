@@ -39,7 +39,8 @@ from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine, Request, Sampling, TextGenerationSession
 from qeff_zoo.runtime.answers import Answer
 from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.serving.embeddings import EmbeddingQueue
+from qeff_zoo.serving.chats import events_of
+from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.objects import Reply
 
 # --- answers --------------------------------------------------------------------------------------
@@ -74,7 +75,7 @@ def test_a_conversation_is_put_into_the_template(
     assert chat(client, messages=messages).choices[0].message.content == expected.text
     asked = chat(client, messages=[{"role": "user", "content": parts}], max_completion_tokens=3)
     assert asked.usage.prompt_tokens == len(
-        alone.encode_chat([{"role": "user", "content": "What is\na dict?"}])
+        alone.encode_chat([{"role": "user", "content": "What isa dict?"}])
     )
     assert asked.usage.completion_tokens <= 3
 
@@ -227,7 +228,9 @@ def test_logprobs_index_the_text(models: Models, kind: Any, stop: str) -> None:
     reply = Reply(kind, MODEL, "", tokenizer, logprobs=True)
     chunks: list[Any] = []
     answer = Answer(
-        request, tokenizer, lambda delta: chunks.append(delta and reply.chunk(0, delta))
+        request,
+        tokenizer,
+        lambda delta: chunks.append(delta and reply.chunk(0, delta, events_of(None, delta.text))),
     )
     for token in ids:
         if not answer.ended:
@@ -525,7 +528,7 @@ def test_embeddings(encoder_package: Package) -> None:
     texts = ["the lazy dog", "fox", "a text of words that are there twice or thrice"]
     expected = session.embed(texts)
     with (
-        closing(EmbeddingQueue(session, max_waiting=4)) as queue,
+        closing(EncoderQueue(session, max_waiting=4)) as queue,
         running(queue) as url,
         connect(url) as client,
     ):
@@ -548,7 +551,7 @@ def test_embeddings(encoder_package: Package) -> None:
 def test_an_embedding_says_that_its_text_was_cut(encoder_package: Package) -> None:
     session: Any = qeff_zoo.load(encoder_package, threads=1)
     with (
-        closing(EmbeddingQueue(session, max_waiting=4)) as queue,
+        closing(EncoderQueue(session, max_waiting=4)) as queue,
         running(queue) as url,
         connect(url) as client,
     ):
@@ -587,7 +590,7 @@ def embed(url: str) -> int:
 def test_embeddings_wait_their_turn(held: tuple[Any, threading.Event]) -> None:
     session, gate = held
     with (
-        closing(EmbeddingQueue(session, max_waiting=1)) as queue,
+        closing(EncoderQueue(session, max_waiting=1)) as queue,
         running(queue) as url,
         ThreadPoolExecutor() as clients,
     ):
@@ -603,7 +606,7 @@ def test_embeddings_wait_their_turn(held: tuple[Any, threading.Event]) -> None:
 
 def test_embeddings_end_with_the_server(held: tuple[Any, threading.Event]) -> None:
     session, gate = held
-    queue = EmbeddingQueue(session, max_waiting=1)
+    queue = EncoderQueue(session, max_waiting=1)
 
     def release_at_end() -> None:
         wait_until(lambda: queue._closing)

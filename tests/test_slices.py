@@ -30,9 +30,9 @@ from qeff_zoo.media.video_processor import KINDS, load_video_processor
 from qeff_zoo.media.videos import Frames
 from qeff_zoo.qefficient.processor_outputs import images_of
 from qeff_zoo.registry import find_recipe
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-from qeff_zoo.runtime.patch_positions import Tower
-from qeff_zoo.validation.sample_media import noise
+from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
+from qeff_zoo.tasks.multimodal.patch_positions import Tower
+from qeff_zoo.tasks.multimodal.samples import noise
 
 RECIPE = find_recipe("minicpmv4_6")
 TINY = RECIPE.tiny[0]

@@ -31,11 +31,11 @@ from qeff_zoo.bench import case as bench_case
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError, PackageError, PlanError
 from qeff_zoo.export.transforms import frames
-from qeff_zoo.package.prepared import adopt
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import CtcSession, open_session
 from qeff_zoo.store import Store
+from qeff_zoo.store.adoption import adopt
 from qeff_zoo.tasks.speech.ctc_decoding import CharacterLabels
 from qeff_zoo.tasks.speech.ctc_tracing import Listen, example
 from qeff_zoo.validation import tiny_models

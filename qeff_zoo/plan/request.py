@@ -176,7 +176,7 @@ class Request(_TargetOptions):
     draft_heads: str | None = option(
         "sources.speculator",
         "draft heads for `run --draft heads`: folder or Hub id (org/name, org/name@revision) of turbo or Medusa heads, "
-        "of an MLP speculator, of EAGLE-3 or of a Gemma 4 assistant; mtp for the checkpoint's own MTP layer",
+        "of an MLP speculator, of EAGLE-3, DFlash or a Gemma 4 assistant; mtp for the checkpoint's own MTP layer",
         of="decoder",
         match="any",
         short="heads",

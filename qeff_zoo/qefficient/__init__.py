@@ -7,6 +7,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from qeff_zoo.qefficient import counterparts
+
 if TYPE_CHECKING:
     from qeff_zoo.qefficient.causal import QEFFAutoModelForCausalLM
     from qeff_zoo.qefficient.encoders import (
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     )
     from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, PerfMetrics
     from qeff_zoo.qefficient.functions import cloud_ai_100_exec_kv, compile, export, transform
+    from qeff_zoo.qefficient.loading import QEFFCommonLoader
     from qeff_zoo.qefficient.lora import QEffAutoLoraModelForCausalLM, QEffAutoPeftModelForCausalLM
     from qeff_zoo.qefficient.speech import QEFFAutoModelForSpeechSeq2Seq
     from qeff_zoo.qefficient.vision import QEFFAutoModelForImageTextToText
@@ -29,6 +32,7 @@ __all__ = [
     "QEFFAutoModelForImageTextToText",
     "QEFFAutoModelForSequenceClassification",
     "QEFFAutoModelForSpeechSeq2Seq",
+    "QEFFCommonLoader",
     "QEffAutoLoraModelForCausalLM",
     "QEffAutoPeftModelForCausalLM",
     "cloud_ai_100_exec_kv",
@@ -46,10 +50,15 @@ _MODULES = {
     ),
     "execution": ("CloudAI100ExecInfo", "PerfMetrics"),
     "functions": ("cloud_ai_100_exec_kv", "compile", "export", "transform"),
+    "loading": ("QEFFCommonLoader",),
     "lora": ("QEffAutoLoraModelForCausalLM", "QEffAutoPeftModelForCausalLM"),
     "speech": ("QEFFAutoModelForSpeechSeq2Seq",),
     "vision": ("QEFFAutoModelForImageTextToText",),
 }
+
+
+counterparts.install()
+_other = counterparts.names_of(__name__)
 
 
 def __getattr__(name: str) -> Any:
@@ -59,4 +68,4 @@ def __getattr__(name: str) -> Any:
             value = getattr(import_module(f"{__name__}.{module}"), name)
             globals()[name] = value
             return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _other(name)

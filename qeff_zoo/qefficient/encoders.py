@@ -68,9 +68,7 @@ class _Encoder(Model):
         given = {
             "seq_len": seq_len,
             "batch_size": batch_size,
-            "num_devices": None
-            if "device_group" in compiler_options and num_devices == 1
-            else num_devices,
+            "num_devices": num_devices,
             "num_cores": num_cores,
             "mxfp6_matmul": mxfp6_matmul,
         }

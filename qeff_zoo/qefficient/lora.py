@@ -58,16 +58,18 @@ class QEffAutoLoraModelForCausalLM(QEFFAutoModelForCausalLM):
         self._adapters[adapter_name] = source
         return self.get_adapter_id(adapter_name)
 
-    def unload_adapter(self, adapter_name: str) -> None:
-        """Forget an adapter.
+    def unload_adapter(self, adapter_name: str) -> bool:
+        """Unload an adapter.
 
-        Raises:
-            AdapterError: There is none of that name.
+        Returns:
+            True; False without a loaded adapter of that name, as in QEfficient.
         """
-        self._require(adapter_name)
+        if adapter_name not in self._adapters:
+            return False
         if self._session is not None and adapter_name in self._session.adapters:
             self._session.adapters.unload(adapter_name)
         del self._adapters[adapter_name]
+        return True
 
     def get_adapter_id(self, adapter_name: str) -> int:
         """Return the number of an adapter: its slot, or the one that it will have; 0 for `base`.
@@ -236,6 +238,10 @@ class QEffAutoPeftModelForCausalLM(QEffAutoLoraModelForCausalLM):
         """
         self._require(adapter_name)
         self.active_adapter = adapter_name
+
+    def disable_adapter(self) -> None:
+        """Generate without an adapter, until `set_adapter` selects one again."""
+        self.active_adapter = BASE
 
     def _is_held(self, name: str) -> bool:
         return name == self.active_adapter

@@ -78,10 +78,7 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
         Returns:
             The package's folder.
         """
-        from qeff_zoo.checkpoint.opening import open_checkpoint
-
-        source = self._source
-        config = open_checkpoint(source.model, **source.beside).config
+        config = self._opened_checkpoint().config
         positions = config.get("max_source_positions")  # none of sounds of any length
         if encoder_ctx_len not in (None, positions):
             raise PlanError(

@@ -2,15 +2,22 @@
 """QEfficient's class of vision-language models."""
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from qeff_zoo import targets
 from qeff_zoo.errors import GenerationError, PlanError
+from qeff_zoo.plan.request import OPTIONS, Request
+from qeff_zoo.plan.task import recipe_of
 from qeff_zoo.qefficient.causal import QEFFAutoModelForCausalLM
 from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, execute
+from qeff_zoo.qefficient.models import outside
+from qeff_zoo.qefficient.program_paths import ProgramPaths
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT
 
-from . import processor_outputs, translation
+from . import image_sizes, processor_outputs, translation
 
 
 class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
@@ -41,7 +48,7 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
 
         Args:
             pretrained_model_name_or_path: Hub id or folder.
-            kv_offload: False for one program on a card, which reads pictures itself; else there are two.
+            kv_offload: False for one program on a card, which encodes images itself; else there are two.
             continuous_batching: See `QEFFAutoModelForCausalLM`.
             qaic_config: See `QEFFAutoModelForCausalLM`.
             **loaded: See `QEFFAutoModelForCausalLM`.
@@ -62,39 +69,74 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
         img_size: int | None = None,
         height: int | Sequence[int] | None = None,
         width: int | Sequence[int] | None = None,
-        num_frames: int = 1,
+        num_frames: int | Sequence[int] | None = 1,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
+        max_num_images: int | None = None,
         **choices: Any,
     ) -> str:
         """Build a package, or find it in the store.
 
         Args:
-            img_size: QEfficient's; of no use here, as the checkpoint's processor says how large pictures become.
-            height: Height of the largest image, or of several, on a card, for models that take any size.
+            img_size: QEfficient's; without effect, since the checkpoint's processor determines the size of images.
+            height: Height of the largest image, or of several, on a card, for models that take any size; each is a
+                specialization.
             width: Width of each.
-            num_frames: Frames of QEfficient's videos; 1 for an image.
+            num_frames: Frames of a video of each size: any number without a card, 1 with one.
+            mm_processor_kwargs: `min_pixels` and `max_pixels`, to which each size is scaled.
+            max_num_images: Images of a prompt, for models with cross-attention; others take any number.
             **choices: See `QEFFAutoModelForCausalLM.compile`.
 
         Returns:
-            The package's folder.
+            The package's folder, with the paths of its programs: `["vision_qpc_path"]`, `["lang_qpc_path"]`. With
+            `skip_lang=True`, the path of the vision encoder.
 
         Raises:
-            ZooError: See `QEFFAutoModelForCausalLM.compile`; or heights and widths differ in number, or the input is
-                a video.
+            ZooError: See `QEFFAutoModelForCausalLM.compile`; or heights, widths and frames differ in number, or a card
+                is to read videos.
         """
-        heights, widths = ([one] if isinstance(one, int) else one or () for one in (height, width))
-        if len(heights) != len(widths) or num_frames != 1:
+        sizes = image_sizes.read(height, width, num_frames, mm_processor_kwargs)
+        if sizes:
+            choices["image_size"] = sizes
+        recipe = recipe_of(self._opened_checkpoint())
+        if recipe.images and recipe.images.by_cross_attention:
+            choices["max_num_images"] = max_num_images
+        frames = [num_frames] if isinstance(num_frames, int) else num_frames or [1]
+        choices["single_program"] = self._single_program or choices.get("single_program")
+        return super().compile(num_frames=max(frames), **choices)
+
+    def _request(self, target: str | None, given: dict[str, Any]) -> Request:
+        """Convert the arguments of `compile`, and refuse videos for a card."""
+        frames = given.pop("num_frames", 1)
+        if target not in (None, *OPTIONS["single_program"].targets) and given["single_program"]:
+            del given["single_program"]
+            warnings.warn(
+                f"kv_offload=False is left out: a package for target {target!r} has a program for images and one for "
+                "text. Outputs are the same.",
+                stacklevel=outside(),
+            )
+        request = super()._request(target, given)
+        if frames > 1 and targets.find(str(request.target)).static_shapes:
             raise PlanError(
                 [
-                    f"`compile`: height is {height!r}, width {width!r} and num_frames {num_frames!r}; expected as many "
-                    "heights as widths, and 1 frame. Give both, or neither."
+                    f"`compile`: num_frames is {frames}, and target {request.target!r} reads no videos; expected 1. "
+                    f"Leave it out, or choose target={targets.NAMES[0]!r}."
                 ]
             )
-        if heights:
-            sizes = zip(heights, widths, strict=True)
-            choices["image_size"] = tuple(f"{tall}x{wide}" for tall, wide in sizes)
-        if self._single_program and choices.get("target") in (None, "qaic"):
-            choices.setdefault("single_program", True)
-        return super().compile(**choices)
+        return request
+
+    def _compile(
+        self,
+        target: str | None,
+        compile_dir: str | os.PathLike[str] | None,
+        given: Mapping[str, Any],
+    ) -> str:
+        path = super()._compile(target, compile_dir, given)
+        return ProgramPaths.of(
+            path,
+            self.package,
+            vision_alone=bool(given.get("skip_lang")),
+            image_sizes=given.get("image_size") or (),
+        )
 
     def generate(  # type: ignore[override]
         self,
@@ -114,7 +156,7 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
         num_frames: int | None = None,
         sampling: Any = None,
         **others: Any,
-    ) -> CloudAI100ExecInfo:
+    ) -> CloudAI100ExecInfo | Path:
         """Answer prompts with images.
 
         Args:
@@ -135,12 +177,22 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
             multi_specs: QEfficient's argument; a program is chosen by the images' sizes.
             num_frames: The same: the inputs have the images.
             sampling: A `qeff_zoo.runtime.Sampling`; None to take the most likely token each time.
-            **others: QEfficient's other arguments, which change nothing here or are refused.
+            **others: `artifact_only` (or `artifacts`) writes the first call's inputs as files for qaic-runner, and
+                returns their folder: those of the vision encoder with `skip_lang`, else those of the language model.
+                QEfficient's others change nothing here or are refused.
 
         Raises:
             ZooError: The model is not compiled, or a prompt cannot be answered.
         """
-        from qeff_zoo.runtime.media_text import listed
+        from qeff_zoo.tasks.multimodal.session import listed
+
+        if translation.pop_only_files(others):
+            role = "vision" if others.pop("skip_lang", False) else "language"
+            others.pop("skip_vision", None)
+            choices = {"prompts": prompts, "images": images, "sampling": sampling, **others}
+            return self._write_inputs(
+                lambda: self.generate(inputs, generation_len=1, **choices), role=role
+            )
 
         translation.refuse("generate", others, translation.GENERATING)
         given, images = listed(prompts), listed(images)

@@ -5,10 +5,12 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, Literal
 
 from qeff_zoo.runtime import Delta, Generation, TokenLogprobs
+from qeff_zoo.runtime.chat_output import Call, Event, Output, Reasoning, Text
 from qeff_zoo.runtime.tokenizer import Tokenizer
 
 Object = dict[str, Any]
@@ -29,6 +31,8 @@ class Reply:
         fingerprint: Identity of the model: the same fingerprint and seed give the same text.
         tokenizer: Tokenizer for the texts of tokens; None for a package without one.
         logprobs: Whether the request includes log-probabilities.
+        prompt_logprobs: Whether it includes those of the prompt, as in vLLM's API.
+        echo: Texts of the prompts that precede their choices; empty for none.
     """
 
     kind: Literal["chat", "completion"]
@@ -36,10 +40,14 @@ class Reply:
     fingerprint: str
     tokenizer: Tokenizer | None
     logprobs: bool
+    prompt_logprobs: bool = False
+    echo: Sequence[str] = ()
     _frame: Object = field(init=False)
     #: Length of the text so far, and tokens without text so far, by choice.
     _lengths: dict[int, int] = field(init=False, default_factory=dict)
     _held: dict[int, list[TokenLogprobs]] = field(init=False, default_factory=dict)
+    #: Choices with a tool call.
+    _calling: set[int] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         prefix = "chatcmpl" if self.kind == "chat" else "cmpl"
@@ -50,34 +58,49 @@ class Reply:
             "system_fingerprint": self.fingerprint,
         }
 
-    def whole(self, answers: Sequence[Generation], n: int) -> Object:
+    def whole(self, answers: Sequence[Generation], outputs: Sequence[Output], n: int) -> Object:
         """Return the object of a complete response.
 
         Args:
             answers: Generations: `n` for each prompt.
+            outputs: Parsed output of each.
             n: Number of choices per prompt.
         """
         name = "chat.completion" if self.kind == "chat" else "text_completion"
-        choices = [self._choice(number, one) for number, one in enumerate(answers)]
-        return {**self._frame, "object": name, "choices": choices, "usage": usage(answers, n)}
+        both = zip(answers, outputs, strict=True)
+        choices = [self._choice(number, n, *one) for number, one in enumerate(both)]
+        whole = {**self._frame, "object": name, "choices": choices, "usage": usage(answers, n)}
+        if self.kind == "chat" and self.prompt_logprobs:
+            whole["prompt_logprobs"] = self._of_prompt(answers[0])
+        return whole
 
-    def opening(self, number: int) -> Object | None:
-        """Return the first chunk of a choice, which sets its role; None if the endpoint has none."""
+    def opening(self, number: int, n: int) -> Object | None:
+        """Return the first chunk of a choice, with its role or the echoed prompt; None if it has neither.
+
+        Args:
+            number: Number of the choice.
+            n: Number of choices per prompt.
+        """
         if self.kind == "completion":
-            return None
+            echo = self.echo[number // n] if self.echo else ""
+            choice = {"index": number, "text": echo, "logprobs": None, "finish_reason": None}
+            return self._chunk(choice) if echo else None
         delta = {"role": "assistant", "content": "", "refusal": None}
         return self._chunk(
             {"index": number, "delta": delta, "logprobs": None, "finish_reason": None}
         )
 
-    def chunk(self, number: int, delta: Delta) -> Object | None:
-        """Return the chunk of a delta; None if it has no content yet."""
-        if not (delta.text or delta.finish_reason):
+    def chunk(self, number: int, delta: Delta, events: Sequence[Event]) -> Object | None:
+        """Return the chunk of a delta and the events that it completes; None if it has no content yet."""
+        if any(isinstance(event, Call) for event in events):
+            self._calling.add(number)
+        if not (events or delta.finish_reason):
             self._held.setdefault(number, []).extend(delta.logprobs)
+            self._lengths[number] = self._lengths.get(number, 0) + len(delta.text)
             return None
-        content = {"content": delta.text} if delta.text else {}
-        text = {"delta": content} if self.kind == "chat" else {"text": delta.text}
-        return self._chunk({"index": number, **text, **self._beside(number, delta, delta.logprobs)})
+        text = {"delta": _delta(events)} if self.kind == "chat" else {"text": delta.text}
+        beside = self._beside(number, delta, delta.logprobs, calls=number in self._calling)
+        return self._chunk({"index": number, **text, **beside})
 
     def closing(self, answers: Sequence[Generation], n: int) -> Object:
         """Return the last chunk, which has the usage."""
@@ -87,13 +110,51 @@ class Reply:
         name = "chat.completion.chunk" if self.kind == "chat" else "text_completion"
         return {**self._frame, "object": name, "choices": [*choices]}
 
-    def _choice(self, number: int, answer: Generation) -> Object:
-        message = {"role": "assistant", "content": answer.text, "refusal": None}
-        text = {"message": message} if self.kind == "chat" else {"text": answer.text}
-        return {"index": number, **text, **self._beside(number, answer, answer.logprobs or ())}
+    def _choice(self, number: int, n: int, answer: Generation, output: Output) -> Object:
+        calls = bool(output.calls)
+        beside = self._beside(number, answer, answer.logprobs or (), calls=calls)
+        if self.kind == "chat":
+            return {"index": number, "message": _message(output), **beside}
+        echo = self.echo[number // n] if self.echo else ""
+        if self.echo and beside["logprobs"]:
+            beside["logprobs"] = self._echoed(answer, len(echo), beside["logprobs"])
+        if self.prompt_logprobs:
+            beside["prompt_logprobs"] = self._of_prompt(answer)
+        return {"index": number, "text": echo + answer.text, **beside}
+
+    def _echoed(self, answer: Generation, length: int, generated: Object) -> Object:
+        """Return the log-probabilities of a choice after those of its prompt, the first of which is null."""
+        known = answer.prompt_logprobs or []
+        prompt = self._completion_logprobs([TokenLogprobs(token_id=0, logprob=0, top=()), *known])
+        prompt["tokens"] = [self._text(token) for token in answer.prompt_token_ids]
+        prompt["token_logprobs"][0] = prompt["top_logprobs"][0] = None
+        ends = accumulate(map(len, prompt["tokens"]), initial=0)
+        prompt["text_offset"] = [min(end, length) for end in ends][:-1]
+        generated["text_offset"] = [length + offset for offset in generated["text_offset"]]
+        return {name: [*prompt[name], *generated[name]] for name in generated}
+
+    def _of_prompt(self, answer: Generation) -> list[Object | None]:
+        """Return the log-probabilities of a prompt as in vLLM's API, by token id; null for the first token."""
+
+        def entry(token: int, logprob: float, rank: int) -> Object:
+            value = {"logprob": _finite(logprob), "rank": rank, "decoded_token": self._text(token)}
+            return {str(token): value}
+
+        found: list[Object | None] = [None]
+        for one in answer.prompt_logprobs or ():
+            known = entry(one.token_id, one.logprob, one.rank)
+            for rank, (token, value) in enumerate(one.top, 1):
+                known = {**entry(token, value, rank), **known}
+            found.append(known)
+        return found
 
     def _beside(
-        self, number: int, said: Delta | Generation, logprobs: Sequence[TokenLogprobs]
+        self,
+        number: int,
+        said: Delta | Generation,
+        logprobs: Sequence[TokenLogprobs],
+        *,
+        calls: bool,
     ) -> Object:
         """Return the fields beside the text of a choice: log-probabilities of the tokens that begin in the text.
 
@@ -108,7 +169,9 @@ class Reply:
             found = {"content": [self._chat_logprob(one) for one in shown], "refusal": None}
         elif self.logprobs:
             found = self._completion_logprobs(shown)
-        return {"logprobs": found, "finish_reason": _FINISH_REASONS[said.finish_reason]}
+        reason = _FINISH_REASONS[said.finish_reason]
+        reason = "tool_calls" if calls and reason == "stop" else reason
+        return {"logprobs": found, "finish_reason": reason}
 
     def _chat_logprob(self, token: TokenLogprobs) -> Object:
         top = [self._entry(*one) for one in token.top]
@@ -131,6 +194,45 @@ class Reply:
 
     def _text(self, token_id: int) -> str:
         return self.tokenizer.piece(token_id) if self.tokenizer else f"token_id:{token_id}"
+
+
+def _message(output: Output) -> Object:
+    """Return a message of the assistant. Reasoning has its names in vLLM, and in DeepSeek's API and llama.cpp."""
+    content = output.text if output.text or not output.calls else None
+    found: Object = {"role": "assistant", "content": content, "refusal": None}
+    if output.reasoning:
+        found |= {"reasoning": output.reasoning, "reasoning_content": output.reasoning}
+    if output.calls:
+        found["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in output.calls
+        ]
+    return found
+
+
+def _delta(events: Sequence[Event]) -> Object:
+    """Return the delta of a message."""
+    found: Object = {}
+    calls: dict[int, Object] = {}
+    for event in events:
+        if isinstance(event, Text):
+            found["content"] = found.get("content", "") + event.text
+        elif isinstance(event, Reasoning):
+            for name in ("reasoning", "reasoning_content"):
+                found[name] = found.get(name, "") + event.text
+        elif isinstance(event, Call):
+            function = {"name": event.name, "arguments": ""}
+            calls[event.index] = {"id": event.id, "type": "function", "function": function}
+        else:
+            call = calls.setdefault(event.index, {"function": {"arguments": ""}})
+            call["function"]["arguments"] += event.text
+    if calls:
+        found["tool_calls"] = [{"index": index, **call} for index, call in calls.items()]
+    return found
 
 
 def usage(answers: Sequence[Generation], n: int) -> Object:

@@ -12,9 +12,9 @@ from qeff_zoo.media.images import ImageLimits, size_of
 from qeff_zoo.media.sound import OpenedSound, SoundLimits, open_sound
 from qeff_zoo.media.videos import pixels_of
 from qeff_zoo.runtime import TextGenerationSession
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
+from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
 
 #: Memory per pixel during the decoding of an image, by the decoder with the largest need.
 BYTES_OF_PIXEL = 12
@@ -113,6 +113,9 @@ def price(
         if (form := getattr(body, name)) is not None:
             grammar = len(form.model_dump_json(by_alias=True))
             _check(name, grammar, bounds.grammar, "characters of a grammar", "Make it simpler")
+    if isinstance(body, ChatRequest) and body.tools:
+        tools = sum(len(one.model_dump_json()) for one in body.tools)
+        _check("tools", tools, bounds.grammar, "characters of tools", "Send fewer")
     files = sum(map(len, brought.values()))
     _check("messages", files, bounds.files, "images, videos and recordings", "Send fewer")
     sizes = [size_of(one, bounds.images) for one in brought.get("images", ())]

@@ -6,20 +6,23 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from qeff_zoo.cli import guarded
 from qeff_zoo.cli.inputs import saying_warnings
 from qeff_zoo.terminal.printing import print_json
 
 from . import flags
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
-    argv = sys.argv[1:] if argv is None else argv
-    parser = _parser()
-    arguments, rest = parser.parse_known_args(argv)
-    options = flags.unknown(parser, rest)
-    return guarded(lambda: _compile(arguments, options), argv)
+def main(argv: Sequence[str] | str | None = None, **given: Any) -> int:
+    """Run the command and return its exit code.
+
+    Args:
+        argv: Command line; None for that of the process. In QEfficient's Python function, the model's name.
+        **given: Arguments of QEfficient's Python function, which have the names of the flags.
+
+    Raises:
+        ZooError: The function fails.
+    """
+    return flags.run(_compile, _parser(), argv, given, unknown_options=True)
 
 
 def _compile(arguments: argparse.Namespace, options: dict[str, Any]) -> None:

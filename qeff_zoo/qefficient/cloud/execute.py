@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from qeff_zoo.cli import guarded
 from qeff_zoo.cli.inputs import saying_warnings
 from qeff_zoo.disk.regular import is_here
 from qeff_zoo.errors import GenerationError
@@ -22,11 +21,17 @@ _NAMED = re.compile(
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
-    argv = sys.argv[1:] if argv is None else argv
-    arguments = _parser().parse_args(argv)
-    return guarded(lambda: _execute(arguments), argv)
+def main(argv: Sequence[str] | str | None = None, **given: Any) -> int:
+    """Run the command and return its exit code.
+
+    Args:
+        argv: Command line; None for that of the process. In QEfficient's Python function, the model's name.
+        **given: Arguments of QEfficient's Python function, which have the names of the flags.
+
+    Raises:
+        ZooError: The function fails.
+    """
+    return flags.run(lambda arguments, _: _execute(arguments), _parser(), argv, given)
 
 
 def _execute(arguments: argparse.Namespace) -> None:

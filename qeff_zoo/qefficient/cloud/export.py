@@ -4,19 +4,28 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-from qeff_zoo.cli import guarded
 from qeff_zoo.cli.inputs import saying_warnings
+from qeff_zoo.qefficient import counterparts
 from qeff_zoo.terminal.printing import print_json
 
 from . import flags
 
+__getattr__ = counterparts.names_of(__name__)
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
-    argv = sys.argv[1:] if argv is None else argv
-    arguments = _parser().parse_args(argv)
-    return guarded(lambda: _export(arguments), argv)
+
+def main(argv: Sequence[str] | str | None = None, **given: Any) -> int:
+    """Run the command and return its exit code.
+
+    Args:
+        argv: Command line; None for that of the process. In QEfficient's Python function, the model's name.
+        **given: Arguments of QEfficient's Python function, which have the names of the flags.
+
+    Raises:
+        ZooError: The function fails.
+    """
+    return flags.run(lambda arguments, _: _export(arguments), _parser(), argv, given)
 
 
 def _export(arguments: argparse.Namespace) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo.cli import guarded
 from qeff_zoo.cli.finetuning import train
 from qeff_zoo.errors import PlanError
 from qeff_zoo.finetuning.config import CPU, DEVICES, FORMATS, QAIC, TASK_MODES
@@ -25,11 +24,17 @@ _FILES = {"alpaca": "dataset/alpaca_data.json", "grammar": "datasets_grammar/gra
 _HELD_OUT = 0.05  # of a data set without a file to validate on
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
-    argv = sys.argv[1:] if argv is None else argv
-    arguments = _parser().parse_args(argv)
-    return guarded(lambda: _finetune(arguments), argv)
+def main(argv: Sequence[str] | str | None = None, **given: Any) -> int:
+    """Run the command and return its exit code.
+
+    Args:
+        argv: Command line; None for that of the process. In QEfficient's Python function, the model's name.
+        **given: Arguments of QEfficient's Python function, which have the names of the flags.
+
+    Raises:
+        ZooError: The function fails.
+    """
+    return flags.run(lambda arguments, _: _finetune(arguments), _parser(), argv, given)
 
 
 def _finetune(arguments: argparse.Namespace) -> None:

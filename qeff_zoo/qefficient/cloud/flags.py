@@ -3,8 +3,12 @@
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from qeff_zoo.cli import guarded
+from qeff_zoo.errors import PlanError
 
 
 def command(name: str, text: str) -> argparse.ArgumentParser:
@@ -113,6 +117,70 @@ def picture_of(arguments: argparse.Namespace) -> Any:
 
     path, url = arguments.image_path, arguments.image_url
     return read_image(path if url is None else fetch_media(url))
+
+
+def run(
+    command: Callable[[argparse.Namespace, dict[str, Any]], None],
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | str | None,
+    given: Mapping[str, Any],
+    *,
+    unknown_options: bool = False,
+) -> int:
+    """Run a command line, or QEfficient's Python function of the same name and arguments.
+
+    Args:
+        command: Function of the command, for parsed flags and unknown options.
+        parser: Parser of the command.
+        argv: Command line; None for that of the process; or the model's name, for a function.
+        given: Arguments of a function, by the names of the flags; empty for a command line.
+        unknown_options: Whether unknown options are for the compiler.
+
+    Returns:
+        Exit code of a command line; 0 after a function.
+
+    Raises:
+        ZooError: A function fails; a command line prints the error.
+    """
+    is_function = bool(given) or isinstance(argv, str)
+    words = _words(argv, given) if is_function else sys.argv[1:] if argv is None else [*argv]
+    if is_function:
+        parser.error = _refuse  # type: ignore[method-assign]
+    arguments, rest = parser.parse_known_args(words)
+    if rest and not unknown_options:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    options = unknown(parser, rest)
+    if is_function:
+        command(arguments, options)
+        return 0
+    return guarded(lambda: command(arguments, options), words)
+
+
+def _words(argv: Sequence[str] | str | None, given: Mapping[str, Any]) -> list[str]:
+    """Return the command line of a function's arguments; None and False are not given."""
+    words = ["--model_name", argv] if isinstance(argv, str) else [*(argv or ())]
+    named = {**given}
+    config = named.pop("qnn_config", None)
+    if config is not None and named.get("enable_qnn"):
+        named["enable_qnn"] = config
+    for name, value in named.items():
+        if value is None or value is False:
+            continue
+        words.append(f"--{name}")
+        if isinstance(value, list | tuple):
+            texts = all(isinstance(one, str) for one in value)
+            words.append("|".join(value) if texts else ",".join(map(str, value)))
+        elif value is not True:
+            words.append(str(value))
+    return words
+
+
+def _refuse(message: str) -> NoReturn:
+    raise PlanError(
+        [
+            f"The arguments are refused: {message}. Expected those of the command of the same name; see its --help."
+        ]
+    )
 
 
 def integers(text: str) -> list[int]:

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from qeff_zoo.cli import guarded
 from qeff_zoo.cli.inputs import saying_warnings
 from qeff_zoo.cli.options import integers
 from qeff_zoo.errors import GenerationError
@@ -18,13 +17,17 @@ if TYPE_CHECKING:
     from qeff_zoo.qefficient import QEFFAutoModelForCausalLM
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code."""
-    argv = sys.argv[1:] if argv is None else argv
-    parser = _parser()
-    arguments, rest = parser.parse_known_args(argv)
-    options = flags.unknown(parser, rest)
-    return guarded(lambda: _infer(arguments, options), argv)
+def main(argv: Sequence[str] | str | None = None, **given: Any) -> int:
+    """Run the command and return its exit code.
+
+    Args:
+        argv: Command line; None for that of the process. In QEfficient's Python function, the model's name.
+        **given: Arguments of QEfficient's Python function, which have the names of the flags.
+
+    Raises:
+        ZooError: The function fails.
+    """
+    return flags.run(_infer, _parser(), argv, given, unknown_options=True)
 
 
 def _infer(arguments: argparse.Namespace, options: dict[str, Any]) -> None:

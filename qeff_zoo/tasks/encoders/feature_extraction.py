@@ -75,7 +75,7 @@ TASK = Task(
     commands=Commands(
         run=lazy("qeff_zoo.tasks.encoders.verbs:EmbedTexts"),
         run_options=(*PROMPTS, "adapter"),
-        serve=lazy("qeff_zoo.serving.services:TextEmbeddings"),
+        serve=lazy("qeff_zoo.serving.services:TextEncoding"),
     ),
     stages=whole_texts.stages,
     vllm_task="embed",

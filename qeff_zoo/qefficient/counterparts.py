@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules of QEfficient below the top: an import finds our counterpart, or an error that names the replacement.
+
+`qeff_zoo.qefficient` adds `Finder` to Python's finders, after all others, which find modules that are files here.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from qeff_zoo.errors import MissingNameError
+
+_HERE = __name__.rpartition(".")[0]
+_CLASSES: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(
+        (
+            "QEFFAutoModel",
+            "QEFFAutoModelForCTC",
+            "QEFFAutoModelForCausalLM",
+            "QEFFAutoModelForImageTextToText",
+            "QEFFAutoModelForSequenceClassification",
+            "QEFFAutoModelForSpeechSeq2Seq",
+            "QEFFCommonLoader",
+        ),
+        "",
+    )
+)
+_LOADERS: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(("load_hf_processor", "load_hf_tokenizer", "login_and_download_hf_lm"), "loading")
+)
+#: Names of QEfficient's modules that are another module's here: "" is `qeff_zoo.qefficient`.
+NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "base": _CLASSES,
+        "base.common": _CLASSES,
+        "base.onnx_transforms": {"FP16ClipTransform": "constants"},
+        "compile": {},
+        "compile.compile_helper": {"compile": ""},
+        "generation.text_generation_inference": {
+            "CloudAI100ExecInfo": "", "PerfMetrics": "", "cloud_ai_100_exec_kv": "",
+        },
+        "peft": {"QEffAutoPeftModelForCausalLM": ""},
+        "peft.auto": {"QEffAutoPeftModelForCausalLM": ""},
+        "peft.lora": {"QEffAutoLoraModelForCausalLM": ""},
+        "peft.lora.auto": {"QEffAutoLoraModelForCausalLM": ""},
+        "transformers": {},
+        "transformers.models": {},
+        "transformers.models.modeling_auto": _CLASSES,
+        "transformers.transform": {"transform": ""},
+        "utils": _LOADERS,
+        "utils._utils": _LOADERS,
+        "utils.constants": {"Constants": "constants"},
+        "utils.logging_utils": {"logger": "constants"},
+    }
+)  # fmt: skip
+_CUSTOM_OPS = (
+    "Nothing replaces it: transformers' own code is traced, and a target lowers its ops. `qeff-zoo new MODEL` drafts a "
+    "recipe for a model that has none; see CONTRIBUTING.md."
+)
+_DIFFUSERS = "Diffusion models are not supported. Keep QEfficient for them."
+#: What to use in place of a module or a name, by its path or the longest beginning of it.
+INSTEAD: Mapping[str, str] = MappingProxyType(
+    {
+        "": "See docs/from-qefficient.md for what there is.",
+        "QEffFluxPipeline": _DIFFUSERS,
+        "QEffWanImageToVideoPipeline": _DIFFUSERS,
+        "QEffWanPipeline": _DIFFUSERS,
+        "base": _CUSTOM_OPS,
+        "cloud.export": "Use `qeff_zoo.qefficient.export`, which returns the graph's path.",
+        "customop": _CUSTOM_OPS,
+        "diffusers": _DIFFUSERS,
+        "exporter": "Use `qeff_zoo.qefficient.export`, which returns the folder and the graph's path.",
+        "finetune": "Use `qeff-zoo finetune`, or `qeff_zoo.qefficient.cloud.finetune.main(model_name=…)`.",
+        "generation": "Use `generate` of the classes, or `QAICInferenceSession` of `generation.cloud_infer`.",
+        "generation.text_generation_inference": (
+            "Use `cloud_ai_100_exec_kv(tokenizer, qpc_path, prompt)`, which takes any number of prompts."
+        ),
+        "peft": "Use `QEffAutoLoraModelForCausalLM` or `QEffAutoPeftModelForCausalLM`.",
+        "transformers": _CUSTOM_OPS,
+        "transformers.embeddings": "Give `QEFFAutoModel.from_pretrained` pooling='mean', 'max', 'cls' or 'lasttoken'.",
+        "transformers.models.qwen3_vl._embedding_utils": (
+            "Use `qeff_zoo.load` on a package of the text model for embeddings; images are not embedded."
+        ),
+        "transformers.models.qwen3_vl._reranker_utils": (
+            "Compare the logits of 'yes' and 'no' that `generation.cloud_infer.QAICInferenceSession` returns."
+        ),
+        "transformers.post_processing": "Give `from_pretrained` qaic_config={'speculative_model_type': 'turbo', …}.",
+        "transformers.quantizers": (
+            "Leave it out: quantized checkpoints are read as they are, also by scripts/replicate_kv_heads.py."
+        ),
+        "transformers.sampler": "Give `from_pretrained` qaic_config={'include_sampler': True}.",
+        "transformers.spd": "Give `from_pretrained` qaic_config={'speculative_model_type': 'target'}.",
+        "utils": "Leave it out: a package is found by its key, see `qeff-zoo cache ls`.",
+        "utils.generate_inputs": "Use `generate` of the classes; a build has compared the package with transformers.",
+        "utils.run_utils": "Use `qeff-zoo validate`, which compares a package with transformers' model.",
+        "utils.test_utils": (
+            "Call transformers' InternVLProcessor of the checkpoint's -hf version, and give its output to `generate`."
+        ),
+    }
+)
+
+
+def names_of(module: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module with QEfficient's name: our counterpart, or an error with the replacement.
+
+    Args:
+        module: Full name of the module.
+    """
+    path = module.removeprefix(_HERE).removeprefix(".")
+
+    def find(name: str) -> Any:
+        place = NAMES.get(path, {}).get(name)
+        if place is not None:
+            return getattr(import_module(f"{_HERE}.{place}".rstrip(".")), name)
+        below = f"{path}.{name}".lstrip(".")
+        if below in NAMES:
+            return import_module(f"{_HERE}.{below}")
+        is_ours = not path and (name.islower() or name not in INSTEAD)
+        if is_ours or name.startswith("__"):
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        raise missing(below)
+
+    return find
+
+
+def missing(path: str) -> MissingNameError:
+    """Return the error for a module or a name that has no counterpart.
+
+    Args:
+        path: Dotted path below the top of QEfficient.
+    """
+    parts = path.split(".")
+    beginnings = (".".join(parts[:count]) for count in range(len(parts), -1, -1))
+    instead = next(INSTEAD[one] for one in beginnings if one in INSTEAD)
+    return MissingNameError(f"QEfficient's {path!r} has no counterpart in {_HERE}. {instead}")
+
+
+class Finder:
+    """Python finder of QEfficient's modules that are no files here."""
+
+    @classmethod
+    def find_spec(
+        cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the specification of a module of `NAMES`.
+
+        Raises:
+            MissingNameError: The module is below `qeff_zoo.qefficient`, and has no counterpart.
+        """
+        if not fullname.startswith(f"{_HERE}."):
+            return None
+        below = fullname.removeprefix(f"{_HERE}.")
+        if below not in NAMES and not any(one.startswith(f"{below}.") for one in INSTEAD):
+            raise missing(below)
+        return importlib.util.spec_from_loader(fullname, cls, is_package=True)  # type: ignore[arg-type]
+
+    @staticmethod
+    def create_module(spec: ModuleSpec) -> ModuleType | None:
+        """Return None, for an ordinary module."""
+
+    @staticmethod
+    def exec_module(module: ModuleType) -> None:
+        """Give a module its names."""
+        module.__doc__ = (
+            f"Names of QEfficient's module {module.__name__.removeprefix(f'{_HERE}.')!r}."
+        )
+        module.__getattr__ = names_of(module.__name__)  # type: ignore[method-assign]
+
+
+def install() -> None:
+    """Add the finder, once."""
+    if Finder not in sys.meta_path:
+        sys.meta_path.append(Finder)

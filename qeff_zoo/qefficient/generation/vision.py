@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of the two programs of a vision-language package, with QEfficient's names for image features."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from qeff_zoo.checkpoint.config import model_config, token_of
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.media.images import blank
+from qeff_zoo.multimodal.manifest import images_of
+from qeff_zoo.package import Package
+from qeff_zoo.runtime.decoder import AXES
+from qeff_zoo.runtime.program import Array, Program
+from qeff_zoo.runtime.tokenizer import read_json
+from qeff_zoo.tasks.multimodal.vision_encoder import GRID, Vision
+
+from .calls import Calls, Described
+
+_EMBEDS, _ROWS = "image_embeds", "image_rows"
+_FEATURES, _FINER = "vision_embeds", "deepstack_features"
+_INDEX, _PLACE, _NEXT = "image_index", "image_idx", "image_idx_output"
+
+
+class VisionCalls(Calls):
+    """Calls of a vision encoder: arrays of the checkpoint's processor in, image features out."""
+
+    accepts: ClassVar[set[str]] = {
+        "pixel_values", GRID, "image_sizes", "image_position_ids", "aspect_ratios", "aspect_ratio_ids",
+        "aspect_ratio_mask", "num_patches", "num_crops", "spatial_shapes", "pixel_attention_mask", "grid_thws",
+    }  # fmt: skip
+
+    @classmethod
+    def inputs_by_name(cls, found: dict[str, Described]) -> dict[str, Described]:
+        """Return the arrays of a processor."""
+        given = {name: one for name, one in found.items() if name in cls.accepts}
+        is_patches = len(found.get("pixel_values", ("", ()))[1]) == 2
+        return {**given, GRID: ("int64", (1, 3))} if is_patches else given
+
+    @classmethod
+    def outputs_by_name(cls, found: dict[str, Described]) -> dict[str, Described]:
+        """Return image features by QEfficient's names."""
+        return _features(found)
+
+    def __init__(self, package: Package, program: Program, image_sizes: Sequence[str] = ()) -> None:
+        super().__init__(package, program, image_sizes)
+        images = images_of(package.manifest["spec"]["task"]["images"])
+        self._vision = Vision(program, _config(package), 0, images)
+
+    def run(self, given: Mapping[str, Array], wanted: Collection[str]) -> dict[str, Array]:
+        """Return `vision_embeds`, (1, image tokens, width), and `deepstack_features`, (levels, image tokens, width)."""
+        if self._vision.tower is not None and GRID not in given:
+            given = {**given, GRID: self._grids(len(given["pixel_values"]))}
+        found = [self._vision.look(one) for one in _images(given)]
+        names = [*found[0].features]
+        joined = {name: np.concatenate([one.features[name] for one in found]) for name in names}
+        finer = [joined[name] for name in names if name != _EMBEDS]
+        more = {_FINER: np.stack(finer)} if finer else {}
+        made = {_FEATURES: joined[_EMBEDS][None], **more}
+        return {name: one for name, one in made.items() if name in wanted}
+
+    def _grids(self, patches: int) -> Array:
+        """Return the grids of images of one of the sizes that `compile` was given, which have so many patches."""
+        from qeff_zoo.media.image_processor import load_image_processor
+
+        for size in self.image_sizes:
+            tall, wide = map(int, size.split("x"))
+            grid = np.asarray(
+                load_image_processor(self.package.path).arrays([blank(tall, wide)])[GRID]
+            )
+            if patches % grid.prod() == 0:
+                return np.tile(grid, (patches // int(grid.prod()), 1))
+        sizes = ", ".join(self.image_sizes) or "none"
+        raise GenerationError(
+            f"The call has {patches:,} patches of pixel_values and no {GRID!r}; expected both, or images of a size "
+            f"that `compile` was given: {sizes}. Add the processor's {GRID!r}."
+        )
+
+
+class ImageCalls(Calls):
+    """Calls of a language model whose prompts have images."""
+
+    accepts: ClassVar[set[str]] = {*Calls.accepts, _FEATURES, _FINER, _PLACE, "mm_token_type_ids"}
+
+    @classmethod
+    def inputs_by_name(cls, found: dict[str, Described]) -> dict[str, Described]:
+        """Return inputs by QEfficient's names: features, and the number of those that earlier calls took."""
+        given = _features(found)
+        if axes := given.pop(AXES, None):
+            given["position_ids"] = "int64", (1 + int(str(axes[1][0])), "batch_size", "seq_len")
+        return {_PLACE if name == _INDEX else name: one for name, one in given.items()}
+
+    @classmethod
+    def outputs_by_name(cls, found: dict[str, Described]) -> dict[str, Described]:
+        """Return outputs by QEfficient's names."""
+        return {**found, _NEXT: ("int64", (1, 1))}
+
+    def __init__(self, package: Package, program: Program, image_sizes: Sequence[str] = ()) -> None:
+        super().__init__(package, program, image_sizes)
+        images = images_of(package.manifest["spec"]["task"]["images"])
+        config = _config(package)
+        #: Tokens in place of image features.
+        self._placeholders = [token_of(config, images.token), *config.get(images.around, ())]
+        #: Inputs with image features; the first replace token embeddings.
+        self._features = [name for name, one in program.inputs.items() if one.shape[0] == _ROWS]
+
+    def run(self, given: Mapping[str, Array], wanted: Collection[str]) -> dict[str, Array]:
+        """Run one call; `image_idx_output` is the number of image features so far, for the next call."""
+        made = super().run(given, wanted)
+        count = int(np.isin(given["input_ids"], self._placeholders).sum())
+        kept = {f"{_FEATURES}_RetainedState": given[_FEATURES]} if _FEATURES in given else {}
+        return {**made, **kept, _NEXT: np.array([[_number(given) + count]], np.int64)}
+
+    def shown(
+        self, given: Mapping[str, Array], tokens: Array, part: Sequence[int]
+    ) -> dict[str, Array]:
+        """Return the index of each token's image feature, and the features."""
+        shown = np.isin(tokens, self._placeholders)
+        if tokens.shape[1] == 1 and _FEATURES not in given:  # generated, not of an image
+            shown[:] = False
+        if shown.any() and AXES in self.program.inputs and given["position_ids"].ndim != 3:
+            raise GenerationError(
+                f"position_ids has {given['position_ids'].ndim} axes, and the call has image tokens; expected 3: "
+                f"(1 + {self.program.inputs[AXES].shape[0]}, rows, tokens). Use `positions.with_positions`."
+            )
+        if shown.any() and _FEATURES not in given:
+            raise GenerationError(
+                f"The call has {int(shown.sum())} image tokens and no {_FEATURES!r}; expected the outputs of the "
+                "vision program. Give them to `set_buffers`."
+            )
+        index = np.where(shown, _number(given) + np.cumsum(shown, axis=1) - 1, -1)
+        features = {name: self.program.inputs[name] for name in self._features}
+        if not shown.any():
+            return {
+                _INDEX: index,
+                **{
+                    name: np.zeros((1, *map(int, one.shape[1:])), one.dtype)
+                    for name, one in features.items()
+                },
+            }
+        every = given[_FEATURES]
+        if len(every) > 1:  # a list for each row
+            index = np.where(shown, index + every.shape[1] * np.asarray(part)[:, None], -1)
+        values = {_EMBEDS: every.reshape(-1, every.shape[-1])}
+        index = np.where(index < len(values[_EMBEDS]), index, -1)  # generated, not of an image
+        values |= {name: given[_FINER][level] for level, name in enumerate(self._features[1:])}
+        return {
+            _INDEX: index,
+            **{
+                name: np.ascontiguousarray(values[name], one.dtype)
+                for name, one in features.items()
+            },
+        }
+
+
+def _features(found: Mapping[str, Described]) -> dict[str, Described]:
+    """Return inputs or outputs with QEfficient's names of image features."""
+    levels = sum(axes == found.get(_EMBEDS, ("", ()))[1] for _, axes in found.values()) - 1
+    made: dict[str, Described] = {}
+    for name, (dtype, axes) in found.items():
+        if name == _EMBEDS:
+            made[_FEATURES] = dtype, (1, *axes)
+        elif _EMBEDS in found and axes == found[_EMBEDS][1]:
+            made[_FINER] = dtype, (levels, *axes)
+        else:
+            made[name] = dtype, axes
+    return made
+
+
+def _config(package: Package) -> Mapping[str, Any]:
+    return model_config(read_json(package.path / "config.json"))
+
+
+def _number(given: Mapping[str, Array]) -> int:
+    """Return the number of image features that earlier calls took."""
+    return int(given[_PLACE].max()) if _PLACE in given else 0
+
+
+def _images(given: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+    """Yield the arrays of each image; QEfficient's grid of an image may be the shape of an array of zeros."""
+    arrays = {name: np.asarray(one) for name, one in given.items()}
+    if GRID not in arrays:
+        yield arrays
+        return
+    grids = arrays[GRID]
+    if grids.ndim == 4:
+        grids = np.tile(np.array([grids.shape[1:]]), (len(grids), 1))
+    ends = grids.prod(axis=1).cumsum()
+    pixels = arrays["pixel_values"].astype(np.float32)
+    for grid, stop in zip(grids, ends, strict=True):
+        yield {"pixel_values": pixels[stop - grid.prod() : stop], GRID: grid[None]}

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`scripts/qefficient`: run each example script of a checkout of QEfficient, and record what came of it."""
+
+import argparse
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from qefficient_examples import inside
+from qefficient_examples.checkpoints import CHECKPOINTS, provide
+from qefficient_examples.rewriting import rewrite
+from qefficient_examples.scripts import ARGUMENTS, NEEDED, NOT_SCRIPTS, TOOLS
+from qefficient_examples.table import RECORD
+
+_TAIL = 40
+_ERROR = re.compile(r"^(?:[\w.]*\.)?(\w*(?:Error|Exception|Exit|Interrupt))(?:: (.*))?$")
+
+
+def scripts_of(checkout: Path) -> Iterator[str]:
+    """Yield the example scripts of a checkout, and its tools for users, by their paths in it."""
+    for path in sorted((checkout / "examples").rglob("*.py")):
+        name = path.relative_to(checkout).as_posix()
+        if path.name != "__init__.py" and name not in NOT_SCRIPTS:
+            yield name
+    yield from (name for name in TOOLS if (checkout / name).is_file())
+
+
+def prepare(checkout: Path, work: Path) -> None:
+    """Copy examples, tools and what they load, with the import replaced."""
+    for folder in ("examples", "scripts", "tests/utils"):
+        for path in (checkout / folder).rglob("*"):
+            target = work / "checkout" / path.relative_to(checkout)
+            if path.is_dir():
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if path.suffix == ".py":
+                target.write_text(rewrite(path.read_text(encoding="utf-8")), encoding="utf-8")
+            elif path.suffix in (".yaml", ".yml", ".json", ".txt"):
+                target.write_bytes(path.read_bytes())
+
+
+def run(name: str, work: Path, seconds: int) -> dict[str, Any]:
+    """Run one script; return its row.
+
+    Args:
+        name: Path in the checkout.
+        work: Folder of the rewritten scripts and the checkpoints.
+        seconds: Time limit.
+    """
+    script = work / "checkout" / name
+    text = script.read_text(encoding="utf-8")
+    beside = "".join(one.read_text(encoding="utf-8") for one in script.parent.glob("*.py"))
+    needed = NEEDED.get(name, ())
+    for one in CHECKPOINTS:
+        if (
+            any(f"{quote}{one}{quote}" in text for quote in "\"'")
+            or f'"{one}"' in beside
+            or one in needed
+        ):
+            provide(one, work)
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        inside.__name__,
+        str(script),
+        *shlex.split(ARGUMENTS.get(name, "")),
+    ]
+    environment = os.environ | {
+        "HF_HUB_OFFLINE": "1", "QEFF_HOME": str(work / "store"), "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1", "PYTHONFAULTHANDLER": "1",
+        "HF_MODULES_CACHE": str(work / "modules"),
+    }  # fmt: skip
+    log = work / "logs" / f"{name.replace('/', '__')}.log"
+    log.parent.mkdir(exist_ok=True)
+    begun = time.monotonic()
+    with log.open("w", encoding="utf-8") as stream:
+        try:
+            done = subprocess.run(
+                command,
+                cwd=work,
+                env=environment,
+                stdout=stream,
+                stderr=stream,
+                timeout=seconds,
+                check=False,
+            )
+            code = done.returncode
+        except subprocess.TimeoutExpired:
+            code = None
+    row = _row(code, log.read_text(encoding="utf-8", errors="replace"), work, seconds)
+    return {"script": name, **row, "seconds": round(time.monotonic() - begun, 1)}
+
+
+def _row(code: int | None, printed: str, work: Path, seconds: int) -> dict[str, str]:
+    if code == 0:
+        return {"result": "runs", "reason": ""}
+    if code is None:
+        return {"result": "too slow", "reason": f"stopped after {seconds} s"}
+    reason = ""
+    for line in reversed(printed.splitlines()[-_TAIL:]):
+        if line.startswith("{"):
+            error = json.loads(line)
+            reason = f"{error['type']}: {error['message']}"
+            break
+        if _ERROR.match(line):
+            reason = line
+            break
+    reason = reason or (printed.strip().splitlines() or ["no output"])[-1]
+    result = "refused" if code == inside.REFUSED else "fails"
+    return {"result": result, "reason": reason.replace(f"{work}/", "")}
+
+
+def main() -> int:
+    """Run the scripts that are asked for, and keep each row as soon as it is known."""
+    parser = argparse.ArgumentParser(prog="scripts/qefficient", description=__doc__)
+    parser.add_argument(
+        "checkout", type=Path, help="folder with QEfficient's examples/ and scripts/"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[""],
+        metavar="TEXT",
+        help="scripts whose path has one of these",
+    )
+    parser.add_argument(
+        "--result",
+        metavar="R",
+        help="again those with this result alone: refused, fails or 'too slow'",
+    )
+    parser.add_argument("--again", action="store_true", help="also those that are recorded")
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="processes at a time (default: 1)"
+    )
+    parser.add_argument(
+        "--seconds", type=int, default=600, metavar="N", help="limit of one script (default: 600)"
+    )
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=Path("qefficient-work"),
+        metavar="DIR",
+        help="folder of all that is written",
+    )
+    parser.add_argument(
+        "--record", type=Path, default=RECORD, metavar="FILE", help="JSON file of the rows"
+    )
+    arguments = parser.parse_args()
+    work = arguments.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    prepare(arguments.checkout, work)
+    known = (
+        {row["script"]: row for row in json.loads(arguments.record.read_bytes())}
+        if arguments.record.exists()
+        else {}
+    )
+    every = [*scripts_of(arguments.checkout)]
+    rows = {name: known[name] for name in every if name in known}
+    chosen = [
+        name for name in every
+        if any(text in name for text in arguments.only)
+        and (arguments.again or name not in rows or rows[name]["result"] == arguments.result)
+    ]  # fmt: skip
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for row in pool.map(lambda name: run(name, work, arguments.seconds), chosen):
+            rows[row["script"]] = row
+            print(
+                f"{row['result']:9} {row['seconds']:6.1f} s  {row['script']}  {row['reason'][:160]}",
+                flush=True,
+            )
+            ordered = [rows[name] for name in every if name in rows]
+            arguments.record.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+    counts = {
+        result: sum(row["result"] == result for row in rows.values())
+        for result in ("runs", "refused", "fails", "too slow")
+    }
+    print(", ".join(f"{count} {result}" for result, count in counts.items()), file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

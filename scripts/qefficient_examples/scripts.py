@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which files of QEfficient's are scripts, and what each is called with."""
+
+from collections.abc import Mapping
+
+#: Tools for users, beside `examples/`.
+TOOLS = (
+    *(f"scripts/debug/{name}.py" for name in ("audio_model", "embedding_model", "gemma4_dense_layer_compare",
+                                             "gemma4_dense_ort_qaic_parity", "image_model", "text_model")),
+    "scripts/finetune/run_ft_model.py",
+    "scripts/perplexity_computation/calculate_perplexity.py",
+    "scripts/replicate_kv_head/replicate_kv_heads.py",
+)  # fmt: skip
+#: Modules that scripts beside them import.
+NOT_SCRIPTS = {
+    "examples/embeddings/qwen3vl/embedding_model.py",
+    "examples/image_text_to_text/models/gemma_vision/gemma4/gemma4_utils.py",
+    "examples/reranker/qwen3vl/reranker_model.py",
+}
+#: Arguments of scripts that require some, as their READMEs have them.
+ARGUMENTS: Mapping[str, str] = {
+    "examples/image_text_to_text/models/kimi_k2/example_kimi_k25_vision_disagg.py": "--model-path moonshotai/Kimi-K2.5",
+    "examples/performance/cpp_execution/text_inference_cpp.py": (
+        "--model_name gpt2 --num_cores 14 --prompt 'My name is'"
+    ),
+    "examples/performance/on_device_sampling.py": (
+        "--model-name meta-llama/Llama-3.1-8B --num_cores 16 --prompt_len 128 --ctx_len 256 --generation_len 12 "
+        "--prompt 'Hi' --repetition-penalty 1.9 --presence-penalty 0.8 --temperature 0.67 --top-k 54 --top-p 0.89 "
+        "--min-p 0.6 --random-number 0.26"
+    ),
+    "scripts/perplexity_computation/calculate_perplexity.py": (
+        "--model_type torch --model_name TinyLlama/TinyLlama-1.1B-Chat-v1.0 --ctx_len 64 --stride 32 --num_samples 2"
+    ),
+}
+#: Checkpoints that arguments name.
+NEEDED: Mapping[str, tuple[str, ...]] = {
+    "examples/image_text_to_text/models/kimi_k2/example_kimi_k25_vision_disagg.py": (
+        "moonshotai/Kimi-K2.5",
+    ),
+    "examples/performance/cpp_execution/text_inference_cpp.py": ("gpt2",),
+    "scripts/perplexity_computation/calculate_perplexity.py": (
+        "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
+    ),
+}

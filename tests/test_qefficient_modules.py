@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QEfficient's modules below the top: its session of one program, loaders, functions behind commands, and refusals."""
+
+import importlib
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fixtures_builds import Models
+from transformers import AutoModelForCausalLM
+
+from qeff_zoo import pipeline, qefficient
+from qeff_zoo.errors import (
+    ContextLengthError,
+    GenerationError,
+    MissingNameError,
+    PlanError,
+    ZooError,
+)
+from qeff_zoo.package import Package
+from qeff_zoo.qefficient.generation.cloud_infer import QAICInferenceSession
+from qeff_zoo.qefficient.program_paths import ProgramPaths
+
+HERE = "qeff_zoo.qefficient"
+GUIDE = (Path(__file__).parent.parent / "docs" / "from-qefficient.md").read_text(encoding="utf-8")
+SIZES = {"prefill_seq_len": 8, "ctx_len": 32}
+#: A prompt of two chunks, and how long it is.
+IDS, LENGTH = np.random.default_rng(0).integers(3, 250, (1, 16)), 13
+
+pytestmark = pytest.mark.xdist_group("qefficient-modules")
+
+
+@pytest.fixture(scope="module")
+def theirs(models: Models) -> Any:
+    return AutoModelForCausalLM.from_pretrained(models.llama, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="module")
+def package(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Package:
+    return models.build(models.llama, tmp_path_factory.mktemp("store"), **SIZES)
+
+
+@pytest.fixture(scope="module")
+def batched(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Package:
+    sizes = {**SIZES, "full_batch_size": 3, "num_speculative_tokens": (2,)}
+    return models.build(models.llama, tmp_path_factory.mktemp("store"), **sizes)
+
+
+def logits(theirs: Any, *tokens: Any) -> Any:
+    """Return transformers' logits after each token of a text."""
+    with torch.no_grad():
+        return theirs(torch.tensor([tokens])).logits[0].numpy()
+
+
+def chunks(tokens: Any = IDS[0, :LENGTH], **more: Any) -> Iterator[dict[str, Any]]:
+    """Yield the calls of a prompt as QEfficient's scripts make them: of whole chunks, with position -1 for padding."""
+    width = -(-len(tokens) // 8) * 8
+    padded = np.pad(tokens, (0, width - len(tokens)))[None]
+    positions = np.where(np.arange(width) < len(tokens), np.arange(width), -1)[None]
+    for at in range(0, width, 8):
+        part = slice(at, at + 8)
+        yield {"input_ids": padded[:, part], "position_ids": positions[:, part], **more}
+
+
+def test_calls_return_transformers_logits_and_states_move_to_another_program(
+    package: Package, theirs: Any
+) -> None:
+    prefill, decode = (QAICInferenceSession(package.path) for _ in range(2))
+    for call in chunks():
+        found = prefill.run(call)
+    prompt = IDS[0, :LENGTH].tolist()
+    np.testing.assert_allclose(found["logits"][0, 0], logits(theirs, *prompt)[-1], atol=1e-4)
+    moved = {name.removesuffix("_RetainedState"): one for name, one in found.items()}
+    del moved["logits"]
+    for _ in range(3):
+        prompt.append(int(found["logits"].argmax()))
+        call = {"input_ids": [[prompt[-1]]], "position_ids": [[len(prompt) - 1]]}
+        found = decode.run({**call, **moved})
+        decode.skip_buffers(
+            one for one in decode.input_names + decode.output_names if one.startswith("past_")
+        )
+        moved = {}  # they stay in the program
+        np.testing.assert_allclose(found["logits"][0, 0], logits(theirs, *prompt)[-1], atol=1e-4)
+    assert [*found] == ["logits"]
+
+
+def test_rows_go_to_batch_slots_and_several_tokens_are_verified(
+    batched: Package, theirs: Any
+) -> None:
+    session = QAICInferenceSession(str(batched.path))
+    states = [one for one in session.input_names + session.output_names if one.startswith("past_")]
+    session.skip_buffers(states)
+    texts = {2: [5, 6, 7, 8, 9], 0: IDS[0, :LENGTH].tolist()}
+    for slot, text in texts.items():
+        for call in chunks(text, batch_index=np.array([[slot]])):
+            found = session.run(call)
+        np.testing.assert_allclose(found["logits"][0, 0], logits(theirs, *text)[-1], atol=1e-4)
+    drafts, padding = {0: [11, 12, 13], 2: [21, 22, 23]}, [0, 0, 0]
+    inputs = {
+        "input_ids": np.array([drafts.get(slot, padding) for slot in range(3)]),
+        "position_ids": np.array(
+            [
+                [len(texts[slot]) + at if slot in texts else -1 for at in range(3)]
+                for slot in range(3)
+            ]
+        ),
+        "batch_index": np.arange(3)[:, None],
+        "num_logits_to_keep": np.zeros((3, 1)),
+    }
+    found = session.run(inputs)
+    for slot, text in texts.items():
+        expected = logits(theirs, *text, *drafts[slot])[-3:]
+        np.testing.assert_allclose(found["logits"][slot], expected, atol=1e-4)
+    assert not found["logits"][1].any()
+
+
+def test_a_session_describes_its_program(package: Package) -> None:
+    session = QAICInferenceSession(package.path / package.programs[0].path, activate=False)
+    assert session.input_names[:3] == ["input_ids", "position_ids", "past_key.0"]
+    assert session.output_names[:2] == ["logits", "past_key.0_RetainedState"]
+    one = session.bindings[session.binding_index_map["input_ids"]]
+    assert (one.dims, session.aic_to_np_dtype_mapping[one.type]) == ((1, 8), np.int64)
+    assert [shapes[one.index] for shapes in session.allowed_shapes] == [(8, [1, 8]), (8, [1, 1])]
+    with pytest.raises(GenerationError, match="not active; expected an open program"):
+        session.run({})
+    session.activate()
+    with pytest.raises(
+        GenerationError, match="no 'position_ids'; expected 'input_ids', 'position_ids'"
+    ):
+        session.run({"input_ids": [[1]]})
+    with pytest.raises(GenerationError, match=r"'past_key.0' has shape \(1, 2\); expected \(1, "):
+        session.run({**next(chunks()), "past_key.0": np.zeros((1, 2))})
+    session.skip_buffers(["past_key.0"])
+    with pytest.raises(ContextLengthError, match="ends at position 33; expected at most 32"):
+        session.run({"input_ids": [[1]], "position_ids": [[32]]})
+    with pytest.warns(UserWarning, match="Buffer 'image' is not found"):
+        session.set_buffers({"image": 1})
+    session.deactivate()
+    assert not session.is_active
+
+
+def test_a_prepared_folder_is_no_program(tmp_path: Path) -> None:
+    (tmp_path / "compile.sh").touch()
+    with pytest.raises(GenerationError, match="is prepared, and has no program yet"):
+        QAICInferenceSession(tmp_path)
+
+
+def test_paths_of_programs_have_qefficients_names() -> None:
+    prepared = ProgramPaths.of("folder", None)
+    assert (prepared, prepared["vision_qpc_path"], [*prepared][:2]) == (
+        "folder",
+        "folder",
+        ["f", "o"],
+    )
+    assert "lang_qpc_path" in prepared
+    assert dict(prepared.items()).keys() == {*prepared.keys()}
+    assert prepared.get("other") is None
+
+
+def test_the_guides_loop_runs(package: Package, theirs: Any) -> None:
+    section = GUIDE.partition("## Modules below the top")[2].partition("\n## ")[0]
+    loop, *_ = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    names: dict[str, Any] = {"qpc_path": str(package.path)}
+    exec(loop, names)
+    tokens = [11, 12, 13, 14]
+    for _ in range(8):
+        tokens.append(int(logits(theirs, *tokens)[-1].argmax()))
+    assert (names["tokens"].item(), names["positions"].item()) == (tokens[-1], 11)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("base", "QEFFAutoModelForCTC"),
+        ("base.common", "QEFFCommonLoader"),
+        ("base.onnx_transforms", "FP16ClipTransform"),
+        ("compile.compile_helper", "compile"),
+        ("generation.cloud_infer", "QAICInferenceSession"),
+        ("generation.text_generation_inference", "CloudAI100ExecInfo"),
+        ("peft.lora", "QEffAutoLoraModelForCausalLM"),
+        ("transformers.models.modeling_auto", "QEFFAutoModel"),
+        ("utils", "load_hf_tokenizer"),
+        ("utils", "constants"),
+        ("utils.constants", "Constants"),
+        ("utils.logging_utils", "logger"),
+    ],
+)
+def test_names_below_the_top_are_found(module: str, name: str) -> None:
+    names: dict[str, Any] = {}
+    exec(f"from {HERE}.{module} import {name}", names)
+    assert names[name] is getattr(importlib.import_module(f"{HERE}.{module}"), name)
+
+
+@pytest.mark.parametrize(
+    ("code", "instead"),
+    [
+        ("from {} import QEffFluxPipeline", "Diffusion models are not supported"),
+        ("import {}.diffusers.pipelines.flux", "Diffusion models are not supported"),
+        ("from {}.customop import CustomRMSNormAIC", "`qeff-zoo new MODEL` drafts a recipe"),
+        (
+            "import {}.transformers.models.llama.modeling_llama",
+            "`qeff-zoo new MODEL` drafts a recipe",
+        ),
+        (
+            "from {}.transformers.models.qwen3_vl._reranker_utils import x",
+            "Compare the logits of 'yes' and 'no'",
+        ),
+        ("from {}.utils.test_utils import InternProcessor", "transformers' InternVLProcessor"),
+        (
+            "from {}.cloud.export import get_onnx_path_and_setup_customIO",
+            "qeff_zoo.qefficient.export",
+        ),
+        ("import {}.new_in_qefficient", "See docs/from-qefficient.md"),
+    ],
+)
+def test_what_is_missing_names_the_replacement(code: str, instead: str) -> None:
+    with pytest.raises(
+        MissingNameError, match=r"has no counterpart in qeff_zoo\.qefficient"
+    ) as caught:
+        exec(code.format(HERE), {})
+    assert instead in str(caught.value)
+    assert isinstance(caught.value, ZooError)
+    assert isinstance(caught.value, ImportError)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_misspelled_name_is_no_attribute() -> None:
+    assert not hasattr(qefficient, "QEFFAutoModle")
+
+
+def test_loaders_choose_the_class_and_the_padding(models: Models) -> None:
+    from qeff_zoo.qefficient.utils import load_hf_tokenizer, login_and_download_hf_lm
+
+    folder = login_and_download_hf_lm(models.llama)
+    assert load_hf_tokenizer(folder).padding_side == "right"
+    assert isinstance(
+        qefficient.QEFFCommonLoader.from_pretrained(folder), qefficient.QEFFAutoModelForCausalLM
+    )
+    assert isinstance(
+        qefficient.QEFFCommonLoader.from_pretrained(models.bert), qefficient.QEFFAutoModel
+    )
+
+
+def test_the_functions_behind_commands_take_the_names_of_flags(
+    models: Models, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from qeff_zoo.qefficient.cloud import execute, infer
+
+    monkeypatch.setattr(
+        pipeline, "build", lambda *_, **__: (_ for _ in ()).throw(PlanError(["built"]))
+    )
+    asked: dict[str, Any] = {"model_name": str(models.llama), "num_cores": 16, "prompt": ["a", "b"]}
+    with pytest.raises(PlanError, match=r"^built$"), warnings.catch_warnings():
+        infer.main(**asked, device_group=[0], mxfp6=True, full_batch_size=2, hf_token=None)
+    with pytest.raises(PlanError, match="required: --num_cores"):
+        infer.main(str(models.llama), prompt="a")
+    with pytest.raises(PlanError, match="unrecognized arguments: --mxfp6"):
+        execute.main(model_name="a", qpc_path="b", mxfp6=True)
+    package = models.build(models.llama, home, **SIZES)
+    options = {"qpc_path": str(package.path), "prompt": ["a", "b"], "generation_len": 3}
+    capsys.readouterr()
+    assert execute.main(str(models.llama), **options, json=True) == 0
+    assert len(json.loads(capsys.readouterr().out)["generated_texts"]) == 2
