@@ -84,7 +84,7 @@ def _seeing(
         tiny_models.make(find_recipe(config.pop("model_type")), Tiny(config=config), folder)
         published.write(facts, folder)
         if not facts.get("chat_template"):
-            image = next(one for one in facts["tokens"] if "image" in one.lower() or one == "[IMG]")
+            image = next(one for one in ("<|image|>", "<image>", "[IMG]") if one in facts["tokens"])
             (folder / "chat_template.jinja").write_text(
                 _TEMPLATE.format(image=image), encoding="utf-8"
             )
