@@ -3,7 +3,7 @@
 
     PYTHONPATH=scripts python -m pytest -p qefficient_examples.shim CHECKOUT/tests/unit_test/utils/test_auto_model_api.py
 
-`QEfficient` is `qeff_zoo.qefficient`. A PyTorch module in place of a checkpoint is saved, and its folder is loaded.
+`QEfficient` is `qeff_zoo.qefficient`. A PyTorch module in place of a checkpoint is saved and loaded by its folder.
 """
 
 import importlib.util
