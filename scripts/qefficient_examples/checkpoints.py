@@ -212,6 +212,7 @@ def _coded(model_type: str) -> Make:
         )
         config = {"model_type": model_type, "auto_map": {"AutoConfig": "configuration.Config"}}
         (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        save_file({"weight": np.zeros(1, np.float32)}, folder / "model.safetensors")
 
     return make
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """pytest plugin that runs QEfficient's own tests of its interface on qeff-zoo.
 
-    PYTHONPATH=scripts python -m pytest -p qefficient_examples.shim CHECKOUT/tests/unit_test/utils/test_auto_model_api.py
+    PYTHONPATH=scripts python -m pytest -p qefficient_examples.shim CHECKOUT/tests/unit_test/utils/test_cloud.py
 
 `QEfficient` is `qeff_zoo.qefficient`. A PyTorch module in place of a checkpoint is saved and loaded by its folder.
 """
