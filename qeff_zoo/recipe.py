@@ -88,6 +88,17 @@ class PatchShape(Shape):
     window: int = 0
 
 
+@dataclass(frozen=True)
+class TokenId:
+    """Id of a token that is in the checkpoint's tokenizer files alone, in fields of `Recipe.alias`.
+
+    Args:
+        token: Text of the token.
+    """
+
+    token: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Transform:
     """A named change of torch modules.
@@ -164,6 +175,10 @@ class Recipe:
         positions_after_padding: Whether learned positions are counted from `pad_token_id + 1`, so that as many fewer
             tokens fit.
         told_by: Fields of config.json that identify its checkpoints without a `model_type`.
+        alias: Function that returns the fields to add to a config.json with code of its own, if the recipe covers it
+            in another form; else None. `image_processor` replaces the settings in the checkpoint's files.
+        variants: `model_type` of another recipe by the field of config.json that selects it, as in AutoConfig.
+        former_text_types: `model_type` of the text config by its former names, which published checkpoints have.
         requires: Python packages that transformers' class needs beyond extra `build`; extras have their names.
         image_processor: Image processor class of transformers, if a checkpoint's own files name none.
         compile_flags: Compiler options by target, which replace that target's defaults for the architecture.
@@ -188,6 +203,11 @@ class Recipe:
     fixed_kv_heads: str = ""
     positions_after_padding: bool = False
     told_by: tuple[str, ...] = ()
+    alias: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] = field(
+        default=lambda config: None, compare=False
+    )
+    variants: Mapping[str, str] = field(default_factory=dict)
+    former_text_types: Mapping[str, str] = field(default_factory=dict)
     requires: tuple[str, ...] = ()
     image_processor: str = ""
     compile_flags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

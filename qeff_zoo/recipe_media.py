@@ -13,41 +13,21 @@ if TYPE_CHECKING:
 class Media:
     """Image or audio input of a language model, whose features another program computes.
 
+    A field is a value that several recipes set. Properties are values of a family; a family may override one by a
+    field.
+
     Args:
         token: Field of the config with the placeholder token that has one occurrence per feature row; `part.field` for
             a field of a part.
         axes: Axes of rotary positions: 1, or 3 for time, height and width.
-        types: Argument of the forward that marks image tokens, if attention depends on them.
-        whole: Tokens that must be in one prefill call, since they attend to one another: "image", "images" for all
-            images of a prompt with the text between them, "prompt", or empty.
-        deepstack: Field of the vision config that lists the layers whose features are added in the language model.
-        marker: Field of the config with the token that stands for an image or audio in a prompt, or a text of any
-            number of tokens; empty for `token`.
         before: Tokens before the placeholder tokens, which the marker expands to: ids, fields of the config, or texts.
         after: Tokens after them.
-        spaced: Format of its marker, `{}`, in the text of a prompt, which is tokenized together with its surroundings;
-            a space at the end only before a word.
-        text: Format of the text after the last image of a prompt, such as `<bos>{}`; empty for no change.
-        mask: Name of the padding mask in the processor's output, if the processor pads.
-        embedded: Whether feature rows replace embeddings of tokens before the forward, since the forward takes no
-            features of this kind.
-        adapter: Folder of a checkpoint, "." for its own, with an adapter that is active only for prompts with images
-            or audio.
     """
 
     token: str
     axes: int = 1
-    types: str = ""
-    whole: str = ""
-    deepstack: str = ""
-    marker: str = ""
     before: tuple[int | str, ...] = ()
     after: tuple[int | str, ...] = ()
-    spaced: str = ""
-    text: str = ""
-    mask: str = ""
-    embedded: bool = False
-    adapter: str = ""
 
     #: Field of the config with the token that a chat template writes before each marker, by which a forward finds
     #: images.
@@ -65,6 +45,60 @@ class Media:
     #: Names of special tokens, of which the first that a tokenizer has begins every prompt.
     opening: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def types(self) -> str:
+        """Argument of the forward that marks image tokens, if attention depends on them."""
+        return ""
+
+    @property
+    def whole(self) -> str:
+        """Tokens that must be in one prefill call, since they attend to one another.
+
+        "image", "images" for all images of a prompt with the text between them, "prompt", or empty.
+        """
+        return ""
+
+    @property
+    def deepstack(self) -> str:
+        """Field of the vision config that lists the layers whose features are added in the language model."""
+        return ""
+
+    @property
+    def marker(self) -> str:
+        """Field of the config with the token that stands for an image or audio in a prompt; empty for `token`.
+
+        Or a text of any number of tokens.
+        """
+        return ""
+
+    @property
+    def spaced(self) -> str:
+        """Format of the marker, `{}`, in the text of a prompt, which is tokenized together with its surroundings.
+
+        A space at the end is added only before a word.
+        """
+        return ""
+
+    @property
+    def text(self) -> str:
+        """Format of the text after the last image of a prompt, such as `<bos>{}`; empty for no change."""
+        return ""
+
+    @property
+    def mask(self) -> str:
+        """Name of the padding mask in the processor's output, if the processor pads."""
+        return ""
+
+    @property
+    def embedded(self) -> bool:
+        """Whether feature rows replace embeddings before the forward, since it takes no features of this kind."""
+        return False
+
+    @property
+    def adapter(self) -> str:
+        """Folder of a checkpoint, "." for its own, with an adapter that is active only for multimodal prompts."""
+        return ""
+
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Self":
         """Return the declaration of a manifest's values, in which tuples are lists."""
@@ -79,8 +113,8 @@ class ImageEncoder(Media):
     """Image input of a language model: values, and hooks that `qeff_zoo.multimodal` implements.
 
     Args:
-        layout: Order of the tiles in the features and in the prompt: one of `image_prompt_templates.LAYOUTS`.
-        nested: Whether the forward takes the tiles of an image on an axis of their own.
+        types: Argument of the forward that marks image tokens, if attention depends on them.
+        deepstack: Field of the vision config that lists the layers whose features are added in the language model.
         video: Field of the config with the placeholder token of a video, or the token itself if no config has it;
             empty if the vision encoder reads no frames.
         video_processor: transformers' class for videos, if a checkpoint's own files name none.
@@ -93,8 +127,8 @@ class ImageEncoder(Media):
     """
 
     token: str = "image_token_id"
-    layout: str = ""
-    nested: bool = False
+    types: str = ""
+    deepstack: str = ""
     video: str = ""
     video_processor: str = ""
     stamp: tuple[str, ...] = ()
@@ -113,6 +147,11 @@ class ImageEncoder(Media):
     numbered: ClassVar[tuple[str, ...]] = ()
     #: Chat template of prompts with videos, if the processor has one for those.
     video_template: ClassVar[str] = ""
+
+    @property
+    def nested(self) -> bool:
+        """Whether the forward takes the tiles of an image on an axis of their own."""
+        return False
 
     @property
     def one_piece(self) -> bool:
@@ -151,7 +190,7 @@ class ImageEncoder(Media):
         Args:
             model: Model from `loader.load_meta`, possibly with fewer layers than its config has.
             audio: Audio input of the same prompts, if the model has one.
-            **variant: Arguments of `qeff_zoo.tasks.multimodal_tracing.tracing`.
+            **variant: Arguments of `qeff_zoo.tasks.multimodal.language_tracing.tracing`.
         """
         raise NotImplementedError
 
@@ -272,6 +311,11 @@ class ImageEncoder(Media):
 class AudioEncoder(Media):
     """Audio input of a language model: values, and hooks that a family implements.
 
+    Args:
+        mask: Name of the padding mask in the processor's output, if the processor pads.
+        embedded: Whether feature rows replace embeddings before the forward, since it takes no features of this kind.
+        adapter: Folder of a checkpoint, "." for its own, with an adapter that is active only for multimodal prompts.
+
     Attributes:
         features: Name of the features of a recording in the processor's output and in the forward's arguments.
         separate: Whether the reference computes one recording at a time, since the padding of the shorter of several
@@ -289,6 +333,9 @@ class AudioEncoder(Media):
     any_length: ClassVar[str] = ""
 
     token: str = "audio_token_id"
+    mask: str = ""
+    embedded: bool = False
+    adapter: str = ""
 
     def trace(self, model: Any, images: Any) -> Any:
         """Describe how to trace the encoder.

@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.families.aya_vision import AyaVision
 from qeff_zoo.recipe import Tiny
 
 from ._tiny_parts import SIGLIP_VISION
@@ -15,7 +15,7 @@ RECIPE = replace(
     model_type="aya_vision",
     architectures=("AyaVisionForConditionalGeneration",),
     special="Tiles that are numbered in the prompt, and the whole picture; four of their rows become one.",
-    images=Images(layout="numbered_tiles"),
+    images=AyaVision(),
     tiny=(
         Tiny(
             config={

@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.families.cohere2_vision import Cohere2Vision
 from qeff_zoo.recipe import Tiny
 
 from ._tiny_parts import SIGLIP_VISION
@@ -15,7 +15,7 @@ RECIPE = replace(
     model_type="cohere2_vision",
     architectures=("Cohere2VisionForConditionalGeneration",),
     special="Tiles that each end with a token, and the whole picture; four of their rows become one.",
-    images=Images(layout="ended_tiles"),
+    images=Cohere2Vision(),
     tiny=(
         Tiny(
             config={

@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.multimodal.two_sizes import TwoSizes
+from qeff_zoo.multimodal.families.deepseek_ocr2 import DeepSeekOcr2
 from qeff_zoo.recipe import Tiny, experts, rms_norm
 
 from ._tiny_parts import SAM_VISION
@@ -29,7 +29,7 @@ RECIPE = replace(
     architectures=("DeepseekOcr2ForConditionalGeneration",),
     special="Queries read a picture causally, and tiles of it in another size; dense layers, then experts.",
     transforms=(rms_norm(lambda config: 2 * config.num_hidden_layers + 1), experts()),
-    images=TwoSizes(layout="tiles_first"),
+    images=DeepSeekOcr2(),
     tiny=(
         Tiny(
             config={

@@ -27,6 +27,7 @@ RECIPE = Recipe(
     transforms=EXAONE4.transforms,
     images=PatchGrid(),
     shapes=DECODER_SHAPES,
+    former_text_types={"exaone4_5_text": "exaone4"},
     tiny=(
         Tiny(
             config={

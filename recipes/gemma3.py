@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.families.gemma3 import Gemma3
 from qeff_zoo.recipe import Tiny
 
 from ._tiny_parts import SIGLIP_VISION
@@ -15,15 +15,7 @@ RECIPE = replace(
     model_type="gemma3",
     architectures=("Gemma3ForConditionalGeneration",),
     special="Tokens of a picture see one another, in sliding layers too; a picture is read in one call of prefill.",
-    images=Images(
-        layout="uncut",
-        spaced="\n\n{}\n\n",
-        types="token_type_ids",
-        whole="image",
-        marker="boi_token_index",
-        before=("boi_token_index",),
-        after=("eoi_token_index",),
-    ),
+    images=Gemma3(),
     compile_flags=GEMMA3_TEXT.compile_flags,
     tiny=(
         Tiny(

@@ -3,8 +3,8 @@
 
 from dataclasses import replace
 
+from qeff_zoo.multimodal.families.gemma3n import Gemma3n
 from qeff_zoo.multimodal.families.gemma3n_audio import Gemma3nAudio
-from qeff_zoo.multimodal.images import Images
 from qeff_zoo.recipe import Tiny
 
 from .gemma3n_text import RECIPE as GEMMA3N_TEXT
@@ -60,12 +60,7 @@ RECIPE = replace(
     architectures=("Gemma3nForConditionalGeneration",),
     requires=("timm",),
     special="Convolutions, and attention among them, of the package timm, or sound in chunks; tables for their tokens.",
-    images=Images(spaced="\n\n{}\n\n", before=("boi_token_id",), after=("eoi_token_id",)),
-    sounds=Gemma3nAudio(
-        mask="input_features_mask",
-        spaced="\n\n{}\n\n",
-        before=("boa_token_id",),
-        after=("eoa_token_id",),
-    ),
+    images=Gemma3n(),
+    sounds=Gemma3nAudio(),
     tiny=(Tiny(config=_TINY, image_processor=_IMAGE_PROCESSOR),),
 )

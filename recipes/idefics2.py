@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.multimodal.sized_images import SizedImages
+from qeff_zoo.multimodal.families.idefics2 import Idefics2
 from qeff_zoo.recipe import Tiny
 
 from ._tiny_parts import IDEFICS3_VISION
@@ -18,7 +18,7 @@ RECIPE = replace(
     model_type="idefics2",
     architectures=("Idefics2ForConditionalGeneration",),
     special="Pictures of any size, or a whole and its parts, each of which learned queries sum up.",
-    images=SizedImages(layout="between", spaced="{} ", nested=True, mask="pixel_attention_mask"),
+    images=Idefics2(),
     tiny=(
         Tiny(
             config={

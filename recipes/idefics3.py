@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.families.idefics3 import Idefics3
 from qeff_zoo.recipe import Tiny
 
 from ._tiny_parts import IDEFICS3_VISION
@@ -14,7 +14,7 @@ RECIPE = replace(
     model_type="idefics3",
     architectures=("Idefics3ForConditionalGeneration",),
     special="Tiles that the prompt names by row and column, and the whole picture; four of their rows become one.",
-    images=Images(layout="named_tiles", nested=True),
+    images=Idefics3(),
     tiny=(
         Tiny(
             config={

@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.families.llama4 import Llama4
 from qeff_zoo.recipe import Tiny
 
 from ._tiny_parts import IDEFICS3_VISION
@@ -23,7 +23,7 @@ RECIPE = replace(
     model_type="llama4",
     architectures=("Llama4ForConditionalGeneration",),
     special="Tiles that separators part, and the whole picture; the tower rotates by row and column.",
-    images=Images(layout="separated_tiles"),
+    images=Llama4(),
     tiny=(
         Tiny(
             config={

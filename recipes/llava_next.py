@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.families.llava_next import LlavaNext
 from qeff_zoo.recipe import Tiny
 
 from ._tiny_parts import IMAGE_GRIDS
@@ -14,7 +14,7 @@ RECIPE = replace(
     model_type="llava_next",
     architectures=("LlavaNextForConditionalGeneration",),
     special="The whole picture and its tiles, whose lines each end with a learned row; padding is cut off.",
-    images=Images(layout="lines"),
+    images=LlavaNext(),
     tiny=(
         Tiny(
             config={**LLAVA.tiny[0].config, "image_grid_pinpoints": IMAGE_GRIDS},

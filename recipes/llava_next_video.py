@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.multimodal.frame_program import FrameProgram
+from qeff_zoo.multimodal.families.llava_next_video import LlavaNextVideo
 from qeff_zoo.recipe import Tiny
 
 from .llava_next import RECIPE as LLAVA_NEXT
@@ -13,11 +13,7 @@ RECIPE = replace(
     model_type="llava_next_video",
     architectures=("LlavaNextVideoForConditionalGeneration",),
     special="LLaVA-NeXT's pictures; features of frames of videos are pooled, by a program of their own.",
-    images=FrameProgram(
-        layout="lines",
-        video="video_token_id",
-        video_processor="LlavaNextVideoVideoProcessor",
-    ),
+    images=LlavaNextVideo(),
     tiny=(
         Tiny(
             config={

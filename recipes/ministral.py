@@ -10,8 +10,13 @@ from .mistral import RECIPE as MISTRAL
 RECIPE = replace(
     MISTRAL,
     model_type="ministral",
-    architectures=("MinistralForCausalLM", "MinistralForSequenceClassification"),
+    # Published as `model_type` "mistral" with `layer_types`.
+    architectures=(
+        *("MinistralForCausalLM", "MinistralForSequenceClassification"),
+        *("MistralForCausalLM", "MistralForSequenceClassification"),
+    ),
     special="Sliding and full layers in one model, in any order that the config names.",
+    variants={},
     tiny=(
         Tiny(
             config={

@@ -29,5 +29,6 @@ RECIPE = replace(
     model_type="ministral3",
     architectures=("Ministral3ForCausalLM", "Ministral3ForSequenceClassification"),
     special="Queries scaled up by position beyond the original context; YaRN; optional sliding window.",
+    variants={},
     tiny=(Tiny(config=_TINY), Tiny(config={**_TINY, "sliding_window": None}, name="full")),
 )

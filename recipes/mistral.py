@@ -12,6 +12,7 @@ RECIPE = replace(
     model_type="mistral",
     architectures=("MistralForCausalLM", "MistralForSequenceClassification", "MistralModel"),
     special="Llama with a sliding window over all layers, where the config names one.",
+    variants={"layer_types": "ministral"},
     tiny=(
         Tiny(config={**LLAMA.tiny[0].config, "sliding_window": 7}),
         Tiny(config={**LLAMA.tiny[0].config, "sliding_window": None}, name="full"),

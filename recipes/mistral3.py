@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.multimodal.image_column import ImageColumn
+from qeff_zoo.multimodal.families.pixtral import Pixtral
 from qeff_zoo.recipe import Tiny
 
 from ._tiny_parts import PIXTRAL_VISION
@@ -15,7 +15,7 @@ RECIPE = replace(
     model_type="mistral3",
     architectures=("Mistral3ForConditionalGeneration",),
     special="Pictures of any size, each line of which ends with a token; four rows become one.",
-    images=ImageColumn(layout="broken_lines"),
+    images=Pixtral(),
     towers={},
     tiny=(
         Tiny(

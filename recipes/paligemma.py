@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.families.paligemma import PaliGemma
 from qeff_zoo.recipe import Tiny
 
 from ._tiny_parts import SIGLIP_VISION
@@ -20,7 +20,7 @@ RECIPE = replace(
     model_type="paligemma",
     architectures=("PaliGemmaForConditionalGeneration",),
     special="All tokens of a prompt see one another; it is read in one call of prefill.",
-    images=Images(types="token_type_ids", whole="prompt", text="<bos>{}\n"),
+    images=PaliGemma(),
     tiny=(
         Tiny(config={**_IMAGE_FIELDS, "text_config": _GEMMA}),
         Tiny(config={**_IMAGE_FIELDS, "text_config": _GEMMA2}, name="gemma2"),

@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.families.perception_lm import PerceptionLm
 from qeff_zoo.recipe import Tiny
 
 from .llava import RECIPE as LLAVA
@@ -44,7 +44,7 @@ RECIPE = replace(
     architectures=("PerceptionLMForConditionalGeneration",),
     special="Tiles and the whole picture by a tower of the package timm; squares of their rows are averaged.",
     requires=("timm",),
-    images=Images(nested=True, embedded=True),
+    images=PerceptionLm(),
     tiny=(
         Tiny(
             config={**_TINY, "vision_config": _LARGE_VISION, "vision_use_cls_token": True},

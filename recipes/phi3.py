@@ -36,5 +36,6 @@ RECIPE = replace(
     architectures=("Phi3ForCausalLM", "Phi3ForSequenceClassification"),
     special="Fused query, key and value, and gate and up; optional window, partial RoPE; longrope by context.",
     fixed_kv_heads="its queries, keys and values are made by one matrix",
+    variants={},
     tiny=(Tiny(config=_TINY), Tiny(config=_TINY | _LONGROPE, name="longrope")),
 )

@@ -21,6 +21,7 @@ RECIPE = replace(
     architectures=("Starcoder2ForCausalLM", "Starcoder2ForSequenceClassification"),
     special="Layer norms, MLPs without a gate, biased projections; a sliding window over all layers.",
     transforms=(),
+    variants={},
     tiny=(
         Tiny(config=_TINY),
         Tiny(config=_TINY | {"sliding_window": None, "tie_word_embeddings": False}, name="full"),

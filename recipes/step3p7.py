@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 
-from qeff_zoo.multimodal.two_sizes import TwoSizes
+from qeff_zoo.multimodal.families.step3p7 import Step3p7
 from qeff_zoo.recipe import Tiny, Transform, rms_norm, sparse_layers, window_cache
 
 from ._tiny_parts import ENCODER_SIZES
@@ -29,7 +29,7 @@ RECIPE = replace(
         Transform(name="plain_experts", count=sparse_layers, parameters={"name": "Step3p7Experts"}),
         window_cache(),
     ),
-    images=TwoSizes(layout="parts_first"),
+    images=Step3p7(),
     tiny=(
         Tiny(
             config={

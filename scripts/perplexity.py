@@ -4,9 +4,10 @@
 
     python scripts/perplexity.py MODEL FILE [--weights fp32 int8 int4] [--ctx-len 512] [--graph] [--json]
     python scripts/perplexity.py --model_name MODEL --dataset_name FILE --model_type onnx --ctx_len 512 --stride 256
+    python scripts/perplexity.py --model_path PACKAGE --dataset_name wikitext-2-raw-v1 --qpc_device_id [0]
 
 Builds the packages, or takes them from the store. Every model is asked for the same tokens of the same windows. The
-second line is QEfficient's: its flags work too, and Hugging Face's model is always there to compare with.
+other lines have QEfficient's flags; Hugging Face's model is always there to compare with.
 """
 
 import argparse
@@ -20,7 +21,11 @@ import qeff_zoo
 from qeff_zoo.errors import PlanError, ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.qefficient.cloud import flags
+from qeff_zoo.qefficient.execution import on_devices
 from qeff_zoo.validation import perplexity
+
+#: Data set of QEfficient's script, whose `--dataset_name` is one of its configurations.
+_WIKITEXT = "Salesforce/wikitext"
 
 
 def main() -> int:
@@ -40,7 +45,8 @@ def main() -> int:
             kept = scoring.window + (arguments.num_samples - 1) * scoring.stride
             scoring = replace(scoring, tokens=scoring.tokens[:kept])
         graph = arguments.graph or arguments.model_type == "onnx"
-        found = perplexity.compare(packages, scoring, graph=graph)
+        with on_devices(next(iter(packages.values())), arguments.qpc_device_id):
+            found = perplexity.compare(packages, scoring, graph=graph)
     except ZooError as error:
         print(f"perplexity: {error}", file=sys.stderr)
         return 1
@@ -53,24 +59,50 @@ def main() -> int:
 
 
 def _text(arguments: argparse.Namespace) -> str:
-    """Read what is to be scored; refuse, before anything is built, what means nothing here."""
+    """Read the text that is scored: a file, or a data set."""
     path = arguments.file or arguments.dataset_name
-    if arguments.qpc_device_id:
-        raise PlanError(
-            [
-                f"--qpc_device_id is {arguments.qpc_device_id!r}, and packages are scored on the CPU. Leave it out; "
-                "`qeff-zoo predict` says what a card's numerics do to a model."
-            ]
-        )
+    if path and path == arguments.dataset_name and not Path(path).exists():
+        return _data_set(path)
     try:
         return Path(path or "").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(
+            [f"Cannot read {path!r}: {error}. Expected a text file in UTF-8. Check the path."]
+        ) from error
+
+
+def _data_set(name: str) -> str:
+    """Return the texts of a data set's test split, from the cache of `datasets` alone.
+
+    Args:
+        name: OWNER/NAME or OWNER/NAME:CONFIG; without an owner a configuration of WikiText, as QEfficient's script.
+    """
+    repository, _, config = name.partition(":") if "/" in name else (_WIKITEXT, "", name)
+    wanted = [repository, *([config] if config else [])]
+    try:
+        import datasets
+    except ModuleNotFoundError as error:
+        raise PlanError(
             [
-                f"Cannot read {path!r}: {error}. Expected a text file in UTF-8; of a data set save the texts in one, "
-                "and name it as FILE or --dataset_name."
+                f"--dataset_name is {name!r}, which is no file, and the package `datasets` is missing. Install "
+                "qeff-zoo[finetune], or name a text file."
             ]
         ) from error
+    before, datasets.config.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE, True
+    try:
+        texts = datasets.load_dataset(*wanted, split="test")["text"]
+    except (OSError, ValueError, KeyError) as error:
+        call = ", ".join([*map(repr, wanted), "split='test'"])
+        raise PlanError(
+            [
+                f"--dataset_name is {name!r}, which is neither a file nor a data set in the cache of `datasets` with a "
+                f"split 'test' and a column 'text': {' '.join(str(error).split())}. Nothing is downloaded here. Run "
+                f"`datasets.load_dataset({call})` once in Python, or name a text file."
+            ]
+        ) from error
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
+    return "\n\n".join(texts)
 
 
 def _packages(arguments: argparse.Namespace) -> dict[str, Package]:
@@ -106,7 +138,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="print the answer as JSON")
     theirs = parser.add_argument_group("QEfficient's flags")
     flags.add(theirs, "model_name", metavar="MODEL", help="as MODEL")
-    flags.add(theirs, "dataset_name", metavar="FILE", help="as FILE")
+    text = "as FILE; or a data set that `datasets` has in its cache: wikitext-2-raw-v1, OWNER/NAME:CONFIG"
+    flags.add(theirs, "dataset_name", metavar="NAME", help=text)
     flags.add(theirs, "model_path", metavar="PACKAGE", help="score this package, and build none")
     text = "torch: Hugging Face's model and an fp32 package; onnx: the graph too; qpc: as without"
     flags.add(theirs, "model_type", choices=["torch", "onnx", "qpc"], help=text)
@@ -114,7 +147,8 @@ def _parser() -> argparse.ArgumentParser:
     flags.add(theirs, "prompt_len", type=int, choices=[1], help=text)
     text = "windows that are scored at most (default: all)"
     flags.add(theirs, "num_samples", **number, default=-1, help=text)
-    flags.add(theirs, "qpc_device_id", type=flags.integers, metavar="[N]", help="refused")
+    text = "cards for a package that runs on cards"
+    flags.add(theirs, "qpc_device_id", type=flags.integers, metavar="[N]", help=text)
     text = "also append the answer to this file"
     flags.add(theirs, "log_file", type=Path, metavar="FILE", help=text)
     return parser

@@ -6,7 +6,9 @@
     python scripts/replicate_kv_heads.py --model_name MODEL --repeat 2 --prompt "My name is" [--full_batch_size 4]
 
 Writes config.json with another `num_key_value_heads`, the small files, and the weights in one file, piece by piece, in
-the types that they have. DIR is new or empty, MODEL-<n>kvheads by default, and appears whole or not at all.
+the types that they have. Quantized weights (FP8, AWQ, GPTQ, AutoRound, compressed-tensors) are not dequantized: their
+integers and scales are repeated as they are stored. DIR is new or empty, MODEL-<n>kvheads by default, and appears whole
+or not at all.
 With --prompt, as with QEfficient's script, packages of both checkpoints are built, and the first ten tokens of their
 answers are shown; they are the same.
 """
@@ -19,8 +21,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import qeff_zoo
 from qeff_zoo import registry, tasks
+from qeff_zoo.checkpoint import formats
+from qeff_zoo.checkpoint.formats.rows import Repeated, repeated
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.checkpoint.safetensors_index import DTYPE_BITS
 from qeff_zoo.errors import PlanError, UnsupportedModelError, ZooError
@@ -30,7 +36,6 @@ from qeff_zoo.store import Store
 from qeff_zoo.store.copies import new_folder
 from qeff_zoo.weights import bindings, kv_heads
 from qeff_zoo.weights.expressions import blocks, rows, shape_of, sources_of
-from qeff_zoo.weights.types import Expression
 
 _PIECE = 1 << 22  # elements that are read at once
 _CONTEXT, _SHOWN = (
@@ -75,9 +80,9 @@ def replicate(model: str, repeat: int, output: Path | None = None) -> Path:
     recipe = registry.find_recipe(checkpoint.model_type)
     if found := [*kv_heads.problems(checkpoint.name, checkpoint.config, recipe, heads)]:
         raise PlanError(found)
-    if checkpoint.quantization:
+    if checkpoint.gguf:
         raise UnsupportedModelError(
-            f"{checkpoint.name!r} is quantized; expected weights in floats. Use `qeff-zoo build --kv-heads {heads}`."
+            f"{checkpoint.name!r} is GGUF; expected safetensors. Use `qeff-zoo build --kv-heads {heads}`."
         )
     config = kv_heads.widened(checkpoint.config, heads)
     checkpoint.fetch()
@@ -101,13 +106,13 @@ def _same_answers(before: str, after: str, prompt: str, slots: int | None) -> bo
     return answers[0] == answers[1]
 
 
-def _values(
-    checkpoint: Checkpoint, config: Mapping[str, object], task: str
-) -> dict[str, Expression]:
-    """Return what each tensor of the new checkpoint is made of."""
+def _values(checkpoint: Checkpoint, config: Mapping[str, Any], task: str) -> dict[str, Repeated]:
+    """Return the expression, or the content, of each stored tensor of the new checkpoint."""
     own, wide = (loader.build_meta(one, task) for one in (checkpoint.config, config))
     bound = bindings.bind(own, checkpoint.tensors)
-    values: dict[str, Expression] = {name: name for name in checkpoint.tensors}
+    heads = checkpoint.config[kv_heads.KV_HEADS]
+    times = config[kv_heads.KV_HEADS] // heads
+    values: dict[str, Repeated] = {name: name for name in checkpoint.stored}
     for name, value in kv_heads.repeat(bound, own, wide).expressions.items():
         stored = bound.expressions[name]
         if value == stored:
@@ -117,16 +122,22 @@ def _values(
                 f"{checkpoint.name!r} stores {name!r} in parts of {sources_of(stored)[0]!r}; expected a tensor of its "
                 "own. Use `qeff-zoo build --kv-heads`."
             )
-        values[stored] = value
+        if encoded := checkpoint.encoded.get(stored):
+            axes = formats.rows_of(checkpoint.quantization)
+            values |= repeated(encoded, checkpoint.stored, axes, heads, times)
+        else:
+            values[stored] = value
     return values
 
 
-def _write(path: Path, checkpoint: Checkpoint, values: Mapping[str, Expression]) -> None:
+def _write(path: Path, checkpoint: Checkpoint, values: Mapping[str, Repeated]) -> None:
     """Write a safetensors file."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, value in values.items():
-        dtype, shape = checkpoint.tensors[name].dtype, shape_of(value, checkpoint.tensors)
+        dtype = checkpoint.stored[name].dtype
+        is_content = isinstance(value, np.ndarray)
+        shape = value.shape if is_content else shape_of(value, checkpoint.stored)
         start, end = end, end + math.prod(shape) * DTYPE_BITS[dtype] // 8
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": (start, end)}
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -138,10 +149,13 @@ def _write(path: Path, checkpoint: Checkpoint, values: Mapping[str, Expression])
             file.write(piece)
 
 
-def _pieces(checkpoint: Checkpoint, values: Mapping[str, Expression]) -> Iterator[bytes]:
+def _pieces(checkpoint: Checkpoint, values: Mapping[str, Repeated]) -> Iterator[bytes]:
     for name, value in values.items():
-        for part, start, stop in blocks(value, checkpoint.tensors, _PIECE):
-            yield rows(part, checkpoint.read, checkpoint.tensors, start, stop).tobytes()
+        if isinstance(value, np.ndarray):
+            yield value.tobytes()
+            continue
+        for part, start, stop in blocks(value, checkpoint.stored, _PIECE):
+            yield rows(part, checkpoint.read_stored, checkpoint.stored, start, stop).tobytes()
         checkpoint.release(name)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import openai
 
     from qeff_zoo.runtime import Engine, TextGenerationSession
-    from qeff_zoo.serving.embeddings import EmbeddingQueue
+    from qeff_zoo.serving.encoder_queue import EncoderQueue
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
 MODEL, KEY = "tiny", "sesame"
@@ -124,7 +124,7 @@ class Steps:
 
 @contextmanager
 def running(
-    backend: "Engine | EmbeddingQueue",
+    backend: "Engine | EncoderQueue",
     close: Callable[[], object] = lambda: None,
     patience: float = 0,
     **choices: Any,
@@ -201,7 +201,7 @@ def send(connection: socket.socket, body: str, length: int | None = None) -> Non
     connection.sendall("\r\n".join(head).encode())
 
 
-def active(backend: "Engine | EmbeddingQueue") -> tuple[int, int]:
+def active(backend: "Engine | EncoderQueue") -> tuple[int, int]:
     """Tell how many requests run, and how many wait."""
     stats = backend.stats()
     return stats.running, stats.waiting

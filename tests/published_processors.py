@@ -3,7 +3,8 @@
 
 A file has `model_id` and `source`, where its facts were read; `config`, `preprocessor_config`, `processor_config`,
 `tokenizer_config` and `generation_config` as published, without what has no part in processing; `tokens`, the text of
-each special token and its published id; and `prompts`, each with a marker for every image.
+each special token and its published id; `prompts`, each with a marker for every image; and `options` of the calls
+that the model needs.
 """
 
 import json

@@ -168,9 +168,55 @@ def assistant(folder: Path) -> Path:
     return folder / "assistant"
 
 
+def dflash(folder: Path, hidden: int, vocab: int, **more: object) -> Path:
+    """Write a block drafter as z-lab shares it; it reads the same layers as `eagle3`."""
+    heads, keys, size, inner, layers = 4, 2, 24, 40, 2
+    config = {
+        "architectures": ["DFlashDraftModel"],
+        "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
+        "model_type": "qwen3",
+        "block_size": 5,
+        "dflash_config": {"mask_token_id": 250, "target_layer_ids": [0, 1, 2]},
+        "num_target_layers": 4,
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_attention_heads": heads,
+        "num_key_value_heads": keys,
+        "head_dim": size,
+        "num_hidden_layers": layers,
+        "layer_types": ["full_attention"] * layers,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 500.0,
+        "hidden_act": "silu",
+        "max_position_embeddings": 128,
+        "vocab_size": vocab,
+        "draft_vocab_size": vocab,
+        "tie_word_embeddings": False,
+        **more,
+    }
+    shapes = {
+        "self_attn.q_proj": (heads * size, hidden),
+        "self_attn.k_proj": (keys * size, hidden),
+        "self_attn.v_proj": (keys * size, hidden),
+        "self_attn.o_proj": (hidden, heads * size),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+    }
+    norms = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
+    norms |= {"self_attn.q_norm": size, "self_attn.k_norm": size}
+    tensors = {"fc.weight": _random(hidden, 3 * hidden)}
+    tensors |= {f"{name}.weight": 1 + _random(hidden) for name in ("norm", "hidden_norm")}
+    for layer in range(layers):
+        part = f"layers.{layer}"
+        tensors |= {f"{part}.{name}.weight": _random(*shape) for name, shape in shapes.items()}
+        tensors |= {f"{part}.{name}.weight": 1 + _random(count) for name, count in norms.items()}
+    return _write(folder, "config.json", config, "model", tensors)
+
+
 KINDS = {"turbo": turbo, "medusa": medusa, "chained": chained, "tied": tied}
 ASSISTANT = "assistant"
-LAYERS = {"eagle3": eagle3, "speculators": of_speculators}
+LAYERS = {"eagle3": eagle3, "speculators": of_speculators, "dflash": dflash}
 SIZES: dict[str, Any] = {"full_batch_size": 2, "prefill_seq_len": 8, "ctx_len": 48}
 
 

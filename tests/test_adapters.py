@@ -17,6 +17,7 @@ from fixtures_builds import Models
 from fixtures_serving import MODEL, connect, running
 from rejecting import Oracle
 from safetensors.numpy import load_file, save_file
+from transformers import AutoTokenizer, GenerationConfig, TextIteratorStreamer
 
 import qeff_zoo
 from qeff_zoo import pipeline
@@ -573,7 +574,23 @@ def test_qefficients_classes(
     assert swapped.generate(prompts=[prompt], **telling).generated_ids == [said["one"]]
     swapped.load_adapter(two, "two")
     swapped.set_adapter("two")
+    swapped._session.adapters.slots = 1  # as if `compile` had known one adapter
     assert swapped.generate(prompts=[prompt], **telling).generated_ids == [said["two"]]
+    tokenizer = AutoTokenizer.from_pretrained(models.llama)
+    streamer: Any = TextIteratorStreamer(tokenizer)
+    swapped.set_adapter("one")
+    inputs = {name: torch.tensor([prompt]) for name in ("input_ids", "token_type_ids")}
+    got = swapped.generate(**inputs, streamer=streamer, max_new_tokens=5)
+    assert got.tolist() == [said["one"]]
+    assert "".join(streamer) == tokenizer.decode([*prompt, *said["one"]])
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1, 1]])
+    config = GenerationConfig(max_new_tokens=5)
+    padded = {"inputs": torch.tensor([[0, 0, *prompt]]), "attention_mask": mask}
+    assert swapped.generate(**padded, generation_config=config).tolist() == [said["one"]]
+    with pytest.raises(PlanError, match="num_beams is 3, which means nothing here"):
+        swapped.generate(**padded, num_beams=3)
+    with pytest.raises(GenerationError, match="max_new_tokens is None; expected at least 1"):
+        swapped.generate(**padded)
     finite = QEffAutoPeftModelForCausalLM.from_pretrained(one, "one", finite_adapters=True)
     assert type(finite) is QEffAutoLoraModelForCausalLM
 

@@ -35,10 +35,10 @@ from qeff_zoo.plan import resolve
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe, recipe_for
 from qeff_zoo.runtime import Engine, open_session
-from qeff_zoo.runtime.any_to_any import AnyToAnySession
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import for_task
+from qeff_zoo.tasks.multimodal.any_to_any_session import AnyToAnySession
 
 pytestmark = pytest.mark.xdist_group("any_to_any")
 

@@ -15,10 +15,10 @@ from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import Engine, open_session
 from qeff_zoo.runtime.disaggregated import Prefills
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.prompts import blaming
 from qeff_zoo.store import Store
+from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
 from qeff_zoo.validation import ladder, tiny_models
 
 pytestmark = pytest.mark.xdist_group("apart_pictures")

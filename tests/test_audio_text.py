@@ -34,10 +34,10 @@ from qeff_zoo.multimodal.families.audio_windows import AudioWindows
 from qeff_zoo.multimodal.families.voxtral import VoxtralAudio
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine, open_session
-from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.prompts import chat_requests
 from qeff_zoo.serving.schemas import ChatRequest
+from qeff_zoo.tasks.multimodal.audio_text_session import AudioTextToTextSession
 
 Array = np.ndarray[Any, Any]
 

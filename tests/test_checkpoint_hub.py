@@ -145,6 +145,21 @@ def test_a_private_model_needs_its_owners_token(
     assert {request.token for request in hub.requests("_content")} == {None}
 
 
+def test_token_and_cache_are_arguments(
+    hub: LocalHub, tmp_path: Path, go_offline: GoOffline
+) -> None:
+    hub.commit(MODEL, tiny.files())
+    hub.models[MODEL].private = True
+    place = {"token": "hf_alice", "cache_dir": str(tmp_path / "mine")}
+    checkpoint = open_checkpoint(MODEL, **place)
+    checkpoint.fetch()
+    assert checkpoint.folder.is_relative_to(tmp_path / "mine")
+    assert "hf_alice" not in repr(checkpoint.files)
+    assert not (tmp_path / "hub-cache").exists()
+    go_offline()
+    assert open_checkpoint(MODEL, cache_dir=place["cache_dir"]).is_at_hand
+
+
 def test_a_gated_model_tells_where_to_ask(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.commit(MODEL, tiny.files())
     hub.models[MODEL].gated = True

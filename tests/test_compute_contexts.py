@@ -19,10 +19,10 @@ from runnable_package import package
 from toy_decoder import ToyDecoder
 
 import qeff_zoo
+from qeff_zoo.cli.description import describe
 from qeff_zoo.errors import ExportError
 from qeff_zoo.export import exporter
 from qeff_zoo.graph.states import states_of
-from qeff_zoo.package.description import describe
 from qeff_zoo.recipe import Shape
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.sizes import DecoderSizes

@@ -17,10 +17,13 @@ from fixtures_runtime import LENGTH, PROMPTS
 from runnable_package import edit_json
 from safetensors.torch import load_file, save_file
 from speculators import Made, opened
+from transformers import Qwen3Config, Qwen3Model
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, apply_rotary_pos_emb
 
 import qeff_zoo
 from qeff_zoo import cli
-from qeff_zoo.checkpoint.draft_heads import mtp
+from qeff_zoo.checkpoint.draft_heads import dflash, mtp
+from qeff_zoo.checkpoint.draft_heads.kinds import KINDS as KINDS_OF_HEADS
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.checkpoint.sources import with_speculator
 from qeff_zoo.errors import PlanError, SpeculatorError, ZooError
@@ -28,7 +31,8 @@ from qeff_zoo.package import Package
 from qeff_zoo.runtime import TextGenerationSession
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.sessions import open_heads
-from qeff_zoo.runtime.speculation.assistant import Assistant, AssistantDrafter
+from qeff_zoo.runtime.speculation import opening
+from qeff_zoo.runtime.speculation.assistant import AssistantDrafter
 from qeff_zoo.runtime.speculation.costs import Costs
 from qeff_zoo.runtime.speculation.layer import Layer, LayerDrafter
 from qeff_zoo.validation.ladder import shown
@@ -61,10 +65,9 @@ def drafter_of(package: Package, decoder: Decoder) -> Any:
     """Make what drafts for row 1."""
     program = open_heads(package, 1)
     assert program is not None
-    if program.states:
-        return LayerDrafter(Layer(program), FREE)
-    drafter = AssistantDrafter(Assistant(program, decoder), FREE)
-    drafter.sees(1)
+    drafter = opening.drafter_of(opening.drafting_by(program, decoder), FREE)  # type: ignore[arg-type]
+    if isinstance(drafter, AssistantDrafter):
+        drafter.sees(1)
     return drafter
 
 
@@ -120,6 +123,55 @@ def test_validation_says_of_mtp_what_its_authors_code_says(kind: str, tmp_path: 
     assert (right[0] - right[1]).abs().max() > 0.1 * right.std()
 
 
+def published(folder: Path, target: Any, tokens: list[int], newest: int) -> torch.Tensor:
+    """Draft a block as z-lab's model does, on a cache of keys and values: logits of the tokens after the newest."""
+    config = Qwen3Config.from_pretrained(folder)
+    model, stored = Qwen3Model(config), load_file(folder / "model.safetensors")
+    left = model.load_state_dict(stored, strict=False)
+    assert left.missing_keys == ["embed_tokens.weight"]
+    assert sorted(left.unexpected_keys) == ["fc.weight", "hidden_norm.weight"]
+    norm = Qwen3RMSNorm(config.hidden_size, config.rms_norm_eps)
+    norm.load_state_dict({"weight": stored["hidden_norm.weight"]})
+    states = target(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+    read = [states[layer + 1] for layer in config.dflash_config["target_layer_ids"]]
+    context = norm(torch.cat(read, -1) @ stored["fc.weight"].T)
+    masks = [config.dflash_config["mask_token_id"]] * (config.block_size - 1)
+    hidden = target.get_input_embeddings()(torch.tensor([[newest, *masks]]))
+    whole, start = torch.arange(len(tokens) + config.block_size)[None], len(tokens)
+    cos, sin = model.rotary_emb(hidden, whole)
+    for layer in model.layers:
+        attention, inner = layer.self_attn, layer.input_layernorm(hidden)
+        both = torch.cat([context, inner], 1)
+
+        def heads(values: torch.Tensor, size: int = config.head_dim) -> torch.Tensor:
+            return values.unflatten(-1, (-1, size)).transpose(1, 2)
+
+        query = attention.q_norm(heads(attention.q_proj(inner)))
+        key = attention.k_norm(heads(attention.k_proj(both)))
+        query, _ = apply_rotary_pos_emb(query, query, cos[:, start:], sin[:, start:])
+        key, _ = apply_rotary_pos_emb(key, key, cos, sin)
+        mixed = torch.nn.functional.scaled_dot_product_attention(
+            query, key, heads(attention.v_proj(both)), enable_gqa=True
+        )
+        hidden = hidden + attention.o_proj(mixed.transpose(1, 2).flatten(2))
+        hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+    logits: torch.Tensor = target.lm_head(model.norm(hidden))[0, 1:]
+    return logits
+
+
+def test_validation_says_of_blocks_what_published_code_says(models: Models, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    folder = speculators.dflash(tmp_path / "dflash", 64, 257)
+    found = with_speculator(open_checkpoint(str(models.llama)), str(folder)).speculator
+    assert found is not None
+    model, tokens = published_mtp.loaded(models.llama), torch.randint(0, 250, (12,)).tolist()
+    with torch.no_grad():
+        right = published(folder, model, tokens, 7)
+    got = referred(model, found.located, tokens, [7, 1, 2, 3])
+    assert right.shape == got.shape == (4, 257)
+    assert np.abs(got - right.numpy()).max() <= 1e-5 * right.std()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.sampled(2)
 def test_validation_compares_drafts_too(kind: str, made: Any) -> None:
@@ -167,7 +219,7 @@ def test_a_lost_row_begins_anew(made: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(2, kept=["dflash"])
 def test_answers_are_those_of_hugging_face(kind: str, made: Any, expected: list[list[int]]) -> None:
     package = made(kind).package
     prompts: list[Any] = PROMPTS
@@ -324,6 +376,69 @@ def test_a_layer_that_does_not_fit_is_refused(
     else:
         edit_json(folder / "config.json", **change)
     with pytest.raises(error, match=re.escape(said)):
+        qeff_zoo.build(models.llama, draft_heads=folder)
+
+
+#: As z-lab published them for Qwen3 8B and, beyond the layers' sizes, for Qwen3.6 35B.
+PUBLISHED_BLOCKS: dict[str, dict[str, Any]] = {
+    "qwen3": {
+        "block_size": 16,
+        "dflash_config": {"mask_token_id": 151669, "target_layer_ids": [1, 9, 17, 25, 33]},
+        "num_target_layers": 36,
+    },
+    "qwen3.6": {
+        "block_size": 16,
+        "dflash_config": {"mask_token_id": 248070, "target_layer_ids": [1, 10, 19, 28, 37]},
+        "draft_vocab_size": 248320,
+        "layer_types": ["sliding_attention"] * 4 + ["full_attention"],
+        "num_target_layers": 40,
+        "rope_scaling": {"rope_type": "yarn", "factor": 64.0},
+        "sliding_window": 2048,
+        "vocab_size": 248320,
+    },
+    "without a list": {"block_size": 16, "dflash_config": {"mask_token_id": 3}, "num_target_layers": 36},
+}  # fmt: skip
+_SIZES = {
+    "model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 5,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED_BLOCKS)
+def test_published_block_drafters_are_read(name: str) -> None:
+    config = {**_SIZES, **PUBLISHED_BLOCKS[name]}
+    assert next(kind.name for kind in KINDS_OF_HEADS if kind.recognizes(config)) == "DFlash"
+    said, parameters = dflash.read("x", config, {})
+    told = config["dflash_config"].get("target_layer_ids", [1, 9, 17, 25, 33])
+    assert said["layers"] == [layer + 1 for layer in told]
+    assert said["joins"] == [4096, 5 * 4096]
+    assert len(parameters) == 3 + 5 * 11
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"dflash_config": {"target_layer_ids": [0]}}, "has mask_token_id None in its"),
+        ({"dflash_config": {"mask_token_id": 257}}, "mask_token_id 257 in its configuration"),
+        ({"block_size": 65}, "has block_size 65 in its configuration; expected a number from 2"),
+        ({"model_type": "deepseek_v3"}, "has model_type 'deepseek_v3' in its configuration"),
+        (
+            {"dflash_config": {"mask_token_id": 1, "target_layer_ids": [0, 1], "causal": True}},
+            "has causal True in its configuration; expected False",
+        ),
+        ({"num_hidden_layers": 1}, "has tensors 'layers.1."),
+        (
+            {"dflash_config": {"mask_token_id": 1, "target_layer_ids": [0, 1, 3]}},
+            "reads what goes into layers [1, 2, 4], and 'llama' has layers 0 to 3",
+        ),
+    ],
+)
+def test_a_block_drafter_that_does_not_fit_is_refused(
+    change: dict[str, Any], said: str, models: Models, tmp_path: Path
+) -> None:
+    folder = speculators.dflash(tmp_path / "drafter", 64, 257)
+    edit_json(folder / "config.json", **change)
+    with pytest.raises((SpeculatorError, PlanError), match=re.escape(said)):
         qeff_zoo.build(models.llama, draft_heads=folder)
 
 

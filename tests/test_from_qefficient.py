@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
+import onnxruntime
 import pytest
 import selection
 import speculators
@@ -27,7 +29,12 @@ from fixtures_builds import HEAVY, TIMEOUT, Models
 from runnable_package import checkpoint
 from safetensors.numpy import save_file
 from test_qaic_build import compiler
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
 import qeff_zoo
 from qeff_zoo import pipeline, qefficient
@@ -37,10 +44,11 @@ from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.qefficient import translation
 from qeff_zoo.qefficient.cloud import flags
 from qeff_zoo.qefficient.execution import prompts_of
+from qeff_zoo.qefficient.processor_outputs import rows_of, to_numpy
 from qeff_zoo.qefficient.sampler import samplings
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import Grammar, Sampling
-from qeff_zoo.targets.qaic import sdk
+from qeff_zoo.targets.qaic import ops, sdk
 from qeff_zoo.validation import tiny_models
 
 ROOT = Path(__file__).parent.parent
@@ -85,7 +93,8 @@ def workplace(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Itera
     tiny_models.make(swiftkv, swiftkv.tiny[0], folder / SWIFTKV)
     for one in models.llama.glob("tokenizer*"):
         shutil.copy(one, folder / SWIFTKV)
-    (folder / ENCODER).symlink_to(models.bert)
+    shutil.copytree(models.bert, folder / ENCODER)
+    of_parts(folder / ENCODER, "Normalize", {})
     checkpoint(folder / CLASSIFIER, "bert", task="text-classification")
     speculators.turbo(folder / "org" / "heads", 192, 2048)
     (folder / "examples").mkdir()
@@ -162,16 +171,19 @@ def test_a_snippet_runs_with_one_changed_line(
         for code in ("\n".join(line[1:] for line in lines if not line.startswith("-")), *more):
             exec(code, names)
     said = [str(one.message) for one in caught]
-    for_a_card = "artifacts=True" in snippet
+    for_a_card = "artifact_only=True" in snippet
     assert any("There is no Cloud AI SDK here: " in one for one in said) != for_a_card
     out = capsys.readouterr().out
     if for_a_card:
         assert (Path(names["compile_dir"]) / "compile.sh").exists()
+        assert (names["io_dir"] / "aic_batch_io.json").exists()
     elif "info =" in snippet:
         assert all(names["info"].generated_ids)
     elif "generate(prompts=" in snippet or "exec_kv" in snippet:
         assert re.search(r"Prompt: .+\nCompletion: .*\w", out, re.DOTALL)
-    assert out.count("Draft model: ") == out.count("Prompt lookup: ") == len(more)
+    drafting = sum("draft=" in code for code in more)
+    assert out.count("Draft model: ") == out.count("Prompt lookup: ") == drafting
+    assert ("max_new_tokens" in str(more)) == ("def fibonac" in out)
 
 
 def test_the_commands_of_the_guide_run(
@@ -356,6 +368,11 @@ def test_any_number_of_prompts_is_answered(
         for p, t in zip(prompts, info.generated_texts, strict=True)
     ]
     assert capsys.readouterr().out == "".join(shown)
+    file = {"prompts_txt_file_path": "examples/prompts.txt", "include_guided_decoding": None}
+    info = llama.generate(prompts=None, **file, generation_len=5, stream=False)
+    assert [len(one) for one in info.generated_ids] == [5, 5]
+    with pytest.raises(GenerationError, match=r"There is both of"):
+        llama.generate(prompts=prompts, **file)
 
 
 def test_a_package_is_that_of_build(llama: qefficient.QEFFAutoModelForCausalLM) -> None:
@@ -374,12 +391,82 @@ def test_embeddings_are_those_of_the_session(workplace: Path) -> None:
     found = model.generate(inputs)["output"]
     expected = qeff_zoo.load(package).embed(texts)
     np.testing.assert_allclose(found, expected, atol=1e-6)
+    states = AutoModel.from_pretrained(ENCODER)(**inputs).last_hidden_state.detach()
+    mask = inputs["attention_mask"][..., None]
+    means = (states * mask).sum(1) / mask.sum(1)
+    np.testing.assert_allclose(found, means, atol=1e-5)  # without the checkpoint's normalization
     with pytest.raises(PlanError, match="pooling is 'cls', and the model was loaded for 'mean'"):
         model.compile(pooling="cls")
     with pytest.raises(GenerationError, match="expected input_ids"):
         model.generate({"text": "a dog"})
     with pytest.raises(GenerationError, match="expected 'text-generation'"):
         qefficient.cloud_ai_100_exec_kv(None, package, ["a dog"])
+
+
+def test_outputs_of_tokenizers_and_processors() -> None:
+    """Tensors, arrays and lists, padded on either side or not, of one prompt or several; numpy has no bfloat16."""
+    mask = [[0, 1, 1], [1, 1, 0]]
+    for ids in ([[0, 5, 6], [7, 8, 0]], np.array([[0, 5, 6], [7, 8, 0]])):
+        assert rows_of({"input_ids": ids, "attention_mask": torch.tensor(mask)}) == [[5, 6], [7, 8]]
+    assert rows_of({"input_ids": [[5, 6], [7]], "attention_mask": None}) == [[5, 6], [7]]
+    assert rows_of({"input_ids": [5, 6], "attention_mask": [1, 1]}, "token_type_ids") == [[0, 0]]
+    half = torch.tensor([0.5, -2.0], dtype=torch.bfloat16, requires_grad=True)
+    assert to_numpy(half).tolist() == [0.5, -2.0]
+    with pytest.raises(GenerationError, match=r"rows differ in length.*padding=True"):
+        to_numpy([np.zeros((3, 2)), np.zeros((3, 4))])
+
+
+def test_a_function_pools_states_of_tokens(workplace: Path) -> None:
+    """Of a program without pooling; or a name, if a checkpoint's dense layers follow its own."""
+
+    def pooling(last_hidden_states: Any, attention_mask: Any) -> Any:
+        last_hidden_states[attention_mask == 0] = -1e9
+        return last_hidden_states.max(1).values
+
+    model = qeff_zoo.QEFFAutoModel.from_pretrained(ENCODER, pooling=pooling)
+    package = compiled(model, seq_len=[16, 32])
+    tokenizer = AutoTokenizer.from_pretrained(ENCODER)
+    texts = ["the quick fox", "a dog", "a text of words"]
+    inputs = tokenizer(texts, padding=True, return_tensors="pt")
+    states = AutoModel.from_pretrained(ENCODER)(**inputs).last_hidden_state.detach()
+    expected = pooling(states.clone(), inputs["attention_mask"])
+    np.testing.assert_allclose(model.generate(inputs)["output"], expected, atol=1e-5)
+    session = qeff_zoo.load(package)
+    (second,) = session.states(texts[1])
+    np.testing.assert_allclose(second, states[1, : len(second)], atol=1e-5)
+    with pytest.raises(GenerationError, match="has no pooling, and returns a state for each token"):
+        session.embed(texts)
+    with pytest.raises(
+        PlanError, match="expected a function with the arguments last_hidden_states"
+    ):
+        qeff_zoo.QEFFAutoModel.from_pretrained(ENCODER, pooling=lambda states: states)
+    config = {
+        "in_features": 2,
+        "out_features": 2,
+        "bias": True,
+        "activation_function": "torch.nn.Tanh",
+    }
+    shutil.copytree(ENCODER, dense := workplace / "org" / "dense")
+    of_parts(dense, "Dense", config)
+    layer = {"linear.weight": np.ones((2, 2), np.float32), "linear.bias": np.ones(2, np.float32)}
+    save_file(layer, dense / "2_Dense" / "model.safetensors")
+    model = qeff_zoo.QEFFAutoModel.from_pretrained(dense, pooling="max")
+    model.package = package
+    np.testing.assert_allclose(model.generate(inputs)["output"], expected, atol=1e-5)
+
+
+def of_parts(folder: Path, name: str, config: dict[str, Any]) -> None:
+    """Write a checkpoint's pooling, and a part after it, as sentence-transformers does."""
+    settings = {"1_Pooling": {"pooling_mode_mean_tokens": True}, f"2_{name}": config}
+    parts = {"": "Transformer", "1_Pooling": "Pooling", f"2_{name}": name}
+    for at, one in settings.items():
+        (folder / at).mkdir(exist_ok=True)
+        (folder / at / "config.json").write_text(json.dumps(one))
+    listed = [
+        {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for at, (path, kind) in enumerate(parts.items())
+    ]
+    (folder / "modules.json").write_text(json.dumps(listed))
 
 
 def test_logits_of_a_pair_are_those_of_hugging_face(workplace: Path) -> None:
@@ -547,6 +634,36 @@ def test_nothing_else_is_taken_for_a_graph_of_qefficients(tmp_path: Path) -> Non
     assert not (tmp_path / "qpc").exists()
 
 
+def same_next_token(model: Any, folder: Path, source: Path) -> None:
+    """Run the files of a first call with the prepared graph, and compare the next token with transformers'."""
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    bundle = model.generate(tokenizer, prompts=["the quick fox"], artifact_only=True)
+    assert bundle == folder / "io"
+    (entries,) = json.loads((bundle / "aic_batch_io.json").read_text())["IO-files"]
+    inputs = {one["map-to"]: one for one in entries if one["io-direction"] == "in"}
+    assert {*inputs} == {"input_ids", "position_ids"}
+    (logits,) = (one for one in entries if one["io-direction"] == "out")
+    assert (logits["map-to"], logits["elem-size"], logits["dims"][:2]) == ("logits", 4, [1, 1])
+    graph = ops.with_host_bodies(ir.load(folder / "model.onnx"))
+    ir.save(graph, folder / "host.onnx")
+    session = onnxruntime.InferenceSession(folder / "host.onnx")
+    (folder / "host.onnx").unlink()
+    sizes = {"batch_size": 1, "ctx_len": 64, "seq_len": 16}
+    fed = {
+        one.name: np.zeros([sizes.get(axis, axis) for axis in one.shape], np.float32)
+        for one in session.get_inputs()
+        if one.name not in inputs
+    }
+    for name, one in inputs.items():
+        assert one["elem-size"] == 8
+        fed[name] = np.fromfile(bundle / one["path"], np.int64).reshape(one["dims"])
+    found = session.run(["logits"], fed)[0].argmax()
+    hugging_face = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    with torch.no_grad():
+        expected = hugging_face(**tokenizer("the quick fox", return_tensors="pt")).logits[0, -1]
+    assert found == expected.argmax()
+
+
 # --- what is for a card --------------------------------------------------------------------------
 
 
@@ -567,6 +684,7 @@ def test_without_an_sdk_a_folder_is_left_and_with_one_a_package(
     assert (folder / "prepared.json").stat().st_mtime_ns == written
     with pytest.raises(GenerationError, match="is prepared, and has no program yet"):
         model.generate(prompts=["fox"])
+    same_next_token(model, folder, models.llama)
 
     monkeypatch.setenv(sdk.COMPILER_VARIABLE, str(compiler(tmp_path / "sdk")))
     package = Package.open(model.compile(**choices))
@@ -605,7 +723,7 @@ def test_what_only_a_card_knows_is_named(llama: qefficient.QEFFAutoModelForCausa
         llama.compile(**TINY, num_cores=14, mos=2, device_group=[0, 1], io_encrypt="yes")
     (said,) = [str(one.message) for one in caught]
     assert caught[0].filename == __file__
-    assert "knows it: num_cores=14, mos=2, num_devices=2, -io-encrypt=yes. target='qaic'" in said
+    assert "knows it: num_devices=2, num_cores=14, mos=2, -io-encrypt=yes. target='qaic'" in said
     with pytest.warns(UserWarning, match="is left out: a package of target 'ort' runs on the CPU"):
         llama.generate(prompts=["a"], device_id=[0], generation_len=1)
     with pytest.raises(GenerationError, match="There are no prompts"):
@@ -656,9 +774,9 @@ def test_compile_refuses_by_name(
     [
         ({"qaic_config": {"speculative_model_type": "x"}}, "There are 'target', a model that"),
         ({"qaic_config": {"anything": 1}}, "`qaic_config` takes no 'anything'"),
-        ({"cache_dir": "here"}, "Set HF_HUB_CACHE"),
-        ({"torch_dtype": torch.float16}, "torch_dtype is torch.float16, which means nothing here"),
-        ({"num_hidden_layers": 1}, "a package is of a whole model"),
+        ({"qaic_config": {"target_layer_ids": [1, 9]}}, "Give draft_heads=DRAFTER to `compile`"),
+        ({"local_files_only": True}, "Set HF_HUB_OFFLINE=1"),
+        ({"torch_dtype": torch.float64}, "torch_dtype is torch.float64, which means nothing here"),
     ],
 )
 def test_from_pretrained_refuses_by_name(
@@ -701,7 +819,8 @@ def test_other_refusals(llama: qefficient.QEFFAutoModelForCausalLM) -> None:
 def test_what_changes_nothing_is_taken(table: dict[str, translation.Foreign]) -> None:
     for name, one in table.items():
         for value in one.harmless:
-            translation.refuse("f", {name: value}, table)
+            given = value(3) if isinstance(value, type) else value
+            translation.refuse("f", {name: given}, table)
         with pytest.raises(PlanError, match=f"`f`: {name} is <object"):
             translation.refuse("f", {name: object()}, table)
 
@@ -815,9 +934,10 @@ def test_the_path_of_the_quick_start_means_what_infer_built(
     package = qeff_zoo.build("gpt2", ctx_len=128, prefill_seq_len=32, batch_size=1)
     path = "qeff_models/none/qpc_16cores_{}_32PL_128CL_1devices_mxfp6/qpcs"
     words = ["execute", "--prompt", "a", "--generation_len", "2", "--json", "--qpc_path"]
-    code, out, said = run([*words, path.format("1BS"), "--model_name", "gpt2"], capsys)
-    assert (code, json.loads(out)["package"]) == (0, str(package.path))
-    assert "which has these sizes" in said
+    for name in (path, path.replace("qpc_16", "qpc_qnn_16")):
+        code, out, said = run([*words, name.format("1BS"), "--model_name", "gpt2"], capsys)
+        assert (code, json.loads(out)["package"]) == (0, str(package.path))
+        assert "which has these sizes" in said
     for missing in ([path.format("7FBS"), "--model_name", "gpt2"], [path.format("1BS")]):
         code, out, said = run([*words, *missing], capsys)
         assert (code, out) == (1, "")

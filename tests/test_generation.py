@@ -2,6 +2,7 @@
 """Generation: what Hugging Face says, for any number of prompts, in any shape, streamed or not."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,21 @@ def test_logprobs_are_those_of_the_model(
         assert [token for token, _ in one.top] == best.indices.tolist()
         assert [value for _, value in one.top] == pytest.approx(best.values.tolist(), abs=1e-4)
     assert session.generate(PROMPTS[2], generation_len=5)[0].logprobs is None
+
+
+def test_a_reranker_s_score_is_read_from_log_probabilities(
+    sessions: dict[str, TextGenerationSession], models: Models
+) -> None:
+    """As docs/vision-language.md describes for Qwen3-VL Reranker."""
+    session, sampling = sessions["rows"], Sampling(logprobs=200_000)
+    (output,) = session.generate(PROMPTS[2], generation_len=1, sampling=sampling)
+    assert output.logprobs is not None
+    found = dict(output.logprobs[0].top)
+    score = 1 / (1 + math.exp(found[7] - found[9]))
+    model = AutoModelForCausalLM.from_pretrained(models.llama).eval()
+    with torch.no_grad():
+        logits = model(torch.tensor([session.encode(PROMPTS[2])])).logits[0, -1]
+    assert score == pytest.approx(float((logits[9] - logits[7]).sigmoid()), abs=1e-4)
 
 
 @pytest.mark.parametrize("length", [1, 2, 4])

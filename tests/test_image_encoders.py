@@ -267,7 +267,7 @@ def test_a_checkpoint_without_a_processor_is_refused(vit: Built, tmp_path: Path)
             {"size": 28},
             {"task": "image-feature-extraction", "pooling": "lasttoken"},
             PlanError,
-            "lower right corner",
+            "--pooling lasttoken is for texts",
         ),
     ],
     ids=str,

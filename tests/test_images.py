@@ -23,10 +23,10 @@ from transformers import AutoModelForImageTextToText
 import qeff_zoo
 from qeff_zoo import pipeline
 from qeff_zoo.cli import main
+from qeff_zoo.cli.description import describe
 from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.media import fetching
 from qeff_zoo.package import Package
-from qeff_zoo.package.description import describe
 from qeff_zoo.plan.request import Request
 from qeff_zoo.qefficient.cloud import execute, infer
 from qeff_zoo.qefficient.generation.cloud_infer import QAICInferenceSession
@@ -34,13 +34,13 @@ from qeff_zoo.qefficient.generation.positions import with_positions
 from qeff_zoo.qefficient.program_paths import ProgramPaths
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.multimodal_spans import Encoded, MultimodalSpans, arrange
 from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.prompts import chat_requests
 from qeff_zoo.serving.schemas import ChatRequest
 from qeff_zoo.store import Store
+from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
 from qeff_zoo.validation import ladder, tiny_models
 from qeff_zoo.validation.cases import Call, Span, Stage, uncut
 
@@ -264,7 +264,7 @@ def test_qefficients_class_takes_what_a_processor_returns(
     with pytest.raises(GenerationError, match="expected as many of both"):
         model.generate(inputs={"input_ids": inputs["input_ids"]}, generation_len=6)
     for ids in ([[3, 4]], inputs["input_ids"][:1]):  # no place for any, and for two of three
-        with pytest.raises(GenerationError, match="more pictures than its prompts have places"):
+        with pytest.raises(GenerationError, match="more images than its prompts have places"):
             model.generate(inputs={**stacked, "input_ids": ids}, generation_len=6)
     with pytest.raises(GenerationError, match="inputs alone, or prompts"):
         model.generate(inputs=inputs, prompts=["What?"])

@@ -12,18 +12,23 @@ import numpy as np
 import onnx_ir as ir
 import parity
 import pytest
+import quantized
 import torch
 from fixtures_builds import Models
 from parity import PLAIN, Array, Subject, Variant
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, FineGrainedFP8Config
 
 import qeff_zoo
 from qeff_zoo import pipeline
+from qeff_zoo.checkpoint.formats.encoded import Encoded
+from qeff_zoo.checkpoint.formats.rows import repeated as repeated_rows
+from qeff_zoo.checkpoint.opening import TensorInfo, open_checkpoint
 from qeff_zoo.errors import PlanError, StoreError, UnsupportedModelError
 from qeff_zoo.export import loader
 from qeff_zoo.hub.index import package_path
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
+from qeff_zoo.validation.reference.formats import open_weights
 from qeff_zoo.weights import kv_heads
 from qeff_zoo.weights.bindings import Binding
 from qeff_zoo.weights.expressions import rows
@@ -33,6 +38,7 @@ DECODERS = parity.names_of("text-generation")
 BY_WEIGHTS = {"stablelm-12b": "k_layernorm.norms"}
 #: Sums of norms over all heads of a token are longer.
 ROUNDING = 3e-6
+KEYS_AND_VALUES = ("k_proj.weight", "v_proj.weight")
 
 
 def asked_of(config: Any) -> int:
@@ -273,6 +279,92 @@ def test_a_checkpoint_with_repeated_heads_answers_the_same(models: Models, tmp_p
     assert (written / "tokenizer.json").read_bytes() == (
         models.llama / "tokenizer.json"
     ).read_bytes()
+
+
+def even(models: Models) -> Path:
+    """Return a Llama whose heads have as many rows as a block of FP8."""
+    return models.checkpoint("even", "llama", head_dim=16)
+
+
+def decoded(folder: Path) -> dict[str, torch.Tensor]:
+    """Decode the key and value matrices of a quantized checkpoint by the reference's decoders."""
+    config = json.loads((folder / "config.json").read_text())["quantization_config"]
+    tensors = open_weights(folder, config).tensors
+    return {name: tensors[name][:] for name in tensors if name.endswith(KEYS_AND_VALUES)}
+
+
+@pytest.mark.parametrize(
+    "how", ["fp8", "awq", "gptq", "gptq-ordered", "compressed-tensors", "w8a8"]
+)
+def test_quantized_heads_are_repeated_as_they_are_stored(
+    how: str, models: Models, tmp_path: Path
+) -> None:
+    source = quantized.quantize(even(models), tmp_path / "source", how)
+    written = script().replicate(str(source), 2, tmp_path / "out")
+
+    before, after = decoded(source), decoded(written)
+    assert len(before) == len(after) > 0
+    for name, value in before.items():
+        heads = value.reshape(2, -1, value.shape[-1])
+        assert torch.equal(after[name], heads.repeat_interleave(2, 0).flatten(0, 1))
+    dtypes = [
+        {name: one.dtype for name, one in open_checkpoint(str(folder)).stored.items()}
+        for folder in (source, written)
+    ]
+    assert dtypes[0] == dtypes[1]
+
+
+@pytest.mark.parametrize(("block", "heads", "expected"), [
+    (64, 2, [0, 0, 1, 1]), (128, 2, [0, 0]), (128, 4, [0, 0, 1, 1]), (256, 2, [0]), (0, 2, [0]),
+    (1, 1, [*range(64)] * 2), (96, 2, None), (96, 3, None), (192, 3, [0, 0]),
+])  # fmt: skip
+def test_scales_of_blocks_are_repeated(block: int, heads: int, expected: list[int] | None) -> None:
+    rows_of_all, count = 64 * heads, -(-64 * heads // block) if block else 1
+    scale = TensorInfo("k.weight_scale_inv", "F32", (count, 1), Path(), 0, 4 * count)
+    weight = TensorInfo("k.weight", "F8_E4M3", (rows_of_all, 8), Path(), 0, 8 * rows_of_all)
+    tensors = {one.name: one for one in (weight, scale)}
+    encoded = Encoded(
+        shape=weight.shape,
+        sources=(scale.name,),
+        about="fp8",
+        values=None,
+        block_rows=block,  # type: ignore[arg-type]
+    )
+    if expected is None:
+        with pytest.raises(UnsupportedModelError, match=f"{block} rows share a scale"):
+            repeated_rows(encoded, tensors, {"weight_scale_inv": 0}, heads, 2)
+        return
+    made = repeated_rows(encoded, tensors, {"weight_scale_inv": 0}, heads, 2)[scale.name]
+    stored = np.arange(count)[:, None]
+    found = rows(made, lambda _, start, stop: stored[start:stop], tensors)
+    assert found.ravel().tolist() == expected
+
+
+def test_transformers_loads_repeated_fp8_heads(models: Models, tmp_path: Path) -> None:
+    source = quantized.quantize(even(models), tmp_path / "source", "fp8", plain=("lm_head",))
+    written = script().replicate(str(source), 2, tmp_path / "out")
+    settings = FineGrainedFP8Config(weight_block_size=(16, 16), dequantize=True)
+    with torch.no_grad():
+        ids = torch.from_numpy(parity.tokens())
+        own, more = (
+            AutoModelForCausalLM.from_pretrained(folder, quantization_config=settings).eval()
+            for folder in (source, written)
+        )
+        expected, found = (model.float()(input_ids=ids).logits for model in (own, more))
+    assert torch.allclose(expected, found, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("how", "problem"),
+    [("gptq-3", "16 rows do not fill whole words"), ("bitsandbytes", "does not store rows apart")],
+)
+def test_quantized_heads_that_cannot_be_repeated_are_refused(
+    how: str, problem: str, models: Models, tmp_path: Path
+) -> None:
+    source = quantized.quantize(even(models), tmp_path / "source", how)
+    with pytest.raises(UnsupportedModelError, match=f"{problem}.*Use `qeff-zoo build --kv-heads`"):
+        script().replicate(str(source), 2, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_script_shows_answers_before_and_after(

@@ -29,28 +29,30 @@ from qeff_zoo.errors import CheckpointError, GenerationError, MediaError
 from qeff_zoo.media.image_bounds import bounded
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.media.images import blank
+from qeff_zoo.multimodal.families.aya_vision import AyaVision
+from qeff_zoo.multimodal.families.cohere2_vision import Cohere2Vision
+from qeff_zoo.multimodal.families.granite_docling import GraniteDocling
 from qeff_zoo.multimodal.families.granite_speech import GraniteSpeechAudio
+from qeff_zoo.multimodal.families.idefics3 import Idefics3
+from qeff_zoo.multimodal.families.lfm2 import Lfm2Vl
+from qeff_zoo.multimodal.families.llama4 import Llama4
 from qeff_zoo.multimodal.families.molmo2 import Molmo2
 from qeff_zoo.multimodal.families.ovis2 import Ovis2
 from qeff_zoo.multimodal.families.phi4_audio import Phi4Audio
+from qeff_zoo.multimodal.families.pixtral import Pixtral
 from qeff_zoo.multimodal.manifest import entry_of
 from qeff_zoo.multimodal.patch_grid import PatchGrid
 from qeff_zoo.plan.request import Request
-from qeff_zoo.qefficient.vision import _pictures
+from qeff_zoo.qefficient.processor_outputs import images_of
 from qeff_zoo.recipe import PatchShape, Shape
 from qeff_zoo.registry import list_recipes, recipe_for
 from qeff_zoo.runtime import open_session
-from qeff_zoo.runtime.any_to_any import AnyToAnySession
-from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.runtime.decoder import Piece
 from qeff_zoo.runtime.fixed_shapes import shapes_of
-from qeff_zoo.runtime.image_prompt_templates import LAYOUTS, Layout
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-from qeff_zoo.runtime.media_text import MediaTextSession
+from qeff_zoo.runtime.image_prompt_templates import Layout
 from qeff_zoo.runtime.multimodal_spans import Encoded
 from qeff_zoo.runtime.program import Array, Memory, Tensor
 from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.runtime.vision_encoder import Vision
 from qeff_zoo.store import Store
 from qeff_zoo.tasks import (
     ANY_TO_ANY,
@@ -59,13 +61,18 @@ from qeff_zoo.tasks import (
     Tracing,
     find,
     for_task,
-    multimodal_tracing,
     tasks_of,
 )
-from qeff_zoo.tasks.image_text_to_text import sides_of
+from qeff_zoo.tasks.multimodal import language_tracing
+from qeff_zoo.tasks.multimodal.any_to_any_session import AnyToAnySession
+from qeff_zoo.tasks.multimodal.audio_text_session import AudioTextToTextSession
+from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
+from qeff_zoo.tasks.multimodal.image_text_to_text import sides_of
+from qeff_zoo.tasks.multimodal.samples import noise
+from qeff_zoo.tasks.multimodal.session import MediaTextSession
+from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 from qeff_zoo.validation.parity import relative_errors
 from qeff_zoo.validation.reference.media import Media
-from qeff_zoo.validation.sample_media import noise
 
 CHUNK, CTX_LEN, PICTURES = 8, 128, 2
 #: Every tiny model, for each task of those that read pictures and sounds.
@@ -203,7 +210,7 @@ def test_a_text_may_have_as_many_tokens_as_there_are_heads() -> None:
 
     class Filling(torch.nn.Module):
         def forward(self, index: torch.Tensor, scores: torch.Tensor, mask: torch.Tensor) -> Any:
-            with multimodal_tracing._Merged(index, torch.zeros(1, 6)):
+            with language_tracing._Merged(index, torch.zeros(1, 6)):
                 return scores.masked_fill(mask, 0.0)
 
     given = (
@@ -323,7 +330,7 @@ def test_lfm2_vl_names_its_tiles(grid: tuple[int, int, int], rows: int) -> None:
         tokens, tall, wide, each, whole, whole > 0, True
     )
     picture = Encoded(digest=b"", features={"image_embeds": np.zeros((rows, 1))}, grid=grid)
-    assert mentioned(LAYOUTS["placed_tiles"], picture) == expected
+    assert mentioned(Lfm2Vl().prompt_layout, picture) == expected
 
 
 def test_a_text_that_is_no_token_stands_for_a_picture(tmp_path: Path) -> None:
@@ -352,7 +359,7 @@ def test_tiles_of_a_processor_are_taken_apart() -> None:
     """Where tokens are written out, each tile is a picture of its own."""
     shapes, mask = np.array([[2, 2], [2, 4]]), np.ones((2, 8), np.int64)
     given = {"pixel_values": np.zeros((2, 8, 3)), "spatial_shapes": shapes}
-    found = _pictures({**given, "pixel_attention_mask": mask})
+    found = images_of({**given, "pixel_attention_mask": mask})
     assert [one["spatial_shapes"].tolist() for one in found] == [[[2, 2]], [[2, 4]]]
     assert all(len(array) == 1 for one in found for array in one.values())
 
@@ -362,7 +369,7 @@ def test_tiles_that_fill_up_are_not_read_and_finer_ones_need_weights() -> None:
     pixels = np.random.default_rng(0).standard_normal((2, 3, 3, 28, 28), np.float32)
     mask = np.array([[True, True, True], [True, False, False]])
     given = {"pixel_values": pixels, "pixel_attention_mask": mask, "tile_fine_mask": mask[:, 0]}
-    found = _pictures(given, more=["pixel_attention_mask", "tile_fine_mask"])
+    found = images_of(given, more=["pixel_attention_mask", "tile_fine_mask"])
     case = parity.all_cases()["granite_docling-fine"]
     subject = parity.Subject(case.config, recipe_for(case.config))
     session = session_of(case, subject)
@@ -383,7 +390,7 @@ def test_tiles_of_another_size_are_given_to_their_pictures() -> None:
     random = np.random.default_rng(0)
     sizes = (40, 24), (30, 30), (20, 60)
     pictures = [random.integers(0, 256, (*size, 3), np.uint8) for size in sizes]
-    found = _pictures(made(pictures), more=["pixel_values_local"])
+    found = images_of(made(pictures), more=["pixel_values_local"])
     assert [one["num_local_patches"].tolist() for one in found] == [[2], [0], [2]]
     for one, picture in zip(found, pictures, strict=True):
         alone = made([picture])
@@ -722,7 +729,7 @@ WRITTEN: dict[
     str, tuple[Layout, str, dict[str, Any], dict[str, Any], tuple[int, int, int], int]
 ] = {
     "lines of Pixtral": (
-        LAYOUTS["broken_lines"],
+        Pixtral().prompt_layout,
         "pixtral.processing_pixtral.PixtralProcessor",
         {
             "patch_size": 7,
@@ -737,7 +744,7 @@ WRITTEN: dict[
     ),
     **{
         f"{rows} x {columns} tiles of Idefics 3": (
-            LAYOUTS["named_tiles"],
+            Idefics3().prompt_layout,
             "idefics3.processing_idefics3.Idefics3Processor",
             {
                 "image_seq_len": 2,
@@ -753,7 +760,7 @@ WRITTEN: dict[
     },
     **{
         f"{rows} x {columns} tiles of Granite Docling": (
-            LAYOUTS["named_tiles_or_one"],
+            GraniteDocling().prompt_layout,
             "granite_docling.processing_granite_docling.GraniteDoclingProcessor",
             {
                 "image_seq_len": 2,
@@ -779,7 +786,7 @@ WRITTEN: dict[
         for rows, columns, around in ((1, 1, 3), (1, 3, 5), (3, 1, 5), (2, 2, 6))
     },
     "tiles of Aya Vision": (
-        LAYOUTS["numbered_tiles"],
+        AyaVision().prompt_layout,
         "aya_vision.processing_aya_vision.AyaVisionProcessor",
         {
             "img_size": 14,
@@ -795,7 +802,7 @@ WRITTEN: dict[
         12,
     ),
     "tiles of Command A Vision": (
-        LAYOUTS["ended_tiles"],
+        Cohere2Vision().prompt_layout,
         "cohere2_vision.processing_cohere2_vision.Cohere2VisionProcessor",
         {
             "patch_size": 2,
@@ -833,4 +840,4 @@ def test_llama_4_separates_its_tiles(grid: tuple[int, int, int]) -> None:
         "<|patch|>", "P"
     )
     picture = Encoded(digest=b"", features={"image_embeds": np.zeros((2 * grid[0], 1))}, grid=grid)
-    assert mentioned(LAYOUTS["separated_tiles"], picture) == expected
+    assert mentioned(Llama4().prompt_layout, picture) == expected

@@ -130,7 +130,7 @@ def test_tiny_models_count_by_what_was_run(
         {"rev": 99},
         {"tiny": (Tiny(config={}),)},
         {"transforms": (experts(),)},
-        {"images": Images(mask="tiles")},
+        {"images": Images(types="tiles")},
         {"sounds": AudioWindows(token="a_token")},
     ],
     ids=["rev", "tiny", "transforms", "images", "sounds"],

@@ -24,7 +24,6 @@ def test_a_manifest_has_all_of_an_image_encoder(name: str) -> None:
     for images in filter(None, (recipe.images, *recipe.towers.values())):
         entry = entry_of(images)
         assert images_of(entry) == images
-        assert images_of({**entry, "adapter": "."}) == replace(images, adapter=".")
 
 
 @pytest.mark.parametrize(
@@ -55,9 +54,10 @@ def test_an_image_encoder_without_values_is_one() -> None:
 @pytest.mark.parametrize("name", AUDIO)
 def test_a_manifest_restores_an_audio_encoder(name: str) -> None:
     audio = AUDIO[name]
-    restored = audio_of(entry_of(audio, adapter="."))
+    changed = replace(audio, adapter=".")
+    restored = audio_of(entry_of(changed))
     assert type(restored) is type(audio)
-    assert restored == replace(audio, adapter=".")
+    assert restored == changed
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,10 @@ def test_a_field_that_one_recipe_sets_is_the_business_of_its_family() -> None:
     new, gone = sorted(rare - RARE.keys()), sorted(RARE.keys() - rare)
     assert not new, f"Move {new} into a family, or say in RARE why not."
     assert not gone, f"Remove {gone} from RARE: enough recipes set them."
+
+
+def test_images_of_a_recipe_have_nine_fields() -> None:
+    assert len(fields(Images)) <= 9
 
 
 CORE = {

@@ -17,8 +17,8 @@ from fixtures_builds import Models
 from runnable_package import package as build
 
 import qeff_zoo
+from qeff_zoo.cli.description import describe
 from qeff_zoo.package import Package
-from qeff_zoo.package.description import describe
 from qeff_zoo.runtime import Sampling
 from qeff_zoo.targets.ort import genai
 

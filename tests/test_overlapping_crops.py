@@ -40,8 +40,8 @@ from qeff_zoo.multimodal.families.molmo2 import Molmo2
 from qeff_zoo.plan.request import Request
 from qeff_zoo.qefficient.vision import _pictures
 from qeff_zoo.registry import find_recipe, recipe_for
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-from qeff_zoo.validation.sample_media import noise
+from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
+from qeff_zoo.tasks.multimodal.samples import noise
 
 RECIPE = find_recipe("molmo2")
 TINY = RECIPE.tiny[0]

@@ -12,11 +12,12 @@ import jsonschema
 import pytest
 from package_builder import FILES, check, draft, fill
 
+from qeff_zoo.cli.description import describe
 from qeff_zoo.errors import PackageError
 from qeff_zoo.package import Package, write_manifest
 from qeff_zoo.package import manifest as manifests
-from qeff_zoo.package.description import describe, human_size
 from qeff_zoo.package.identity import tree_digest
+from qeff_zoo.terminal.printing import human_size
 
 Json = dict[str, Any]
 SCHEMA = json.loads(manifests.SCHEMA.read_text())

@@ -13,7 +13,7 @@ from transformers.models.step3p7.image_processing_step3p7 import Step3p7ImagePro
 from transformers.models.step3p7.processing_step3p7 import Step3p7Processor
 
 from qeff_zoo.media.image_processor import image_processor
-from qeff_zoo.runtime.image_prompt_templates import LAYOUTS
+from qeff_zoo.multimodal.families.step3p7 import Step3p7
 from qeff_zoo.runtime.multimodal_spans import Encoded
 
 SMALL = {"size": {"height": 56, "width": 56}, "patch_size": 28, "max_image_size": 150}
@@ -64,6 +64,7 @@ def test_parts_are_those_of_transformers(size: tuple[int, int]) -> None:
     )
     count = int(made["num_local_patches"][0])
     config = {"vision_config": {"patch_size": 7}}
-    grid = LAYOUTS["parts_first"].grid(1 + count, made, config)
+    layout = Step3p7().prompt_layout
+    grid = layout.grid(1 + count, made, config)
     picture = Encoded(digest=b"", features={"image_embeds": np.zeros((4 + count, 1))}, grid=grid)
-    assert mentioned(LAYOUTS["parts_first"], picture) == written
+    assert mentioned(layout, picture) == written

@@ -3,24 +3,28 @@
 
 import json
 import math
+import os
 import random
 import re
 import runpy
+import shutil
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import torch
 from runnable_package import package
 from transformers import AutoModelForCausalLM
 
 import qeff_zoo
-from qeff_zoo import cli
+from qeff_zoo import cli, targets
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
+from qeff_zoo.targets.qaic.cards import DEVICES_ENV
 from qeff_zoo.validation import perplexity
 from qeff_zoo.validation.perplexity import Comparison, Scoring, Window
 
@@ -302,11 +306,64 @@ def test_the_script_prints_every_package(
     assert f"it: {128 + 64} tokens in windows of 128 every 64" in log.read_text()
 
 
+def cached(folder: Path, name: str, config: str, texts: list[str]) -> None:
+    """Write a data set where `datasets` keeps those that it has downloaded."""
+    (folder / "rows.json").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    files = {"test": str(folder / "rows.json")}
+    datasets.load_dataset("json", data_files=files, cache_dir=str(folder / "made"))
+    [made] = (one.parent for one in (folder / "made" / "json").glob("*/*/*/dataset_info.json"))
+    place = folder / name.replace("/", "___") / config / "0.0.0" / "hash"
+    shutil.copytree(made, place)
+    (place / "json-test.arrow").rename(place / f"{name.rpartition('/')[2]}-test.arrow")
+    info = json.loads((place / "dataset_info.json").read_text())
+    (place / "dataset_info.json").write_text(json.dumps(info | {"config_name": config}))
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "config"),
+    [
+        ("wikitext-2-raw-v1", "Salesforce/wikitext", "wikitext-2-raw-v1"),
+        ("owner/name:part", "owner/name", "part"),
+        ("owner/name", "owner/name", "default"),
+    ],
+)
+def test_the_script_reads_data_sets_that_were_downloaded_before(
+    given: str, name: str, config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached(tmp_path, name, config, ["first", "", "last"])
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path))
+    script = runpy.run_path(str(ROOT / "scripts" / "perplexity.py"))
+    assert script["_data_set"](given) == "first\n\n\n\nlast"
+
+
+def test_the_script_runs_on_the_cards_that_are_named(
+    packages: dict[str, Package],
+    compared: Comparison,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+    monkeypatch.setattr(qeff_zoo, "find_package", lambda _: packages["fp32"])
+    monkeypatch.setattr(targets, "on_cards", lambda: ("ort",))
+    monkeypatch.setattr(
+        perplexity, "compare", lambda *_, **__: seen.append(os.environ[DEVICES_ENV]) or compared
+    )  # fmt: skip
+    file = tmp_path / "text.txt"
+    file.write_text(TEXT)
+    words = ["--model_path", "x", "--dataset_name", str(file), "--qpc_device_id", "[2,3]"]
+    monkeypatch.setattr(sys, "argv", [str(ROOT / "scripts" / "perplexity.py"), *words])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    assert (ended.value.code, seen) == (0, ["2,3"])
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--dataset_name", "wikitext-2-raw-v1"], "of a data set save the texts in one"),
-        (["--qpc_device_id", "[0]"], "packages are scored on the CPU"),
+        (
+            ["--dataset_name", "owner/absent:part"],
+            "load_dataset('owner/absent', 'part', split='test')",
+        ),
         (["--dataset_name", str(ROOT / "README.md")], "There is no model"),
     ],
 )

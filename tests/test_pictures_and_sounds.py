@@ -37,7 +37,7 @@ from qeff_zoo.media.features import find
 from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.media.interpolation import resize_bytes, resize_numbers
 from qeff_zoo.plan.request import Request
-from qeff_zoo.qefficient.vision import _pictures
+from qeff_zoo.qefficient.processor_outputs import images_of
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.store import Store
 
@@ -304,6 +304,6 @@ def test_pictures_of_a_processor_are_taken_apart() -> None:
         "image_sizes": np.array([[4, 8], [4, 4]]),
         "image_attention_mask": np.ones((2, 3, 2, 2)),
     }
-    found = _pictures(given, "image_pixel_values")
+    found = images_of(given, "image_pixel_values")
     assert [one["image_sizes"].tolist() for one in found] == [[[4, 8]], [[4, 4]]]
     assert all(len(array) == 1 for one in found for array in one.values())

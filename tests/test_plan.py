@@ -13,7 +13,7 @@ import pytest
 import tiny_checkpoint
 
 from qeff_zoo import registry, targets, versions
-from qeff_zoo.checkpoint import text
+from qeff_zoo.checkpoint import processors, text
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.export import transforms
@@ -915,6 +915,11 @@ def test_every_semantic_field_changes_the_key(
     with monkeypatch.context() as patch:
         patch.setattr(text, "_REVISION", text._REVISION + 1)
         keys["how tokenizers are made"] = key(with_text)
+    with_media = opened(files={"preprocessor_config.json": "{}"})
+    keys["processor"] = key(with_media)
+    with monkeypatch.context() as patch:
+        patch.setattr(processors, "_REVISION", processors._REVISION + 1)
+        keys["how settings of processors are made"] = key(with_media)
     assert key(base) == keys["plain"]
     assert len(set(keys.values())) == len(keys)
 

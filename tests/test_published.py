@@ -24,10 +24,12 @@ from transformers import BatchFeature
 from transformers.models.smolvlm import processing_smolvlm
 
 from qeff_zoo.checkpoint import processors
+from qeff_zoo.checkpoint.files import PROCESSOR_SETTINGS
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import ParityError
-from qeff_zoo.media.image_processor import HELD, load_image_processor
+from qeff_zoo.media.image_processor import load_image_processor
 from qeff_zoo.plan.request import Request
+from qeff_zoo.qefficient import processor_outputs
 from qeff_zoo.recipe import Tiny
 from qeff_zoo.registry import list_recipes, recipe_for
 from qeff_zoo.runtime.decoder import Piece
@@ -118,7 +120,8 @@ class Opened:
         given = [images] if self.facts.get("nested") else images
         if self.facts.get("unmarked"):  # its processor puts the image first
             prompt = prompt.removeprefix(self.marker)
-        return self.theirs(text=prompt, images=given, return_tensors="pt")
+        options = self.facts.get("options", {})
+        return self.theirs(text=prompt, images=given, return_tensors="pt", **options)
 
 
 def tiny_of(name: str) -> Tiny:
@@ -176,8 +179,34 @@ def test_prompts_and_images_are_those_of_the_published_processor(name: str) -> N
         right = one.process(prompt, shown)
         made = one.session.request(prompt, images=shown, generation_len=1)
         assert list(made.prompt) == right["input_ids"][0].tolist()
+        compare_features(one, [made], right)
         if number == 0 and (parity.EVERY or name in SHAPED):
             compare_logits(one, made, right)
+
+
+def compare_features(one: Opened, made: list[Any], right: Any) -> None:
+    """Compare features of images with those that QEfficient's classes read from the processor's output."""
+    found = processor_outputs.prompts_of(one.session, right)
+    for want, (tokens, images) in zip(made, found, strict=True):
+        got = one.session.request_written_out(tokens, images, generation_len=1)
+        assert got.prompt == want.prompt
+        assert got.insets.places.tolist() == want.insets.places.tolist()
+        for name, values in want.insets.features.items():
+            np.testing.assert_allclose(got.insets.features[name], values, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["idefics2", "llava_onevision"])
+def test_padding_of_a_batch_is_no_image(name: str) -> None:
+    """Processors pad images of several prompts to as many tiles, or as many images."""
+    one = opened(name)
+    prompts = one.facts["prompts"]
+    shown = [one.shown(prompt) for prompt in prompts]
+    flat = shown if one.facts.get("nested") else [image for part in shown for image in part]
+    one.theirs.tokenizer.pad_token = next(iter(one.facts["tokens"]))
+    right = one.theirs(text=prompts, images=flat, padding=True, return_tensors="pt")
+    each = zip(prompts, shown, strict=True)
+    made = [one.session.request(text, images=part, generation_len=1) for text, part in each]
+    compare_features(one, made, right)
 
 
 def compare_logits(one: Opened, made: Any, right: Any) -> None:
@@ -213,6 +242,17 @@ def test_chats_are_those_of_the_published_processor(name: str) -> None:
     )
     made = one.session.request("What is it?", chat=True, images=[shown], generation_len=1)
     assert list(made.prompt) == right["input_ids"][0].tolist()
+
+
+@pytest.mark.xdist_group("llava")
+def test_documents_of_a_chat_follow_the_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a tokenizer that adds one, as the template does not."""
+    session, theirs = opened("llava").session, opened("llava").theirs
+    monkeypatch.setattr(session, "passages", object())
+    parts = session.encode_parts([{"role": "user", "content": "b"}], ["a"])
+    messages = [{"role": "user", "content": [{"type": "text", "text": "ab"}]}]
+    right = theirs.apply_chat_template(messages, tokenize=True, add_generation_prompt=True)
+    assert [token for part in parts for token in part] == np.ravel(right).tolist()
 
 
 @pytest.mark.parametrize("name", [name for name in published.names() if name not in RETURNED])
@@ -270,16 +310,13 @@ LACKING = {
             "molmo2",
             "perception_lm",
         ),
-        *("phi4_multimodal", "step3p7"),
+        *("minicpm_ocr", "nemotron_h_omni", "phi4_multimodal", "step3p7"),
     },
     "Its vision encoder is timm's, which is not installed.": {"gemma3n"},
-    "Its published files were not looked up yet.": {"lfm3_vl", "minicpm_ocr", "nemotron_h_omni"},
     "No public copy of its files was found; its image processor is of a class with facts.": {
-        *("exaone4_5", "granite4_vision", "hyperclovax_vision_v2"),
+        "granite4_vision",
     },
-    "No public copy of its files was found, nor a conversion script.": {
-        *("cohere_compass", "cosmos3_edge", "granite_docling", "minicpmv4_6"),
-    },
+    "transformers' processor needs its video processor, and that torchvision.": {"minicpmv4_6"},
 }
 SPEECH = {"automatic-speech-recognition", "speech-seq2seq", "audio-text-to-text"}
 
@@ -298,9 +335,9 @@ def test_a_package_whose_arrays_differ_is_refused(tmp_path: Path) -> None:
     saved(facts, tmp_path)
     theirs = processors.load(tmp_path)
     assert compare(tmp_path, theirs)["images"].startswith("4 images bit for bit")
-    held = json.loads((tmp_path / HELD).read_text())
+    held = json.loads((tmp_path / PROCESSOR_SETTINGS).read_text())
     held["image_processor"]["patch_size"] = 14
-    (tmp_path / HELD).write_text(json.dumps(held))
+    (tmp_path / PROCESSOR_SETTINGS).write_text(json.dumps(held))
     with pytest.raises(
         ParityError, match=r"pixel_values has the shape .*PixtralImageProcessor|otherwise"
     ):
@@ -313,18 +350,33 @@ def test_processors_with_a_field_changed_make_the_same_arrays_or_are_refused() -
     assert sum(kind == "same" for kind, _ in found) > 8
 
 
-@pytest.mark.xdist_group("llava_pixtral")
-def test_a_processor_config_with_other_tokens_writes_those() -> None:
-    prompt = published.read("llava_pixtral")["prompts"][0]
-    kind, what = mutated_processors.prompt_with("llava_pixtral", "image_break_token", "<s>", prompt)
-    assert kind == "same", what
+@pytest.mark.parametrize(
+    ("name", "field", "token", "expected"),
+    [
+        pytest.param(name, *more, marks=pytest.mark.xdist_group(name))
+        for name, *more in (
+            ("llava_pixtral", "image_break_token", "<s>", "same"),
+            ("llava_pixtral", "image_end_token", "[IMG]", "refused"),
+            ("aya_vision", "tile_global_token", None, "same"),
+            ("aya_vision", "tile_token", "full", "same"),
+            ("llama4", "fake_image_token", "<|eot|>", "same"),
+        )
+    ],
+)
+def test_a_processor_config_with_other_tokens_writes_those(
+    name: str, field: str, token: str | None, expected: str
+) -> None:
+    """A token of null is written as "None", as by transformers; the token of an image is refused."""
+    prompt = published.read(name)["prompts"][0]
+    kind, what = mutated_processors.prompt_with(name, field, token, prompt)
+    assert kind == expected, what
 
 
 def test_a_processor_with_other_rows_than_its_model_is_refused_by_the_plan(tmp_path: Path) -> None:
-    """transformers' BLIP-2 reads the first rows of an image alone then, without a word."""
+    """transformers' BLIP-2 reads the first rows of an image alone then, or no image, without a word."""
     facts = published.read("blip_2")
     recipe = recipe_for(facts["config"])
-    for rows in (32, 1):
+    for rows in (32, 1, None):
         folder = tmp_path / str(rows)
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(published.scaled(facts)))
@@ -332,4 +384,5 @@ def test_a_processor_with_other_rows_than_its_model_is_refused_by_the_plan(tmp_p
         published.write(facts, folder)
         checkpoint = open_checkpoint(str(folder), need_weights=False)
         found = find(recipe.task).problems(checkpoint, recipe, Request())
-        assert ("sets num_query_tokens to 1, and config.json to 32" in str(found)) == (rows == 1)
+        refusal = f"sets num_query_tokens to {rows}, and config.json to 32"
+        assert (refusal in str(found)) == (rows != 32)

@@ -5,7 +5,7 @@ import hashlib
 import json
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,18 +15,20 @@ import pytest
 from fixtures_builds import Models
 from runnable_package import edit_json
 from safetensors.numpy import load_file, save_file
-from transformers import AutoModel, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 import qeff_zoo
 from qeff_zoo.checkpoint import formats
+from qeff_zoo.checkpoint.files import read_config
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import CheckpointError, PlanError
 from qeff_zoo.plan.package_plan import Plan
 from qeff_zoo.plan.request import Request
 from qeff_zoo.plan.resolve import check
 from qeff_zoo.quantizer.streaming import Streamed
-from qeff_zoo.registry import find_recipe
+from qeff_zoo.recipe import Recipe
+from qeff_zoo.registry import find_recipe, list_recipes, recipe_for
 from qeff_zoo.tasks.selection import classes_of
 
 WEIGHTS, HEAD = "model.safetensors", "lm_head.weight"
@@ -192,3 +194,31 @@ def test_links_inside_need_no_word(llama: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert "tokenizer.json" in open_checkpoint(str(llama)).companions
+
+
+#: Recipes of which published checkpoints have other types in config.json.
+RETYPED = [one for one in list_recipes() if one.variants or one.former_text_types]
+
+
+@pytest.mark.parametrize("recipe", RETYPED, ids=lambda recipe: recipe.model_type)
+def test_types_of_a_published_config_are_those_that_transformers_reads(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    """Ministral 8B is published as Mistral with layer types, and Kimi K2.5's language model as Kimi K2."""
+    tiny = recipe.tiny[0].config
+    configs = [find_recipe(other).tiny[0].config for other in recipe.variants.values()]
+    for former in recipe.former_text_types:
+        configs.append({**tiny, "text_config": {**tiny["text_config"], "model_type": former}})
+    for config in configs:
+        (tmp_path / "config.json").write_text(
+            json.dumps({**config, "model_type": recipe.model_type})
+        )
+        theirs = AutoConfig.from_pretrained(tmp_path).to_dict()
+        ours = read_config(tmp_path / "config.json")
+        assert ours["model_type"] == theirs["model_type"]
+        assert types_of(ours) == types_of(theirs)
+        assert recipe_for(ours).transforms == recipe_for(theirs).transforms
+
+
+def types_of(config: Mapping[str, Any]) -> Any:
+    return (config.get("text_config") or {}).get("model_type")

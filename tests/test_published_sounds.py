@@ -20,9 +20,9 @@ import torch
 from transformers import AutoTokenizer
 
 from qeff_zoo.checkpoint import processors
+from qeff_zoo.checkpoint.files import PROCESSOR_SETTINGS
 from qeff_zoo.errors import ParityError
 from qeff_zoo.media.features import load_features
-from qeff_zoo.media.image_processor import HELD
 from qeff_zoo.recipe import Tiny
 from qeff_zoo.registry import recipe_for
 from qeff_zoo.tasks.speech import ctc_decoding
@@ -125,9 +125,9 @@ def test_logits_are_those_of_the_published_model(name: str) -> None:
 
 def test_a_package_whose_features_differ_is_refused(tmp_path: Path) -> None:
     folder = saved("sounds/whisper", tmp_path)
-    held = json.loads((folder / HELD).read_text())
+    held = json.loads((folder / PROCESSOR_SETTINGS).read_text())
     held["feature_extractor"]["hop_length"] = 200
-    (folder / HELD).write_text(json.dumps(held))
+    (folder / PROCESSOR_SETTINGS).write_text(json.dumps(held))
     with pytest.raises(ParityError, match=r"other features than by transformers' WhisperFeature"):
         sound_arrays.compare(folder, processors.load(folder))
 

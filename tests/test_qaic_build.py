@@ -33,12 +33,13 @@ from qeff_zoo.graph.numerics import FLOAT32
 from qeff_zoo.graph.states import State
 from qeff_zoo.hub.publish import gate
 from qeff_zoo.package import Package
-from qeff_zoo.package.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, SUMS, adopt
+from qeff_zoo.package.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, SUMS
 from qeff_zoo.pipeline import manifest_entries
 from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.recipe import Shape
 from qeff_zoo.store import Store
+from qeff_zoo.store.adoption import adopt
 from qeff_zoo.targets.qaic import command, configs, conflicts, driver, sdk
 from qeff_zoo.targets.qaic.options import SPELLED, QaicOptions, bad_flags
 from qeff_zoo.validation import package_runner
@@ -485,8 +486,43 @@ def test_the_older_compiler_is_told_so(prepare: Prepare, script: Script, tmp_pat
     (line,) = (folder / driver.LOG).read_text().splitlines()
     assert " -aic-hw-version=2.0 " in line
     assert line.endswith("-compile-only -aic-binary-dir=qpc.partial")
+    assert " -network-specialization-config=specializations.flat.json " in line
     package = adopt(folder, folder / "qpc", Store())
     assert package.programs[0].compiler["name"] == "qaic-compile"  # no version is known of it
+
+
+@pytest.mark.parametrize(
+    ("version", "is_flat"),
+    [("1.20.0</base_version><build_id>90</build_id>", True), ("1.9.0", True), ("1.21.6", True),
+     ("1.22.0", False), ("1.22.8.0", False), ("1.100.0", False), (None, False)],
+)  # fmt: skip
+def test_an_older_sdk_reads_sizes_without_names(
+    version: str | None, is_flat: bool, tmp_path: Path
+) -> None:
+    folder = tmp_path / "folder"
+    (folder / "exec").mkdir(parents=True)
+    if version is not None:
+        end = "" if "</base_version>" in version else "</base_version>"
+        (folder / "versions").mkdir()
+        text = f"<v>\n<base_version>{version.replace('><b', f'>{chr(10)}<b')}{end}\n</v>"
+        (folder / "versions" / "apps.xml").write_text(text)
+    showing = folder / "exec" / "qaic-compile"
+    words = 'for word; do case $word in -network*) cat "${word#*=}";; esac; done'
+    showing.write_text(f"#!/bin/bash\n{words}\n")
+    showing.chmod(0o755)
+    entries = [
+        {"name": "Prefill", "symbols": {"seq_len": "16", "ctx_len": "64"}},
+        {"name": "Decode", "symbols": {"seq_len": "1", "ctx_len": "64"}},
+    ]
+    (folder / "encoder.specializations.json").write_text(configs.specializations(entries))
+    found_by = command.COMPILER.replace(str(sdk.SDK), str(folder))
+    argument = "-network-specialization-config=encoder.specializations.json"
+    words = f'fail() {{ exit 1; }}; logged() {{ "$@"; }}\n{found_by}\ncompile_into qpc {argument}'
+    done = subprocess.run(
+        ["bash", "-euc", words], cwd=folder, capture_output=True, text=True, check=True
+    )
+    expected = [entry["symbols"] for entry in entries] if is_flat else entries
+    assert json.loads(done.stdout) == {"specializations": expected}
 
 
 # --- adopting ----------------------------------------------------------------------------------

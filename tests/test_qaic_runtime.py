@@ -24,6 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_handoff import serving
 from toy_qpc import package_of, toy, toy_answer, toy_package
+from transformers import AutoModelForCausalLM
 
 import qeff_zoo
 from qeff_zoo import bench, pipeline
@@ -42,6 +43,8 @@ from qeff_zoo.targets.qaic.buffers import Buffer
 from qeff_zoo.targets.qaic.cards import DEVICES_ENV
 from qeff_zoo.targets.qaic.session import open_program
 from qeff_zoo.tasks.text_generation import task as text_generation
+from qeff_zoo.validation import perplexity
+from qeff_zoo.validation.perplexity import Scoring
 
 FAKE = Path(__file__).parent / "fake_qaicrt"
 PROMPTS = [[5], [1, 2, 3], [7] * 8, [*range(12)], [3, 1] * 13, [0, 0], [12] * 17]
@@ -315,6 +318,19 @@ def test_a_llama_answers_as_transformers_does(
         fixtures_runtime.PROMPTS, generation_len=fixtures_runtime.LENGTH, ignore_eos=True
     )
     assert [one.token_ids for one in found] == expected
+
+
+def test_texts_are_scored_as_transformers_scores_them(
+    llama: TextGenerationSession, models: Models
+) -> None:
+    scoring = Scoring(tokens=[5, 9, 2, 7, 1, 8, 3, 3, 6, 4, 2, 9], window=12, stride=6)
+    model: Any = AutoModelForCausalLM.from_pretrained(models.llama, dtype=torch.float32)
+    tokens = torch.tensor([scoring.tokens])
+    with torch.no_grad():
+        expected = float(model(tokens, labels=tokens).loss)
+    found = perplexity.score(scoring, llama.decoder, lambda _: None)
+    assert found.targets == len(scoring.tokens) - 1
+    assert found.nats_per_token == pytest.approx(expected, abs=2e-3)  # states are in float16
 
 
 def test_a_server_answers_clients(llama: TextGenerationSession) -> None:

@@ -27,12 +27,12 @@ from transformers import AutoModelForCausalLM
 from qeff_zoo import cli
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.graph.states import State
-from qeff_zoo.package.prepared import adopt
 from qeff_zoo.runtime import Grammar, Sampling, TextGenerationSession, open_session
 from qeff_zoo.runtime.device_sampling import DeviceSampler
 from qeff_zoo.runtime.program import Tensor
 from qeff_zoo.runtime.sampling import Sampler
 from qeff_zoo.store import Store
+from qeff_zoo.store.adoption import adopt
 from qeff_zoo.targets.qaic import ops, sampler
 
 __all__ = ["home", "prepare", "rt"]

@@ -32,21 +32,23 @@ import qeff_zoo
 from qeff_zoo import pipeline
 from qeff_zoo.errors import GenerationError, PackageError, PlanError
 from qeff_zoo.package import Package
-from qeff_zoo.package.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, adopt
+from qeff_zoo.package.prepared import NOTE, PREPARED, PROGRAM, SCRIPT
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import EmbeddingSession, TextGenerationSession, open_session
 from qeff_zoo.runtime.decoder import Piece
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.speculation.heads import HeadsDrafter
-from qeff_zoo.runtime.vision_encoder import PassThroughEncoder, Vision
 from qeff_zoo.store import Store
-from qeff_zoo.targets.qaic import ops, sdk
+from qeff_zoo.store.adoption import adopt, package_of
+from qeff_zoo.targets.qaic import bundles, ops, sdk
+from qeff_zoo.targets.qaic.features import LAYERS, adapted
 from qeff_zoo.targets.qaic.serve_args import serve_args
+from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
+from qeff_zoo.tasks.multimodal.samples import noise
+from qeff_zoo.tasks.multimodal.vision_encoder import PassThroughEncoder, Vision
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.parity import TOLERANCES, relative_errors
 from qeff_zoo.validation.reference.numerics import in_float16
-from qeff_zoo.validation.sample_media import noise
 
 __all__ = ["rt"]
 ROWS, WIDTH = 3, 8
@@ -309,6 +311,7 @@ def test_a_model_that_sees_answers_as_hugging_face_does(
         session.request(text, images=images, generation_len=5, ignore_eos=True)
         for text, images in zip(texts, shown, strict=True)
     ]
+    same_first_calls(session, texts[0], noise(session, (1, 2), rng), folder)
     model = AutoModelForImageTextToText.from_pretrained(source, attn_implementation="eager").eval()
     for made, images, answer in zip(requests, shown, session.generate(requests), strict=True):
         tokens = torch.tensor([[*made.prompt, *answer.token_ids]])
@@ -324,6 +327,43 @@ def test_a_model_that_sees_answers_as_hugging_face_does(
         after = logits[len(made.prompt) - 1 : -1]
         chosen = after.gather(1, torch.tensor(answer.token_ids)[:, None])[:, 0]
         assert (after.max(1).values - chosen).max() <= 0.01 * after.std()  # half precision
+
+
+def same_first_calls(
+    session: ImageTextToTextSession, text: list[int], image: Any, folder: Path
+) -> None:
+    """Compare what a prepared folder's recorders have of a request with what the stand-in of a card is given."""
+    given: list[dict[str, Any]] = []
+    execution = type(session.decoder.program._active[0])
+    with pytest.MonkeyPatch.context() as patch:
+        programs = (session.decoder.program, session.reader.program)
+        names = {id(program._active[0]): program._names for program in programs}
+        before = execution.setData
+
+        def spy(self: Any, pairs: Any) -> Any:
+            given.append({names[id(self)][at]: array.copy() for at, array in pairs})
+            return before(self, pairs)
+
+        patch.setattr(execution, "setData", spy)
+        session.generate([session.request(text, images=[image], generation_len=1)])
+    package = package_of(folder)
+    recorders = {one.role: bundles.Recorder(one) for one in package.programs}
+    recording = open_session(package, opening=lambda role, **_: adapted(recorders[role]))
+    recording.generate([recording.request(text, images=[image], generation_len=1)])
+    for recorder in recorders.values():
+        call = recorder.call
+        assert call is not None
+        (first, *_) = (one for one in given if call.inputs.keys() <= one.keys())
+        for name, array in call.inputs.items():
+            if (
+                name.endswith("_embeds") or name == LAYERS
+            ):  # zeros in place of what an encoder makes
+                assert array.shape == first[name].shape
+            else:
+                assert np.array_equal(array, first[name]), name
+        assert {name: [*shape] for name, (_, shape) in call.outputs.items()} == {
+            name: [*first[name].shape] for name in call.outputs
+        }
 
 
 def test_one_program_that_sees_has_the_names_of_qefficient(

@@ -23,12 +23,13 @@ from qeff_zoo.errors import CompileError, PlanError
 from qeff_zoo.graph.numerics import FLOAT32
 from qeff_zoo.graph.states import State
 from qeff_zoo.package import Package
-from qeff_zoo.package.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, SUMS, adopt
+from qeff_zoo.package.prepared import NOTE, PREPARED, PROGRAM, SCRIPT, SUMS
 from qeff_zoo.pipeline import manifest_entries
 from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.plan.request import OPTIONS, Request
 from qeff_zoo.recipe import Shape
 from qeff_zoo.store import Store
+from qeff_zoo.store.adoption import adopt
 from qeff_zoo.targets.qaic import conflicts, driver
 from qeff_zoo.targets.qnn_aic import command, configs, qnn_config, sdk
 from qeff_zoo.targets.qnn_aic.options import SPELLED

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformers.generation import logits_process as theirs
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime.sampling import Sampler, Sampling, likeliest
+from qeff_zoo.runtime.sampling import Sampler, Sampling, likeliest, published_sampling
 
 VOCAB = 50
 SHARES = st.sampled_from([0.0, 0.05, 0.3, 0.9, 0.999])
@@ -207,3 +207,60 @@ def test_all_values_out_of_range_are_named() -> None:
     with pytest.raises(GenerationError) as caught:
         Sampling(temperature=-1, top_p=7)
     assert [line.split()[3] for line in str(caught.value).splitlines()] == ["temperature", "top_p"]
+
+
+WORDS = st.lists(st.lists(st.integers(0, 7), min_size=1, max_size=3).map(tuple), max_size=4)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    bias=st.dictionaries(st.integers(0, 7), st.floats(-5, 5, width=32), max_size=3),
+    words=WORDS,
+    least=st.integers(0, 4),
+    written=st.lists(st.integers(0, 7), max_size=6),
+)
+def test_bias_words_and_least_length_are_those_of_transformers(
+    bias: dict[int, float], words: list[tuple[int, ...]], least: int, written: list[int]
+) -> None:
+    """A text of eight tokens, two of which end it: scores are those of transformers' processors, in vLLM's order."""
+    ends, prompt = [6, 7], [1, 2]
+    asked = Sampling(logit_bias=bias, bad_words=tuple(words), min_tokens=least)
+    sampler = Sampler(asked, prompt, ends=ends)
+    for token in written:
+        sampler.take(token)
+    logits = np.linspace(-1, 1, 8, dtype=np.float32)[[3, 1, 7, 0, 6, 2, 5, 4]]
+    scores = torch.from_numpy(logits.copy())[None]
+    ids = torch.tensor([[*prompt, *written]])
+    steps: list[Any] = []
+    if bias:
+        steps.append(theirs.SequenceBiasLogitsProcessor([[[t], v] for t, v in bias.items()]))
+    steps.append(theirs.MinNewTokensLengthLogitsProcessor(len(prompt), least, ends))
+    for step in steps:
+        scores = step(ids, scores)
+    expected = scores[0].numpy()
+    for word in words:  # transformers reads the prompt, too; vLLM and we the generated text alone
+        if len(word) == 1 or tuple(written[-len(word) + 1 :]) == word[:-1]:
+            expected[word[-1]] = -np.inf
+    if np.isfinite(expected.max()):
+        np.testing.assert_allclose(sampler._scores(logits), expected, atol=1e-6)
+        assert sampler.next(logits) == int(expected.argmax())
+    else:
+        with pytest.raises(GenerationError, match="exclude every next token"):
+            sampler.next(logits)
+
+
+def test_only_allowed_tokens_are_sampled() -> None:
+    logits = np.arange(8, dtype=np.float32)
+    asked = Sampling(allowed_token_ids=[2, 5], temperature=5, seed=3)
+    sampler = Sampler(asked, [1])
+    assert {sampler.next(logits) for _ in range(40)} == {2, 5}
+    with pytest.raises(GenerationError, match="bad_words"):
+        Sampler(Sampling(allowed_token_ids=[2], bad_words=((2,),)), [1]).next(logits)
+
+
+def test_published_defaults_leave_out_what_is_no_number_in_range() -> None:
+    config = {"temperature": 0.6, "top_k": -1, "top_p": True, "min_p": None, "max_length": 20}
+    assert published_sampling(config) == {"temperature": 0.6}
+    assert published_sampling({"top_k": 20, "top_p": 0.95, "repetition_penalty": 1.05}) == {
+        "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.05,
+    }  # fmt: skip

@@ -39,7 +39,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine, Request, Sampling, TextGenerationSession
 from qeff_zoo.runtime.answers import Answer
 from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.serving.embeddings import EmbeddingQueue
+from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.objects import Reply
 
 # --- answers --------------------------------------------------------------------------------------
@@ -525,7 +525,7 @@ def test_embeddings(encoder_package: Package) -> None:
     texts = ["the lazy dog", "fox", "a text of words that are there twice or thrice"]
     expected = session.embed(texts)
     with (
-        closing(EmbeddingQueue(session, max_waiting=4)) as queue,
+        closing(EncoderQueue(session, max_waiting=4)) as queue,
         running(queue) as url,
         connect(url) as client,
     ):
@@ -548,7 +548,7 @@ def test_embeddings(encoder_package: Package) -> None:
 def test_an_embedding_says_that_its_text_was_cut(encoder_package: Package) -> None:
     session: Any = qeff_zoo.load(encoder_package, threads=1)
     with (
-        closing(EmbeddingQueue(session, max_waiting=4)) as queue,
+        closing(EncoderQueue(session, max_waiting=4)) as queue,
         running(queue) as url,
         connect(url) as client,
     ):
@@ -587,7 +587,7 @@ def embed(url: str) -> int:
 def test_embeddings_wait_their_turn(held: tuple[Any, threading.Event]) -> None:
     session, gate = held
     with (
-        closing(EmbeddingQueue(session, max_waiting=1)) as queue,
+        closing(EncoderQueue(session, max_waiting=1)) as queue,
         running(queue) as url,
         ThreadPoolExecutor() as clients,
     ):
@@ -603,7 +603,7 @@ def test_embeddings_wait_their_turn(held: tuple[Any, threading.Event]) -> None:
 
 def test_embeddings_end_with_the_server(held: tuple[Any, threading.Event]) -> None:
     session, gate = held
-    queue = EmbeddingQueue(session, max_waiting=1)
+    queue = EncoderQueue(session, max_waiting=1)
 
     def release_at_end() -> None:
         wait_until(lambda: queue._closing)

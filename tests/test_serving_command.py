@@ -34,7 +34,7 @@ from fixtures_serving import (
 import qeff_zoo
 from qeff_zoo import cli, serving
 from qeff_zoo.package import Package
-from qeff_zoo.runtime import Engine, TextClassificationSession
+from qeff_zoo.runtime import Engine, ImageClassificationSession
 from qeff_zoo.serving import generation
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.server import url_of
@@ -64,7 +64,15 @@ def test_addresses() -> None:
 @contextmanager
 def command(*arguments: object, **environment: str) -> "Iterator[subprocess.Popen[str]]":
     """Run `qeff-zoo serve` in a process of its own; it is gone afterwards."""
-    argv = [sys.executable, "-m", "qeff_zoo", "serve", *map(str, arguments)]
+    argv = [
+        sys.executable,
+        "-m",
+        "qeff_zoo",
+        "serve",
+        *map(str, arguments),
+        "--request-log",
+        "none",
+    ]
     pipe = subprocess.PIPE
     with subprocess.Popen(
         argv, stdout=pipe, stderr=pipe, text=True, env={**os.environ, **environment}
@@ -139,13 +147,13 @@ def test_what_cannot_be_served_is_said_at_the_start(
         port = str(taken.getsockname()[1])
         assert cli.main(["serve", str(trained.path), "--port", port]) == 1
         assert "Cannot listen at '127.0.0.1'" in capsys.readouterr().err
-    classifier = object.__new__(TextClassificationSession)
+    classifier = object.__new__(ImageClassificationSession)
     classifier.folder = trained.path
     choices = serving.ServerOptions(name=MODEL, fingerprint="qz1-ab")
     with (
         serving.bind("127.0.0.1", 0) as listener,
         pytest.raises(
-            qeff_zoo.ZooError, match="'text-classification', which OpenAI's API does not"
+            qeff_zoo.ZooError, match="'image-classification', which OpenAI's API does not"
         ),
     ):
         serving.serve(classifier, listener, choices)

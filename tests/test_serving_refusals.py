@@ -52,7 +52,14 @@ REFUSED: dict[str, tuple[str, dict[str, Any], int, str | None, str]] = {
     "many stops": ("completions", {"stop": [*"abcde"]}, 400, "stop", "invalid_value"),
     "empty stop": ("completions", {"stop": ["a", ""]}, 400, "stop", "invalid_value"),
     "many logprobs": ("completions", {"logprobs": 6}, 400, "logprobs", "invalid_value"),
-    "echo": ("completions", {"echo": True}, 400, "echo", "unsupported_parameter"),
+    "bias of no token": ("completions", {"logit_bias": {"a": 1}}, 400, "logit_bias", "invalid_value"),
+    "large bias": ("completions", {"logit_bias": {"5": 101}}, 400, "logit_bias", "invalid_value"),
+    "no allowed token": ("completions", {"allowed_token_ids": []}, 400, "allowed_token_ids", "invalid_value"),
+    "foreign stop token": ("completions", {"stop_token_ids": [10**6]}, 400, "prompt", "invalid_value"),
+    "least length of a grammar": (
+        "completions", {"min_tokens": 2, "structured_outputs": {"choice": ["a"]}}, 400, "prompt", "invalid_value",
+    ),
+    "beams": ("completions", {"use_beam_search": True}, 400, "use_beam_search", "unsupported_parameter"),
     "suffix": ("completions", {"suffix": "a"}, 400, "suffix", "unsupported_parameter"),
     "unknown": ("completions", {"frobnicate": 1}, 400, "frobnicate", "unsupported_parameter"),
     "unknown, and half": ("completions", {"\ud83d": 1}, 400, "\\ud83d", "unsupported_parameter"),
@@ -186,7 +193,7 @@ def test_unknown_paths_and_methods(url: str) -> None:
 
 
 def test_without_the_key_there_is_no_answer(engine: Engine) -> None:
-    with running(engine, api_key="schlüssel") as url:
+    with running(engine, api_keys=["schlüssel"]) as url:
         for given in ("wrong", "schl", ""):
             with connect(url, given or "x") as client:
                 with pytest.raises(openai.AuthenticationError) as refused:
@@ -196,5 +203,5 @@ def test_without_the_key_there_is_no_answer(engine: Engine) -> None:
         assert post(url, "completions", b"{}", Authorization="Basic schl")[0] == 401
         found = figures(url)  # which need no key
         assert found["http_responses_total:/v1/completions:401"] == 4
-    with running(engine, api_key=KEY) as url, connect(url) as client:
+    with running(engine, api_keys=[KEY]) as url, connect(url) as client:
         assert complete(client).choices[0].text

@@ -28,11 +28,11 @@ from transformers.vision_utils import get_vision_nearest_position_ids
 from qeff_zoo.errors import GenerationError, UnsupportedModelError
 from qeff_zoo.media.video_processor import KINDS, load_video_processor
 from qeff_zoo.media.videos import Frames
-from qeff_zoo.qefficient.vision import _pictures
+from qeff_zoo.qefficient.processor_outputs import images_of
 from qeff_zoo.registry import find_recipe
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-from qeff_zoo.runtime.patch_positions import Tower
-from qeff_zoo.validation.sample_media import noise
+from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
+from qeff_zoo.tasks.multimodal.patch_positions import Tower
+from qeff_zoo.tasks.multimodal.samples import noise
 
 RECIPE = find_recipe("minicpmv4_6")
 TINY = RECIPE.tiny[0]
@@ -142,7 +142,7 @@ def test_prompts_are_written_as_by_transformers(use_image_id: bool) -> None:
         "pixel_values": np.concatenate([one["pixel_values"] for one in made], -1),
         "target_sizes": np.concatenate([one["target_sizes"] for one in made]),
     }
-    apart = _pictures(together)
+    apart = images_of(together)
     rows = [session.reader.look(one).features["image_embeds"] for one in apart]
     whole = [session.reader.look(one).features["image_embeds"] for one in made]
     np.testing.assert_array_equal(np.concatenate(rows), np.concatenate(whole))

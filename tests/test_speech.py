@@ -31,11 +31,11 @@ from qeff_zoo.bench import case as bench_case
 from qeff_zoo.cli import main
 from qeff_zoo.errors import GenerationError, MediaError, PackageError, PlanError
 from qeff_zoo.export.transforms import frames
-from qeff_zoo.package.prepared import adopt
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import CtcSession, open_session
 from qeff_zoo.store import Store
+from qeff_zoo.store.adoption import adopt
 from qeff_zoo.tasks.speech.ctc_decoding import CharacterLabels
 from qeff_zoo.tasks.speech.ctc_tracing import Listen, example
 from qeff_zoo.validation import tiny_models
@@ -435,6 +435,8 @@ def test_qefficients_class_answers_with_texts(
     wanted = [found.text for found in session.transcribe(sounds)]
     assert model.generate(None, sounds) == wanted
     assert model.generate(None, torch.from_numpy(sounds[1])) == wanted[1:]
+    assert model.generate(None, torch.from_numpy(sounds[1])[None]) == wanted[1:]  # by torchaudio
+    assert model.generate(None, [sounds[0][None], sounds[1]]) == wanted
     assert model.generate(None, sounds[1].tolist()) == wanted[1:]
     soundfile.write(tmp_path / "a.wav", sounds[0], RATE, subtype="FLOAT")
     path = tmp_path / "a.wav"

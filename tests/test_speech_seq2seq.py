@@ -41,7 +41,7 @@ from qeff_zoo.errors import GenerationError, MediaError, PlanError
 from qeff_zoo.export import companions
 from qeff_zoo.media import features
 from qeff_zoo.package import Package
-from qeff_zoo.package.prepared import SCRIPT, adopt
+from qeff_zoo.package.prepared import SCRIPT
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import (
@@ -57,6 +57,7 @@ from qeff_zoo.runtime.program import Observed
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.serving.transcriptions import SpeechQueue
 from qeff_zoo.store import Store
+from qeff_zoo.store.adoption import adopt
 from qeff_zoo.tasks.encoder_decoder import tracing
 from qeff_zoo.tasks.speech import word_timestamps as speech_words
 from qeff_zoo.tasks.speech.speech_tokens import SpeechTokens

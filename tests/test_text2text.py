@@ -30,12 +30,12 @@ from qeff_zoo import bench, pipeline
 from qeff_zoo.bench import case
 from qeff_zoo.cli import main
 from qeff_zoo.errors import ContextLengthError, GenerationError, PlanError
-from qeff_zoo.package.prepared import adopt
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe, list_recipes
 from qeff_zoo.runtime import Engine, Grammar, Sampling, Text2TextSession, open_session
 from qeff_zoo.runtime.logits_processors import WritingRules
 from qeff_zoo.store import Store
+from qeff_zoo.store.adoption import adopt
 from qeff_zoo.tasks import TEXT2TEXT, for_task, tasks_of
 from qeff_zoo.tasks.encoder_decoder import tracing
 from qeff_zoo.tasks.encoder_decoder.translation import Languages

@@ -33,7 +33,7 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine
 from qeff_zoo.runtime.disaggregated import Prefills
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
+from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
 from qeff_zoo.validation.reference.subjects import answers_of
 
 ROOT = Path(__file__).parent.parent

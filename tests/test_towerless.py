@@ -19,7 +19,7 @@ from qeff_zoo.media.image_processor import image_processor
 from qeff_zoo.qefficient.vision import _pictures
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import tokenizer as own
-from qeff_zoo.validation.sample_media import noise
+from qeff_zoo.tasks.multimodal.samples import noise
 
 RECIPE = find_recipe("fuyu")
 TINY = RECIPE.tiny[0]

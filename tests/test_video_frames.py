@@ -40,10 +40,10 @@ from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
 from qeff_zoo.runtime.chat_template import ChatTemplate
-from qeff_zoo.runtime.video_steps import _in_words
 from qeff_zoo.serving.prompts import chat_requests
 from qeff_zoo.serving.schemas import ChatRequest
 from qeff_zoo.store import Store
+from qeff_zoo.tasks.multimodal.video_steps import _in_words
 from qeff_zoo.validation import tiny_models
 
 PICTURE, LENGTH = 200, 6

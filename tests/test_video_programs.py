@@ -35,7 +35,9 @@ from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
 from qeff_zoo.store import Store
-from qeff_zoo.validation import sample_media, tiny_models
+from qeff_zoo.tasks.multimodal import samples
+from qeff_zoo.tasks.multimodal.trial import ImageTrial
+from qeff_zoo.validation import tiny_models
 
 PICTURE, VIDEO, LENGTH = 200, 201, 6
 CHOICES = {
@@ -133,7 +135,7 @@ def test_features_of_frames_are_pooled() -> None:
 
 def test_a_package_is_compared_on_videos_too(built: tuple[Package, Path]) -> None:
     session: Any = open_session(built[0], threads=1)
-    sequences, shown = sample_media.insert(session, [[3] * 60] * 3)
+    sequences, shown = samples.insert(session, [[3] * 60] * 3, ImageTrial(session).inputs())
     names = [[next(iter(one)) for one in every] for every in shown]
     assert names == [["pixel_values", "pixel_values_videos"], ["pixel_values_videos"], []]
     assert [one.count(VIDEO) for one in sequences] == [34, 34, 0]

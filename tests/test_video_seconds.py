@@ -31,8 +31,8 @@ from qeff_zoo.package import Package
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
-from qeff_zoo.runtime.video_steps import Stamps
 from qeff_zoo.store import Store
+from qeff_zoo.tasks.multimodal.video_steps import Stamps
 from qeff_zoo.validation import tiny_models
 
 PICTURE, LENGTH = 200, 6

@@ -23,10 +23,10 @@ from qeff_zoo.package import Package
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.runtime.multimodal_spans import CrossAttentionImage, Views, arrange
 from qeff_zoo.runtime.speculation import Speculation
 from qeff_zoo.store import Store
+from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
 from qeff_zoo.validation import tiny_models
 
 PICTURE, LENGTH = 257, 8

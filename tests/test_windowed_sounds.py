@@ -24,9 +24,9 @@ from qeff_zoo.errors import MediaError
 from qeff_zoo.media.features import find
 from qeff_zoo.media.sound_processor import SoundProcessor
 from qeff_zoo.registry import find_recipe, recipe_for
-from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
 from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.tasks import AUDIO_TEXT_TO_TEXT, for_task
+from qeff_zoo.tasks.multimodal.audio_text_session import AudioTextToTextSession
 
 #: Types of models that see, too, which these packages leave out.
 OMNI = "qwen2_5_omni", "qwen3_omni_moe"

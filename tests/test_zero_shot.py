@@ -22,12 +22,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from qeff_zoo import cli, registry, tasks
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.package import Package
-from qeff_zoo.package.prepared import adopt
 from qeff_zoo.pipeline import build, prepare
 from qeff_zoo.plan.request import Request
 from qeff_zoo.runtime import ZeroShotSession, open_session
 from qeff_zoo.serving.matching import PictureQueue
 from qeff_zoo.store import Store
+from qeff_zoo.store.adoption import adopt
 from qeff_zoo.validation import sample_images, tiny_models
 
 __all__ = ["rt"]

@@ -19,6 +19,7 @@ from typing import Any
 
 from qeff_zoo.errors import GenerationError, ZooError
 from qeff_zoo.package import Package
+from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.tasks import IMAGE_TO_TEXT, find
 from qeff_zoo.terminal.progress import peak_rss_bytes
 
@@ -197,7 +198,11 @@ def _tokens_run(request: Any, *, apart: bool) -> int:
 
 def _request(session: Any, case: Case, prompt: list[int], number: int) -> Any:
     """Return a request; its images are encoded anew, as those of a new client."""
-    choices: dict[str, Any] = {"generation_len": case.generation_len, "ignore_eos": True}
+    choices: dict[str, Any] = {
+        "generation_len": case.generation_len,
+        "ignore_eos": True,
+        "sampling": Sampling(),
+    }
     if session.task == IMAGE_TO_TEXT:
         (picture,) = case.images or [_noise(session, "images", number)]
         begun = prompt if session.prompts else [session.rules.start, *prompt[1:]]

@@ -51,6 +51,7 @@ POSITIONS = (
     "max_seq_len",
     "seq_length",
     "max_target_positions",
+    "model_max_length",
 )
 #: Minimum of positions: more than the tokens and cache lengths of traced examples.
 LEAST_POSITIONS = 16

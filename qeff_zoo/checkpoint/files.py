@@ -18,12 +18,15 @@ from typing import Any, Protocol, TypedDict
 
 from qeff_zoo.disk.regular import is_special, read_text
 from qeff_zoo.disk.relative_paths import unsafe_path
-from qeff_zoo.errors import CheckpointError
-from qeff_zoo.registry import list_recipes
+from qeff_zoo.errors import CheckpointError, Translating
+from qeff_zoo.recipe import TokenId
+from qeff_zoo.registry import file_name, find_recipe, list_model_types, list_recipes
 
 #: Callback with the number of bytes done and in total.
 Progress = Callable[[int, int], None]
 
+#: File of a package with the settings of a processor that have defaults in transformers.
+PROCESSOR_SETTINGS = "processor_settings.json"
 #: Files beside the weights that configure the model and its tokenizer: part of a checkpoint's identity.
 COMPANIONS = (
     "config.json",
@@ -75,6 +78,14 @@ _SOME = re.compile(
 )
 #: Suffixes of the files of a model.
 _READ = (".json", ".jinja", ".txt", ".model", ".safetensors", ".gguf")
+#: Tokenizer files with added tokens, and the field of them.
+_ADDED = {
+    "added_tokens.json": "",
+    "tokenizer_config.json": "added_tokens_decoder",
+    "tokenizer.json": "added_tokens",
+}
+#: Exceptions at values of another kind than expected.
+_ODD = ArithmeticError, AttributeError, KeyError, TypeError, ValueError
 _OBJECTS = ("rope_scaling", "rope_parameters", "quantization_config", "id2label", "auto_map")
 
 
@@ -279,11 +290,31 @@ def read_config(path: Path) -> dict[str, Any]:
                 f"{str(path)!r} has the {name} {config[name]!r:.200}. Expected an object, or null. Correct it."
             )
     _require_possible(path, config)
+    return _with_present_types(config)
+
+
+def _with_present_types(config: dict[str, Any]) -> dict[str, Any]:
+    """Replace the types of a config as transformers does: by other fields, and by their present names."""
+    if file_name(config["model_type"]) not in list_model_types():
+        return config
+    recipe = find_recipe(config["model_type"])
+    chosen = next((one for name, one in recipe.variants.items() if name in config), "")
+    config = {**config, "model_type": chosen or config["model_type"]}
+    text = config.get("text_config")
+    former = str(text.get("model_type")) if isinstance(text, Mapping) else ""
+    if present := recipe.former_text_types.get(former):
+        config["text_config"] = {**config["text_config"], "model_type": present}
     return config
 
 
 def _with_type(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """Add the type and class of another package's checkpoint, which has no `model_type`."""
+    """Add the type of a checkpoint with code of its own, and type and class of another package's, which has none."""
+    if config.get("auto_map"):
+        for recipe in list_recipes():
+            with _naming_fields_of(path):
+                if (added := recipe.alias(config)) is not None:
+                    added = _with_ids(added, path.parent)
+                    return {**config, **added, "model_type": recipe.model_type}
     if "model_type" in config:
         return config
     known = (one for one in list_recipes() if one.told_by and config.keys() >= {*one.told_by})
@@ -297,6 +328,47 @@ def _with_type(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     labels = bool(config.get("num_classes"))
     kinds = [one for one in recipe.architectures if one.endswith("Classification") == labels]
     return {"model_type": recipe.model_type, "architectures": kinds, **config}
+
+
+def _naming_fields_of(path: Path) -> Translating:
+    """Turn exceptions at values of other kinds into errors about a config.json, or the tokenizer beside it."""
+
+    def translate(error: BaseException) -> CheckpointError | None:
+        if not isinstance(error, _ODD):
+            return None
+        return CheckpointError(
+            f"Cannot read {str(path)!r} or the tokenizer beside it as the code in its auto_map does: "
+            f"{type(error).__name__}: {error}. Expected the files of the checkpoint. Get them again."
+        )
+
+    return Translating(translate)
+
+
+def _with_ids(value: Any, folder: Path) -> Any:
+    """Replace each `TokenId` in a value by the number in a folder's tokenizer files."""
+    if isinstance(value, Mapping):
+        return {name: _with_ids(one, folder) for name, one in value.items()}
+    if not isinstance(value, TokenId):
+        return value
+    numbers: dict[str, Any] = {}
+    for name, field in _ADDED.items():
+        if value.token not in numbers and (folder / name).is_file():
+            numbers |= _numbers(read_json(folder / name), field)
+    if value.token not in numbers:
+        raise CheckpointError(
+            f"The tokenizer files in {str(folder)!r} have no added token {value.token!r}. Expected its id in "
+            f"{' or '.join(_ADDED)}. Get the whole checkpoint."
+        )
+    return numbers[value.token]
+
+
+def _numbers(content: Mapping[str, Any], field: str) -> dict[str, Any]:
+    """Return the numbers of added tokens by text, in any of the three forms of tokenizer files."""
+    tokens = content.get(field) if field else content
+    if isinstance(tokens, list):
+        return {token["content"]: token["id"] for token in tokens}
+    named = (tokens or {}).items()
+    return {one["content"]: int(name) for name, one in named} if field else dict(named)
 
 
 def _require_possible(path: Path, config: Mapping[str, Any]) -> None:
@@ -360,7 +432,14 @@ def some(names: Sequence[str], limit: int = 3) -> str:
     return (", ".join(names[:limit]) or "no file") + rest
 
 
-class Place(TypedDict, total=False):
+class Access(TypedDict, total=False):
+    """Token for the Hub, and folder of its cache, see `open_checkpoint`."""
+
+    token: str | None
+    cache_dir: str | None
+
+
+class Place(Access, total=False):
     """Options that select a checkpoint beside its name, see `open_checkpoint`."""
 
     revision: str | None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qeff_zoo.checkpoint.files import Files, LocalFiles, is_wanted, some
+from qeff_zoo.checkpoint.files import Access, Files, LocalFiles, is_wanted, some
 from qeff_zoo.checkpoint.gguf_index import GgufHeader, read_shards, shards_of
 from qeff_zoo.checkpoint.hub_snapshot import open_snapshot
 from qeff_zoo.checkpoint.weight_files import gguf_entry
@@ -44,6 +44,7 @@ def find(
     gguf_file: str | None,
     config_from: str | None,
     revision: str | None,
+    access: Access,
 ) -> Found:
     """Return the location of a GGUF checkpoint and the source of its configuration.
 
@@ -53,13 +54,14 @@ def find(
         gguf_file: Name of the file in the folder or repository, or its quantization.
         config_from: See `open_checkpoint`.
         revision: Revision of a Hub model.
+        access: `token` and `cache_dir`, see `open_checkpoint`.
 
     Raises:
         CheckpointError: A file is missing or damaged.
         UnsupportedModelError: There is no configuration, and the file's metadata are insufficient.
     """
     if path is None:
-        snapshot = open_snapshot(model, revision, is_wanted, need_config=False)
+        snapshot = open_snapshot(model, revision, is_wanted, need_config=False, **access)
         files: Files = snapshot
         name, pinned, file = model, snapshot.revision, gguf_entry(files, str(gguf_file))
     else:

@@ -21,8 +21,12 @@ def is_open(url: str) -> bool:
     return parts.scheme == "http" and parts.hostname not in LOOPBACK
 
 
-def hub_token() -> Literal[False] | None:
-    """Return the `token` for a call of huggingface_hub: None for the user's, False for no token."""
+def hub_token(given: str | None = None) -> str | Literal[False] | None:
+    """Return the `token` for a call of huggingface_hub: None for the user's, False for no token.
+
+    Args:
+        given: Token in place of the user's.
+    """
     from huggingface_hub import constants
 
-    return False if is_open(constants.ENDPOINT) else None
+    return False if is_open(constants.ENDPOINT) else given or None

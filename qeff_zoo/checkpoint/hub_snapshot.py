@@ -33,7 +33,8 @@ class HubSnapshot:
         online: Whether the Hub responded.
         sizes: Sizes in bytes by file name, from the Hub.
         digests: SHA-256 by file name, from the Hub, for large files.
-        token: False for requests without the user's token, None for those with it.
+        token: Token of requests; False for none, None for the user's.
+        cache_dir: Folder of the cache; None for the Hub's usual one.
     """
 
     model_id: str
@@ -43,7 +44,8 @@ class HubSnapshot:
     online: bool
     sizes: Mapping[str, int] = field(default_factory=dict)
     digests: Mapping[str, str] = field(default_factory=dict)
-    token: Literal[False] | None = None
+    token: str | Literal[False] | None = field(default=None, repr=False)
+    cache_dir: str | None = None
 
     def __str__(self) -> str:
         where = "on the Hub" if self.online else "in the offline cache (the Hub was not reached)"
@@ -117,6 +119,7 @@ class HubSnapshot:
                     tqdm_class=_bar(count),
                     local_files_only=offline(),
                     token=self.token,
+                    cache_dir=self.cache_dir,
                 )
             )
         expected = self.digests.get(name)
@@ -136,6 +139,8 @@ def open_snapshot(
     *,
     need_config: bool = True,
     anonymous: bool = False,
+    token: str | None = None,
+    cache_dir: str | None = None,
 ) -> HubSnapshot:
     """Pin a revision, list its files, and fetch the selected small ones.
 
@@ -145,6 +150,8 @@ def open_snapshot(
         wanted: Function that selects the files to fetch now.
         need_config: If False, a repository may lack config.json, and only its files are listed.
         anonymous: Whether requests omit the user's token, as on behalf of others.
+        token: Token in place of the user's.
+        cache_dir: Folder of the cache; None for the Hub's usual one.
 
     Raises:
         CheckpointError: The repository or revision does not exist, permission is missing, or it is not in the cache
@@ -152,7 +159,7 @@ def open_snapshot(
     """
     from huggingface_hub import HfApi, errors, hf_hub_download
 
-    token = False if anonymous else hub_token()
+    allowed = False if anonymous else hub_token(token)
     with hub_errors(model_id, revision):
         try:
             # Requested by branch, so that the client records the branch's commit for offline use.
@@ -162,28 +169,29 @@ def open_snapshot(
                 revision=revision,
                 tqdm_class=_bar(),
                 local_files_only=offline(),
-                token=token,
+                token=allowed,
+                cache_dir=cache_dir,
             )
         except errors.RemoteEntryNotFoundError:
             if need_config:
-                info = HfApi(token=token).model_info(model_id, revision=revision)
+                info = HfApi(token=allowed).model_info(model_id, revision=revision)
                 names = frozenset(file.rfilename for file in info.siblings or ())
                 return HubSnapshot(model_id, info.sha or "", Path(), names, online=True)
-            config = _any_file(model_id, revision, token)
+            config = _any_file(model_id, revision, allowed, cache_dir)
         except errors.LocalEntryNotFoundError:
             if need_config:
                 raise
-            config = _any_file(model_id, revision, token)
+            config = _any_file(model_id, revision, allowed, cache_dir)
         folder = Path(config).parent
         if offline():
-            return _cached_snapshot(model_id, folder, wanted)
+            return _cached_snapshot(model_id, folder, wanted, cache_dir)
         try:
-            api = HfApi(token=token)
+            api = HfApi(token=allowed)
             info = api.model_info(model_id, revision=folder.name, files_metadata=True)
         except (http_error(), errors.OfflineModeIsEnabled) as error:
             if is_refusal(error):
                 raise
-            return _cached_snapshot(model_id, folder, wanted)
+            return _cached_snapshot(model_id, folder, wanted, cache_dir)
         files = info.siblings or []
         snapshot = HubSnapshot(
             model_id,
@@ -193,13 +201,19 @@ def open_snapshot(
             online=True,
             sizes={file.rfilename: file.size or 0 for file in files},
             digests={file.rfilename: file.lfs.sha256 for file in files if file.lfs},
-            token=token,
+            token=allowed,
+            cache_dir=cache_dir,
         )
         _fetch_companions(snapshot, wanted)
     return snapshot
 
 
-def _any_file(model_id: str, revision: str | None, token: Literal[False] | None) -> str:
+def _any_file(
+    model_id: str,
+    revision: str | None,
+    token: str | Literal[False] | None,
+    cache_dir: str | None,
+) -> str:
     """Return a path in the folder of a revision without config.json, and record its branch's commit."""
     from huggingface_hub import snapshot_download
 
@@ -209,6 +223,7 @@ def _any_file(model_id: str, revision: str | None, token: Literal[False] | None)
         allow_patterns=[".gitattributes", "README.md"],
         local_files_only=offline(),
         token=token,
+        cache_dir=cache_dir,
     )
     Path(folder).mkdir(parents=True, exist_ok=True)
     return str(Path(folder) / "config.json")
@@ -231,31 +246,39 @@ def _fetch_companions(snapshot: HubSnapshot, wanted: Callable[[str], bool]) -> N
         allow_patterns=[name for name in sorted(snapshot.names) if wanted(name)],
         tqdm_class=silent,
         token=snapshot.token,
+        cache_dir=snapshot.cache_dir,
     )
 
 
-def _cached_snapshot(model_id: str, folder: Path, wanted: Callable[[str], bool]) -> HubSnapshot:
+def _cached_snapshot(
+    model_id: str, folder: Path, wanted: Callable[[str], bool], cache_dir: str | None
+) -> HubSnapshot:
     here = frozenset(
         path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
     )
-    missing = sorted(name for name in _listed_files(model_id, folder.name) - here if wanted(name))
+    missing = sorted(
+        name for name in _listed_files(model_id, folder.name, cache_dir) - here if wanted(name)
+    )
     if missing:
         raise CheckpointError(
             f"The cache of {model_id!r} lacks {', '.join(missing)}, and the Hub was not reached. "
             "Expected every tokenizer and configuration file. Run the command once with a "
             "connection."
         )
-    return HubSnapshot(model_id, folder.name, folder, here, online=False)
+    return HubSnapshot(model_id, folder.name, folder, here, online=False, cache_dir=cache_dir)
 
 
-def _listed_files(model_id: str, revision: str) -> frozenset[str]:
+def _listed_files(model_id: str, revision: str, cache_dir: str | None) -> frozenset[str]:
     try:
         from huggingface_hub import get_cached_repo_tree
         from huggingface_hub.errors import CachedRepoTreeNotFoundError
     except ImportError:  # before 2.0 the cache has no file lists
         return frozenset()
     try:
-        return frozenset(file.path for file in get_cached_repo_tree(model_id, revision=revision))
+        return frozenset(
+            file.path
+            for file in get_cached_repo_tree(model_id, revision=revision, cache_dir=cache_dir)
+        )
     except CachedRepoTreeNotFoundError:
         return frozenset()
 

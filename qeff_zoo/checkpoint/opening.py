@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.checkpoint.config import model_config
 from qeff_zoo.checkpoint.files import (
+    Access,
     Files,
     LocalFiles,
     Progress,
@@ -391,6 +392,8 @@ def open_checkpoint(
     need_weights: bool = True,
     config_from: str | None = None,
     gguf_file: str | None = None,
+    token: str | None = None,
+    cache_dir: str | None = None,
 ) -> Checkpoint:
     """Open a checkpoint; download its small files from the Hub, and no weights.
 
@@ -402,6 +405,8 @@ def open_checkpoint(
             configuration and tokenizer. None for a config.json beside the file, else for the file's metadata.
         gguf_file: Name of a GGUF file in the folder or repository, or its quantization ("Q8_0"); None for safetensors,
             or for the only GGUF file if there are no other weights.
+        token: Token for the Hub; None for the user's.
+        cache_dir: Folder for downloads; None for the Hub's usual cache.
 
     Raises:
         CheckpointError: The model does not exist, or is unusable.
@@ -412,29 +417,33 @@ def open_checkpoint(
         >>> checkpoint.read("model.embed_tokens.weight", 0, 4).shape
         (4, 2048)
     """
-    path = as_path(model)
+    path, access = as_path(model), Access(token=token, cache_dir=cache_dir)
     if gguf_file is not None or (path and path.suffix == ".gguf" and not path.is_dir()):
-        return _gguf(model, path, gguf_file, config_from, revision)
-    snapshot = None if path else open_snapshot(model, revision, is_wanted)
+        return _gguf(model, path, gguf_file, config_from, revision, access)
+    snapshot = None if path else open_snapshot(model, revision, is_wanted, **access)
     files = snapshot or LocalFiles.of_folder(path)
     if files and (one := only_gguf(files)):
-        return _gguf(model, path, one, config_from, revision)
+        return _gguf(model, path, one, config_from, revision, access)
     if config_from is not None:
         raise CheckpointError(
             f"--config-from {config_from!r} was given with {model!r}, which has a configuration of its own. Expected "
             "it with a GGUF file. Leave it out, or name the file with --gguf-file."
         )
-    return _open(model, path or snapshot, revision, need_weights)
+    return _open(model, path or snapshot, revision, need_weights, access)
 
 
 def _open(
-    model: str, place: Path | HubSnapshot | None, revision: str | None, need_weights: bool
+    model: str,
+    place: Path | HubSnapshot | None,
+    revision: str | None,
+    need_weights: bool,
+    access: Access,
 ) -> Checkpoint:
     """Open a checkpoint of safetensors, or a configuration; from the Hub if no place is known."""
     if isinstance(place, Path):
         checkpoint = _open_path(place, revision, need_weights)
     else:
-        snapshot = place or open_snapshot(model, revision, is_wanted)
+        snapshot = place or open_snapshot(model, revision, is_wanted, **access)
         checkpoint = _checkpoint(snapshot, model, model, snapshot.revision)
     if need_weights and (missing := sorted(set(checkpoint.weight_files) - checkpoint.files.names)):
         raise no_files(checkpoint.files, missing, len(checkpoint.weight_files))
@@ -447,6 +456,7 @@ def _gguf(
     gguf_file: str | None,
     config_from: str | None,
     revision: str | None,
+    access: Access,
 ) -> Checkpoint:
     """Open a GGUF checkpoint; for local files, check that every tensor has a place in the model."""
     from qeff_zoo.checkpoint.formats import gguf_names
@@ -455,8 +465,10 @@ def _gguf(
 
     if path is not None:
         require_no_revision(path, revision)
-    found = gguf.find(model, path, gguf_file, config_from, revision)
-    original = _open(found.original, as_path(found.original), None, need_weights=False)
+    found = gguf.find(model, path, gguf_file, config_from, revision, access)
+    original = _open(
+        found.original, as_path(found.original), None, need_weights=False, access=access
+    )
     checkpoint = replace(
         original,
         name=found.name,

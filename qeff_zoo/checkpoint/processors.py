@@ -10,19 +10,24 @@ import importlib
 import inspect
 import json
 import sys
+import tempfile
 from collections import UserDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from qeff_zoo.checkpoint.files import PROCESSOR_SETTINGS, read_config, read_json
 from qeff_zoo.disk.regular import read_text
-from qeff_zoo.media.image_processor import HELD
 
 from . import text
 
+#: Files of a checkpoint with settings of a processor.
+FILES = frozenset({"processor_config.json", "preprocessor_config.json"})
+#: Raised if the same files give other settings.
+_REVISION = 1
 #: Errors of transformers' loaders if files are absent, contradict one another, or need a package.
 _UNLOADABLE = (
     OSError, ImportError, ValueError, TypeError, KeyError, AttributeError, IndexError, RuntimeError,
@@ -59,6 +64,15 @@ class _Recorder:
         raise _CalledError
 
 
+def identity_of(names: Iterable[str]) -> dict[str, Any]:
+    """Return the identity of a package's processor settings, besides the version of transformers; empty without any.
+
+    Args:
+        names: Relative paths of the checkpoint's files.
+    """
+    return {} if FILES.isdisjoint(names) else {"revision": _REVISION}
+
+
 def write(source: Path, folder: Path) -> None:
     """Write the settings of a checkpoint's processor, if transformers has one for it.
 
@@ -71,7 +85,9 @@ def write(source: Path, folder: Path) -> None:
     if of_sounds := _settings_of_sounds(processor, source):
         settings["feature_extractor"] = of_sounds
     if settings:
-        (folder / HELD).write_text(json.dumps(settings, sort_keys=True), encoding="utf-8")
+        (folder / PROCESSOR_SETTINGS).write_text(
+            json.dumps(settings, sort_keys=True), encoding="utf-8"
+        )
     template = getattr(processor, "chat_template", None)
     if isinstance(template, str) and not _has_template(folder):
         (folder / _TEMPLATE).write_text(template, encoding="utf-8")
@@ -97,6 +113,10 @@ def load(folder: Path) -> Any:
 
     text.require_bounded(folder, folder.name)
     with _quietly(), _without_torchvision():
+        if own := _settings_of_code(folder):
+            with tempfile.TemporaryDirectory(prefix="qeff-processor-") as name:
+                (Path(name) / "preprocessor_config.json").write_text(json.dumps(own), "utf-8")
+                return AutoImageProcessor.from_pretrained(name)
         try:
             found = AutoProcessor.from_pretrained(folder, trust_remote_code=False)
         except _UNLOADABLE:
@@ -108,6 +128,14 @@ def load(folder: Path) -> Any:
             with suppress(*_UNLOADABLE):
                 return part.from_pretrained(folder, trust_remote_code=False)
     return None
+
+
+def _settings_of_code(folder: Path) -> dict[str, Any] | None:
+    """Return the settings of the image processor in a checkpoint's code, see `Recipe.alias`; None without one."""
+    path = folder / "config.json"
+    if not (path.is_file() and read_json(path).get("auto_map")):
+        return None
+    return read_config(path).get("image_processor")
 
 
 def extractor_of(processor: Any) -> Any:
@@ -191,15 +219,27 @@ def held(processor: Any) -> dict[str, Any]:
 
 
 def _renamed_tokens(processor: Any) -> dict[str, str]:
-    """Return the tokens of a processor's file that replace those of its class, by the latter."""
-    parameters = inspect.signature(type(processor).__init__).parameters
+    """Return the tokens of a processor's file that replace those of its class, by the latter.
+
+    Its class writes a token of null as "None", and some classes never write one of their arguments.
+    """
+    kind = type(processor)
+    methods = {*inspect.getmembers(kind, inspect.isfunction)} - {("__init__", kind.__init__)}
+    read = {name for _, one in methods for name in _names_in(inspect.unwrap(one).__code__)}
     defaults = {
         name: one.default
-        for name, one in parameters.items()
-        if name.endswith("_token") and name not in _MARKERS and isinstance(one.default, str)
+        for name, one in inspect.signature(kind.__init__).parameters.items()
+        if name.endswith("_token") and name in read.difference(_MARKERS)
+        if isinstance(one.default, str)
     }
-    named = {old: getattr(processor, name, None) for name, old in defaults.items()}
-    return {old: str(new) for old, new in named.items() if new is not None and str(new) != old}
+    named = {old: str(getattr(processor, name, old)) for name, old in defaults.items()}
+    return {old: new for old, new in named.items() if new != old}
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """Return the names of globals and attributes in a function's code, with the functions in it."""
+    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    return set(code.co_names).union(*map(_names_in, inner))
 
 
 def _opening_of(processor: Any) -> str:

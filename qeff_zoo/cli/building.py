@@ -128,8 +128,8 @@ def _prepare(arguments: argparse.Namespace) -> None:
 
 def adopt_command(arguments: argparse.Namespace) -> None:
     """Assemble a package from a prepared folder and its compiled programs, and print its path."""
-    from qeff_zoo.package.prepared import adopt
     from qeff_zoo.store import Store
+    from qeff_zoo.store.adoption import adopt
     from qeff_zoo.store.copies import copy_out
 
     package = adopt(arguments.folder, arguments.program, Store(), unchecked=arguments.unchecked)

@@ -22,7 +22,7 @@ def validate_command(arguments: argparse.Namespace) -> int:
             f"--{useless[0]} applies to --perplexity only; expected --perplexity FILE as well. Add that, or leave "
             "it out."
         )
-    from qeff_zoo.package.description import evidence
+    from qeff_zoo.cli.description import evidence
     from qeff_zoo.validation import checks
 
     outcome = checks.check(
@@ -82,7 +82,7 @@ def _perplexity(arguments: argparse.Namespace) -> int:
 def inspect_command(arguments: argparse.Namespace) -> int:
     """Print the contents of a package; return 1 if a file has changed."""
     from qeff_zoo.api import find_package
-    from qeff_zoo.package.description import describe
+    from qeff_zoo.cli.description import describe
 
     package = find_package(arguments.package)
     problems = package.verify() if arguments.verify else []

@@ -29,8 +29,8 @@ def cache_ls_command(arguments: argparse.Namespace) -> None:
 
 def cache_rm_command(arguments: argparse.Namespace) -> None:
     """Remove packages from the store, and print the number of freed bytes."""
-    from qeff_zoo.package.description import human_size
     from qeff_zoo.store import Store
+    from qeff_zoo.terminal.printing import human_size
 
     store = Store()
     chosen = _chosen(store.entries(), arguments.packages)
@@ -88,7 +88,7 @@ def _facts(entries: "Sequence[Entry]") -> list[dict[str, Any]]:
 
 def _table(entries: "Sequence[Entry]") -> str:
     from qeff_zoo.hub.naming import names_at
-    from qeff_zoo.package.description import human_size
+    from qeff_zoo.terminal.printing import human_size
 
     rows = [[e.kind, e.state, human_size(e.size), *names_at(e.path)] for e in entries]
     return table(rows, ["kind", "state", "size", "name", "package"])

@@ -71,7 +71,7 @@ def _speech(package: Package, arguments: argparse.Namespace) -> Any:
 
 
 def _prompts_table(figures: Sequence[Any]) -> str:
-    from qeff_zoo.package.description import human_size
+    from qeff_zoo.terminal.printing import human_size
 
     tokens = {"image": figures[0].image_tokens, "audio": figures[0].audio_tokens}
     seen = [name for name, count in tokens.items() if count]
@@ -93,7 +93,7 @@ def _prompts_table(figures: Sequence[Any]) -> str:
 
 
 def _speech_table(figures: Sequence[Any]) -> str:
-    from qeff_zoo.package.description import human_size
+    from qeff_zoo.terminal.printing import human_size
 
     writes = figures[0].ttft_s is not None
     rows = [

@@ -64,7 +64,7 @@ def _publish_adapter(arguments: argparse.Namespace) -> None:
 def copy_command(arguments: argparse.Namespace) -> None:
     """Copy packages from one remote to another, and print the result of each."""
     from qeff_zoo.hub.publish.mirror import Mirror
-    from qeff_zoo.package.description import human_size
+    from qeff_zoo.terminal.printing import human_size
 
     mirror = Mirror(private=arguments.private, sign=signer(arguments), reporter=reporter(arguments))
     copied = []

@@ -94,7 +94,7 @@ def _pull(arguments: argparse.Namespace, puller: "Puller") -> "Pulled":
 def _print(pulled: "Sequence[Pulled]", arguments: argparse.Namespace, *, single: bool) -> None:
     from qeff_zoo.hub.index import package_path
     from qeff_zoo.hub.naming import full_name
-    from qeff_zoo.package.description import human_size
+    from qeff_zoo.terminal.printing import human_size
 
     if arguments.json:
         facts = [
@@ -158,7 +158,7 @@ def repair_command(arguments: argparse.Namespace) -> int:
     """Repair packages of the store; return 1 if one is still damaged."""
     from qeff_zoo.hub.naming import name_at
     from qeff_zoo.hub.pull.repair import repair
-    from qeff_zoo.package.description import human_size
+    from qeff_zoo.terminal.printing import human_size
 
     found = repair(arguments.packages, reporter=reporter(arguments))
     if arguments.json:

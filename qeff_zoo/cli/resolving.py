@@ -111,7 +111,7 @@ _COLUMNS = ["package", "size", "validated", "signed", "status"]
 
 def _row(candidate: "Candidate", known: Iterable[str]) -> Sequence[str]:
     from qeff_zoo.hub.naming import short_name
-    from qeff_zoo.package.description import human_size
+    from qeff_zoo.terminal.printing import human_size
 
     entry = candidate.entry
     return [
@@ -125,7 +125,7 @@ def _row(candidate: "Candidate", known: Iterable[str]) -> Sequence[str]:
 
 def _print(resolution: "Resolution") -> None:
     from qeff_zoo.hub.naming import short_name
-    from qeff_zoo.package.description import human_size
+    from qeff_zoo.terminal.printing import human_size
 
     chosen = resolution.chosen
     print(f"{resolution.verdict} {short_name(chosen.entry.path)}" if chosen else resolution.verdict)

@@ -4,8 +4,12 @@
 import argparse
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qeff_zoo.cli.applicable import refuse_inapplicable, task_of
 from qeff_zoo.cli.inputs import drafting, usable_package
@@ -19,8 +23,11 @@ from qeff_zoo.cli.options import (
     origins,
 )
 from qeff_zoo.disk.text_files import lines_of, read_text
-from qeff_zoo.errors import AdapterError, GenerationError, ServingError
+from qeff_zoo.errors import AdapterError, GenerationError, PackageError, ServingError
 from qeff_zoo.terminal.printing import print_json
+
+if TYPE_CHECKING:
+    from qeff_zoo.package import Package
 
 # --- run ---------------------------------------------------------------------------------------
 
@@ -90,46 +97,169 @@ def serve_command(arguments: argparse.Namespace) -> None:
     from qeff_zoo.runtime import open_session
 
     _check_role(arguments)
-    package = usable_package(arguments.package)
+    if arguments.others:
+        _serve_several(arguments)
+        return
+    package = _served(arguments.package, build=arguments.build)
     options = refuse_inapplicable("serve", task_of(package), arguments)
-    key = arguments.api_key
-    choices = serving.ServerOptions(
-        name=arguments.model_name or package.name,
-        fingerprint=package.build_key,
-        api_key=os.environ.get("QEFF_ZOO_API_KEY") or None if key is None else key,
-        max_queue=arguments.max_queue,
-        shutdown_timeout=arguments.shutdown_timeout,
-        prefill_from=tuple(arguments.prefill_from),
-        image_hosts=arguments.allow_image_url,
-        allow_adapters=tuple(arguments.allow_adapters),
-        allowed_hosts=(arguments.host, *arguments.allowed_hosts),
-        allowed_origins=arguments.allowed_origins,
+    name, *aliases = arguments.model_name or [package.name]
+    choices = _server_options(
+        arguments, name=name, aliases=tuple(aliases), fingerprint=package.build_key
     )
-
-    def announce(url: str) -> None:
-        if arguments.json:
-            print_json({"url": url, "model": choices.name})
-        else:
-            print(url)
-        sys.stdout.flush()
-        print(f"Serving {choices.name}; Ctrl-C ends it.", file=sys.stderr)
-
-    with serving.bind(arguments.host, arguments.port) as listener:
-        if choices.api_key is None and not serving.is_local(listener):
-            print(
-                f"Anyone who reaches {arguments.host} may use this server: it has no --api-key.",
-                file=sys.stderr,
-            )
+    with _listening(arguments, choices) as listener:
         chosen = _generation(arguments) if "prefix_cache_bytes" in options else {}
         session = open_session(
             package, threads=arguments.threads, block_attention=arguments.block_attention, **chosen
         )
         for given in arguments.lora_modules:
             _load_adapter(session, given, "--lora-modules")
+        announce = _announcer(arguments, choices.name)
         if arguments.role == "prefill":
             serving.serve_prefills(session, listener, choices.api_key, announce)
         else:
             serving.serve(session, listener, choices, announce)
+
+
+def _serve_several(arguments: argparse.Namespace) -> None:
+    """Serve several packages, each under its name, or under NAME of NAME=PACKAGE."""
+    from qeff_zoo import serving
+
+    alone = ("model_name", "lora_modules", "allow_adapters", "prefill_from", "draft")
+    if given := [name for name in alone if getattr(arguments, name)]:
+        flag = given[0].replace("_", "-")
+        raise ServingError(
+            f"--{flag} is given, and there are {1 + len(arguments.others)} packages; expected one package with this "
+            "flag. Leave it out, or serve that package alone."
+        )
+    packages: dict[str, Any] = {}
+    for reference in (arguments.package, *arguments.others):
+        name, package = _named(reference, build=arguments.build)
+        if name in packages:
+            raise ServingError(
+                f"Two packages have the model name {name!r}; expected different names. Name one of them: NAME=PACKAGE."
+            )
+        packages[name] = (package, _opener(package, arguments))
+    choices = _server_options(arguments, name=", ".join(packages), fingerprint="")
+    with _listening(arguments, choices) as listener:
+        serving.serve_several(packages, listener, choices, _announcer(arguments, choices.name))
+
+
+def _named(reference: str, *, build: bool) -> tuple[str, "Package"]:
+    """Return the model name and the package of PACKAGE or NAME=PACKAGE."""
+    name, equals, named = reference.partition("=")
+    if equals and name and named and not Path(reference).exists():
+        return name, _served(named, build=build)
+    package = _served(reference, build=build)
+    return package.name, package
+
+
+def _opener(package: "Package", arguments: argparse.Namespace) -> Callable[[], Any]:
+    """Return a function that opens a package with the options that apply to its task."""
+    from qeff_zoo.runtime import open_session
+
+    chosen: dict[str, Any] = {}
+    if "prefix_cache_bytes" in refuse_inapplicable("serve", task_of(package), arguments):
+        chosen = _generation(arguments)
+        if arguments.prefix_cache_dir:  # a folder is for one package
+            own = Path(arguments.prefix_cache_dir) / package.build_key
+            chosen["prefixes"] = replace(chosen["prefixes"], folder=str(own))
+    return partial(
+        open_session,
+        package,
+        threads=arguments.threads,
+        block_attention=arguments.block_attention,
+        **chosen,
+    )
+
+
+def _served(reference: str, *, build: bool) -> "Package":
+    """Find a package to serve; build it from a model, with its defaults, if there is none and `build` is set."""
+    from qeff_zoo.api import build as build_package
+
+    try:
+        return usable_package(reference)
+    except PackageError as error:
+        if build:
+            return build_package(reference)
+        raise PackageError(f"{error} With --build, `serve` builds a model first.") from error
+
+
+def _server_options(arguments: argparse.Namespace, **named: Any) -> Any:
+    """Return the options of a server, with the name and the fingerprint of its model."""
+    from qeff_zoo import serving
+
+    return serving.ServerOptions(
+        **named,
+        memory_budget=arguments.memory_budget,
+        idle_timeout=arguments.idle_timeout,
+        api_keys=_api_keys(arguments),
+        request_log=arguments.request_log,
+        tls=_certificate(arguments),
+        max_queue=arguments.max_queue,
+        shutdown_timeout=arguments.shutdown_timeout,
+        prefill_from=tuple(arguments.prefill_from),
+        generation_config=arguments.generation_config == "auto",
+        image_hosts=arguments.allow_image_url,
+        allow_adapters=tuple(arguments.allow_adapters),
+        allowed_hosts=(arguments.host, *arguments.allowed_hosts),
+        allowed_origins=arguments.allowed_origins,
+    )
+
+
+def _announcer(arguments: argparse.Namespace, name: str) -> Callable[[str], None]:
+    def announce(url: str) -> None:
+        if arguments.json:
+            print_json({"url": url, "model": name})
+        else:
+            print(url)
+        sys.stdout.flush()
+        print(f"Serving {name}; Ctrl-C ends it.", file=sys.stderr)
+
+    return announce
+
+
+@contextmanager
+def _listening(arguments: argparse.Namespace, choices: Any) -> Iterator[Any]:
+    """Bind the address of a server, before any package is loaded."""
+    from qeff_zoo import serving
+
+    listening = (
+        serving.bind(arguments.host, arguments.port)
+        if arguments.uds is None
+        else serving.bind_unix(Path(arguments.uds))
+    )
+    with listening as listener:
+        if choices.api_key is None and not serving.is_local(listener):
+            print(
+                f"Anyone who reaches {arguments.host} may use this server: it has no --api-key.",
+                file=sys.stderr,
+            )
+        yield listener
+
+
+def _api_keys(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return the keys of the flags, else that of the variable."""
+    keys = [*arguments.api_key]
+    if arguments.api_key_file is not None:
+        lines = read_text(Path(arguments.api_key_file)).splitlines()
+        more = [*filter(None, map(str.strip, lines))]
+        if not more:
+            raise ServingError(
+                f"The file {arguments.api_key_file!r} has no key; expected one in each line. Add one, or leave out "
+                "--api-key-file."
+            )
+        keys += more
+    usual = os.environ.get("QEFF_ZOO_API_KEY")
+    return tuple(keys or ([usual] if usual else []))
+
+
+def _certificate(arguments: argparse.Namespace) -> tuple[str, str] | None:
+    chain, key = arguments.ssl_certfile, arguments.ssl_keyfile
+    if (chain is None) != (key is None):
+        raise ServingError(
+            "One of --ssl-certfile and --ssl-keyfile is given; expected both or neither. Add the other."
+        )
+    return None if chain is None else (chain, key)
 
 
 def _check_role(arguments: argparse.Namespace) -> None:
@@ -157,8 +287,21 @@ def serve_args_command(arguments: argparse.Namespace) -> None:
 # --- arguments ----------------------------------------------------------------------------------
 
 
+def _add_generation_config(parser: Any) -> None:
+    parser.add_argument(
+        "--generation-config",
+        choices=("auto", "none"),
+        default="auto",
+        help="sampling defaults: those of the checkpoint's generation_config.json, or none of them (default: auto)",
+    )
+
+
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("sampling", "default: greedy decoding")
+    group = parser.add_argument_group(
+        "sampling",
+        "default: the checkpoint's generation_config.json if it samples (do_sample), otherwise greedy decoding",
+    )
+    _add_generation_config(group)
     for name, kind, text in (
         ("temperature", float, "sampling temperature; 1 is the model's own distribution"),
         ("top-k", int, "sample from the N most likely tokens"),
@@ -419,13 +562,55 @@ def _add_serve(commands: Any) -> None:
         help="port to listen on; 0 for any free one (default: 8000)",
     )
     parser.add_argument(
-        "--api-key",
-        metavar="KEY",
-        help="API key for clients (default: the variable QEFF_ZOO_API_KEY)",
+        "others",
+        nargs="*",
+        metavar="PACKAGE",
+        help="further packages, each loaded on its first request; NAME=PACKAGE sets a model name",
     )
     parser.add_argument(
-        "--model-name", metavar="NAME", help="model name for clients (default: the package's name)"
+        "--build", action="store_true", help="build a model that has no package, with its defaults"
     )
+    parser.add_argument(
+        "--memory-budget",
+        type=int,
+        metavar="BYTES",
+        help="memory of all loaded packages, the least recently used of which are unloaded (default: what is free)",
+    )
+    parser.add_argument(
+        "--idle-timeout",
+        type=float,
+        metavar="S",
+        help="seconds without requests after which one of several packages is unloaded (default: never)",
+    )
+    parser.add_argument(
+        "--uds",
+        metavar="PATH",
+        help="Unix socket to listen on, for processes of this user, instead of an address",
+    )
+    parser.add_argument(
+        "--api-key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="API key for clients; repeatable (default: the variable QEFF_ZOO_API_KEY)",
+    )
+    parser.add_argument("--api-key-file", metavar="FILE", help="file with an API key in each line")
+    parser.add_argument(
+        "--model-name",
+        nargs="+",
+        metavar="NAME",
+        help="model name for clients, and further ones (default: the package's name)",
+    )
+    parser.add_argument(
+        "--request-log",
+        choices=("text", "json", "none"),
+        default="text",
+        help="form of the log on stderr, a line for each request, without its content (default: text)",
+    )
+    parser.add_argument(
+        "--ssl-certfile", metavar="FILE", help="certificate chain in PEM, for https (default: http)"
+    )
+    parser.add_argument("--ssl-keyfile", metavar="FILE", help="its private key, in PEM")
     parser.add_argument(
         "--lora-modules",
         nargs="+",
@@ -433,6 +618,7 @@ def _add_serve(commands: Any) -> None:
         metavar="NAME=DIR",
         help="LoRA adapters that clients select by name, as a model, for packages built with --max-loras",
     )
+    _add_generation_config(parser)
     _add_allowed(parser)
     add_draft(parser)
     _add_acceptance(parser)

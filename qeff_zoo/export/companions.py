@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 from qeff_zoo.checkpoint import processors, text
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.disk.regular import read_text
-from qeff_zoo.export import chats
+from qeff_zoo.export import architectures, chats
 from qeff_zoo.tasks import Task
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.tokenizer import Tokenizer
 
-#: Settings of an image or audio processor.
-_OF_MEDIA = {"processor_config.json", "preprocessor_config.json"}
 #: Files of a SentencePiece tokenizer with a separate table of numbers.
 _PIECES = {"vocab.json", "sentencepiece.bpe.model"}
 
@@ -47,7 +45,8 @@ def package(checkpoint: Checkpoint, folder: Path, task: Task) -> None:
         CheckpointError: transformers fails to make a tokenizer from the checkpoint's files.
     """
     copy(checkpoint, folder)
-    if _OF_MEDIA & checkpoint.companions.keys():
+    architectures.register(checkpoint.model_type)
+    if processors.FILES & checkpoint.companions.keys():
         processors.write(checkpoint.companions["config.json"].parent, folder)
     if "pretrained_cfg" in checkpoint.config:
         _name_labels(checkpoint, folder / "config.json")
@@ -60,6 +59,9 @@ def package(checkpoint: Checkpoint, folder: Path, task: Task) -> None:
             chats.check(checkpoint.name, tokenizer, folder)
         elif task.reads != "sound":
             text.warn_of_no_text(checkpoint.name, tokenizer)
+    if checkpoint.needs_remote_code:  # as the build and the runtime read it
+        own = {name: value for name, value in checkpoint.config.items() if name != "auto_map"}
+        (folder / "config.json").write_text(json.dumps(own), encoding="utf-8")
 
 
 def tokenizer_of(checkpoint: Checkpoint) -> "Tokenizer | None":
@@ -76,6 +78,7 @@ def tokenizer_of(checkpoint: Checkpoint) -> "Tokenizer | None":
     with tempfile.TemporaryDirectory(prefix="qeff-tokenizer-") as name:
         folder = Path(name)
         copy(checkpoint, folder)
+        architectures.register(checkpoint.model_type)
         if text.has_tokenizer(checkpoint.companions):
             text.write(folder, checkpoint.name, checkpoint.model_id)
         return Tokenizer.find(folder)

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from qeff_zoo.checkpoint.files import PROCESSOR_SETTINGS
 from qeff_zoo.errors import MediaError, PackageError
-from qeff_zoo.media.image_processor import HELD
 from qeff_zoo.media.spectra import (
     HOP,
     SIZE,
@@ -28,7 +28,7 @@ from qeff_zoo.media.spectra import (
     slaney_filters,
 )
 from qeff_zoo.media.steps import Steps, finished
-from qeff_zoo.runtime.tokenizer import read_json
+from qeff_zoo.package.files import read_json
 
 from . import audio_chunking, dither
 
@@ -110,7 +110,7 @@ def load_features(folder: Path) -> Features:
     Raises:
         PackageError: If the files are damaged, or the feature extractor is unknown.
     """
-    if held := read_json(folder / HELD).get("feature_extractor"):
+    if held := read_json(folder / PROCESSOR_SETTINGS).get("feature_extractor"):
         return find(held)
     settings = read_json(folder / "preprocessor_config.json")
     whole = read_json(folder / "processor_config.json")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from qeff_zoo.checkpoint.files import PROCESSOR_SETTINGS, read_config, read_json
 from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError, ZooError
 from qeff_zoo.media.canvases import (
@@ -31,10 +32,8 @@ from qeff_zoo.media.slices import parts_and_whole, whole_and_slices
 from . import image_rules as rules
 from . import patch_rules
 
-#: The file into which a build writes settings that have defaults in transformers.
-HELD = "processor_settings.json"
-FILES = (HELD, "processor_config.json", "preprocessor_config.json")
-_OF_TIMM = "config.json"  # of a timm checkpoint, which configures image processing there
+FILES = (PROCESSOR_SETTINGS, "processor_config.json", "preprocessor_config.json")
+_CONFIG = "config.json"  # with the settings of a timm checkpoint, or of a checkpoint's code
 
 #: Errors that a rule raises for contradictory settings, or for values that are not sizes.
 _IMPOSSIBLE = ArithmeticError, ValueError, TypeError, LookupError
@@ -409,7 +408,7 @@ def load_image_processor(
     folder: Path, default: str | None = None, **changes: Any
 ) -> ImageProcessor:
     """Read the processor of a checkpoint's or a package's folder; see `image_processor`."""
-    paths = {file: folder / file for file in (*FILES, _OF_TIMM)}
+    paths = {file: folder / file for file in (*FILES, _CONFIG)}
     there = {file: path for file, path in paths.items() if path.is_file()}
     return read_image_processor(there, default, **changes)
 
@@ -433,9 +432,13 @@ def read_image_processor(
         for file, document in documents.items()
         if file == FILES[-1] or "image_processor" in document
     ]
-    if not found and (path := files.get(_OF_TIMM)):
-        by_timm = json.loads(read_text(path)).get("pretrained_cfg")
-        if isinstance(by_timm, dict):
+    if path := files.get(_CONFIG):
+        config = read_json(path)
+        config = read_config(path) if config.get("auto_map") else config
+        by_timm, by_code = config.get("pretrained_cfg"), config.get("image_processor")
+        if isinstance(by_code, dict):  # see `Recipe.alias`
+            found = [by_code]
+        elif not found and isinstance(by_timm, dict):
             found = [rules.settings_of_timm(by_timm)]
     if not found:
         raise CheckpointError(

@@ -9,9 +9,9 @@ from qeff_zoo.multimodal.patch_grid import PatchGrid
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.multimodal_spans import Encoded
-    from qeff_zoo.runtime.patch_positions import Tower
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.runtime.vision_encoder import Vision
+    from qeff_zoo.tasks.multimodal.patch_positions import Tower
+    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class ImageColumn(PatchGrid):
 
     def traced_module(self, model: Any, tower: "Tower", names: list[str]) -> Any:
         """See `PatchGrid`."""
-        from qeff_zoo.tasks.vision_tracing import Column
+        from qeff_zoo.tasks.multimodal.vision_tracing import Column
 
         return Column(model, self, tower.merge)
 

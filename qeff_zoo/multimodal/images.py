@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from qeff_zoo.recipe_media import AudioEncoder
     from qeff_zoo.runtime.image_prompt_templates import Layout
     from qeff_zoo.runtime.multimodal_spans import Encoded
-    from qeff_zoo.runtime.patch_positions import Tower
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.runtime.vision_encoder import Vision
     from qeff_zoo.tasks import Tracing
+    from qeff_zoo.tasks.multimodal.patch_positions import Tower
+    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Images(ImageEncoder):
     @property
     def one_piece(self) -> bool:
         """See `ImageEncoder`."""
-        return not (self.layout or self.nested)
+        return True
 
     def geometry(self, config: Mapping[str, Any]) -> "Tower | None":
         """See `ImageEncoder`."""
@@ -43,15 +43,15 @@ class Images(ImageEncoder):
     @property
     def prompt_layout(self) -> "Layout":
         """See `ImageEncoder`."""
-        from qeff_zoo.runtime.image_prompt_templates import LAYOUTS
+        from qeff_zoo.runtime.image_prompt_templates import Layout
 
-        return LAYOUTS[self.layout]
+        return Layout()
 
     # --- tracing -------------------------------------------------------------------------------------------------
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
         """See `ImageEncoder`."""
-        from qeff_zoo.tasks import vision_tracing
+        from qeff_zoo.tasks.multimodal import vision_tracing
 
         return vision_tracing.tracing(model, self, side=side)
 
@@ -59,17 +59,15 @@ class Images(ImageEncoder):
         self, model: Any, audio: "AudioEncoder | None" = None, **variant: Any
     ) -> "Tracing":
         """See `ImageEncoder`."""
-        from qeff_zoo.tasks import multimodal_tracing
+        from qeff_zoo.tasks.multimodal import language_tracing
 
-        return multimodal_tracing.tracing(model, images=self, sounds=audio, **variant)
+        return language_tracing.tracing(model, images=self, sounds=audio, **variant)
 
     def forward_arguments(self, pixels: Any, more: Sequence[Any]) -> dict[str, Any]:
         """See `ImageEncoder`."""
         import torch
 
         found = {self.pixels: pixels[None] if self.nested else pixels}
-        if self.layout == "lines":
-            found["image_sizes"] = torch.tensor([pixels.shape[2:]])
         if self.mask:
             found[self.mask] = torch.ones(1, 1, dtype=torch.bool)
         return found
@@ -149,7 +147,7 @@ class Images(ImageEncoder):
         import numpy as np
 
         from qeff_zoo.runtime.image_prompt_templates import OF_VIDEO
-        from qeff_zoo.runtime.video_steps import TIMES
+        from qeff_zoo.tasks.multimodal.video_steps import TIMES
 
         frames = pixels.reshape(-1, *pixels.shape[-3:])
         if not self.stamp:
@@ -160,10 +158,6 @@ class Images(ImageEncoder):
     def video_rows(self, prepared: "Mapping[str, Array]", config: Mapping[str, Any]) -> int:
         """See `ImageEncoder`."""
         count = len(prepared["pixel_values"])
-        if self.layout == "lines":
-            vision = config["vision_config"]
-            side = -(-(int(vision["image_size"]) // int(vision["patch_size"])) // 2)
-            return count * side**2 + 1
         if scale := config.get("scale_factor"):
             vision = config["vision_config"]
             side = int(vision["image_size"]) // int(vision["patch_size"]) // int(scale)
@@ -175,7 +169,7 @@ class Images(ImageEncoder):
     @property
     def drawn_as_pixels(self) -> bool:
         """See `ImageEncoder`."""
-        return bool(self.layout)
+        return False
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
         """See `ImageEncoder`."""

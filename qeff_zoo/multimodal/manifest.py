@@ -10,30 +10,29 @@ from typing import Any, TypeVar
 
 from qeff_zoo import multimodal
 from qeff_zoo.errors import PackageError
-from qeff_zoo.multimodal import families
 from qeff_zoo.multimodal.images import Images
 from qeff_zoo.recipe_media import AudioEncoder, Media
+
+from . import families
 
 _FAMILY = "family"
 
 _Encoder = TypeVar("_Encoder", bound=Media)
 
 
-def entry_of(encoder: Media, **changes: Any) -> dict[str, Any]:
+def entry_of(encoder: Media) -> dict[str, Any]:
     """Return the entry of an image or audio encoder in a manifest, with all defaults that are not empty.
 
     Args:
         encoder: Encoder of a recipe.
-        **changes: Values that a checkpoint overrides.
     """
     usual = {one.name: one.default for one in fields(encoder)}
     assert MISSING not in usual.values(), "a field of an encoder has a default"
-    values = {**asdict(encoder), **changes}
     return {
         _FAMILY: _name_of(type(encoder)),
         **{
             name: list(value) if isinstance(value, tuple) else value
-            for name, value in values.items()
+            for name, value in asdict(encoder).items()
             if value or value != usual[name]
         },
     }

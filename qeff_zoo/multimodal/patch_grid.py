@@ -9,10 +9,10 @@ from qeff_zoo.multimodal.images import Images
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.multimodal_spans import Encoded
-    from qeff_zoo.runtime.patch_positions import Tower
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.runtime.vision_encoder import Vision
     from qeff_zoo.tasks import Tracing
+    from qeff_zoo.tasks.multimodal.patch_positions import Tower
+    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +47,14 @@ class PatchGrid(Images):
 
     def geometry(self, config: Mapping[str, Any]) -> "Tower":
         """See `Images`."""
-        from qeff_zoo.runtime.patch_positions import Tower, merge_of
+        from qeff_zoo.tasks.multimodal.patch_positions import Tower, merge_of
 
         merge = self.merge or merge_of({**config, **config["vision_config"]})
         return Tower.read(config, self, merge)
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
         """See `Images`."""
-        from qeff_zoo.tasks import patch_tracing
+        from qeff_zoo.tasks.multimodal import patch_tracing
 
         return patch_tracing.tracing(model, self)
 
@@ -66,7 +66,7 @@ class PatchGrid(Images):
             tower: Geometry of patches.
             names: Names of the inputs.
         """
-        from qeff_zoo.tasks.patch_tracing import Patches
+        from qeff_zoo.tasks.multimodal.patch_tracing import Patches
 
         return Patches(model, names[1:], tower, self.merge)
 
@@ -75,7 +75,7 @@ class PatchGrid(Images):
         import numpy as np
 
         from qeff_zoo.runtime.multimodal_spans import Encoded
-        from qeff_zoo.runtime.vision_encoder import GRID, MERGE, check_merge
+        from qeff_zoo.tasks.multimodal.vision_encoder import GRID, MERGE, check_merge
 
         tower = vision.geometry
         check_merge(prepared.get(MERGE), tower)
@@ -115,7 +115,12 @@ class PatchGrid(Images):
         """See `Images`."""
         import numpy as np
 
-        from qeff_zoo.runtime.vision_encoder import FILM_GRID, GRID, OMNI_SECONDS, STEP_SECONDS
+        from qeff_zoo.tasks.multimodal.vision_encoder import (
+            FILM_GRID,
+            GRID,
+            OMNI_SECONDS,
+            STEP_SECONDS,
+        )
 
         if FILM_GRID not in given:
             return super().video_arrays(pixels, given, known)
@@ -131,7 +136,7 @@ class PatchGrid(Images):
         """See `Images`."""
         import numpy as np
 
-        from qeff_zoo.runtime.vision_encoder import GRID, MERGE
+        from qeff_zoo.tasks.multimodal.vision_encoder import GRID, MERGE
 
         height, width = (one * vision.geometry.merge for one in size)
         values = [one for one in vision.program.inputs[self.pixels].shape if isinstance(one, int)]

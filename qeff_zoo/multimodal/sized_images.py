@@ -25,7 +25,7 @@ class SizedImages(Images):
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
         """See `Images`."""
-        from qeff_zoo.tasks import vision_tracing
+        from qeff_zoo.tasks.multimodal import vision_tracing
 
         return vision_tracing.of_any_size(model, self, side)
 

@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.tiles import Tiles
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.multimodal_spans import Encoded
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.runtime.vision_encoder import Vision
+    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoSizes(Images):
+class TwoSizes(Tiles):
     """The whole image in one size, and its tiles in another."""
 
     tiles: ClassVar[str] = "pixel_values_local"

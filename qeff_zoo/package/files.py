@@ -5,6 +5,7 @@ In: a folder and `files` entries, whose paths `qeff_zoo.package.manifest` has fo
 what is wrong with each file.
 """
 
+import json
 import os
 import re
 import stat
@@ -13,6 +14,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from qeff_zoo.disk.digests import Progress, sha256_file
+from qeff_zoo.disk.regular import read_regular
+from qeff_zoo.errors import PackageError
+from qeff_zoo.terminal.sanitize import shortened
 
 # The first pattern that a path or a file name matches tells the role.
 _ROLES: tuple[tuple[str, str], ...] = (
@@ -100,3 +104,28 @@ def _is_real(path: Path, kind: Callable[[int], bool]) -> bool:
         return kind(path.lstat().st_mode)
     except OSError:
         return False
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a JSON object; empty for a missing file.
+
+    Raises:
+        PackageError: If the file has other content.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(read_regular(path))
+    except (OSError, RecursionError, ValueError) as error:
+        raise damaged(str(path), error) from error
+    if not isinstance(content, dict):
+        raise damaged(str(path), f"it holds a {type(content).__name__}, not an object")
+    return content
+
+
+def damaged(path: str, error: object) -> PackageError:
+    """Return the error of a file of a package that cannot be read."""
+    return PackageError(
+        f"Cannot read {path!r}: {shortened(str(error))}. Expected it as the package was built with it. Build or pull "
+        "the package again."
+    )

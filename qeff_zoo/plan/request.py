@@ -16,7 +16,7 @@ from qeff_zoo.checkpoint.adapters import LORA_RANK
 from qeff_zoo.graph import numerics
 from qeff_zoo.plan.option import HARDEST, SOFT, Option, option
 
-POOLINGS = ("mean", "cls", "max", "lasttoken")
+POOLINGS = ("mean", "cls", "max", "lasttoken", "none")
 
 
 def _size(name: str, text: str, short: str, **facts: Any) -> Any:
@@ -176,7 +176,7 @@ class Request(_TargetOptions):
     draft_heads: str | None = option(
         "sources.speculator",
         "draft heads for `run --draft heads`: folder or Hub id (org/name, org/name@revision) of turbo or Medusa heads, "
-        "of an MLP speculator, of EAGLE-3 or of a Gemma 4 assistant; mtp for the checkpoint's own MTP layer",
+        "of an MLP speculator, of EAGLE-3, DFlash or a Gemma 4 assistant; mtp for the checkpoint's own MTP layer",
         of="decoder",
         match="any",
         short="heads",

@@ -127,7 +127,7 @@ def _programs(checkpoint: Checkpoint, decisions: Decisions) -> tuple[ProgramPlan
                 role=component.role,
                 task=component.task,
                 variant=variant,
-                specializations=part.specializations(shape),
+                specializations=part.specializations(part.sized(checkpoint, shape)),
                 shape=shape,
                 flags=options,
                 **facts["formats"],

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from qeff_zoo.checkpoint import processors, text
 from qeff_zoo.checkpoint.opening import Checkpoint
-from qeff_zoo.checkpoint.text import identity_of
 from qeff_zoo.export import transforms
 from qeff_zoo.multimodal.manifest import entry_of
 from qeff_zoo.package import identity
@@ -54,7 +54,8 @@ def spec_of_build(
         "quantization": {"method": checkpoint.method, **_group(decisions, "quantization")},
         "target": {"name": target.name, "revision": target.revision, **facts["options"]},
         "exporter": EXPORTER_REVISION,
-        "tokenizer": identity_of(checkpoint.companions),
+        "tokenizer": text.identity_of(checkpoint.companions),
+        "processor": processors.identity_of(checkpoint.companions),
         "toolchain": {
             **{name: installed(name) or "absent" for name in TRACERS},
             **resolved.toolchain,

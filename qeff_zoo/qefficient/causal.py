@@ -3,17 +3,21 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import GenerationError, PlanError
-from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, execute
+from qeff_zoo.plan.task import recipe_of
+from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, execute, prompts_of
+from qeff_zoo.qefficient.exported import Source
 from qeff_zoo.qefficient.models import Model
 from qeff_zoo.qefficient.sampler import samplings
 from qeff_zoo.targets.qaic.options import SAMPLER, TOP_K_IDS
-from qeff_zoo.tasks import TEXT_GENERATION
+from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, TEXT_GENERATION
 
-from . import translation
+from . import blocking, translation
 
 _TURBO = "turbo"
 #: The shortest compute context that is chosen, up to which `ctx_len`; beyond both, the last.
@@ -28,6 +32,12 @@ def usual_lengths(ctx_len: int) -> list[int] | None:
         found.append(length)
         length *= 2
     return found or None
+
+
+def _reads_images(name: str | os.PathLike[str], source: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint is a vision-language model, which `kv_offload` is for."""
+    place = {field: source[field] for field in Source.BESIDE if field in source}
+    return recipe_of(open_checkpoint(os.fspath(name), **place)).task == IMAGE_TEXT_TO_TEXT
 
 
 class QEFFAutoModelForCausalLM(Model):
@@ -58,25 +68,44 @@ class QEFFAutoModelForCausalLM(Model):
             pretrained_model_name_or_path: Hub id or folder, or a GGUF file.
             continuous_batching: Answers begin and end by themselves; `compile` then takes `full_batch_size`.
             qaic_config: QEfficient's options of a graph: `ccl_enabled`; `include_sampler`, `max_top_k_ids`,
-                `include_guided_decoding` and `return_pdfs`; and `speculative_model_type`: "target", or "turbo" with
+                `include_guided_decoding` and `return_pdfs`; `enable_blocking` and its options, see `compile`;
+                `mla_absorption`, by its `cache_compressed`; and `speculative_model_type`: "target", or "turbo" with
                 the heads that lie in `pretrained_model_name_or_path` (default: beside the model); the others are
                 refused by name.
             trust_remote_code: Needed by no model that is supported: code of a checkpoint is never run.
             full_batch_size: QEfficient's older way to say `continuous_batching`.
-            **source: `revision`, `gguf_file`, `config_from`; QEfficient's others are refused by name.
+            **source: `revision`, `gguf_file`, `config_from`; `config`, or `num_hidden_layers` for the first layers
+                alone; QEfficient's others are refused by name.
 
         Raises:
             ZooError: There is no such checkpoint, or no recipe for it, or an argument means nothing here.
         """
+        if source.get("kv_offload") is not None and _reads_images(
+            pretrained_model_name_or_path, source
+        ):
+            from qeff_zoo.qefficient.vision import QEFFAutoModelForImageTextToText
+
+            return QEFFAutoModelForImageTextToText.from_pretrained(
+                pretrained_model_name_or_path,
+                continuous_batching=continuous_batching,
+                qaic_config=qaic_config,
+                **source,
+            )
         config = dict(qaic_config or {})
+        if source.pop("ccl_enabled", None):
+            config["ccl_enabled"] = True
         compute_contexts = bool(config.pop("ccl_enabled", False))
         sampler = {name: one for name in SAMPLER if (one := config.pop(name, None))}
         heads = None
         if config.get("speculative_model_type") == _TURBO:
             beside = config.pop("pretrained_model_name_or_path", None)
             heads = os.fspath(beside or pretrained_model_name_or_path)
+        blocks = {name: config.pop(name) for name in [*config] if name in blocking.KEYS}
+        latents = config.pop("mla_absorption", None)
         translation.refuse("qaic_config", config, translation.CONFIG)
         model = cls._load(pretrained_model_name_or_path, source)
+        model._blocking = blocks
+        model._expanded_kv = bool(latents) and not dict(latents).get("cache_compressed", False)
         model._heads = heads
         model._slots = 1 if continuous_batching or full_batch_size else None
         model._compute_contexts = compute_contexts
@@ -84,12 +113,21 @@ class QEFFAutoModelForCausalLM(Model):
         model._sampler = sampler
         return model
 
+    @property
+    def is_tlm(self) -> bool:
+        """Whether the model verifies drafted tokens."""
+        return self._checks_drafts
+
     #: Folder or Hub id of heads that draft for it.
     _heads: str | None = None
     #: Whether `compile` is to be told compute contexts.
     _compute_contexts: bool = False
     #: Whether it is to be told how many drafted tokens a call checks.
     _checks_drafts: bool = False
+    #: Keys of `qaic_config` about blocked attention.
+    _blocking: Mapping[str, Any] = MappingProxyType({})
+    #: Whether the KV cache has every head's keys and values instead of latents.
+    _expanded_kv: bool = False
     #: What a card's program is to draw tokens by; nothing where the host draws.
     _sampler: Mapping[str, Any] = MappingProxyType({})
 
@@ -108,6 +146,7 @@ class QEFFAutoModelForCausalLM(Model):
         num_speculative_tokens: int | Sequence[int] | None = None,
         comp_ctx_lengths_prefill: Sequence[int] | None = None,
         comp_ctx_lengths_decode: Sequence[int] | None = None,
+        qaic_config: Mapping[str, Any] | None = None,
         target: str | None = None,
         compile_dir: str | os.PathLike[str] | None = None,
         **compiler_options: Any,
@@ -129,6 +168,8 @@ class QEFFAutoModelForCausalLM(Model):
             comp_ctx_lengths_prefill: Rows of the cache that prefill calls read; without any, `ccl_enabled` has
                 `usual_lengths`.
             comp_ctx_lengths_decode: The same of decode calls.
+            qaic_config: Blocked attention on a card: `enable_blocking`, `blocking_mode`, `num_kv_blocks`,
+                `num_q_blocks` and `head_block_size`.
             target: Target of the build; None for a card if SDK and runtime are here, else `ort`. A card's target
                 without its SDK leaves a prepared folder.
             compile_dir: Also copy the package there; of a prepared folder, where it is left.
@@ -156,9 +197,7 @@ class QEFFAutoModelForCausalLM(Model):
             "ctx_len": ctx_len,
             "batch_size": None if full_batch_size and batch_size == 1 else batch_size,
             "full_batch_size": full_batch_size,
-            "num_devices": None
-            if "device_group" in compiler_options and num_devices == 1
-            else num_devices,
+            "num_devices": num_devices,
             "num_cores": num_cores,
             "mxfp6_matmul": mxfp6_matmul,
             "mxint8_kv_cache": mxint8_kv_cache,
@@ -166,6 +205,7 @@ class QEFFAutoModelForCausalLM(Model):
             "draft_heads": self._heads,
             "comp_ctx_lengths_prefill": comp_ctx_lengths_prefill,
             "comp_ctx_lengths_decode": comp_ctx_lengths_decode,
+            "expanded_kv": self._expanded_kv or None,
             # Beside a card the host draws; what it does not return is refused.
             **{
                 name: value
@@ -173,7 +213,21 @@ class QEFFAutoModelForCausalLM(Model):
                 if target in (None, "qaic") or name == "return_pdfs"
             },
         }
+        given |= self._blocks(qaic_config, given | compiler_options)
         return self._compile(target, compile_dir, given | compiler_options)
+
+    def _blocks(
+        self, qaic_config: Mapping[str, Any] | None, given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the options of blocked attention, by `qaic_config` of `compile` or of `from_pretrained`."""
+        config = {**self._blocking, **(qaic_config or {})}
+        others = {name: config.pop(name) for name in [*config] if name not in blocking.KEYS}
+        translation.refuse("qaic_config", others, translation.COMPILE_CONFIG)
+        if not config:
+            return {}
+        sizes = {name: given.get(name) for name in blocking.SIZES}
+        sizes["batch_size"] = given.get("full_batch_size") or given.get("batch_size")
+        return blocking.options_of(config, self._opened_checkpoint().text_config, sizes)
 
     def _check_batches(
         self, full_batch_size: int | None, kv_cache_batch_size: int | None, batch_size: int
@@ -200,10 +254,11 @@ class QEFFAutoModelForCausalLM(Model):
     def generate(
         self,
         tokenizer: Any = None,
-        prompts: str | Sequence[str] = (),
+        prompts: str | Sequence[str] | None = (),
         device_id: Sequence[int] | None = None,
         runtime_ai100: bool = True,
         *,
+        prompts_txt_file_path: str | None = None,
         generation_len: int | None = None,
         stream: bool = True,
         sampling: Any = None,
@@ -212,7 +267,7 @@ class QEFFAutoModelForCausalLM(Model):
         grammar: Any = None,
         chat: bool = False,
         **others: Any,
-    ) -> CloudAI100ExecInfo:
+    ) -> CloudAI100ExecInfo | Path:
         """Answer prompts, any number of them.
 
         Args:
@@ -220,6 +275,7 @@ class QEFFAutoModelForCausalLM(Model):
             prompts: Texts, or token ids.
             device_id: Cards to run on; None for those that are free.
             runtime_ai100: False to insist on the CPU.
+            prompts_txt_file_path: File with one prompt a line, in place of `prompts`.
             generation_len: Tokens for each at most; None for as many as the context holds.
             stream: Print prompts and answers, a single one as it grows.
             sampling: A `qeff_zoo.runtime.Sampling`; None to take the most likely token each time.
@@ -227,11 +283,20 @@ class QEFFAutoModelForCausalLM(Model):
             stop: Strings that end an answer before them.
             grammar: A `qeff_zoo.runtime.Grammar`, the form of the answers; None for any.
             chat: Apply the chat template.
-            **others: QEfficient's other arguments, which change nothing here or are refused.
+            **others: `artifact_only` (or `artifacts`) writes the first call's inputs as files for qaic-runner, and
+                returns their folder; QEfficient's others change nothing here or are refused.
 
         Raises:
             ZooError: The model is not compiled, or a prompt cannot be answered.
         """
+        if translation.pop_only_files(others):
+            choices = {
+                "sampling": sampling, "sampling_params": sampling_params, "grammar": grammar,
+                "chat": chat, "generation_len": 1, "stream": False, **others,
+            }  # fmt: skip
+            return self._write_inputs(
+                lambda: self.generate(tokenizer, prompts, **choices), role="decoder"
+            )
         if self._sampler.get("return_pdfs"):  # as it was loaded
             others.pop("return_pdfs", None)
         translation.refuse("generate", others, translation.GENERATING)
@@ -239,7 +304,9 @@ class QEFFAutoModelForCausalLM(Model):
             raise GenerationError(
                 f"sampling is {sampling!r}, and sampling_params {sampling_params!r}; expected one. Leave one out."
             )
-        given = [prompts] if isinstance(prompts, str) else [*prompts]
+        if prompts_txt_file_path is not None:
+            prompts = prompts_of(prompts or None, prompts_txt_file_path)
+        given = [prompts] if isinstance(prompts, str) else [*(prompts or ())]
         each: list[Any] = [sampling] * len(given)
         if sampling_params is not None:
             usual = TOP_K_IDS if self._sampler else None

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """QEfficient's classes of models that read whole inputs: embeddings, classifiers, and labels of frames of sound."""
 
+import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any, TypeVar
 
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.qefficient.execution import read
 from qeff_zoo.qefficient.models import Model
+from qeff_zoo.qefficient.processor_outputs import rows_of, to_numpy
 from qeff_zoo.tasks import FEATURE_EXTRACTION, SPEECH_RECOGNITION, TEXT_CLASSIFICATION
 
 from . import translation
@@ -66,9 +68,7 @@ class _Encoder(Model):
         given = {
             "seq_len": seq_len,
             "batch_size": batch_size,
-            "num_devices": None
-            if "device_group" in compiler_options and num_devices == 1
-            else num_devices,
+            "num_devices": num_devices,
             "num_cores": num_cores,
             "mxfp6_matmul": mxfp6_matmul,
         }
@@ -108,31 +108,92 @@ class QEFFAutoModel(_Encoder):
     _task = FEATURE_EXTRACTION
 
     @classmethod
-    def from_pretrained(
-        cls: type[_E],
+    def from_pretrained(  # type: ignore[override]  # of this class alone
+        cls,
         pretrained_model_name_or_path: str | os.PathLike[str],
-        pooling: str | None = None,
+        pooling: str | Callable[..., Any] | None = None,
         *,
         trust_remote_code: bool = False,
         **source: Any,
-    ) -> _E:
+    ) -> "QEFFAutoModel":
         """Look at a checkpoint; nothing large is read.
 
         Args:
             pretrained_model_name_or_path: Hub id or folder.
-            pooling: "mean", "max", "cls" or "lasttoken"; None for what the checkpoint says.
+            pooling: "mean" (or "avg"), "max", "cls" or "lasttoken" of the last hidden states, not normalized; or a
+                function of torch with the arguments `last_hidden_states`, (texts, tokens, hidden), and
+                `attention_mask`, which runs on the host; None for an embedding as the checkpoint defines it.
             trust_remote_code: See `QEFFAutoModelForCausalLM`.
             **source: See `QEFFAutoModelForCausalLM`.
+
+        Raises:
+            PlanError: The function has other arguments.
         """
-        if callable(pooling) or pooling == "avg":
-            raise PlanError(
-                [
-                    f"`from_pretrained`: pooling is {pooling!r}, which no graph here computes; expected 'mean', 'max', "
-                    "'cls' or 'lasttoken'. Choose one."
-                ]
-            )
-        chosen = {} if pooling is None else {"pooling": pooling}
-        return cls._load(pretrained_model_name_or_path, source, **chosen)
+        if pooling is None:
+            return cls._load(pretrained_model_name_or_path, source)
+        chosen = {"avg": "mean"}.get(pooling, pooling) if isinstance(pooling, str) else "none"
+        model = cls._load(pretrained_model_name_or_path, source, pooling=chosen, normalize=False)
+        if callable(pooling):
+            model._pool = _checked(pooling)
+        elif model._has_dense_layers():
+            model._loaded["pooling"], model._pool = "none", _named(chosen)
+        return model
+
+    def _has_dense_layers(self) -> bool:
+        """Return whether the checkpoint has dense layers after its pooling, which a program would apply."""
+        from qeff_zoo.checkpoint.opening import open_checkpoint
+        from qeff_zoo.checkpoint.sentence_transformers import read_pooling
+
+        checkpoint = open_checkpoint(self._source.model, **self._source.beside)
+        found = read_pooling(checkpoint.companions)
+        return found is not None and bool(found.dense)
+
+    #: Function that pools the states of tokens on the host; None where the program pools.
+    _pool: Callable[..., Any] | None = None
+
+    def generate(
+        self,
+        inputs: Mapping[str, Any],
+        device_ids: Sequence[int] | None = None,
+        runtime_ai100: bool = True,
+        **others: Any,
+    ) -> dict[str, Any]:
+        """Embed texts; see `QEFFAutoModelForSequenceClassification.generate`."""
+        found = super().generate(inputs, device_ids, runtime_ai100, **others)
+        if self._pool is not None:
+            import torch
+
+            name, states = found.popitem()
+            mask = torch.zeros(states.shape[:2], dtype=torch.int64)
+            for row, tokens in zip(mask, rows_of(inputs), strict=True):
+                row[: len(tokens)] = 1
+            pooled = self._pool(last_hidden_states=torch.from_numpy(states), attention_mask=mask)
+            found[name] = to_numpy(pooled)
+        return found
+
+
+def _named(pooling: str) -> Callable[..., Any]:
+    """Return the function of a pooling by its name."""
+
+    def pooled(last_hidden_states: Any, attention_mask: Any) -> Any:
+        from qeff_zoo.tasks.encoders.pooling import pool
+
+        return pool(last_hidden_states, attention_mask, pooling)
+
+    return pooled
+
+
+def _checked(pooling: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a pooling function after a check of its arguments."""
+    expected = {"last_hidden_states", "attention_mask"}
+    if not expected <= inspect.signature(pooling).parameters.keys():
+        raise PlanError(
+            [
+                f"`from_pretrained`: pooling is {pooling!r}; expected a function with the arguments last_hidden_states "
+                "and attention_mask. Change it, or give 'mean', 'max', 'cls' or 'lasttoken'."
+            ]
+        )
+    return pooling
 
 
 class QEFFAutoModelForSequenceClassification(_Encoder):
@@ -188,8 +249,8 @@ class QEFFAutoModelForCTC(_Encoder):
 
         Args:
             processor: QEfficient's argument; the package has the checkpoint's own, which computes the same.
-            inputs: Samples at the model's rate, (samples,), of torch or numpy, or the path or the bytes of a recording;
-                or several of those, of any length.
+            inputs: Samples at the model's rate, (samples,) or (1, samples), of torch or numpy, or the path or the bytes
+                of a recording; or several of those, of any length.
             device_ids: Cards to run on; None for those that are free.
             runtime_ai100: False to insist on the CPU.
             **others: QEfficient's other arguments, which change nothing here or are refused.
@@ -197,8 +258,6 @@ class QEFFAutoModelForCTC(_Encoder):
         Returns:
             The text of each.
         """
-        import numpy as np
-
         translation.refuse("generate", others, translation.GENERATING)
         if isinstance(inputs, Mapping):
             raise GenerationError(
@@ -210,6 +269,12 @@ class QEFFAutoModelForCTC(_Encoder):
             isinstance(one, Real) for one in inputs
         )
         given = inputs if isinstance(inputs, list | tuple) and not of_numbers else [inputs]
-        sounds = [one if isinstance(one, whole) else np.asarray(one) for one in given]
+        sounds = [one if isinstance(one, whole) else _of_one_channel(one) for one in given]
         session = self._opened(device_ids, runtime_ai100)
         return [found.text for found in session.transcribe(sounds)]
+
+
+def _of_one_channel(samples: Any) -> Any:
+    """Return samples (samples,), of which torchaudio makes (1, samples); those of several channels as they are."""
+    found = to_numpy(samples)
+    return found[0] if found.shape[:-1] == (1,) else found

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo import targets
 from qeff_zoo.disk import text_files
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.qefficient.processor_outputs import rows_of
 from qeff_zoo.terminal.sanitize import as_is, escaping
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def execute(
     prompts: str | Sequence[Any],
     *,
     tokenizer: Any = None,
-    stream: bool = True,
+    stream: Any = True,
+    echo: bool = False,
     chat: bool = False,
     each: Sequence[Mapping[str, Any]] = (),
     **choices: Any,
@@ -78,7 +80,9 @@ def execute(
         session: Opened.
         prompts: Texts, token ids, or requests of the session.
         tokenizer: Turns texts into token ids; None for the package's own.
-        stream: Print prompts and answers on stdout, a single one as it grows.
+        stream: Whether to print prompts and answers on stdout, a single one as it grows; or a streamer of
+            transformers, which gets the tokens of each answer.
+        echo: Whether a streamer gets the tokens of each prompt, too.
         chat: Apply the chat template.
         each: Further options of each prompt: `adapter`, `sampling`; empty for none.
         **choices: Arguments of `TextGenerationSession.generate`.
@@ -100,6 +104,9 @@ def execute(
             for one, own in zip(fed, each, strict=True)
         ]
         chat, choices = False, {}
+    if hasattr(stream, "put"):
+        found = list(_streamed(session, fed, stream, echo, chat=chat, **choices))
+        return _info_of(session, found)
     show = printer() if stream else lambda _: None
     shown = [getattr(one, "text", None) or one for one in given]
     if alone := len(given) == 1:
@@ -108,13 +115,48 @@ def execute(
     found = session.generate(fed, chat=chat, stream=growing, **choices)
     for prompt, one in zip(shown, found, strict=True):
         show("\n" if alone else f"Prompt: {prompt}\nCompletion: {one.text}\n")
+    return _info_of(session, [(one.text, one.token_ids) for one in found])
+
+
+def _streamed(
+    session: "TextGenerationSession",
+    prompts: Sequence[Any],
+    streamer: Any,
+    echo: bool,
+    **choices: Any,
+) -> Iterator[tuple[str, list[int]]]:
+    """Yield text and tokens of each answer, which a streamer gets, too: of a single prompt while it grows."""
+    import numpy as np
+
+    from qeff_zoo.runtime.answers import Delta, Request
+
+    requests = [
+        one if isinstance(one, Request) else session.request(one, **choices) for one in prompts
+    ]
+    whole = session.generate(requests) if len(requests) > 1 else []
+    for number, request in enumerate(requests):
+        if echo or getattr(streamer, "skip_prompt", False):  # else the first token is skipped
+            streamer.put(np.array(request.prompt))
+        text, tokens = "", list[int]()
+        answer = [Delta(text=one.text, token_ids=tuple(one.token_ids)) for one in whole][number:]
+        for delta in answer[:1] or session.stream(request):
+            streamer.put(np.array(delta.token_ids, np.int64))
+            text, tokens = text + delta.text, [*tokens, *delta.token_ids]
+        streamer.end()
+        yield text, tokens
+
+
+def _info_of(
+    session: "TextGenerationSession", found: Sequence[tuple[str, list[int]]]
+) -> CloudAI100ExecInfo:
+    """Return texts and tokens of answers, with the speed of the session's last run."""
     speed = session.metrics
     assert speed is not None
     total = speed.total_s
     return CloudAI100ExecInfo(
         batch_size=session.decoder.sizes.rows,
-        generated_texts=[one.text for one in found],
-        generated_ids=[one.token_ids for one in found],
+        generated_texts=[text for text, _ in found],
+        generated_ids=[tokens for _, tokens in found],
         perf_metrics=PerfMetrics(
             prefill_time=speed.ttft_s,
             decode_perf=speed.decode_tokens_per_s,
@@ -136,23 +178,19 @@ def read(session: "EncoderSession", inputs: Mapping[str, Any]) -> dict[str, Any]
     """
     import numpy as np
 
-    if "input_ids" not in inputs:
-        raise GenerationError(
-            f"The inputs are {sorted(inputs)!r}; expected input_ids, as a tokenizer returns them. Call it on the text."
-        )
-    ids = np.atleast_2d(np.asarray(inputs["input_ids"]))
-    mask = np.atleast_2d(np.asarray(inputs.get("attention_mask", np.ones_like(ids)))).astype(bool)
-    kinds = np.atleast_2d(np.asarray(inputs.get("token_type_ids", np.zeros_like(ids))))
-    rows, types = (
-        [row[seen].tolist() for row, seen in zip(every, mask, strict=True)]
-        for every in (ids, kinds)
-    )
+    rows, types = (rows_of(inputs, name) for name in ("input_ids", "token_type_ids"))
     session.read(rows)  # checks them
     size = session.sizes.batch_size
     answers = [
         session.run(rows[start : start + size], types=types[start : start + size])
         for start in range(0, len(rows), size)
     ]
+    if session.has_states:  # of calls of several lengths
+        longest = max(map(len, rows))
+        answers = [
+            np.pad(one[:, :longest], ((0, 0), (0, max(0, longest - one.shape[1])), (0, 0)))
+            for one in answers
+        ]
     return {session.output: np.concatenate(answers)}
 
 

@@ -8,7 +8,7 @@ exported.json              which model and which choices they are of, so that `c
 import json
 import mmap
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,12 +29,17 @@ class Source:
     """Which checkpoint is meant."""
 
     #: What is said besides its name.
-    BESIDE: ClassVar[tuple[str, ...]] = ("revision", "gguf_file", "config_from")
+    BESIDE: ClassVar[tuple[str, ...]] = (
+        *("revision", "gguf_file", "config_from"),
+        *("token", "cache_dir"),
+    )
 
     model: str
     revision: str | None = None
     gguf_file: str | None = None
     config_from: str | None = None
+    token: str | None = field(default=None, repr=False)
+    cache_dir: str | None = None
 
     @property
     def beside(self) -> dict[str, Any]:

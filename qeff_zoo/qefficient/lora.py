@@ -10,6 +10,7 @@ from qeff_zoo.errors import AdapterError, GenerationError
 from qeff_zoo.qefficient.causal import QEFFAutoModelForCausalLM
 from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, execute
 from qeff_zoo.qefficient.exported import Source
+from qeff_zoo.qefficient.processor_outputs import rows_of
 
 from . import translation
 
@@ -52,21 +53,23 @@ class QEffAutoLoraModelForCausalLM(QEFFAutoModelForCausalLM):
             )
         source = os.fspath(adapter_model_id)
         open_adapter(source)
-        if self._session is not None:
+        if self._session is not None and self._is_held(adapter_name):
             self._session.adapters.load(adapter_name, source)
         self._adapters[adapter_name] = source
         return self.get_adapter_id(adapter_name)
 
-    def unload_adapter(self, adapter_name: str) -> None:
-        """Forget an adapter.
+    def unload_adapter(self, adapter_name: str) -> bool:
+        """Unload an adapter.
 
-        Raises:
-            AdapterError: There is none of that name.
+        Returns:
+            True; False without a loaded adapter of that name, as in QEfficient.
         """
-        self._require(adapter_name)
-        if self._session is not None:
+        if adapter_name not in self._adapters:
+            return False
+        if self._session is not None and adapter_name in self._session.adapters:
             self._session.adapters.unload(adapter_name)
         del self._adapters[adapter_name]
+        return True
 
     def get_adapter_id(self, adapter_name: str) -> int:
         """Return the number of an adapter: its slot, or the one that it will have; 0 for `base`.
@@ -77,7 +80,7 @@ class QEffAutoLoraModelForCausalLM(QEFFAutoModelForCausalLM):
         if adapter_name == BASE:
             return 0
         self._require(adapter_name)
-        if self._session is not None:
+        if self._session is not None and adapter_name in self._session.adapters:
             return int(self._session.adapters[adapter_name].slot)
         return 1 + [*self._adapters].index(adapter_name)
 
@@ -157,10 +160,19 @@ class QEffAutoLoraModelForCausalLM(QEFFAutoModelForCausalLM):
 
     def _opened(self, device_ids: Sequence[int] | None, runtime_ai100: bool) -> Any:
         session = super()._opened(device_ids, runtime_ai100)
-        for name, source in self._adapters.items():
-            if name not in session.adapters:
-                session.adapters.load(name, source)
+        adapters = session.adapters
+        for name in filter(self._is_held, self._adapters):
+            if name in adapters:
+                continue
+            spare = [one for one in adapters if not self._is_held(one)]
+            if spare and len(adapters) >= adapters.slots:
+                adapters.unload(spare[0])
+            adapters.load(name, self._adapters[name])
         return session
+
+    def _is_held(self, name: str) -> bool:
+        """Return whether the next `generate` requires an adapter in a slot."""
+        return True
 
     def _require(self, name: str) -> None:
         if name not in self._adapters:
@@ -227,15 +239,73 @@ class QEffAutoPeftModelForCausalLM(QEffAutoLoraModelForCausalLM):
         self._require(adapter_name)
         self.active_adapter = adapter_name
 
-    def generate(
+    def disable_adapter(self) -> None:
+        """Generate without an adapter, until `set_adapter` selects one again."""
+        self.active_adapter = BASE
+
+    def _is_held(self, name: str) -> bool:
+        return name == self.active_adapter
+
+    def generate(  # type: ignore[override]  # two forms, one of which returns token ids
         self,
         tokenizer: Any = None,
         prompts: str | Sequence[str] = (),
         device_id: Sequence[int] | None = None,
         runtime_ai100: bool = True,
         **choices: Any,
-    ) -> CloudAI100ExecInfo:
-        """Answer prompts with the adapter that is set; arguments as for `QEffAutoLoraModelForCausalLM.generate`."""
-        given = [prompts] if isinstance(prompts, str) else [*prompts]
-        usual = {"prompt_to_adapter_mapping": [self.active_adapter] * len(given)}
-        return super().generate(tokenizer, given, device_id, runtime_ai100, **{**usual, **choices})
+    ) -> Any:
+        """Answer prompts with the adapter that is set.
+
+        Args:
+            tokenizer: See `QEFFAutoModelForCausalLM.generate`, also for the next three.
+            prompts: Texts, or token ids.
+            device_id: Cards to run on; None for those that are free.
+            runtime_ai100: False to insist on the CPU.
+            **choices: As for `QEffAutoLoraModelForCausalLM.generate`. Or, as for `generate` of transformers, in place
+                of prompts: `input_ids` (or `inputs`) and `attention_mask`, the output of a tokenizer;
+                `max_new_tokens`, or a `generation_config` with it; and `streamer`.
+
+        Returns:
+            For `input_ids` an array of the generated tokens, (prompts, max_new_tokens), 0 behind the last.
+        """
+        if choices.keys().isdisjoint(("inputs", "input_ids")):
+            given = [prompts] if isinstance(prompts, str) else [*prompts]
+            usual = {"prompt_to_adapter_mapping": [self.active_adapter] * len(given)}
+            return super().generate(
+                tokenizer, given, device_id, runtime_ai100, **{**usual, **choices}
+            )
+        return self._generate_ids(choices.pop("device_ids", device_id), runtime_ai100, choices)
+
+    def _generate_ids(
+        self, device_ids: Sequence[int] | None, runtime_ai100: bool, choices: dict[str, Any]
+    ) -> Any:
+        """Return the generated tokens for the output of a tokenizer."""
+        import numpy as np
+
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        inputs = {name: choices.pop(name, None) for name in names}
+        ids = choices.pop("inputs", None)
+        inputs |= {} if ids is None else {"input_ids": ids}
+        streamer, config = choices.pop("streamer", None), choices.pop("generation_config", None)
+        fields = ("max_new_tokens", "do_sample", "num_beams")
+        choices = {**{name: getattr(config, name, None) for name in fields}, **choices}
+        most = choices.pop("max_new_tokens")
+        translation.refuse("generate", choices, translation.OF_TRANSFORMERS)
+        if most is None or most < 1:
+            raise GenerationError(
+                f"max_new_tokens is {most!r}; expected at least 1. Give it to `generate`."
+            )
+        rows = rows_of(inputs)
+        info = execute(
+            self._opened(device_ids, runtime_ai100),
+            rows,
+            stream=streamer or False,
+            echo=True,
+            each=[{} if self.active_adapter == BASE else {"adapter": self.active_adapter}]
+            * len(rows),
+            generation_len=most,
+        )
+        found = np.zeros((len(rows), most), np.int64)
+        for row, tokens in zip(found, info.generated_ids, strict=True):
+            row[: len(tokens)] = tokens
+        return found

@@ -4,22 +4,26 @@
 import inspect
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from qeff_zoo import pipeline, targets
 from qeff_zoo.api import load
+from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import PREPARED
 from qeff_zoo.package.prepared import SCRIPT, manifest_of
 from qeff_zoo.plan.request import Request
+from qeff_zoo.qefficient.configs import ModelView
 from qeff_zoo.qefficient.execution import on_devices
 from qeff_zoo.qefficient.exported import Source
+from qeff_zoo.runtime.sampling import Sampling
+from qeff_zoo.store.adoption import package_of
 from qeff_zoo.terminal.progress_bars import reporter
 
-from . import exported, sdks, translation
+from . import configs, exported, sdks, translation
 
 _M = TypeVar("_M", bound="Model")
 _OURS = "qeff_zoo.qefficient."
@@ -54,6 +58,7 @@ class Model:
         self.onnx_path: str | None = None
         self._prepared: Path | None = None
         self._session: Any = None
+        self._config: Any = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._source.model!r})"
@@ -64,23 +69,48 @@ class Model:
         return Path(self._source.model).resolve().name
 
     @property
+    def config(self) -> Any:
+        """Configuration of the model, as transformers parses it, in float32; `compile` refuses changes to it."""
+        if self._config is None:
+            self._config = configs.in_float32(self._opened_checkpoint().config)
+        return self._config
+
+    @property
+    def model(self) -> ModelView:
+        """Configuration of the model, in the place of QEfficient's PyTorch module."""
+        return ModelView(self.config)
+
+    def _opened_checkpoint(self) -> Checkpoint:
+        return open_checkpoint(self._source.model, **self._source.beside)
+
+    def _require_config(self, function: str) -> None:
+        if self._config is not None:
+            configs.require_unchanged(function, self._opened_checkpoint().config, self._config)
+
+    @property
     def qpc_path(self) -> str | None:
         """Folder of the package."""
         return None if self.package is None else str(self.package.path)
 
     @classmethod
     def _load(cls: type[_M], name: Any, source: Mapping[str, Any], **loaded: Any) -> _M:
-        from qeff_zoo.checkpoint.opening import open_checkpoint
         from qeff_zoo.plan.task import recipe_of
 
         if not isinstance(name, str | os.PathLike):
             raise _not_named(name)
         of_source = {one: it for one, it in source.items() if one in Source.BESIDE}
-        others = {one: it for one, it in source.items() if one not in Source.BESIDE}
+        token = source.get("token") or source.get("use_auth_token")
+        of_source["token"] = token if isinstance(token, str) else None  # True: the user's
+        if of_source.get("cache_dir") is not None:
+            of_source["cache_dir"] = os.fspath(of_source["cache_dir"])
+        read = {*Source.BESIDE, *configs.ARGUMENTS}
+        others = {one: it for one, it in source.items() if one not in read}
         translation.refuse("from_pretrained", others, translation.LOADING)
         found = Source(model=os.fspath(name), **of_source)
-        recipe_of(open_checkpoint(found.model, **found.beside))  # what has none is refused here
-        return cls(found, **loaded)
+        checkpoint = open_checkpoint(found.model, **found.beside)
+        recipe_of(checkpoint)  # what has none is refused here
+        cut = configs.selected(checkpoint, *(source.get(name) for name in configs.ARGUMENTS))
+        return cls(found if cut is None else Source(model=cut), **loaded)
 
     def export(self, export_dir: str | os.PathLike[str] | None = None, **others: Any) -> str:
         """Write the portable ONNX graph with its weights, unless it is there; `compile` does not need it.
@@ -93,6 +123,7 @@ class Model:
             Path of the graph.
         """
         translation.refuse("export", others, translation.EXPORTING)
+        self._require_config("export")
         source = self._source
         request = Request(**self._loaded, full_batch_size=self._slots)
         _, plan = pipeline.make_plan(source.model, request, **source.beside)
@@ -119,9 +150,9 @@ class Model:
         given: Mapping[str, Any],
     ) -> str:
         """Build a package, or leave what an SDK needs; return the folder."""
+        self._require_config("compile")
         asked = dict(given)
-        # QEfficient's names, of two releases, for: leave what a compiler needs, and compile nothing.
-        only_files = True in [asked.pop(name, False) for name in ("artifacts", "artifact_only")]
+        only_files = translation.pop_only_files(asked)
         if only_files and target is None:
             target = "qnn-aic" if asked.get("enable_qnn") else "qaic"
         request = self._request(target, asked)
@@ -167,7 +198,8 @@ class Model:
             expected = ", ".join(map(repr, targets.NAMES))
             raise PlanError([f"target is {target!r}, expected one of {expected}. Choose one."])
         chosen = target or (card if sdks.has(card) else targets.NAMES[0])
-        asked = translation.translate(given, ("compile_dir", "target", "enable_qnn", "qnn_config"))
+        own = ("compile_dir", "target", "enable_qnn", "qnn_config", "qaic_config")
+        asked = translation.translate(given, own, self._defaults())
         fields, left = asked.request(chosen)
         text = None if config is None else sdks.json_text(config)
         fields |= {"qnn_config": text} if chosen == "qnn-aic" else {}
@@ -187,9 +219,21 @@ class Model:
             warnings.warn(
                 f"There is no Cloud AI SDK here: {self.model_name!r} is built for target {chosen!r} and runs on the "
                 f"CPU.{without} target={card!r} leaves what an SDK compiles.",
-                stacklevel=_outside(),
+                stacklevel=outside(),
             )
         return Request(**{**self._loaded, **fields})
+
+    @classmethod
+    def _defaults(cls) -> dict[str, Any]:
+        """Return the default values of `compile`'s arguments, those of derived classes first."""
+        found = dict[str, Any]()
+        for kind in reversed(cls.__mro__):
+            if compile := vars(kind).get("compile"):
+                parameters = inspect.signature(compile).parameters.values()
+                found |= {one.name: one.default for one in parameters if one.default}
+        return {
+            name: value for name, value in found.items() if value is not inspect.Parameter.empty
+        }
 
     def _prepare(self, request: Request, folder: str | os.PathLike[str] | None) -> Path:
         """Leave a folder for a compiler that is elsewhere, unless it is there."""
@@ -200,6 +244,37 @@ class Model:
         if not there or manifest_of(output)["build_key"] != plan.build_key:
             pipeline.prepare(model, output, request=request, **beside, reporter=reporter())
         return output
+
+    def _write_inputs(self, generate: Callable[[], object], role: str) -> Path:
+        """Write the first call of a program as files, and run nothing.
+
+        Args:
+            generate: A function that generates with the session of `_opened`.
+            role: Role of the program, if there are several.
+        """
+        from qeff_zoo.runtime.sessions import open_session
+        from qeff_zoo.targets.qaic import bundles, features
+
+        package = package_of(self._prepared) if self._prepared else self.package
+        if package is None or package.target not in targets.on_cards():
+            where = "is not compiled" if package is None else f"was compiled for {package.target!r}"
+            raise GenerationError(
+                f"`generate`: artifact_only is True, and {self.model_name!r} {where}; expected a card's files. Call "
+                "`compile` with artifact_only=True before."
+            )
+        recorders = {one.role: bundles.Recorder(one) for one in package.programs}
+        before = self.package, self._prepared, self._session
+        self._session = open_session(
+            package, opening=lambda name, **_: features.adapted(recorders[name])
+        )
+        self.package, self._prepared = package, None
+        try:
+            generate()
+        finally:
+            self.package, self._prepared, self._session = before
+        recorder = recorders.get(role) or recorders[package.programs[0].role]
+        place = self._prepared or exported.place(self.model_name, package.target, package.build_key)
+        return bundles.write(recorder, place)
 
     def _opened(self, device_ids: Sequence[int] | None, runtime_ai100: bool) -> Any:
         """Return the session of the package; it is opened once."""
@@ -220,10 +295,11 @@ class Model:
         if self._session is None:
             with on_devices(self.package, device_ids):
                 self._session = load(self.package)
+            self._session.default_sampling = Sampling()  # QEfficient decodes greedily
         return self._session
 
 
-def _outside() -> int:
+def outside() -> int:
     """Return the `stacklevel` at which a warning of the caller's names the line of the user's."""
     level, frame = 1, inspect.currentframe()
     while (frame := frame and frame.f_back) and _OURS in frame.f_globals.get("__name__", ""):

@@ -9,6 +9,7 @@ from typing import Any
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.qefficient.execution import CloudAI100ExecInfo, PerfMetrics, printer
 from qeff_zoo.qefficient.models import Model
+from qeff_zoo.qefficient.processor_outputs import to_numpy
 from qeff_zoo.tasks import SPEECH_SEQ2SEQ
 
 from . import translation
@@ -77,10 +78,7 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
         Returns:
             The package's folder.
         """
-        from qeff_zoo.checkpoint.opening import open_checkpoint
-
-        source = self._source
-        config = open_checkpoint(source.model, **source.beside).config
+        config = self._opened_checkpoint().config
         positions = config.get("max_source_positions")  # none of sounds of any length
         if encoder_ctx_len not in (None, positions):
             raise PlanError(
@@ -118,7 +116,8 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
                 Whisper (windows, bins, frames), or `input_values`, and their `attention_mask`; or recordings of any
                 length for `SpeechSeq2SeqSession.transcribe`.
             generation_len: Tokens of a window at most; None for as many as fit.
-            streamer: Any, to print the text of each segment as it ends.
+            streamer: A streamer of transformers, which gets the tokens of each segment as it ends; any other value to
+                print its text.
             device_ids: Cards to run on; None for those that are free.
             runtime_ai100: False to insist on the CPU.
             choices: A `qeff_zoo.runtime.TranscriptionOptions`: language, task, times and more.
@@ -137,6 +136,8 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
         told |= {} if generation_len is None else {"generation_len": generation_len}
         show = printer()
         told |= {} if streamer is None else {"listen": lambda _, one: show(f"{one.text}\n")}
+        if hasattr(streamer, "put"):
+            told["listen"] = lambda _, one: streamer.put(np.array(one.tokens))
         begun = time.perf_counter()
         if isinstance(inputs, Mapping):
             if (name := session.input_name) not in inputs:
@@ -144,8 +145,8 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
                     f"The inputs are {sorted(inputs)!r}; expected {name}, as a processor returns them. Call it on the "
                     "samples."
                 )
-            sounds = np.asarray(inputs[name], np.float32)
-            mask = np.asarray(inputs.get("attention_mask", np.ones(sounds.shape[:2])))
+            sounds = to_numpy(inputs[name]).astype(np.float32)
+            mask = to_numpy(inputs.get("attention_mask", np.ones(sounds.shape[:2])))
             features = (
                 [one[: int(there.sum())] for one, there in zip(sounds, mask, strict=True)]
                 if session.sources.any_length
@@ -155,6 +156,8 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
         else:
             found = session.transcribe(inputs, **told)
         seconds = time.perf_counter() - begun
+        if hasattr(streamer, "end"):
+            streamer.end()
         ids = [[token for one in each.segments for token in one.tokens] for each in found]
         speed, timings = sum(map(len, ids)) / seconds, session.timings
         return CloudAI100ExecInfo(

@@ -2,8 +2,7 @@
 """QEfficient's arguments -> the options of a build, or a refusal that names the replacement.
 
 In: keyword arguments as a user of QEfficient writes them. Out: fields of `qeff_zoo.plan.request.Request`. Nothing is
-    dropped
-unseen: what only a card understands is returned by name, and what nobody understands is refused.
+    dropped silently: options of cards are returned by name, and unknown arguments are refused. None is not a value.
 """
 
 import difflib
@@ -17,6 +16,8 @@ from qeff_zoo.errors import PlanError
 from qeff_zoo.plan.option import JsonText, Option
 from qeff_zoo.plan.request import OPTIONS
 
+from . import sdks
+
 #: QEfficient's other names of choices.
 _ALIASES: Mapping[str, str] = MappingProxyType(
     {
@@ -29,6 +30,8 @@ _ALIASES: Mapping[str, str] = MappingProxyType(
         "use_onnx_subfunctions": "sub_functions",
     }
 )
+#: Option whose value may be QEfficient's file.
+_PRECISION = "node_precision_info"
 #: How alike two names are of which one was meant for the other.
 _TYPO = 0.85
 
@@ -38,7 +41,7 @@ class Foreign:
     """An argument of QEfficient's that chooses nothing here.
 
     Args:
-        harmless: Values that ask for what is done anyway.
+        harmless: Values without an effect beyond the default; types stand for all of their values.
         instead: Advice for any other value.
     """
 
@@ -55,8 +58,19 @@ _CHECKED = Foreign(
     "Give num_speculative_tokens to `compile`, and load the package with draft=….",
 )
 _NOT_RECORDED = Foreign(_OFF, "Leave it out: what goes into a program is not written to files.")
-_ONE_PACKAGE = Foreign(_OFF, "Leave it out: one package has both programs.")
 _ALWAYS = Foreign(_EITHER, "Leave it out.")
+#: Data types: a card computes in float16 in any case, and a CPU in float32.
+_DTYPE = Foreign(
+    (None, "auto", "float32", "float16", "bfloat16"),
+    "Give weights='int8' or another format to `compile`; a card computes in float16.",
+)
+#: Room for images: each is encoded by itself, and the context alone limits their number.
+_ROOM = Foreign((None, int), "Leave it out: any number fits that ctx_len has room for.")
+
+_BLOCKS = Foreign(
+    _OFF,
+    "Give draft_heads=DRAFTER to `compile` of the target model, and call qeff_zoo.load(PACKAGE, draft='heads').",
+)
 
 #: Arguments of `from_pretrained`.
 LOADING: Mapping[str, Foreign] = MappingProxyType(
@@ -65,19 +79,17 @@ LOADING: Mapping[str, Foreign] = MappingProxyType(
         "layerwise": _ALWAYS,  # memory never grows with the model
         "weight_free": _ALWAYS,  # weights never enter a graph
         "low_cpu_mem_usage": _ALWAYS,
-        "dtype": Foreign(
-            (None, "auto", "float32"),
-            "Give weights='int8' or another format to `compile`; a card computes in float16.",
+        "dtype": _DTYPE,
+        "torch_dtype": _DTYPE,
+        "attn_implementation": Foreign(
+            (None, "eager", "sdpa"), "Leave it out: the graph has its own."
         ),
-        "torch_dtype": Foreign((None, "auto", "float32"), "As dtype: give weights to `compile`."),
-        "attn_implementation": Foreign((None, "eager"), "Leave it out: the graph has its own."),
-        "enable_proxy": Foreign(_OFF, "Leave it out: a package is of a whole model."),
-        "num_hidden_layers": Foreign((None,), "Leave it out: a package is of a whole model."),
-        "kv_offload": Foreign(_OFF, "Use QEFFAutoModelForImageTextToText."),
+        "use_cache": _ALWAYS,  # programs with a KV cache always use it
+        "ignore_mismatched_sizes": _ALWAYS,  # tensors of another size are always refused
+        "enable_proxy": Foreign(_OFF, "Give num_hidden_layers=N for a small model to try."),
+        "kv_offload": _ALWAYS,  # of models without images
         "is_tlm": _CHECKED,
-        "cache_dir": Foreign((None,), "Set HF_HUB_CACHE for downloads, QEFF_HOME for packages."),
-        "token": Foreign((None,), "Set HF_TOKEN."),
-        "use_auth_token": Foreign((None,), "Set HF_TOKEN."),
+        "use_auth_token": Foreign((None, False, True, str), "Give token."),
         "local_files_only": Foreign(_OFF, "Set HF_HUB_OFFLINE=1."),
     }
 )
@@ -93,13 +105,17 @@ CONFIG: Mapping[str, Foreign] = MappingProxyType(
             "model with heads that draft.",
         ),
         "replicate_kv_heads": Foreign(_OFF, "Give kv_heads=N to `compile`, N heads in all."),
-        "enable_blocking": Foreign(
-            _OFF, "Leave it out, and give `compile` blocking_mode with num_kv_blocks or its kin."
-        ),
-        "mla_absorption": Foreign(
-            (None,),
-            "Leave it out: latents are retained; expanded_kv=True of `compile` keeps heads.",
-        ),
+        **dict.fromkeys(("dflash_dlm", "target_layer_ids"), _BLOCKS),
+    }
+)
+#: Other keys of `qaic_config` in `compile`.
+COMPILE_CONFIG: Mapping[str, Foreign] = MappingProxyType(
+    {
+        **CONFIG,
+        **{
+            name: Foreign(_OFF, "Give qaic_config to `from_pretrained`.")
+            for name in ("ccl_enabled", "include_sampler", "return_pdfs", "max_top_k_ids")
+        },
     }
 )
 #: Arguments of `export`.
@@ -130,17 +146,18 @@ COMPILING: Mapping[str, Foreign] = MappingProxyType(
         "mdp_load_partition_config": _PARTITIONS,
         "mdp_dump_partition_config": _PARTITIONS,
         "mdp_compiler_dump_path": _PARTITIONS,
-        "mdp_strategy": Foreign((None,), "Leave it out: stages are made from the graph."),
+        "mdp_strategy": Foreign((None, "onnx"), "Leave it out: stages are made from the graph."),
         "custom_io": _FOLLOWS,
         "custom_io_file_path": Foreign((None,), "Use mxint8_kv_cache, which writes that file."),
         "retained_state": _FOLLOWS,
         "convert_to_fp16": _FOLLOWS,
         **{
-            name: Foreign((None,), "Leave it out: pictures are given to `generate`.")
+            name: Foreign((None,), "Leave it out: images are arguments of `generate`.")
             for name in ("img_size", "image_path", "image_url")
         },
-        "skip_vision": _ONE_PACKAGE,
-        "skip_lang": _ONE_PACKAGE,
+        **dict.fromkeys(("vision_size", "max_num_tiles", "num_patches"), _ROOM),
+        "skip_vision": _ALWAYS,  # one package has both programs, and accepts text alone
+        "skip_lang": _ALWAYS,
     }
 )
 #: Arguments of `generate` and `cloud_ai_100_exec_kv`.
@@ -149,6 +166,7 @@ GENERATING: Mapping[str, Foreign] = MappingProxyType(
         "write_io": _NOT_RECORDED,
         "write_io_dir": _NOT_RECORDED,
         "artifacts": _NOT_RECORDED,
+        "artifact_only": _NOT_RECORDED,
         "automation": Foreign(_OFF, "Leave it out, or use stream=False, which prints nothing."),
         "iteration": Foreign((None, 1), "Leave it out, or use `qeff-zoo bench --repeat N`."),
         "enable_debug_logs": Foreign(_OFF, "Leave it out."),
@@ -160,10 +178,26 @@ GENERATING: Mapping[str, Foreign] = MappingProxyType(
         "comp_ctx_lengths_prefill": Foreign((None,), "Leave it out: the package says it."),
         "comp_ctx_lengths_decode": Foreign((None,), "Leave it out: the package says it."),
         "include_sampler": _ALWAYS,
+        "include_guided_decoding": _ALWAYS,
+        "dtype": Foreign((None, "float32"), "Leave it out: outputs are float32."),
         "return_pdfs": Foreign(_OFF, "Use sampling=Sampling(logprobs=N)."),
         "sampling_params": Foreign((None,), "Use sampling=Sampling(…)."),
     }
 )
+#: Arguments of transformers' `generate`, of a class that has that form.
+OF_TRANSFORMERS: Mapping[str, Foreign] = MappingProxyType(
+    {
+        "do_sample": Foreign(_OFF, "Use prompts=… and sampling=Sampling(…)."),
+        "num_beams": Foreign((None, 1), "Leave it out: the most likely token is taken."),
+        "stopping_criteria": Foreign((None,), "Use prompts=… and stop=…."),
+        "use_cache": Foreign((None, True), "Leave it out."),
+    }
+)
+
+
+def pop_only_files(given: dict[str, Any]) -> bool:
+    """Remove the arguments of two releases for files in place of a run; return whether one of them is True."""
+    return True in [given.pop(name, False) for name in ("artifacts", "artifact_only")]
 
 
 def refuse(function: str, given: Mapping[str, Any], table: Mapping[str, Foreign]) -> None:
@@ -186,6 +220,8 @@ def _problems(
 ) -> Iterator[str]:
     for name, value in given.items():
         known = table.get(name)
+        if value is None:
+            continue
         if known is None:
             yield f"`{function}` takes no {name!r}, which is {value!r}. Leave it out."
         elif not any(_same(value, one) for one in known.harmless):
@@ -193,6 +229,8 @@ def _problems(
 
 
 def _same(value: Any, harmless: Any) -> bool:
+    if isinstance(harmless, type):
+        return type(value) is harmless
     if isinstance(harmless, str):
         return str(value).removeprefix("torch.") == harmless
     return value is harmless or (type(value) is int and value == harmless)
@@ -234,12 +272,17 @@ def _is_for(option: Option, target: str) -> bool:
     return not option.targets or target in option.targets
 
 
-def translate(given: Mapping[str, Any], taken: Iterable[str]) -> Asked:
+def translate(
+    given: Mapping[str, Any],
+    taken: Iterable[str],
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+) -> Asked:
     """Read the arguments of `compile`.
 
     Args:
         given: By QEfficient's names, or ours; None and False are not chosen.
         taken: Names of what `compile` reads by itself, for who misspells one.
+        defaults: Default values of arguments, which give way to the value of another name.
 
     Raises:
         PlanError: One means nothing here, or is misspelled, or is no value of its choice; all of them at once.
@@ -252,6 +295,8 @@ def translate(given: Mapping[str, Any], taken: Iterable[str]) -> Asked:
         option = OPTIONS.get(_ALIASES.get(name, name))
         if name == "device_group":
             option, value = OPTIONS["num_devices"], len(value) if value else None
+        if name == _PRECISION:  # True: by the recipe
+            value = _precision(value)
         if name == "prefill_only" and value is False:  # None is for both
             option, value = OPTIONS["decode_only"], True
         if name in COMPILING:
@@ -264,7 +309,11 @@ def translate(given: Mapping[str, Any], taken: Iterable[str]) -> Asked:
                 problems.append(
                     f"`compile`: {name} is {value!r}; expected {_kind(option)}. Correct it."
                 )
-            elif choices.setdefault(option.name, read) != read:
+            elif option.name == "num_devices" and read == 0:
+                continue  # QEfficient's way to leave it to the compiler
+            elif choices.get(option.name) in (None, _read(option, defaults.get(option.name))):
+                choices[option.name] = read
+            elif choices[option.name] != read:
                 problems.append(
                     f"`compile`: {name} is {value!r}, and {option.name} is said to be {choices[option.name]!r} as well;"
                     " expected one of them. Leave one out."
@@ -280,6 +329,11 @@ def translate(given: Mapping[str, Any], taken: Iterable[str]) -> Asked:
     if problems:
         raise PlanError(problems)
     return Asked(choices=choices, flags=tuple(flags))
+
+
+def _precision(value: Any) -> Any:
+    is_file = isinstance(value, str) and value.endswith((".yaml", ".yml"))
+    return sdks.operators_of(value) if is_file else None if value is True else value
 
 
 def _kind(option: Option) -> str:

@@ -17,9 +17,9 @@ import numpy as np
 from qeff_zoo.checkpoint.adapters import Site
 from qeff_zoo.checkpoint.files import some
 from qeff_zoo.errors import AdapterError
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.lora_inputs import inputs_of
 from qeff_zoo.runtime.program import Array, Program
-from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.tasks import FEATURE_EXTRACTION
 
 if TYPE_CHECKING:

@@ -29,9 +29,11 @@ class Request:
 
     Args:
         prompt: Token ids.
-        limit: Tokens to generate at most; they fit into the context.
+        scored: Further token ids of the prompt, whose log-probabilities are returned: they run as if generated.
+        limit: Maximum number of tokens after `prompt`; they fit into the context.
         sampling: How they are chosen.
         stop: Strings that end the answer, which ends before them.
+        include_stop: Whether the text includes its stop string.
         eos_token_ids: Tokens that end the answer.
         text: The prompt's; None for one that was given as token ids.
         adapter: Name of one that the session has; None for the model as it is.
@@ -46,8 +48,10 @@ class Request:
 
     prompt: tuple[int, ...]
     limit: int
+    scored: tuple[int, ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
+    include_stop: bool = False
     eos_token_ids: frozenset[int] = frozenset()
     text: str | None = None
     adapter: str | None = None
@@ -68,7 +72,7 @@ class Request:
     @property
     def prompt_tokens(self) -> int:
         """Number of tokens in the prompt, or in the encoder's text."""
-        return len(self.source or self.prompt)
+        return len(self.source or self.prompt) + len(self.scored)
 
     @property
     def encoded(self) -> tuple[Encoded, ...]:
@@ -151,7 +155,9 @@ class Answer:
             self.drawing = sampler.drawing(request.sampling, len(request.prompt), guide)
         #: Adapter that the session lent.
         self.adapter = BASE
+        #: Scored tokens of the prompt, and generated tokens.
         self.token_ids: list[int] = []
+        self.prompt_logprobs: list[TokenLogprobs] = []
         self.logprobs: list[TokenLogprobs] = []
         #: Prompt tokens that the prefix cache had, and that were not computed.
         self.reused_tokens = 0
@@ -162,9 +168,11 @@ class Answer:
         self.finish_reason: FinishReason | None = None
         #: Error that ended generation, in place of a finish reason.
         self.error: Exception | None = None
-        self._sampler = Sampler(request.sampling, request.prompt, guide)
+        self._sampler = Sampler(
+            request.sampling, [*request.prompt, *request.scored], guide, request.eos_token_ids
+        )
         self._stream = TextStream(tokenizer) if tokenizer else None
-        self._stops = StopStrings(request.stop)
+        self._stops = StopStrings(request.stop, included=request.include_stop)
         self._pieces: list[str] = []
         self._offset = 0  # start of the next token in the text
         self._listen = listen
@@ -173,6 +181,11 @@ class Answer:
     def text(self) -> str:
         """Generated text so far, without EOS token and stop string."""
         return "".join(self._pieces)
+
+    @property
+    def generated(self) -> list[int]:
+        """Generated tokens."""
+        return self.token_ids[len(self.request.scored) :]
 
     @property
     def ended(self) -> bool:
@@ -186,6 +199,9 @@ class Answer:
             logits: Logits (vocab,) after the newest token.
             guess: Draft token with probabilities; None without a draft.
         """
+        if self._is_scoring:
+            self._score(logits)
+            return
         scores = self._allowed(logits)
         try:
             token = self._sampler.next_of(scores, guess) if guess else self._sampler.next(scores)
@@ -193,6 +209,23 @@ class Answer:
             self.fail(error)
             return
         self._add(token, self._sampler.logprobs(logits, token))
+
+    @property
+    def _is_scoring(self) -> bool:
+        """Whether a token of the prompt is next, or none."""
+        return len(self.token_ids) < len(self.request.scored) or self.request.limit == len(
+            self.request.scored
+        )
+
+    def _score(self, logits: Array) -> None:
+        """Append a token of the prompt with its log-probability; end if none is to be generated after the last."""
+        scored = self.request.scored
+        if scored:
+            token = scored[len(self.token_ids)]
+            self.prompt_logprobs.append(self._sampler.prompt_logprobs(logits, token))
+            self.token_ids.append(token)
+        if self.request.limit == len(self.token_ids):
+            self._grow(Delta(text="", finish_reason="length"))
 
     def extend_by(self, drawn: Sampled) -> None:
         """Append a token that a program sampled, or fail if the grammar allows no further token."""
@@ -224,7 +257,10 @@ class Answer:
                 self.fail(error)
                 return
             self._offset += len(piece)
-            text = self._stops.push(piece)
+            early = (
+                len(self.token_ids) - len(self.request.scored) < self.request.sampling.min_tokens
+            )
+            text = piece if early else self._stops.push(piece)
         if reason and not self._stops.found:
             text += self._rest()
         if self._stops.found:

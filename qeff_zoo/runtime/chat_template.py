@@ -18,8 +18,8 @@ from jinja2.ext import Extension, loopcontrols
 
 from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.template_sandbox import Sandbox
-from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.terminal.sanitize import shortened
 
 Message = Mapping[str, Any]
@@ -107,6 +107,16 @@ class ChatTemplate:
     def _reads_parts_alone(self) -> bool:
         """Whether the template renders text as a part of a list, but not as the whole content."""
         return not self._writes(in_parts=False) and self._writes(in_parts=True)
+
+    @cached_property
+    def reads_parts(self) -> bool:
+        """Whether the template renders the text of a part, and not the list of parts itself."""
+        chat = [{"role": "user", "content": [{"type": "text", "text": _WORD}]}]
+        try:
+            written = self._written(chat, in_parts=True)
+        except _FAILURES:
+            return False
+        return _WORD in written and repr(_WORD) not in written
 
     def _writes(self, *, in_parts: bool) -> bool:
         chat = [{"role": role, "content": _WORD} for role in ("user", "assistant", "user")]

@@ -26,7 +26,7 @@ _SEEN, _KEPT = "comp_ctx_lengths", "num_logits_to_keep"
 #: Input with the mask of the encoder's states.
 SOURCE = "encoder_attention_mask"
 #: Hidden states from which drafts are made, and their approximations for draft tokens.
-_HIDDEN, _DRAFTED = "hidden_states", "drafted_states"
+_HIDDEN, DRAFTED = "hidden_states", "drafted_states"
 #: Input with positions of tokens for a rotary embedding with several axes; the axes come first.
 AXES = "rope_positions"
 #: Input with the image tiles that a token attends to, in programs with cross-attention to images.
@@ -215,6 +215,19 @@ class Decoder:
         """
         return self.program.together(starts, prefill=True, kept=kept)
 
+    def run_row(self, row: int, piece: Piece, kept: int) -> Array:
+        """Run tokens of one batch slot of a program that always returns the logits of several tokens.
+
+        Args:
+            row: Batch slot; other slots stay unchanged.
+            piece: Its tokens.
+            kept: Number of tokens whose logits the program returns.
+
+        Returns:
+            Logits of the last tokens, (kept, vocab).
+        """
+        return self._one_call({row: piece}, [row], [], kept=kept)[row]
+
     @property
     def layout(self) -> list[list[int | str]]:
         """Name, type and sizes of every state, independent of the number of slots and the context."""
@@ -379,7 +392,7 @@ class Decoder:
             }
         if not self.tells:
             return {}
-        hidden = outputs.get(_HIDDEN, outputs.get(_DRAFTED))
+        hidden = outputs.get(_HIDDEN, outputs.get(DRAFTED))
         if hidden is not None:
             self.hidden |= {
                 row: hidden[place, : len(pieces[row].tokens)] for place, row in enumerate(rows)

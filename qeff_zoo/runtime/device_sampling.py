@@ -124,6 +124,17 @@ class DeviceSampler:
             problems.append(
                 f"top_k {sampling.top_k!r}; expected at most {self.most}, or 0 for as many. Choose fewer"
             )
+        problems += [
+            f"{name}, which requires logits on the host; expected none. Leave it out"
+            for name in (
+                "logit_bias",
+                "allowed_token_ids",
+                "bad_words",
+                "min_tokens",
+                "prompt_logprobs",
+            )
+            if getattr(sampling, name) not in (None, 0, (), {})
+        ]
         if sampling.logprobs is not None and not self._tells:
             problems.append(
                 f"logprobs {sampling.logprobs!r}, which it does not return; expected none. Build it with --return-pdfs"

@@ -28,15 +28,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from qeff_zoo.errors import GenerationError, HandoffError, PackageError
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.admission import PATIENCE, Door, greeting
 from qeff_zoo.runtime.answers import Handover
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.feature_cache import RemoteEncoder, digest_of
-from qeff_zoo.runtime.media_text import MediaTextSession
 from qeff_zoo.runtime.multimodal_spans import Encoded, MultimodalSpans
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.text_generation import TextGenerationSession
-from qeff_zoo.runtime.tokenizer import read_json
+from qeff_zoo.tasks.multimodal.session import MediaTextSession
 
 from . import wire
 

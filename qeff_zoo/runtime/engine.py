@@ -383,6 +383,6 @@ class Engine:
                 self._finished[answer.finish_reason or "error"] += 1
                 self._tokens["prompt"] += answer.request.prompt_tokens
                 self._tokens["reused"] += answer.reused_tokens
-                self._tokens["generated"] += len(answer.token_ids)
+                self._tokens["generated"] += len(answer.generated)
                 self._tokens["drafted"] += answer.drafted_tokens
                 self._tokens["accepted"] += answer.accepted_tokens

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from qeff_zoo.errors import HandoffError, MediaError
-from qeff_zoo.runtime.image_prompt_templates import LAYOUTS, Layout
+from qeff_zoo.runtime.image_prompt_templates import Layout
 from qeff_zoo.runtime.multimodal_spans import Encoded, Kind
 from qeff_zoo.runtime.program import Array, Program, Tensor
 
@@ -29,7 +29,7 @@ class Reader:
         program: Encoder program, opened; None if another process has it.
         config: config.json of the model.
         budget: Maximum size of the cache in bytes.
-        layout: Layout of features in a prompt.
+        layout: Layout of features in a prompt; None for features in their own order.
     """
 
     kind: ClassVar[Kind]
@@ -40,11 +40,12 @@ class Reader:
         program: Program | None,
         config: Mapping[str, Any],
         budget: int,
-        layout: Layout = LAYOUTS[""],
+        layout: Layout | None = None,
     ) -> None:
         if program is not None:
             self.program = program
-        self._config, self._budget, self.layout = config, budget, layout
+        self._config, self._budget = config, budget
+        self.layout = layout or Layout()
         #: Bytes in use.
         self.used = 0
         #: Number of requested features, and of those, the number that the program encoded.

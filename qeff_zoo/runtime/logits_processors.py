@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.runtime.tokenizer import read_json
 
 
 @dataclass(frozen=True, kw_only=True)

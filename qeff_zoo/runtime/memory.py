@@ -12,8 +12,8 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError, SettingsError
 from qeff_zoo.graph.states import State
-from qeff_zoo.package.description import human_size
 from qeff_zoo.runtime.program import Memory, Specializations
+from qeff_zoo.terminal.printing import human_size
 
 #: Environment variable with a limit in bytes, below the available memory.
 MEMORY_ENV = "QEFF_ZOO_MEMORY"

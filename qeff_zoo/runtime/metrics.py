@@ -112,7 +112,7 @@ def measured(timings: Timings, answers: Sequence[Answer]) -> Metrics:
     return Metrics(
         prompt_tokens=sum(answer.request.prompt_tokens for answer in answers),
         reused_tokens=timings.reused_tokens,
-        generated_tokens=sum(len(answer.token_ids) for answer in answers),
+        generated_tokens=sum(len(answer.generated) for answer in answers),
         ttft_s=(timings.first or now) - timings.begun,
         prefill_tokens_per_s=_rate(timings.prefill_tokens, timings.prefill_seconds),
         decode_tokens_per_s=_rate(timings.decode_tokens, timings.decode_seconds),

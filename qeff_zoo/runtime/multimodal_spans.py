@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.program import Array
 
 Kind: TypeAlias = Literal["pictures", "sounds"]
@@ -214,12 +215,20 @@ def arrange(
         whole: Extent of bidirectional attention in the recipe, which must be in one call.
         prompt: Number of tokens in the prompt; by default it ends with the last image.
         among: Ids of further tokens with bidirectional attention to placeholder tokens.
+
+    Raises:
+        GenerationError: The numbers of placeholder tokens and of features differ.
     """
     if not parts:
         return None
     places = np.flatnonzero(np.isin(tokens, [*placeholders]))
     begins = np.cumsum([0, *(part.rows for part in parts)])
-    assert begins[-1] == len(places), f"{begins[-1]} rows for {len(places)} placeholders."
+    if begins[-1] != len(places):
+        raise GenerationError(
+            f"The prompt has {len(places)} placeholder tokens, and {begins[-1]} rows of features; expected as many of "
+            "both. The processor of the checkpoint uses that token for something else, too: correct its settings in "
+            "processor_config.json, and build again."
+        )
     starts = tuple(int(places[begun]) for begun in begins[:-1])
     if isinstance(parts[0], CrossAttentionImage):
         views = [part for part in parts if isinstance(part, CrossAttentionImage)]

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.multimodal_spans import MultimodalSpans
 from qeff_zoo.runtime.state_cache import KeptStates, StateFiles, check_budget
-from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.versions import installed
 
 #: Default size of a session's prefix cache in bytes.

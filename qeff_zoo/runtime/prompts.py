@@ -56,7 +56,12 @@ class PromptReader:
             GenerationError: If the package has no chat template, or the template rejects the messages.
             ContextLengthError: If the conversation is too long.
         """
-        return self._encode(self._rendered(messages), special_tokens=False)
+        text = self._rendered(messages)
+        return self._encode(text, special_tokens=self._adds_special_tokens(text))
+
+    def _adds_special_tokens(self, chat: str) -> bool:
+        """Return whether a rendered conversation gets the tokenizer's special tokens."""
+        return False
 
     def encode_parts(
         self, prompt: Prompt | Sequence[Message], documents: Sequence[Prompt]
@@ -99,7 +104,8 @@ class PromptReader:
                 "its documents before it. Give the whole prompt as plain text, and the documents beside it."
             )
         before, _, after = text.partition(_HERE)
-        return self._encode(before, special_tokens=False), self._encode(after, special_tokens=False)
+        first = self._encode(before, special_tokens=self._adds_special_tokens(text))
+        return first, self._encode(after, special_tokens=False)
 
     def _rendered(self, messages: Sequence[Message]) -> str:
         """Return a conversation as text, including special tokens."""

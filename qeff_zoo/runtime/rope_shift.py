@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.decoder import AXES, Decoder, Piece
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.runtime.tokenizer import read_json
 
 _KEY, _VALUE = "past_key.", "past_value."
 _TOKENS = 4

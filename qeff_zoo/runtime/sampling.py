@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sampling: logits in, the next token out, greedily or at random, as transformers' logits processors do."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ _HOTTEST = 1e6  # maximum temperature: all tokens are equally likely
 class Sampling:
     """Sampling parameters.
 
-    The order is that of transformers: penalties, temperature, `top_k`, `top_p`, `min_p`.
+    The order is that of vLLM: bias, penalties, excluded tokens, temperature, `top_k`, `top_p`, `min_p`.
 
     Args:
         temperature: Temperature; 0 for greedy decoding, 1 for the model's distribution.
@@ -33,6 +34,13 @@ class Sampling:
         seed: Seed; the same seed generates the same text, independent of concurrent requests. None for a random one.
         logprobs: Number of most likely tokens with returned log-probabilities, besides that of the sampled token;
             None for no log-probabilities. They are the model's, without penalties, temperature and limits.
+        prompt_logprobs: The same number for tokens of the prompt, whose log-probabilities are returned as well; None
+            for none. The prompt then runs token by token.
+        logit_bias: Values added to the logits of tokens.
+        allowed_token_ids: Tokens to sample from; None for all.
+        bad_words: Texts, or sequences of token ids, that are not generated. A text is excluded at the start of a word,
+            and within one.
+        min_tokens: Number of tokens before which no EOS token, stop token or stop string ends the text.
 
     Raises:
         GenerationError: If a value is out of range; the message lists all of them.
@@ -47,6 +55,11 @@ class Sampling:
     frequency_penalty: float = 0.0
     seed: int | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: Collection[int] | None = None
+    bad_words: tuple[str | tuple[int, ...], ...] = ()
+    min_tokens: int = 0
 
     def __post_init__(self) -> None:
         if problems := [*self._problems()]:
@@ -62,6 +75,20 @@ class Sampling:
             "presence_penalty": (abs(self.presence_penalty) <= 100, "-100 to 100"),
             "frequency_penalty": (abs(self.frequency_penalty) <= 100, "-100 to 100"),
             "logprobs": (self.logprobs is None or self.logprobs >= 0, "0 or more"),
+            "prompt_logprobs": (
+                self.prompt_logprobs is None or self.prompt_logprobs >= 0,
+                "0 or more",
+            ),
+            "logit_bias": (
+                all(abs(value) <= 100 for value in self.logit_bias.values()),
+                "values of -100 to 100",
+            ),
+            "allowed_token_ids": (
+                self.allowed_token_ids is None or len(self.allowed_token_ids) > 0,
+                "at least one token",
+            ),
+            "bad_words": (all(self.bad_words), "words of at least one character or token"),
+            "min_tokens": (self.min_tokens >= 0, "0 or more"),
         }
         for name, (fits, expected) in ranges.items():
             if not fits:
@@ -69,6 +96,24 @@ class Sampling:
                     f"Cannot sample with {name} {getattr(self, name)!r}; expected {expected}. "
                     f"Change {name}."
                 )
+
+
+def published_sampling(config: Mapping[str, Any]) -> dict[str, float]:
+    """Return the sampling parameters of a generation_config.json by name, without values out of range.
+
+    Args:
+        config: Content of the file; its defaults are transformers'.
+    """
+    found: dict[str, float] = {}
+    for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty"):
+        value = config.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            try:
+                Sampling(**{name: value})
+            except GenerationError:
+                continue
+            found[name] = value
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +124,7 @@ class TokenLogprobs:
         token_id: Id of the sampled token.
         logprob: Log-probability of the sampled token.
         top: Most likely tokens in descending order, as pairs of token id and log-probability.
+        rank: Number of tokens that are at least as likely, itself included; 0 if not requested.
         offset: Start of the token in the generated text, in characters; beyond its end for a token without text
             there, such as those of a stop string.
     """
@@ -87,6 +133,7 @@ class TokenLogprobs:
     logprob: float
     top: tuple[tuple[int, float], ...]
     offset: int = 0
+    rank: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,15 +160,25 @@ class Sampler:
     """Sampler of one generation, token by token.
 
     Args:
-        sampling: Sampling parameters.
+        sampling: Sampling parameters, with words as token ids.
         prompt: Token ids of the prompt.
         guide: Guide with the allowed next tokens; None if all are allowed.
+        ends: Tokens that end the text, and that `min_tokens` excludes.
     """
 
     def __init__(
-        self, sampling: Sampling, prompt: Sequence[int], guide: Guide | None = None
+        self,
+        sampling: Sampling,
+        prompt: Sequence[int],
+        guide: Guide | None = None,
+        ends: Collection[int] = (),
     ) -> None:
         self._sampling, self._guide = sampling, guide
+        self._excluded = ExcludedTokens(sampling, ends)
+        self._bias = (
+            np.fromiter(sampling.logit_bias, np.int64),
+            np.fromiter(sampling.logit_bias.values(), np.float32),
+        )
         #: Whether the guide allows no further token.
         self.complete = False
         self._random = generator(sampling)
@@ -189,8 +246,15 @@ class Sampler:
     def logprobs(self, logits: Array, token: int) -> TokenLogprobs | None:
         """Return the log-probability of a token, if requested."""
         count = self._sampling.logprobs
-        if count is None:
-            return None
+        return None if count is None else self._logprobs(logits, token, count)
+
+    def prompt_logprobs(self, logits: Array, token: int) -> TokenLogprobs:
+        """Return the log-probability of a token of the prompt, with its rank."""
+        found = self._logprobs(logits, token, self._sampling.prompt_logprobs or 0)
+        return replace(found, rank=int((logits > logits[token]).sum()) + 1)
+
+    @staticmethod
+    def _logprobs(logits: Array, token: int, count: int) -> TokenLogprobs:
         values = logits - (logits.max() + np.log(np.exp(logits - logits.max()).sum()))
         best = largest(values, count) if count else np.empty(0, np.int64)
         best = best[np.argsort(-values[best], kind="stable")][:count]
@@ -203,6 +267,7 @@ class Sampler:
     def take(self, token: int) -> int:
         """Record a token as the newest, sampled here or elsewhere."""
         self._counts[token] = self._counts.get(token, 0) + 1
+        self._excluded.take(token)
         if self._guide is not None:
             self.complete = self._guide.take(token)
         return token
@@ -212,15 +277,16 @@ class Sampler:
         scores = self._penalized(logits)
         if self._guide is not None:
             scores = np.where(self._guide.allowed(), scores, np.float32(-np.inf))
-        return scores
+        return self._excluded.mask(scores)
 
     def _penalized(self, logits: Array) -> Array:
-        """Return logits after penalties; a copy if there are any."""
+        """Return logits after bias and penalties; a copy if there are any."""
         asked = self._sampling
         present = asked.presence_penalty or asked.frequency_penalty
-        if asked.repetition_penalty == 1 and not present:
+        if asked.repetition_penalty == 1 and not present and not asked.logit_bias:
             return logits
         scores = logits.copy()
+        scores[self._bias[0]] += self._bias[1]
         if asked.repetition_penalty != 1:
             self._seen.update(self._counts)
             seen = np.fromiter(self._seen, np.int64)
@@ -248,6 +314,59 @@ class Sampler:
             inside = np.flatnonzero(shares >= asked.min_p)
             tokens, shares = tokens[inside], shares[inside]
         return tokens, shares
+
+
+class ExcludedTokens:
+    """Tokens that the next one must not be, after the text so far: as vLLM's parameters of these names exclude them.
+
+    Args:
+        sampling: Sampling parameters, with words as token ids.
+        ends: Tokens that end the text.
+    """
+
+    def __init__(self, sampling: Sampling, ends: Collection[int]) -> None:
+        allowed = sampling.allowed_token_ids
+        self._allowed = None if allowed is None else np.fromiter(allowed, np.int64)
+        self._words = [tuple(map(int, word)) for word in sampling.bad_words]
+        self._least, self._ends = sampling.min_tokens, [*ends]
+        self._longest = max(map(len, self._words), default=1) - 1
+        self._newest: list[int] = []
+        self._count = 0
+
+    def take(self, token: int) -> None:
+        """Append a generated token."""
+        self._count += 1
+        if self._longest:
+            self._newest = [*self._newest, token][-self._longest :]
+
+    def mask(self, scores: Array) -> Array:
+        """Return logits with -inf for excluded tokens; a copy if there are any.
+
+        Args:
+            scores: Logits (vocab,), float32; they are not modified.
+
+        Raises:
+            GenerationError: No token is left.
+        """
+        excluded = [word[-1] for word in self._words if self._follows(word[:-1])]
+        if self._count < self._least:
+            excluded += self._ends
+        if not excluded and self._allowed is None:
+            return scores
+        masked = scores.copy()
+        if self._allowed is not None:
+            masked[:] = -np.inf
+            masked[self._allowed] = scores[self._allowed]
+        masked[excluded] = -np.inf
+        if not np.isfinite(masked.max()):
+            raise GenerationError(
+                "The sampling parameters exclude every next token; expected at least one. Change "
+                "allowed_token_ids, bad_words or min_tokens."
+            )
+        return masked
+
+    def _follows(self, before: tuple[int, ...]) -> bool:
+        return not before or tuple(self._newest[-len(before) :]) == before
 
 
 def generator(sampling: Sampling) -> np.random.Generator | None:

@@ -20,8 +20,6 @@ from qeff_zoo.runtime.text_generation import TextGenerationSession
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT, NAMES, TEXT_GENERATION, find
 
 if TYPE_CHECKING:  # a package needs only one of them
-    from qeff_zoo.runtime.audio_text_to_text import AudioTextToTextSession
-    from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
     from qeff_zoo.tasks.audio_classification.session import AudioClassificationSession
     from qeff_zoo.tasks.encoder_decoder.image_to_text_session import ImageToTextSession
     from qeff_zoo.tasks.encoder_decoder.text2text_session import Text2TextSession
@@ -30,6 +28,8 @@ if TYPE_CHECKING:  # a package needs only one of them
     from qeff_zoo.tasks.encoders.token_classification_session import TokenClassificationSession
     from qeff_zoo.tasks.images.session import ImageClassificationSession, ImageEmbeddingSession
     from qeff_zoo.tasks.images.zero_shot_session import ZeroShotSession
+    from qeff_zoo.tasks.multimodal.audio_text_session import AudioTextToTextSession
+    from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
     from qeff_zoo.tasks.speech.ctc_session import CtcSession
     from qeff_zoo.tasks.speech.seq2seq_session import SpeechSeq2SeqSession
 

@@ -24,9 +24,9 @@ import numpy as np
 
 from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.package.description import human_size
 from qeff_zoo.runtime.memory import available_memory
 from qeff_zoo.runtime.program import Array
+from qeff_zoo.terminal.printing import human_size
 
 States: TypeAlias = dict[str, Array]
 

@@ -9,10 +9,11 @@ class StopStrings:
 
     Args:
         stops: Stop strings, not empty; text ends before the first complete one.
+        included: Whether text ends behind it instead.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = stops
+    def __init__(self, stops: Sequence[str], *, included: bool = False) -> None:
+        self._stops, self._included = stops, included
         self._held = ""
         #: Whether a stop string was found.
         self.found = False
@@ -27,7 +28,7 @@ class StopStrings:
         ]  # the longest of those that are complete first
         if ends:
             self.found, self._held = True, ""
-            return text[: min(ends)[1]]
+            return text[: min(ends)[0 if self._included else 1]]
         keep = max(_overlap(text, stop) for stop in self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]

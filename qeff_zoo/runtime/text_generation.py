@@ -4,12 +4,13 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from qeff_zoo.checkpoint.config import model_config
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.answers import (
     Answer,
@@ -28,13 +29,12 @@ from qeff_zoo.runtime.metrics import Metrics, measured
 from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions, open_prefix_cache
 from qeff_zoo.runtime.program import Program, require
 from qeff_zoo.runtime.prompts import Prompt, PromptReader, brief
-from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs
+from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs, published_sampling
 from qeff_zoo.runtime.scheduling import Scheduler
 from qeff_zoo.runtime.speculation import Speculation
-from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.tasks import TEXT_GENERATION
 
-_GREEDY, _USUAL = Sampling(), PrefixCacheOptions()
+_USUAL = PrefixCacheOptions()
 #: A callback with the number of a prompt and the text that was added to its output.
 Stream: TypeAlias = Callable[[int, str], None]
 
@@ -50,7 +50,9 @@ class Generation:
         finish_reason: "eos"; "stop" for a stop string; "length" for the limit of `generation_len` or the context; or
             "cancelled".
         prompt_tokens: Number of tokens in the prompt.
+        prompt_token_ids: Token ids of the prompt, or of the encoder's text.
         logprobs: Log-probabilities of each token, if requested.
+        prompt_logprobs: Log-probabilities of each token of the prompt but the first, if requested.
         reused_tokens: Number of prompt tokens that the prefix cache had.
         drafted_tokens: Number of drafted and checked tokens.
         accepted_tokens: Number of accepted tokens among them.
@@ -61,7 +63,9 @@ class Generation:
     token_ids: list[int]
     finish_reason: FinishReason
     prompt_tokens: int
+    prompt_token_ids: tuple[int, ...] = field(default=(), repr=False)
     logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
     reused_tokens: int = field(default=0, compare=False)
     drafted_tokens: int = field(default=0, compare=False)
     accepted_tokens: int = field(default=0, compare=False)
@@ -116,9 +120,17 @@ class TextGenerationSession(PromptReader):
         #: Encoder of texts or images for the decoder; None for a decoder-only model.
         self.sources: Sources | None = None
         self._end_at(_eos_token_ids(folder))
+        published = read_json(folder / "generation_config.json")
+        #: Sampling parameters of generation_config.json, by name; servers use them for those that a request lacks.
+        self.published_sampling = published_sampling(published)
+        #: Sampling parameters of a request without any: the published ones if the checkpoint samples by default
+        #: (`do_sample`), as in transformers; else greedy decoding.
+        self.default_sampling = Sampling()
+        if published.get("do_sample") is True:
+            self.default_sampling = Sampling(**{"temperature": 1.0, **self.published_sampling})
         #: Encoder of images or audio in prompts; None without one.
         self.reader: Reader | None = None
-        #: Metrics of the last `generate`.
+        #: Metrics of the last `generate` or `stream`.
         self.metrics: Metrics | None = None
         #: Speculative decoding; None without it. See `qeff_zoo.runtime.speculation`.
         self.speculation: Speculation | None = None
@@ -141,8 +153,10 @@ class TextGenerationSession(PromptReader):
         prompts: str | Sequence[Prompt | Request],
         *,
         generation_len: int | None = None,
-        sampling: Sampling = _GREEDY,
+        sampling: Sampling | None = None,
         stop: str | Sequence[str] = (),
+        stop_token_ids: Sequence[int] = (),
+        include_stop: bool = False,
         ignore_eos: bool = False,
         chat: bool = False,
         adapter: str | None = None,
@@ -155,8 +169,10 @@ class TextGenerationSession(PromptReader):
         Args:
             prompts: Texts, token ids as they are, or requests, which have their choices already.
             generation_len: Tokens per prompt at most; None for as many as the context holds.
-            sampling: How tokens are chosen; greedily by default.
+            sampling: Sampling parameters; None for `default_sampling`.
             stop: Strings that end an answer before them.
+            stop_token_ids: Tokens that end generation besides the model's EOS tokens.
+            include_stop: Whether texts include their stop string.
             ignore_eos: Generate `generation_len` tokens whatever they are.
             chat: Each prompt is a user's message: apply the chat template.
             adapter: Name of one of `adapters`; None for the model as it is.
@@ -175,6 +191,8 @@ class TextGenerationSession(PromptReader):
             "generation_len": generation_len,
             "sampling": sampling,
             "stop": stop,
+            "stop_token_ids": stop_token_ids,
+            "include_stop": include_stop,
             "ignore_eos": ignore_eos,
             "chat": chat,
             "adapter": adapter,
@@ -201,6 +219,8 @@ class TextGenerationSession(PromptReader):
     def stream(self, request: Prompt | Request) -> Iterator[Delta]:
         """Generate for one prompt, and yield what each step adds. Leaving the iteration early cancels generation.
 
+        Afterwards `metrics` has the speed.
+
         Args:
             request: Text, token ids, or a request with its options.
 
@@ -216,6 +236,7 @@ class TextGenerationSession(PromptReader):
             while scheduler.step() or fresh:
                 yield from fresh
                 fresh.clear()
+        self.metrics = measured(scheduler.timings, [answer])
         if answer.error:
             raise answer.error
 
@@ -224,8 +245,10 @@ class TextGenerationSession(PromptReader):
         prompt: Prompt,
         *,
         generation_len: int | None = None,
-        sampling: Sampling = _GREEDY,
+        sampling: Sampling | None = None,
         stop: str | Sequence[str] = (),
+        stop_token_ids: Sequence[int] = (),
+        include_stop: bool = False,
         ignore_eos: bool = False,
         chat: bool = False,
         adapter: str | None = None,
@@ -237,8 +260,10 @@ class TextGenerationSession(PromptReader):
         Args:
             prompt: Text or token ids, as for `generate`.
             generation_len: Maximum number of tokens.
-            sampling: Sampling parameters.
+            sampling: Sampling parameters; None for `default_sampling`.
             stop: Stop strings.
+            stop_token_ids: Tokens that end generation besides the model's EOS tokens.
+            include_stop: Whether the text includes its stop string.
             ignore_eos: Whether EOS tokens do not end generation.
             chat: Whether the prompt is a user message.
             adapter: Name of one of `adapters`.
@@ -250,6 +275,7 @@ class TextGenerationSession(PromptReader):
             GenerationError: If the request is invalid.
             AdapterError: If no such adapter is loaded.
         """
+        sampling = self.default_sampling if sampling is None else sampling
         if adapter is not None:
             self.adapters.find(adapter)
         if grammar is not None:
@@ -259,7 +285,15 @@ class TextGenerationSession(PromptReader):
                     "it out, or the grammar."
                 )
             self.guides.check(grammar)
+            if sampling.min_tokens:
+                raise GenerationError(
+                    f"min_tokens is {sampling.min_tokens:,}, and a grammar ends the text where nothing may follow; "
+                    "expected one of them. Leave one out."
+                )
         self.decoder.check(sampling, grammar)
+        sampling = self._in_tokens(sampling)
+        self._check_vocabulary(stop_token_ids, "stop_token_ids")
+        ends = frozenset() if ignore_eos else self.eos_token_ids
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         if "" in stops:
             raise GenerationError(
@@ -275,12 +309,22 @@ class TextGenerationSession(PromptReader):
             self.encode_parts(said, documents) if documents else [self.encode(prompt, chat=chat)]
         )
         tokens = tuple(token for part in parts for token in part)
+        scores = sampling.prompt_logprobs is not None
+        if scores and (documents or self.takes or self.sources):
+            raise GenerationError(
+                "Log-probabilities of a prompt are computed for text alone, without documents, by packages of "
+                f"{TEXT_GENERATION}; expected no prompt_logprobs. Leave them out."
+            )
+        limit = self._limit(tokens, generation_len, len(documents), least=0 if scores else 1)
+        scored = tokens[1:] if scores else ()
         return Request(
-            prompt=tokens,
-            limit=self._limit(tokens, generation_len, len(documents)),
+            prompt=tokens[: len(tokens) - len(scored)],
+            scored=scored,
+            limit=limit + len(scored),
             sampling=sampling,
             stop=stops,
-            eos_token_ids=frozenset() if ignore_eos else self.eos_token_ids,
+            include_stop=include_stop,
+            eos_token_ids=ends | {*stop_token_ids},
             text=prompt if isinstance(prompt, str) else None,
             adapter=adapter,
             documents=tuple(len(part) for part in parts[:-1]),
@@ -326,15 +370,18 @@ class TextGenerationSession(PromptReader):
         assert answer.finish_reason is not None
         request = answer.request
         decode = self.tokenizer.decode if self.tokenizer else lambda _: ""
+        sampling = request.sampling
         return Generation(
-            prompt=decode(request.source or request.prompt)
+            prompt=decode(request.source or [*request.prompt, *request.scored])
             if request.text is None
             else request.text,
             text=answer.text,
-            token_ids=answer.token_ids,
+            token_ids=answer.generated,
             finish_reason=answer.finish_reason,
             prompt_tokens=request.prompt_tokens,
-            logprobs=None if request.sampling.logprobs is None else answer.logprobs,
+            prompt_token_ids=request.source or (*request.prompt, *request.scored),
+            logprobs=None if sampling.logprobs is None else answer.logprobs,
+            prompt_logprobs=None if sampling.prompt_logprobs is None else answer.prompt_logprobs,
             reused_tokens=answer.reused_tokens,
             drafted_tokens=answer.drafted_tokens,
             accepted_tokens=answer.accepted_tokens,
@@ -370,12 +417,42 @@ class TextGenerationSession(PromptReader):
         finally:
             self._in_use.release()
 
-    def _limit(self, tokens: Sequence[int], generation_len: int | None, documents: int = 0) -> int:
-        """Check a request; return its maximum number of generated tokens."""
-        ctx_len, vocab_size = self.decoder.sizes.ctx_len, self.decoder.vocab_size
-        if generation_len is not None and generation_len < 1:
+    def _in_tokens(self, sampling: Sampling) -> Sampling:
+        """Return sampling parameters whose words are token ids, each text at the start of a word and within one."""
+        words: list[tuple[int, ...]] = []
+        for word in sampling.bad_words:
+            if isinstance(word, str):
+                forms = (word, f" {word.lstrip()}")
+                words += dict.fromkeys(
+                    tuple(self._encode(one, special_tokens=False)) for one in forms
+                )
+            else:
+                words.append(word)
+        for name, tokens in (
+            ("logit_bias", sampling.logit_bias),
+            ("allowed_token_ids", sampling.allowed_token_ids or ()),
+            ("bad_words", [token for word in words for token in word]),
+        ):
+            self._check_vocabulary(tokens, name)
+        return replace(sampling, bad_words=tuple(words)) if words else sampling
+
+    def _check_vocabulary(self, tokens: Iterable[int], where: str) -> None:
+        vocab_size = self.decoder.vocab_size
+        foreign = next((token for token in tokens if not 0 <= token < vocab_size), None)
+        if foreign is not None:
             raise GenerationError(
-                f"Cannot generate {generation_len!r} tokens; expected at least 1. Change how many are asked for."
+                f"Token id {foreign!r} is not of this model ({where}); expected 0 to {vocab_size - 1:,}. "
+                "Encode text with the package's own tokenizer."
+            )
+
+    def _limit(
+        self, tokens: Sequence[int], generation_len: int | None, documents: int = 0, least: int = 1
+    ) -> int:
+        """Check a request; return its maximum number of generated tokens."""
+        ctx_len = self.decoder.sizes.ctx_len
+        if generation_len is not None and generation_len < least:
+            raise GenerationError(
+                f"Cannot generate {generation_len!r} tokens; expected at least {least}. Change how many are asked for."
             )
         if not tokens:
             raise GenerationError(
@@ -384,12 +461,7 @@ class TextGenerationSession(PromptReader):
             )
         if len(tokens) + 1 > ctx_len:
             raise self._too_long(f"{len(tokens):,}", documents)
-        foreign = next((token for token in tokens if not 0 <= token < vocab_size), None)
-        if foreign is not None:
-            raise GenerationError(
-                f"Token id {foreign!r} is not of this model; expected 0 to {vocab_size - 1:,}. "
-                "Encode the prompt with the package's own tokenizer."
-            )
+        self._check_vocabulary(tokens, "the prompt")
         room = ctx_len - len(tokens)
         limit = room if generation_len is None else min(room, generation_len)
         if limit > 1 and not self.decoder.sizes.decodes:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text to token ids and back, by a package's tokenizer.json; and streamed text, token by token."""
 
-import json
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,7 +14,7 @@ import tokenizers
 from qeff_zoo.checkpoint.text_growth import excess
 from qeff_zoo.disk.regular import read_regular
 from qeff_zoo.errors import GenerationError, PackageError, Translating, is_panic
-from qeff_zoo.terminal.sanitize import shortened
+from qeff_zoo.package.files import damaged, read_json
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 _CHARACTERS = 16  # of a token, at most, except in unusual texts
@@ -70,9 +71,9 @@ class Tokenizer:
             raw = read_regular(path)
             content = raw.decode()
         except (OSError, UnicodeDecodeError) as error:
-            raise _damaged(path, error) from error
+            raise damaged(path, error) from error
         if wrong := excess(raw):
-            raise _damaged(path, wrong)
+            raise damaged(path, wrong)
         self._understood = Translating(partial(_explanation, path))
         with self._understood:
             self._tokenizer = tokenizers.Tokenizer.from_str(content)
@@ -82,8 +83,11 @@ class Tokenizer:
         settings = read_json(folder / "tokenizer_config.json")
         self._tokenizer.encode_special_tokens = bool(settings.get("split_special_tokens"))
         self._tidies = _tidies(settings, self._tokenizer.model)
-        #: Tokenizers that truncate, by length; they never change, so that any number of threads may use them.
-        self._cutting: dict[int, tokenizers.Tokenizer] = {}
+        #: Tokenizer that truncates to one length, and never changes, so that any number of threads may use it.
+        self._cutting: tuple[int, tokenizers.Tokenizer] | None = None
+        #: Tokenizer that truncates to other lengths, for one thread at a time.
+        self._other: tokenizers.Tokenizer | None = None
+        self._lengths = threading.Lock()
         self._cut_on = "left" if settings.get("truncation_side") == "left" else "right"
         # transformers passes only the inputs that the tokenizer lists to a model.
         listed = settings.get("model_input_names")
@@ -170,8 +174,8 @@ class Tokenizer:
                 else (self.beginning(text[0], max_length), self.beginning(text[1], max_length))
                 for text in texts
             ]
-        with self._understood:
-            found = self._cutting_at(max_length).encode_batch(list(texts))
+        with self._understood, self._truncating(max_length) as cutting:
+            found = cutting.encode_batch(list(texts))
         return [
             Encoded(
                 ids=list(one.ids),
@@ -183,13 +187,28 @@ class Tokenizer:
             for one in found
         ]
 
-    def _cutting_at(self, max_length: int) -> tokenizers.Tokenizer:
-        if max_length not in self._cutting:
-            cutting = tokenizers.Tokenizer.from_str(self.json)
-            cutting.encode_special_tokens = self._tokenizer.encode_special_tokens
-            cutting.enable_truncation(max_length, direction=self._cut_on)
-            self._cutting[max_length] = cutting
-        return self._cutting[max_length]
+    @contextmanager
+    def _truncating(self, max_length: int) -> Iterator[tokenizers.Tokenizer]:
+        """Yield a tokenizer that truncates: that of the first length to any thread, another to one at a time.
+
+        A tokenizer may take 100 MB, so there is none for each length that clients set.
+        """
+        if self._cutting is None:
+            self._cutting = max_length, self._copy(max_length)
+        if self._cutting[0] == max_length:
+            yield self._cutting[1]
+            return
+        with self._lengths:
+            if self._other is None:
+                self._other = self._copy(max_length)
+            self._other.enable_truncation(max_length, direction=self._cut_on)
+            yield self._other
+
+    def _copy(self, max_length: int) -> tokenizers.Tokenizer:
+        copy = tokenizers.Tokenizer.from_str(self.json)
+        copy.encode_special_tokens = self._tokenizer.encode_special_tokens
+        copy.enable_truncation(max_length, direction=self._cut_on)
+        return copy
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of token ids, without special tokens unless `shows_special`."""
@@ -285,14 +304,7 @@ def _explanation(path: str, error: BaseException) -> PackageError | GenerationEr
             f"The tokenizer of {path!r} gives up on a text: {error}. Expected a text that its patterns match in "
             "bounded time. Change the text, or use the package of another checkpoint."
         )
-    return _damaged(path, error) if type(error) is Exception else None
-
-
-def _damaged(path: str, error: object) -> PackageError:
-    return PackageError(
-        f"Cannot read {path!r}: {shortened(str(error))}. Expected it as the package was built with it. Build or pull "
-        "the package again."
-    )
+    return damaged(path, error) if type(error) is Exception else None
 
 
 def _check(text: str) -> None:
@@ -305,20 +317,3 @@ def _check(text: str) -> None:
             f"Character {error.start:,} of a text is {text[error.start]!r}, which is half of one; expected Unicode. "
             "Correct how the text is read."
         ) from error
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return a JSON object; empty for a missing file.
-
-    Raises:
-        PackageError: If the file has other content.
-    """
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(read_regular(path))
-    except (OSError, RecursionError, ValueError) as error:
-        raise _damaged(str(path), error) from error
-    if not isinstance(content, dict):
-        raise _damaged(str(path), f"it holds a {type(content).__name__}, not an object")
-    return content

@@ -3,6 +3,15 @@
 
 from qeff_zoo.serving.app import create_app
 from qeff_zoo.serving.options import ServerOptions
-from qeff_zoo.serving.server import bind, is_local, serve, serve_prefills
+from qeff_zoo.serving.server import bind, bind_unix, is_local, serve, serve_prefills, serve_several
 
-__all__ = ["ServerOptions", "bind", "create_app", "is_local", "serve", "serve_prefills"]
+__all__ = [
+    "ServerOptions",
+    "bind",
+    "bind_unix",
+    "create_app",
+    "is_local",
+    "serve",
+    "serve_prefills",
+    "serve_several",
+]

@@ -2,6 +2,7 @@
 """The endpoints: an app of one model for any ASGI server."""
 
 from collections.abc import Collection
+from typing import TypeAlias
 
 from fastapi import APIRouter, FastAPI
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
@@ -10,25 +11,41 @@ from starlette.types import ASGIApp
 from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime import Engine, Session
 from qeff_zoo.serving.browsers import AllowedHosts, AllowedOrigins, Hosts
-from qeff_zoo.serving.embeddings import EmbeddingQueue
+from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.matching import PictureQueue
 from qeff_zoo.serving.metrics import CONTENT_TYPE, Metrics
 from qeff_zoo.serving.middleware import ApiKey, BodyLimit, Framing, ResponseCount
 from qeff_zoo.serving.model import Model
+from qeff_zoo.serving.options import RequestLog
+from qeff_zoo.serving.request_log import RequestNames
 from qeff_zoo.serving.services import API, Offer, Service
 from qeff_zoo.serving.transcriptions import SpeechQueue
 from qeff_zoo.serving.waiting import Bodies
 from qeff_zoo.tasks import find
+from qeff_zoo.versions import installed
 
-from . import adapters, errors
+from . import adapters, errors, tokens
 
+Backend: TypeAlias = Engine | EncoderQueue | PictureQueue | SpeechQueue
 #: Paths that are counted by name.
 PATHS = (
     *(f"{API}{name}" for name in ("chat/completions", "completions", "embeddings", "models")),
+    *(f"{API}{name}" for name in ("classify", "pooling", "rerank", "score")),
+    *(f"/{name}" for name in ("classify", "pooling", "rerank", "score", "v2/rerank")),
+    *(
+        "/tokenize",
+        "/detokenize",
+        f"{API}tokenize",
+        f"{API}detokenize",
+        "/version",
+        "/openapi.json",
+    ),
     *(f"{API}audio/{name}" for name in ("transcriptions", "translations")),
     "/health",
     "/metrics",
 )
+#: Paths that require no key.
+OPEN_PATHS = ("/health", "/metrics")
 MAX_BODY_BYTES = 8 << 20
 #: The limit of OpenAI's API: 13 minutes of a WAV file, hours of an MP3 file; photographs in base64.
 MAX_MEDIA_BYTES = 25 << 20
@@ -46,23 +63,25 @@ def service_of(session: Session) -> Service:
     if serve is None:
         raise ServingError(
             f"Package {str(session.folder)!r} is for task {session.task!r}, which OpenAI's API does not cover; "
-            "expected one that generates text, embeds texts or images, or transcribes. Use `qeff-zoo run`."
+            "expected one that generates text, encodes texts or images, or transcribes. Use `qeff-zoo run`."
         )
     service: Service = serve()()
     return service
 
 
 def create_app(
-    backend: Engine | EmbeddingQueue | PictureQueue | SpeechQueue,
+    backend: Backend,
     *,
     name: str,
     fingerprint: str,
-    api_key: str | None = None,
+    aliases: tuple[str, ...] = (),
+    api_keys: Collection[str] = (),
     image_hosts: Collection[str] = (),
     adapter_sources: adapters.Sources | None = None,
     hosts: Hosts | None = None,
     origins: Collection[str] = (),
     max_body_bytes: int | None = None,
+    request_log: RequestLog = "none",
 ) -> ASGIApp:
     """Return the app of a model.
 
@@ -70,37 +89,78 @@ def create_app(
         backend: Backend of the endpoints; the caller closes it.
         name: Name of the model.
         fingerprint: Fingerprint of the model, as `system_fingerprint`.
-        api_key: Key that all paths below /v1 require; None for no key.
+        aliases: Further names of the model.
+        api_keys: Keys, one of which all paths but `OPEN_PATHS` require; none for no key.
         image_hosts: Hosts from which images and videos are fetched for clients, each `HOST` or `HOST:PORT`.
         adapter_sources: Folders and repositories that clients may load adapters from; None for no such endpoints.
         hosts: Names of the server in a `Host` header; None for any.
         origins: Origins of other web pages that may send requests.
         max_body_bytes: Maximum size of a request's body; None for the default of the model.
+        request_log: Form of the lines on stderr, one for each request; "none" for no lines.
     """
-    app = FastAPI(openapi_url=None, redirect_slashes=False)
     metrics = Metrics(backend.stats)
-    errors.install(app)
-    session = backend.session
-    service = service_of(session)
     offer = Offer(
         name=name,
+        aliases=aliases,
         fingerprint=fingerprint,
         metrics=metrics,
         image_hosts=image_hosts,
         adapter_sources=adapter_sources,
     )
-    model, routers = service.mount(backend, offer)
+    has_files = service_of(backend.session).takes_files(backend.session)
+    usual = MAX_MEDIA_BYTES if has_files else MAX_BODY_BYTES
+    app = guarded(
+        endpoints(backend, offer)[0],
+        usual if max_body_bytes is None else max_body_bytes,
+        api_keys=api_keys,
+        hosts=hosts,
+        origins=origins,
+        request_log=request_log,
+    )
+    return ResponseCount(app, metrics, PATHS)
+
+
+def endpoints(backend: Backend, offer: Offer) -> tuple[FastAPI, Model]:
+    """Return the endpoints of a model, without the checks of a server, and its description.
+
+    Args:
+        backend: Backend of the endpoints; the caller closes it.
+        offer: Name of the model, and the permissions of clients.
+    """
+    app = FastAPI(
+        title="qeff-zoo",
+        version=installed("qeff-zoo") or "0",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    errors.install(app)
+    session = backend.session
+    model, routers = service_of(session).mount(backend, offer)
     for router in routers:
         app.include_router(router)
     app.include_router(_models(model))
-    app.include_router(_operations(metrics))
-    usual = MAX_MEDIA_BYTES if service.takes_files(session) else MAX_BODY_BYTES
-    most = usual if max_body_bytes is None else max_body_bytes
-    limited = BodyLimit(app, most, Bodies(MAX_BODIES * most))
-    guarded: ASGIApp = limited if api_key is None else ApiKey(limited, api_key, API)
-    guarded = AllowedOrigins(guarded, origins)
-    guarded = guarded if hosts is None else AllowedHosts(guarded, hosts)
-    return ResponseCount(Framing(guarded), metrics, PATHS)
+    if hasattr(session, "tokenizer"):
+        app.include_router(tokens.routes(API, session, model))
+    app.include_router(_operations(offer.metrics))
+    return app, model
+
+
+def guarded(
+    app: ASGIApp,
+    max_body_bytes: int,
+    *,
+    api_keys: Collection[str],
+    hosts: Hosts | None,
+    origins: Collection[str],
+    request_log: RequestLog,
+) -> ASGIApp:
+    """Return an app behind the checks of a server; for the arguments see `create_app`."""
+    app = BodyLimit(app, max_body_bytes, Bodies(MAX_BODIES * max_body_bytes))
+    app = ApiKey(app, api_keys, OPEN_PATHS) if api_keys else app
+    app = AllowedOrigins(app, origins)
+    app = app if hosts is None else AllowedHosts(app, hosts)
+    return RequestNames(Framing(app), request_log)
 
 
 def _models(model: Model) -> APIRouter:
@@ -123,11 +183,17 @@ def _operations(metrics: Metrics) -> APIRouter:
     """Return the endpoints for the operator of the server."""
     router = APIRouter()
 
-    @router.api_route("/health", methods=["GET", "HEAD"])
+    @router.get("/health")
+    @router.head("/health", include_in_schema=False)
     async def health() -> Response:
         return JSONResponse({"status": "ok"})
 
-    @router.api_route("/metrics", methods=["GET", "HEAD"])
+    @router.get("/version")
+    async def version() -> Response:
+        return JSONResponse({"version": installed("qeff-zoo")})
+
+    @router.get("/metrics")
+    @router.head("/metrics", include_in_schema=False)
     async def figures() -> Response:
         return PlainTextResponse(metrics.text(), media_type=CONTENT_TYPE)
 

@@ -102,6 +102,16 @@ def unknown_parameter(name: str, value: object) -> ApiError:
     )
 
 
+def invalid(param: str, value: object, expected: str, advice: str) -> ApiError:
+    """Return the refusal of a parameter's value."""
+    return ApiError(
+        400,
+        f"Parameter {param!r} is {brief(value)}; expected {expected}. {advice}.",
+        param=param,
+        code="invalid_value",
+    )
+
+
 def brief(value: object) -> str:
     """Return a client's value as text, shortened if long."""
     return _brief.repr(value)

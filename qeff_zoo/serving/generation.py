@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """OpenAI's endpoints of text generation: chat completions and completions."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from functools import partial
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from qeff_zoo.runtime import Engine
+from qeff_zoo.runtime import Engine, TextGenerationSession
 from qeff_zoo.runtime import Request as RuntimeRequest
 from qeff_zoo.serving.completion_choices import cancelling, submit, whole
 from qeff_zoo.serving.errors import ApiError
@@ -16,7 +17,7 @@ from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.objects import Reply
 from qeff_zoo.serving.price import Bounds
 from qeff_zoo.serving.prompts import prepare_chat, prepare_completion
-from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest
+from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
 from qeff_zoo.serving.streaming import EventStream, events, unless_gone
 
 
@@ -60,17 +61,29 @@ def routes(
 
     @router.post(f"{api}chat/completions")
     async def chat(request: Request, body: ChatRequest) -> Response:
-        adapter = model.check(body.model)
+        adapter = model.admit(body)
         reply = Reply("chat", body.model, model.fingerprint, session.tokenizer, body.logprobs)
+        reply.prompt_logprobs = body.prompt_logprobs is not None
         preparation = prepare_chat(session, body, adapter, bounds, image_hosts)
         return await answer(request, body, preparation, reply)
 
     @router.post(f"{api}completions")
     async def completions(request: Request, body: CompletionRequest) -> Response:
-        adapter = model.check(body.model)
+        adapter = model.admit(body)
         shown = body.logprobs is not None
         reply = Reply("completion", body.model, model.fingerprint, session.tokenizer, shown)
+        reply.prompt_logprobs = body.prompt_logprobs is not None
+        if body.echo:
+            reply.echo = [*map(partial(_text, session), listed(body.prompt))]
         preparation = prepare_completion(session, body, adapter, bounds)
         return await answer(request, body, preparation, reply)
 
     return router
+
+
+def _text(session: TextGenerationSession, prompt: str | Sequence[int]) -> str:
+    """Return the text of a prompt, as it is echoed."""
+    if isinstance(prompt, str):
+        return prompt
+    known = all(0 <= token < session.decoder.vocab_size for token in prompt)  # others are refused
+    return session.tokenizer.decode(prompt) if session.tokenizer and known else ""

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from fastapi import APIRouter, Request, Response
 
@@ -89,21 +89,21 @@ class PictureQueue:
 
 
 def routes(
-    api: str, queue: PictureQueue, check: Callable[[str], object], hosts: Collection[str]
+    api: str, queue: PictureQueue, admit: Callable[[Any], object], hosts: Collection[str]
 ) -> APIRouter:
     """Return the endpoint of embeddings.
 
     Args:
         api: Prefix of the path.
         queue: Queue of the requests.
-        check: Function that refuses another model's name.
+        admit: Function that checks the model of a body.
         hosts: Hosts from which images are fetched; empty for images in the request alone.
     """
     router = APIRouter()
 
     @router.post(f"{api}embeddings")
     async def embeddings(request: Request, body: PictureEmbeddingRequest) -> Response:
-        check(body.model)
+        admit(body)
         try:
             with blaming("messages" if body.messages else "input"):
                 preparation = _read(queue.session, body, hosts)

@@ -193,12 +193,19 @@ async def _turn(pool: Executor, work: Callable[[], _T]) -> _T:
     """Call a function in a thread of a pool, after the calls before it."""
     called = pool.submit(work)
     ended = asyncio.wrap_future(called)
+    ended.add_done_callback(_drop_error)
     try:
         return await asyncio.shield(ended)
     except asyncio.CancelledError:
         if not called.cancel():  # its memory is in use until it returns
             await asyncio.wait([ended])
         raise
+
+
+def _drop_error(ended: asyncio.Future[Any]) -> None:
+    """Mark an exception as retrieved: asyncio logs all others, also after the client has disconnected."""
+    if not ended.cancelled():
+        ended.exception()
 
 
 def _next(work: Steps[Any]) -> tuple[bool, Any]:

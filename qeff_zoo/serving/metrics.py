@@ -2,7 +2,7 @@
 """Counters and timings of a server in Prometheus' format."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -18,6 +18,8 @@ from qeff_zoo.runtime import Delta, Stats
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _FIRST_TOKEN = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)  # seconds
+#: vLLM's names of reasons for an end without an error, and ours.
+_SUCCESS = {"stop": ("eos", "stop"), "length": ("length",)}
 _NEXT_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
@@ -37,18 +39,12 @@ class Metrics:
             ["path", "status"],
             registry=self._registry,
         )
-        self._first = Histogram(
-            "qeff_zoo_time_to_first_token_seconds",
-            "Seconds from the acceptance of a request to its first token.",
-            buckets=_FIRST_TOKEN,
-            registry=self._registry,
-        )
-        self._next = Histogram(
-            "qeff_zoo_inter_token_seconds",
-            "Seconds from one token of an answer to the next.",
-            buckets=_NEXT_TOKEN,
-            registry=self._registry,
-        )
+        text = "Seconds from the acceptance of a request to its first token."
+        names = ("qeff_zoo_time_to_first_token_seconds", "vllm:time_to_first_token_seconds")
+        self._first = [self._histogram(name, text, _FIRST_TOKEN) for name in names]
+        text = "Seconds from one token of an answer to the next."
+        names = ("qeff_zoo_inter_token_seconds", "vllm:inter_token_latency_seconds")
+        self._next = [self._histogram(name, text, _NEXT_TOKEN) for name in names]
 
     def count(self, path: str, status: int) -> None:
         """Count a response."""
@@ -56,16 +52,24 @@ class Metrics:
 
     def stopwatch(self) -> Callable[[Delta], None]:
         """Start to time a generation; call the result with each delta on arrival."""
-        newest, histogram = time.perf_counter(), self._first
+        newest, histograms = time.perf_counter(), self._first
 
         def observe(delta: Delta) -> None:
-            nonlocal newest, histogram
+            nonlocal newest, histograms
             if delta.token_ids:
                 now = time.perf_counter()
-                histogram.observe(now - newest)
-                newest, histogram = now, self._next
+                for histogram in histograms:
+                    histogram.observe(now - newest)
+                newest, histograms = now, self._next
 
         return observe
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(name, text, buckets=buckets, registry=self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric."""
+        return iter(self._registry.collect())
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text format."""
@@ -110,9 +114,37 @@ class _Live(Collector):
             ("encoded_sounds", "Of those, sounds that were encoded.", stats.encoded_sounds),
         ):
             yield CounterMetricFamily(f"qeff_zoo_{name}", text, value)
-        ended = CounterMetricFamily(
-            "qeff_zoo_requests_finished", "Requests that have ended, by reason.", labels=["reason"]
-        )
+        text = "Requests that have ended, by reason."
+        ended = CounterMetricFamily("qeff_zoo_requests_finished", text, labels=["reason"])
+        success = CounterMetricFamily("vllm:request_success", text, labels=["finished_reason"])
         for reason, count in stats.finished.items():
             ended.add_metric([reason], count)
+        for reason, ours in _SUCCESS.items():
+            success.add_metric([reason], sum(stats.finished.get(one, 0) for one in ours))
         yield ended
+        yield success
+        yield from _of_vllm(stats)
+
+
+def _of_vllm(stats: Stats) -> Iterator[Metric]:
+    """Yield metrics by the names that vLLM gives them, for dashboards that were made for it."""
+    for name, text, value in (
+        ("num_requests_running", "Requests that run.", stats.running),
+        ("num_requests_waiting", "Requests that wait for a batch slot.", stats.waiting),
+    ):
+        yield GaugeMetricFamily(f"vllm:{name}", text, value)
+    for name, text, value in (
+        ("prompt_tokens", "Prompt tokens of requests that have ended.", stats.prompt_tokens),
+        (
+            "generation_tokens",
+            "Generated tokens of requests that have ended.",
+            stats.generated_tokens,
+        ),
+        (
+            "prefix_cache_queries",
+            "Prompt tokens looked up in the prefix cache.",
+            stats.prompt_tokens,
+        ),
+        ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.reused_tokens),
+    ):
+        yield CounterMetricFamily(f"vllm:{name}", text, value)

@@ -49,25 +49,27 @@ class Framing:
 
 
 class ApiKey:
-    """Middleware that requires the API key before any of the body is read.
+    """Middleware that requires an API key before any of the body is read.
 
     Args:
         app: The guarded app.
-        key: Key, as in `Authorization: Bearer KEY`.
-        prefix: Prefix of the paths that require it.
+        keys: Keys, one of which is in `Authorization: Bearer KEY`, or in `X-Api-Key` as in Anthropic's API.
+        open_paths: Paths that do not require it.
     """
 
-    def __init__(self, app: ASGIApp, key: str, prefix: str) -> None:
-        self._app, self._key, self._prefix = app, key.encode(), prefix
+    def __init__(self, app: ASGIApp, keys: Collection[str], open_paths: Collection[str]) -> None:
+        self._app, self._keys, self._open = app, [key.encode() for key in keys], open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        if scope["type"] == "http" and scope["path"].startswith(self._prefix):
-            given = Headers(scope=scope).get("authorization", "")
+        if scope["type"] == "http" and scope["path"] not in self._open:
+            headers = Headers(scope=scope)
+            given = headers.get("authorization", "")
             is_bearer = given[: len(_SCHEME)].lower() == _SCHEME
-            given_key = given[len(_SCHEME) :].strip().encode("latin-1")
-            # Comparison in constant time, which reveals no part of the key.
-            if not (secrets.compare_digest(given_key, self._key) and is_bearer):
+            shown = given[len(_SCHEME) :].strip() if is_bearer else headers.get("x-api-key", "")
+            # Comparisons in constant time, which reveal no part of a key.
+            found = [secrets.compare_digest(shown.encode("latin-1"), key) for key in self._keys]
+            if not any(found):
                 refusal = ApiError(
                     401,
                     "The API key is missing or wrong; expected the header `Authorization: Bearer KEY` with the key "

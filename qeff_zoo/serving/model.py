@@ -3,9 +3,16 @@
 
 import time
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.serving.errors import ApiError, brief
+
+
+class Named(Protocol):
+    """Body of a request, with the name of a model."""
+
+    model: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +26,7 @@ class Model:
             recordings of any length.
         created: Seconds since 1970.
         adapters: Adapters that clients may select by name like a model; None if the package has no slots.
+        aliases: Further names of the model.
     """
 
     name: str
@@ -26,6 +34,12 @@ class Model:
     max_tokens: int
     created: int = field(default_factory=lambda: int(time.time()))
     adapters: Adapters | None = None
+    aliases: tuple[str, ...] = ()
+
+    def admit(self, body: "Named") -> str | None:
+        """Check the model of a request, as `check` does; a body without a model gets this one."""
+        body.model = body.model or self.name
+        return self.check(body.model)
 
     def check(self, name: str) -> str | None:
         """Refuse a request for another model.
@@ -36,7 +50,7 @@ class Model:
         Raises:
             ApiError: The name is unknown.
         """
-        if name == self.name:
+        if name in ("", self.name) or name in self.aliases:
             return None
         if self.adapters is not None and name in self.adapters:
             return name

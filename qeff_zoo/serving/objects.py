@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -29,6 +30,8 @@ class Reply:
         fingerprint: Identity of the model: the same fingerprint and seed give the same text.
         tokenizer: Tokenizer for the texts of tokens; None for a package without one.
         logprobs: Whether the request includes log-probabilities.
+        prompt_logprobs: Whether it includes those of the prompt, as in vLLM's API.
+        echo: Texts of the prompts that precede their choices; empty for none.
     """
 
     kind: Literal["chat", "completion"]
@@ -36,6 +39,8 @@ class Reply:
     fingerprint: str
     tokenizer: Tokenizer | None
     logprobs: bool
+    prompt_logprobs: bool = False
+    echo: Sequence[str] = ()
     _frame: Object = field(init=False)
     #: Length of the text so far, and tokens without text so far, by choice.
     _lengths: dict[int, int] = field(init=False, default_factory=dict)
@@ -58,13 +63,23 @@ class Reply:
             n: Number of choices per prompt.
         """
         name = "chat.completion" if self.kind == "chat" else "text_completion"
-        choices = [self._choice(number, one) for number, one in enumerate(answers)]
-        return {**self._frame, "object": name, "choices": choices, "usage": usage(answers, n)}
+        choices = [self._choice(number, n, one) for number, one in enumerate(answers)]
+        whole = {**self._frame, "object": name, "choices": choices, "usage": usage(answers, n)}
+        if self.kind == "chat" and self.prompt_logprobs:
+            whole["prompt_logprobs"] = self._of_prompt(answers[0])
+        return whole
 
-    def opening(self, number: int) -> Object | None:
-        """Return the first chunk of a choice, which sets its role; None if the endpoint has none."""
+    def opening(self, number: int, n: int) -> Object | None:
+        """Return the first chunk of a choice, with its role or the echoed prompt; None if it has neither.
+
+        Args:
+            number: Number of the choice.
+            n: Number of choices per prompt.
+        """
         if self.kind == "completion":
-            return None
+            echo = self.echo[number // n] if self.echo else ""
+            choice = {"index": number, "text": echo, "logprobs": None, "finish_reason": None}
+            return self._chunk(choice) if echo else None
         delta = {"role": "assistant", "content": "", "refusal": None}
         return self._chunk(
             {"index": number, "delta": delta, "logprobs": None, "finish_reason": None}
@@ -87,10 +102,43 @@ class Reply:
         name = "chat.completion.chunk" if self.kind == "chat" else "text_completion"
         return {**self._frame, "object": name, "choices": [*choices]}
 
-    def _choice(self, number: int, answer: Generation) -> Object:
-        message = {"role": "assistant", "content": answer.text, "refusal": None}
-        text = {"message": message} if self.kind == "chat" else {"text": answer.text}
-        return {"index": number, **text, **self._beside(number, answer, answer.logprobs or ())}
+    def _choice(self, number: int, n: int, answer: Generation) -> Object:
+        beside = self._beside(number, answer, answer.logprobs or ())
+        if self.kind == "chat":
+            message = {"role": "assistant", "content": answer.text, "refusal": None}
+            return {"index": number, "message": message, **beside}
+        echo = self.echo[number // n] if self.echo else ""
+        if self.echo and beside["logprobs"]:
+            beside["logprobs"] = self._echoed(answer, len(echo), beside["logprobs"])
+        if self.prompt_logprobs:
+            beside["prompt_logprobs"] = self._of_prompt(answer)
+        return {"index": number, "text": echo + answer.text, **beside}
+
+    def _echoed(self, answer: Generation, length: int, generated: Object) -> Object:
+        """Return the log-probabilities of a choice after those of its prompt, the first of which is null."""
+        known = answer.prompt_logprobs or []
+        prompt = self._completion_logprobs([TokenLogprobs(token_id=0, logprob=0, top=()), *known])
+        prompt["tokens"] = [self._text(token) for token in answer.prompt_token_ids]
+        prompt["token_logprobs"][0] = prompt["top_logprobs"][0] = None
+        ends = accumulate(map(len, prompt["tokens"]), initial=0)
+        prompt["text_offset"] = [min(end, length) for end in ends][:-1]
+        generated["text_offset"] = [length + offset for offset in generated["text_offset"]]
+        return {name: [*prompt[name], *generated[name]] for name in generated}
+
+    def _of_prompt(self, answer: Generation) -> list[Object | None]:
+        """Return the log-probabilities of a prompt as in vLLM's API, by token id; null for the first token."""
+
+        def entry(token: int, logprob: float, rank: int) -> Object:
+            value = {"logprob": _finite(logprob), "rank": rank, "decoded_token": self._text(token)}
+            return {str(token): value}
+
+        found: list[Object | None] = [None]
+        for one in answer.prompt_logprobs or ():
+            known = entry(one.token_id, one.logprob, one.rank)
+            for rank, (token, value) in enumerate(one.top, 1):
+                known = {**entry(token, value, rank), **known}
+            found.append(known)
+        return found
 
     def _beside(
         self, number: int, said: Delta | Generation, logprobs: Sequence[TokenLogprobs]

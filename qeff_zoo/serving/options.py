@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options of a server, validated at construction."""
 
+import ssl
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from qeff_zoo.errors import ServingError
 from qeff_zoo.serving.adapters import Sources
+
+#: Form of the lines of a request log.
+RequestLog: TypeAlias = Literal["text", "json", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,16 +18,22 @@ class ServerOptions:
 
     Args:
         name: Name of the model for clients.
+        aliases: Further names of the model.
         fingerprint: Build key of the package.
-        api_key: Key that clients must send; None for none.
+        api_keys: Keys, one of which clients must send; none for no key. Prefill servers get the first.
         max_queue: Maximum number of requests that wait for a batch slot.
         shutdown_timeout: Seconds for running requests to finish.
         prefill_from: Addresses of prefill servers, each `HOST:PORT`.
+        generation_config: Whether the model's generation_config.json sets sampling defaults.
         image_hosts: Hosts from which images and videos are fetched for clients: `HOST` or `HOST:PORT`, at public
             addresses alone; none for no fetching.
         allow_adapters: Folders and Hub repositories that clients may load adapters from; none for no such endpoints.
         allowed_hosts: Names of the server for clients, besides `localhost` and its address, each `HOST` or
             `HOST:PORT`; `*` for any.
+        memory_budget: Memory of all models of a server in bytes; None for the available memory.
+        idle_timeout: Seconds without requests after which one of several models is unloaded; None for never.
+        request_log: Form of the lines on stderr, one for each request; "none" for no lines.
+        tls: Files of the certificate chain and its private key; None for plain HTTP.
         allowed_origins: Origins of other web pages that may send requests, each as `https://HOST`; `*` for any.
 
     Raises:
@@ -31,20 +42,28 @@ class ServerOptions:
 
     name: str
     fingerprint: str
-    api_key: str | None = None
+    aliases: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = ()
     max_queue: int = 1024
     shutdown_timeout: float = 20.0
     prefill_from: tuple[str, ...] = ()
+    generation_config: bool = True
     image_hosts: tuple[str, ...] = ()
     allow_adapters: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    request_log: RequestLog = "text"
+    memory_budget: int | None = None
+    idle_timeout: float | None = None
+    tls: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
         Sources.of(self.allow_adapters)
         for name, value, fits, expected in (
-            ("api_key", self.api_key, self.api_key != "", "at least one character, or no key"),
+            ("api_key", "", "" not in self.api_keys, "at least one character, or no key"),
             ("max_queue", self.max_queue, self.max_queue >= 0, "0 or more"),
+            ("idle_timeout", self.idle_timeout, (self.idle_timeout or 0) >= 0, "0 or more"),
+            ("memory_budget", self.memory_budget, self.memory_budget != 0, "1 byte or more"),
             ("shutdown_timeout", self.shutdown_timeout, self.shutdown_timeout >= 0, "0 or more"),
         ):
             if not fits:
@@ -52,3 +71,20 @@ class ServerOptions:
                 raise ServingError(
                     f"Cannot serve with {name} {value!r}; expected {expected}. Change --{option}."
                 )
+        if self.tls is not None:
+            _check_certificate(*self.tls)
+
+    @property
+    def api_key(self) -> str | None:
+        """First key; None for no key."""
+        return self.api_keys[0] if self.api_keys else None
+
+
+def _check_certificate(chain: str, key: str) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(chain, key, lambda: "")
+    except (OSError, ValueError) as error:
+        raise ServingError(
+            f"Cannot serve with the certificate {chain!r} and the key {key!r}: {error}. Expected a chain in PEM, and "
+            "its private key without a password. Change --ssl-certfile or --ssl-keyfile."
+        ) from error

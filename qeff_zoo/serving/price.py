@@ -12,9 +12,9 @@ from qeff_zoo.media.images import ImageLimits, size_of
 from qeff_zoo.media.sound import OpenedSound, SoundLimits, open_sound
 from qeff_zoo.media.videos import pixels_of
 from qeff_zoo.runtime import TextGenerationSession
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
+from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
 
 #: Memory per pixel during the decoding of an image, by the decoder with the largest need.
 BYTES_OF_PIXEL = 12

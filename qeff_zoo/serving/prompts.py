@@ -23,12 +23,12 @@ from qeff_zoo.media.images import ImageLimits
 from qeff_zoo.media.steps import Steps
 from qeff_zoo.media.videos import reading
 from qeff_zoo.runtime import Grammar, Request, Sampling, TextGenerationSession
-from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-from qeff_zoo.runtime.media_text import MediaTextSession
 from qeff_zoo.serving.errors import ApiError, brief, unknown_parameter
 from qeff_zoo.serving.media import Preparation, Step, at_once
 from qeff_zoo.serving.price import BOUNDS, Bounds, Price, check_context, price
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
+from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
+from qeff_zoo.tasks.multimodal.session import MediaTextSession
 from qeff_zoo.terminal.sanitize import shortened
 
 #: Limits of a fetched image or video.
@@ -352,29 +352,64 @@ def _choices(
     more = {**more, "documents": documents} if documents else more
     grammar = _grammar(session, body)
     with blaming(param):
-        sampling = Sampling(
-            temperature=body.temperature,
-            top_k=body.top_k,
-            top_p=body.top_p,
-            min_p=body.min_p,
-            repetition_penalty=body.repetition_penalty,
-            presence_penalty=body.presence_penalty,
-            frequency_penalty=body.frequency_penalty,
-            seed=body.seed,
-            logprobs=logprobs,
-        )
+        sampling = _sampling(session, body, logprobs)
         request = session.request(
             given,
             generation_len=limit,
             sampling=sampling,
             stop=body.stop,
+            stop_token_ids=body.stop_token_ids,
+            include_stop=body.include_stop_str_in_output,
             ignore_eos=body.ignore_eos,
             **more,
             adapter=adapter,
             grammar=grammar,
         )
     seeds = [None if body.seed is None else body.seed + number for number in range(body.n)]
-    return [replace(request, sampling=replace(sampling, seed=seed)) for seed in seeds]
+    return [replace(request, sampling=replace(request.sampling, seed=seed)) for seed in seeds]
+
+
+def _sampling(
+    session: TextGenerationSession, body: ChatRequest | CompletionRequest, logprobs: int | None
+) -> Sampling:
+    """Return sampling parameters; those that the request lacks are the model's own, else OpenAI's defaults."""
+    usual = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+    values = {
+        name: getattr(body, name)
+        if name in body.model_fields_set
+        else session.published_sampling.get(name, getattr(body, name))
+        for name in usual
+    }
+    values["top_k"] = max(0, values["top_k"])
+    return Sampling(
+        **values,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        seed=body.seed,
+        logprobs=logprobs,
+        prompt_logprobs=_prompt_logprobs(body),
+        logit_bias={int(token): value for token, value in body.logit_bias.items()},
+        allowed_token_ids=body.allowed_token_ids,
+        bad_words=tuple(body.bad_words),
+        min_tokens=body.min_tokens,
+    )
+
+
+def _prompt_logprobs(body: ChatRequest | CompletionRequest) -> int | None:
+    """Return the number of alternatives of each token of the prompt; None for no log-probabilities of the prompt."""
+    counts = [body.prompt_logprobs]
+    if isinstance(body, CompletionRequest) and body.echo:
+        counts.append(body.logprobs if body.max_tokens or body.logprobs is not None else 0)
+    known = [count for count in counts if count is not None]
+    if known and body.stream:
+        raise ApiError(
+            400,
+            "Log-probabilities of a prompt are requested in a stream; expected a request without 'stream'. Leave one "
+            "of them out.",
+            param="stream",
+            code="invalid_value",
+        )
+    return max(known, default=None)
 
 
 def _grammar(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from qeff_zoo.runtime import Grammar
-from qeff_zoo.serving.errors import unknown_parameter
+from qeff_zoo.serving.errors import invalid, unknown_parameter
 
 #: One text, several, or the same as token ids. Validation of a long list stops at its first error, to save memory.
 Texts: TypeAlias = (
@@ -25,22 +25,34 @@ Documents: TypeAlias = (
 Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
 Stop: TypeAlias = Annotated[str, Field(min_length=1, max_length=1024)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+#: Maximum number of tokens in parameters, beyond any context.
+MAX_TOKENS = 1 << 31
+TokenId: TypeAlias = Annotated[int, Field(ge=0, lt=MAX_TOKENS)]
+#: Token id as a key of a JSON object.
+TokenKey: TypeAlias = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+_FEW = Field(max_length=1024)
 
 #: Parameters that identify the user or the accounting: accepted and ignored.
 _IGNORED = frozenset(
     {
         "metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
-        "safety_identifier", "service_tier", "store", "user",
+        "request_id", "safety_identifier", "service_tier", "store", "user",
     }
 )  # fmt: skip
 #: Unsupported parameters, and the values that leave them off.
 _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
+        "cache_prompt": (True,),
+        "detokenize": (True,),
+        "length_penalty": (1.0,),
+        "priority": (0,),
+        "skip_special_tokens": (True,),
+        "spaces_between_special_tokens": (True,),
+        "typical_p": (1.0,),
+        "use_beam_search": (False,),
         "best_of": (1,),
-        "echo": (False,),
         "functions": ([],),
         "function_call": ("none", "auto"),
-        "logit_bias": ({},),
         "modalities": (["text"],),
         "suffix": ("",),
         "tools": ([],),
@@ -61,7 +73,7 @@ class _Body(BaseModel):
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-    model: str
+    model: str = ""  # the server's model
 
     @model_validator(mode="before")
     @classmethod
@@ -88,6 +100,7 @@ class StreamOptions(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     include_usage: bool = False
+    continuous_usage_stats: bool = False  # as in vLLM: every chunk has the usage so far
     include_obfuscation: bool = False  # padding against eavesdroppers; there is none
 
 
@@ -167,10 +180,17 @@ class _Generating(_Body):
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
 
-    top_k: int = Field(0, ge=0)
+    top_k: int = Field(0, ge=-1)  # -1 and 0 for all tokens
     min_p: Share = 0.0
     repetition_penalty: float = Field(1.0, ge=0.01, le=100)
     ignore_eos: bool = False
+    logit_bias: Annotated[dict[TokenKey, Annotated[float, Field(ge=-100, le=100)]], _FEW] = {}
+    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, fail_fast=True)] | None = None
+    bad_words: Annotated[list[Stop], _FEW] = []
+    stop_token_ids: Annotated[list[TokenId], _FEW] = []
+    include_stop_str_in_output: bool = False
+    min_tokens: int = Field(0, ge=0, le=MAX_TOKENS)
+    prompt_logprobs: int | None = Field(None, ge=0, le=20)
     structured_outputs: StructuredOutputs | None = None
     documents: Documents = []
 
@@ -315,20 +335,113 @@ class CompletionRequest(_Generating):
     """Body of /v1/completions."""
 
     prompt: Texts
-    max_tokens: int = Field(16, ge=1)
+    echo: bool = False
+    max_tokens: int = Field(16, ge=0)  # 0 with `echo` or `prompt_logprobs` alone
     logprobs: int | None = Field(None, ge=0, le=5)
 
     # Not in OpenAI's API; for models that translate.
     language: str | None = Field(None, min_length=1, max_length=64)
     source_language: str | None = Field(None, min_length=1, max_length=64)
 
+    @model_validator(mode="after")
+    def _scored(self) -> "CompletionRequest":
+        if self.max_tokens == 0 and not self.echo and self.prompt_logprobs is None:
+            raise invalid(
+                "max_tokens", 0, "1 or more without echo and prompt_logprobs", "Change it"
+            )
+        return self
 
-class EmbeddingRequest(_Body):
+
+class EncoderRequest(_Body):
+    """Fields of all requests to a text encoder; OpenAI's API has none of them."""
+
+    truncate: Literal["END", "NONE"] = "END"  # as at Cohere and NVIDIA
+    #: Number of tokens to which texts are truncated, as in vLLM; -1 for the model's.
+    truncate_prompt_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | Literal[-1] | None = None
+
+
+class EmbeddingRequest(EncoderRequest):
     """Body of /v1/embeddings."""
 
     input: Texts
     encoding_format: Literal["float", "base64"] = "float"
-    truncate: Literal["END", "NONE"] = "END"  # not OpenAI's; Cohere and NVIDIA have it by this name
+    dimensions: int | None = Field(None, ge=1)
+
+
+class ClassifyRequest(EncoderRequest):
+    """Body of /v1/classify, as in vLLM's API."""
+
+    input: Texts
+
+
+class PoolingRequest(ClassifyRequest):
+    """Body of /v1/pooling, as in vLLM's API."""
+
+    encoding_format: Literal["float"] = "float"
+
+
+_Several: TypeAlias = str | Annotated[list[str], Field(min_length=1, fail_fast=True)]
+
+
+class ScoreRequest(EncoderRequest):
+    """Body of /v1/score, as in vLLM's API: one text and several others, or as many of both."""
+
+    queries: _Several
+    documents: _Several
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, values: Any) -> Any:
+        """Give `text_1` and `text_2`, the former names, the present ones."""
+        names = {"text_1": "queries", "text_2": "documents"}
+        if not isinstance(values, dict):
+            return values
+        return {names.get(name, name): value for name, value in values.items()}
+
+    @model_validator(mode="after")
+    def _paired(self) -> "ScoreRequest":
+        if len(self._queries) not in (1, len(self._documents)):
+            raise ValueError(
+                f"there are {len(self._queries):,} queries and {len(self._documents):,} documents; one query, or as "
+                "many as documents are expected"
+            )
+        return self
+
+    @property
+    def _queries(self) -> list[str]:
+        return [self.queries] if isinstance(self.queries, str) else self.queries
+
+    @property
+    def _documents(self) -> list[str]:
+        return [self.documents] if isinstance(self.documents, str) else self.documents
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Pairs to score."""
+        queries = self._queries * (len(self._documents) if len(self._queries) == 1 else 1)
+        return [*zip(queries, self._documents, strict=True)]
+
+
+class RerankDocument(BaseModel):
+    """Document of a rerank request."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    text: str
+
+
+class RerankRequest(EncoderRequest):
+    """Body of /v1/rerank, as in Jina's, Cohere's and vLLM's APIs."""
+
+    query: str
+    documents: Annotated[list[str | RerankDocument], Field(min_length=1, fail_fast=True)]
+    top_n: int = Field(0, ge=0)  # 0 for all
+    return_documents: bool = True
+
+    @property
+    def texts(self) -> list[str]:
+        """Texts of the documents."""
+        return [one if isinstance(one, str) else one.text for one in self.documents]
 
 
 class PictureEmbeddingRequest(_Body):
@@ -339,6 +452,30 @@ class PictureEmbeddingRequest(_Body):
         Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=1)] | None
     ) = None
     encoding_format: Literal["float", "base64"] = "float"
+
+
+class TokenizeRequest(_Body):
+    """Body of /tokenize, as in vLLM's API: a prompt, or messages."""
+
+    prompt: str | None = None
+    messages: (
+        Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
+        | None
+    ) = None
+    add_special_tokens: bool = True
+    return_token_strs: bool = False
+
+    @model_validator(mode="after")
+    def _one(self) -> "TokenizeRequest":
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("one of prompt and messages is expected")
+        return self
+
+
+class DetokenizeRequest(_Body):
+    """Body of /detokenize, as in vLLM's API."""
+
+    tokens: Annotated[list[TokenId], Field(fail_fast=True)]
 
 
 class UnloadAdapter(BaseModel):

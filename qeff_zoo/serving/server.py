@@ -3,11 +3,16 @@
 
 import asyncio
 import ipaddress
+import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import cast
 
@@ -15,19 +20,34 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from qeff_zoo.errors import ServingError
+from qeff_zoo.package import Package
 from qeff_zoo.runtime import (
     PrefillServer,
     Session,
     TextGenerationSession,
 )
+from qeff_zoo.runtime.memory import available_memory
 from qeff_zoo.serving.adapters import Sources
-from qeff_zoo.serving.app import create_app, service_of
+from qeff_zoo.serving.app import (
+    MAX_MEDIA_BYTES,
+    PATHS,
+    create_app,
+    endpoints,
+    guarded,
+    service_of,
+)
 from qeff_zoo.serving.browsers import Hosts
 from qeff_zoo.serving.connection import MAX_HEAD_BYTES, Connection
+from qeff_zoo.serving.fleet import Fleet, Loaded, Member
+from qeff_zoo.serving.metrics import Metrics
+from qeff_zoo.serving.middleware import ResponseCount
 from qeff_zoo.serving.options import ServerOptions
+from qeff_zoo.serving.services import Offer
 from qeff_zoo.tasks import find
 from qeff_zoo.tasks.commands import DISAGGREGATED
+from qeff_zoo.versions import installed
 
+_LOOPBACK = "127.0.0.1"
 _KEEPALIVE = (
     60  # seconds of silence until the first TCP keepalive probe, and until the client is dropped
 )
@@ -99,14 +119,46 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
-    """Return the `base_url` for clients."""
+@contextmanager
+def bind_unix(path: Path) -> Iterator[socket.socket]:
+    """Bind a Unix socket that only this user can connect to; it is removed at the end.
+
+    Args:
+        path: Path of the socket, which must not exist.
+
+    Raises:
+        ServingError: The path is taken, or cannot be a socket.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        before = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        except OSError as error:
+            raise ServingError(
+                f"Cannot listen at {str(path)!r}: {error}. Expected a path that is not taken, in a folder that exists. "
+                "Choose another --uds, or remove the socket of a server that has ended."
+            ) from error
+        finally:
+            os.umask(before)
+        try:
+            yield listener
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def url_of(listener: socket.socket, scheme: str = "http") -> str:
+    """Return the `base_url` for clients on this machine; `unix:PATH` for a Unix socket."""
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{listener.getsockname()}"
     host, port = listener.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # no client can use those
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
 
 def is_local(listener: socket.socket) -> bool:
     """Return whether an address is reachable from this machine alone."""
+    if listener.family == socket.AF_UNIX:
+        return True
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
@@ -133,13 +185,91 @@ def serve(
             backend,
             name=choices.name,
             fingerprint=choices.fingerprint,
-            api_key=choices.api_key,
+            aliases=choices.aliases,
+            api_keys=choices.api_keys,
             image_hosts=choices.image_hosts,
             adapter_sources=Sources.of(choices.allow_adapters) if choices.allow_adapters else None,
-            hosts=Hosts.of(listener.getsockname()[0], choices.allowed_hosts),
+            hosts=Hosts.of(_address(listener), choices.allowed_hosts),
             origins=choices.allowed_origins,
+            request_log=choices.request_log,
         )
-        Server(app, backend.close, choices.shutdown_timeout, announce).run([listener])
+        server = Server(app, backend.close, choices.shutdown_timeout, announce, choices.tls)
+        server.run([listener])
+
+
+def _address(listener: socket.socket) -> str:
+    is_unix = listener.family == socket.AF_UNIX
+    return _LOOPBACK if is_unix else str(listener.getsockname()[0])
+
+
+def serve_several(
+    packages: Mapping[str, tuple[Package, Callable[[], Session]]],
+    listener: socket.socket,
+    choices: ServerOptions,
+    announce: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Serve several packages until SIGINT or SIGTERM, see `Fleet`.
+
+    Args:
+        packages: A package by the name of its model, with a function that opens its session.
+        listener: Socket from `bind`.
+        choices: Options of the server; name and fingerprint are those of each package.
+        announce: Callback with the URL of the ready server.
+
+    Raises:
+        ServingError: A package exceeds the memory budget.
+    """
+    sys.setswitchinterval(_SWITCH)
+
+    def member(name: str, package: Package, open_session: Callable[[], Session]) -> Member:
+        own = replace(choices, name=name, fingerprint=package.build_key, aliases=())
+        return Member(
+            name=name, nbytes=package.size, load=partial(_loaded, package, open_session, own)
+        )
+
+    fleet = Fleet(
+        [member(name, *one) for name, one in packages.items()],
+        budget=available_memory() if choices.memory_budget is None else choices.memory_budget,
+        idle_seconds=choices.idle_timeout,
+        version=installed("qeff-zoo") or "0",
+    )
+    app = guarded(
+        fleet,
+        MAX_MEDIA_BYTES,
+        api_keys=choices.api_keys,
+        hosts=Hosts.of(_address(listener), choices.allowed_hosts),
+        origins=choices.allowed_origins,
+        request_log=choices.request_log,
+    )
+    server = Server(app, fleet.close, choices.shutdown_timeout, announce, choices.tls)
+    server.run([listener])
+
+
+@contextmanager
+def _loaded(
+    package: Package, open_session: Callable[[], Session], choices: ServerOptions
+) -> Iterator[Loaded]:
+    """Load a package for a fleet."""
+    session = open_session()
+    with service_of(session).open(session, choices) as backend:
+        metrics = Metrics(backend.stats)
+        offer = Offer(
+            name=choices.name,
+            aliases=(),
+            fingerprint=choices.fingerprint,
+            metrics=metrics,
+            image_hosts=choices.image_hosts,
+            adapter_sources=None,
+        )
+        app, model = endpoints(backend, offer)
+        decoder = getattr(session, "decoder", None)
+        states = sum(one.nbytes for one in decoder.states.values()) if decoder else 0
+        yield Loaded(
+            app=ResponseCount(app, metrics, PATHS),
+            model=model,
+            metrics=metrics,
+            nbytes=package.size + states,
+        )
 
 
 class Server(uvicorn.Server):
@@ -150,6 +280,7 @@ class Server(uvicorn.Server):
         close: Function that cancels the running requests and waits for their end; called in a thread.
         patience: Time limit of running requests at shutdown, in seconds.
         announce: Callback with the URL of the ready server.
+        tls: Files of the certificate chain and its private key; None for plain HTTP.
     """
 
     def __init__(
@@ -158,7 +289,10 @@ class Server(uvicorn.Server):
         close: Callable[[], object],
         patience: float,
         announce: Callable[[str], None],
+        tls: tuple[str, str] | None = None,
     ) -> None:
+        chain, key = tls or (None, None)
+        self._scheme = "https" if tls else "http"
         config = uvicorn.Config(
             app,
             http=Connection,
@@ -168,6 +302,8 @@ class Server(uvicorn.Server):
             log_config=None,  # warnings and errors go to stderr; stdout is the command's
             access_log=False,
             server_header=False,
+            ssl_certfile=chain,
+            ssl_keyfile=key,
         )
         super().__init__(config)
         self._close, self._patience, self._announce = close, patience, announce
@@ -182,7 +318,7 @@ class Server(uvicorn.Server):
                 raise _taken(url_of(listener), error) from error
         await super().startup(sockets)
         for listener in sockets or ():
-            self._announce(url_of(listener))
+            self._announce(url_of(listener, self._scheme))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Refuse new requests, let running ones finish, and cancel them after the time limit."""

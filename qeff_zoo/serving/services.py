@@ -10,13 +10,14 @@ from fastapi import APIRouter
 
 from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime import Engine, Prefills, TextGenerationSession
-from qeff_zoo.serving import adapters, embeddings, generation, matching, transcriptions
-from qeff_zoo.serving.embeddings import EmbeddingQueue
+from qeff_zoo.serving import adapters, embeddings, generation, matching, scores, transcriptions
+from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.matching import PictureQueue
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.options import ServerOptions
 from qeff_zoo.serving.transcriptions import SpeechQueue
+from qeff_zoo.tasks import FEATURE_EXTRACTION
 
 API = "/v1/"
 
@@ -27,6 +28,7 @@ class Offer:
 
     Args:
         name: Name of the model.
+        aliases: Further names of the model.
         fingerprint: Identity of the model.
         metrics: Metrics of the server.
         image_hosts: Hosts from which images and videos are fetched for clients.
@@ -34,6 +36,7 @@ class Offer:
     """
 
     name: str
+    aliases: tuple[str, ...]
     fingerprint: str
     metrics: Metrics
     image_hosts: Collection[str]
@@ -41,7 +44,13 @@ class Offer:
 
     def model(self, max_tokens: int, **more: Any) -> Model:
         """Return the description of the model."""
-        return Model(name=self.name, fingerprint=self.fingerprint, max_tokens=max_tokens, **more)
+        return Model(
+            name=self.name,
+            aliases=self.aliases,
+            fingerprint=self.fingerprint,
+            max_tokens=max_tokens,
+            **more,
+        )
 
 
 class Service(Protocol):
@@ -76,6 +85,8 @@ class Generation:
                 f"Package {str(session.folder)!r} runs prompts alone (--prefill-only); expected --role prefill, or a "
                 "package that decodes. Serve it with --role prefill, for a server of such a package."
             )
+        if not choices.generation_config:
+            session.published_sampling = {}
         asked, key = choices.prefill_from, choices.api_key
         prefills = Prefills(session, asked, api_key=key) if asked else None
         with Engine(session, max_waiting=choices.max_queue, prefills=prefills) as engine:
@@ -102,8 +113,8 @@ class Generation:
         return model, routers
 
 
-class TextEmbeddings:
-    """Embeddings of texts."""
+class TextEncoding:
+    """Embeddings, classification and reranking of texts."""
 
     def takes_files(self, session: Any) -> bool:
         """Return whether requests have images or recordings."""
@@ -111,12 +122,17 @@ class TextEmbeddings:
 
     def open(self, session: Any, choices: ServerOptions) -> Any:
         """Return a context manager that opens a queue."""
-        return closing(EmbeddingQueue(session, max_waiting=choices.max_queue))
+        if session.task == FEATURE_EXTRACTION:
+            session.require_pooling()
+        return closing(EncoderQueue(session, max_waiting=choices.max_queue))
 
-    def mount(self, backend: EmbeddingQueue, offer: Offer) -> tuple[Model, list[APIRouter]]:
+    def mount(self, backend: EncoderQueue, offer: Offer) -> tuple[Model, list[APIRouter]]:
         """Return the model's description, and its endpoints."""
         model = offer.model(backend.session.max_length)
-        return model, [embeddings.routes(API, backend, model.check)]
+        routers = [scores.routes(API, backend, model.admit)]
+        if backend.session.task == FEATURE_EXTRACTION:
+            routers.append(embeddings.routes(API, backend, model.admit))
+        return model, routers
 
 
 class ImageEmbeddings:
@@ -133,7 +149,7 @@ class ImageEmbeddings:
     def mount(self, backend: PictureQueue, offer: Offer) -> tuple[Model, list[APIRouter]]:
         """Return the model's description, and its endpoints."""
         model = offer.model(getattr(backend.session, "max_length", 0))
-        return model, [matching.routes(API, backend, model.check, offer.image_hosts)]
+        return model, [matching.routes(API, backend, model.admit, offer.image_hosts)]
 
 
 class Transcriptions:

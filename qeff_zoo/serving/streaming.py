@@ -56,7 +56,7 @@ async def events(
     usage = {"usage": None} if include_usage else {}
     try:
         for number in range(len(handles)):
-            if opening := reply.opening(number):
+            if opening := reply.opening(number, n):
                 yield _event({**opening, **usage})
         async for number, delta in grow(handles, metrics):
             if chunk := reply.chunk(number, delta):

@@ -304,7 +304,7 @@ async def _read(
     told = {name: value for name, value in form.items() if isinstance(value, str)}
     if "model" not in told:
         raise _invalid("model", "is missing; expected the name of this server's", "Add it")
-    check(told["model"])
+    check(told.get("model", ""))
     form_ = told.get("response_format", "json")
     if form_ not in FORMATS:
         raise _invalid("response_format", f"is {brief(form_)}; expected {', '.join(FORMATS)}")

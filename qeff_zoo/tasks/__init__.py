@@ -42,9 +42,9 @@ _MODULES: Mapping[str, str] = {
     IMAGE_CLASSIFICATION: "images.image_classification",
     ZERO_SHOT: "images.zero_shot_image_classification",
     IMAGE_FEATURE_EXTRACTION: "images.image_feature_extraction",
-    IMAGE_TEXT_TO_TEXT: "image_text_to_text",
-    AUDIO_TEXT_TO_TEXT: "audio_text_to_text",
-    ANY_TO_ANY: "any_to_any",
+    IMAGE_TEXT_TO_TEXT: "multimodal.image_text_to_text",
+    AUDIO_TEXT_TO_TEXT: "multimodal.audio_text_to_text",
+    ANY_TO_ANY: "multimodal.any_to_any",
     SPEECH_RECOGNITION: "speech.ctc",
     SPEECH_SEQ2SEQ: "speech.seq2seq",
     "audio-classification": "audio_classification.task",
@@ -52,6 +52,8 @@ _MODULES: Mapping[str, str] = {
     IMAGE_TO_TEXT: "encoder_decoder.image_to_text",
 }
 NAMES = tuple(_MODULES)
+#: Example input of a prompt, by the role of the program that encodes it.
+_EXAMPLES = {"audio": "speech.wav", "vision": "--image picture.png"}
 
 AnswerKind: TypeAlias = Literal["logits", "embeddings", "scores"]
 #: Default of an option, and its source.
@@ -103,6 +105,7 @@ class Part:
             sizes.
         specializations: Function that returns the values of the graph's symbols for each kind of call, as in the
             manifest.
+        sized: Function that returns the sizes of the program from those of the package.
     """
 
     role: Role
@@ -116,6 +119,7 @@ class Part:
         lambda checkpoint, recipe, shape, chosen: {}
     )
     specializations: Callable[[Shape], list[dict[str, Any]]]
+    sized: Callable[["Checkpoint", Shape], Shape] = lambda checkpoint, shape: shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,3 +303,18 @@ def auto_class(task: str, config: Any) -> Any:
 
     classes = [getattr(transformers, name) for name in find(task).auto_classes]
     return next((one for one in classes if type(config) in one._model_mapping), classes[-1])
+
+
+def example(name: str) -> str:
+    """Return example inputs of a task for `run`.
+
+    Args:
+        name: Name of the task; of an unknown task, the inputs are a text.
+    """
+    task = find(name) if name in NAMES else None
+    if task is None or task.reads == "text":
+        inputs = [given for role, given in _EXAMPLES.items() if task and role in task.parts]
+        if inputs and task and task.answers == "logits":
+            return f"{' '.join(inputs)} --chat --prompt 'What is this?'"
+        return "--prompt 'Once upon a time'"
+    return {"image": "--image picture.png", "sound": "speech.wav"}[task.reads]

@@ -36,3 +36,12 @@ def print_generated(text: str, end: str = "\n") -> None:
     """Print what a model wrote: to a file or a pipe as it is, to a terminal as all else is shown."""
     stream = sys.stdout if sys.stdout.isatty() else as_is(sys.stdout)
     print(text, end=end, flush=True, file=stream)
+
+
+def human_size(size: int) -> str:
+    """Write a number of bytes with three digits and a unit: 4.82 GB."""
+    units = ("B", "kB", "MB", "GB", "TB")
+    power = 0
+    while size / 1000**power >= 999.5 and power + 1 < len(units):
+        power += 1
+    return f"{size / 1000**power:.3g} {units[power]}"

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qeff_zoo.checkpoint import processors
+from qeff_zoo.checkpoint.files import PROCESSOR_SETTINGS
 from qeff_zoo.errors import CheckpointError, MediaError, ParityError, UnsupportedModelError
-from qeff_zoo.media.image_processor import HELD, ImageProcessor, load_image_processor
+from qeff_zoo.media.image_processor import ImageProcessor, load_image_processor
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -51,7 +52,8 @@ def compare(package: Path, processor: Any) -> dict[str, str]:
         if found := difference(ours, theirs, Image.fromarray(pixels), options):
             raise ParityError(
                 f"An image of {size[1]} x {size[0]} pixels is processed otherwise than by transformers' {name}: "
-                f"{found}. Expected the same arrays. Compare the settings in {HELD} with those of the checkpoint."
+                f"{found}. Expected the same arrays. Compare the settings in "
+                f"{PROCESSOR_SETTINGS} with those of the checkpoint."
             )
     return {"images": f"{len(AWKWARD)} images bit for bit as transformers' {name} makes them"}
 

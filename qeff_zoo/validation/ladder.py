@@ -24,9 +24,9 @@ import numpy as np
 
 from qeff_zoo import targets
 from qeff_zoo.checkpoint import processors
+from qeff_zoo.checkpoint.files import PROCESSOR_SETTINGS
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.graph.numerics import DeviceNumerics, Numerics
-from qeff_zoo.media.image_processor import HELD
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import adapter_axis, adapters_in, source_in
 from qeff_zoo.runtime.sessions import Opening
@@ -107,7 +107,7 @@ def _arrays(package: Path, source: Path) -> dict[str, str]:
         package: Nothing is compared without the settings that a build wrote.
         source: Folder of the checkpoint's small files.
     """
-    if not (package / HELD).is_file():
+    if not (package / PROCESSOR_SETTINGS).is_file():
         return {}
     processor = processors.load(source)
     return image_arrays.compare(package, processor) | sound_arrays.compare(package, processor)

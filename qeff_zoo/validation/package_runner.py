@@ -14,7 +14,7 @@ from qeff_zoo.validation.faults import Fault
 from qeff_zoo.validation.routing import Run, read_choices
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.media_text import Prepared
+    from qeff_zoo.tasks.multimodal.session import Prepared
 
 #: Callback after every step, with 1; the number of steps is unknown beforehand.
 Progress: TypeAlias = Callable[[int], None]

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-from qeff_zoo import pipeline
+from qeff_zoo import pipeline, targets
 from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.export import graphs
@@ -237,7 +237,7 @@ def prepare(
     """Cut a text for a package.
 
     Args:
-        package: Package for text generation and target `ort`; its tokenizer is used.
+        package: Package for text generation, on the CPU or on cards; its tokenizer is used.
         text: Any.
         window: None for the whole context of the package.
         stride: None for half the window.
@@ -246,10 +246,11 @@ def prepare(
     Raises:
         GenerationError: The package has no perplexity, the text none, or the sizes do not fit.
     """
-    if (package.target, package.task) != ("ort", TEXT_GENERATION):
+    scored = ("ort", *targets.on_cards())
+    if package.task != TEXT_GENERATION or package.target not in scored:
         raise GenerationError(
             f"Package {str(package.path)!r} is for task {package.task!r} and target {package.target!r}; expected "
-            f"{TEXT_GENERATION!r} and 'ort', which has a perplexity here. Name such a package."
+            f"{TEXT_GENERATION!r} and {' or '.join(map(repr, scored))}. Name such a package."
         )
     ctx_len = DecoderSizes.read(package.programs[0].specializations).ctx_len
     window = ctx_len if window is None else window

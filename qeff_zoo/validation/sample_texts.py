@@ -4,7 +4,8 @@
 import random
 from collections.abc import Sequence
 
-from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
+from qeff_zoo.package.files import read_json
+from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.tasks.encoder_decoder.image_to_text_session import ImageToTextSession
 from qeff_zoo.tasks.encoder_decoder.session import WritingSession
 from qeff_zoo.tasks.encoder_decoder.text2text_session import Text2TextSession

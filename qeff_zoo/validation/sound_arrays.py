@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.checkpoint import processors
+from qeff_zoo.checkpoint.files import PROCESSOR_SETTINGS
 from qeff_zoo.errors import PackageError, ParityError
 from qeff_zoo.media.features import Array, Features, find
-from qeff_zoo.media.image_processor import HELD
-from qeff_zoo.runtime.tokenizer import read_json
+from qeff_zoo.package.files import read_json
 from qeff_zoo.validation.sample_sounds import voice
 
 #: Samples of sounds: beyond whole frames, and so few that most is filled up.
@@ -34,7 +34,7 @@ def compare(package: Path, processor: Any) -> dict[str, str]:
     Raises:
         ParityError: A feature differs.
     """
-    settings = read_json(package / HELD).get("feature_extractor")
+    settings = read_json(package / PROCESSOR_SETTINGS).get("feature_extractor")
     if not settings:
         return {}
     try:
@@ -49,7 +49,7 @@ def compare(package: Path, processor: Any) -> dict[str, str]:
         if found := difference(ours, theirs, voice(samples, ours.rate, samples)):
             raise ParityError(
                 f"A sound of {samples:,} samples becomes other features than by transformers' {name}: {found}. "
-                f"Expected the same. Compare the settings in {HELD} with those of the checkpoint."
+                f"Expected the same. Compare the settings in {PROCESSOR_SETTINGS} with those of the checkpoint."
             )
     return {"sounds": f"{len(AWKWARD)} sounds as transformers' {name} computes their features"}
 

@@ -14,9 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from package_builder import fill
 
+from qeff_zoo.cli.description import describe
 from qeff_zoo.errors import PackageError
 from qeff_zoo.package import Package
-from qeff_zoo.package.description import describe
 from qeff_zoo.package.identity import build_key, tree_digest
 from qeff_zoo.package.manifest import MANIFEST_NAME, dump
 from qeff_zoo.package.programs import key_of

@@ -50,7 +50,7 @@ def preflight(url: str, origin: str) -> tuple[int, Any]:
 def guarded(engine: Engine) -> Iterator[str]:
     """Give the URL of a server with a name, an origin and a key."""
     hosts = Hosts.of("127.0.0.1", ["api.example", "port.example:81"])
-    with running(engine, hosts=hosts, origins=[CHAT], api_key=KEY) as url:
+    with running(engine, hosts=hosts, origins=[CHAT], api_keys=[KEY]) as url:
         yield url
 
 

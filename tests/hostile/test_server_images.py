@@ -3,6 +3,7 @@
 
 import asyncio
 import base64
+import gc
 import json
 import os
 import struct
@@ -331,6 +332,28 @@ def test_a_step_that_fails_is_told_to_the_preparation() -> None:
 
     assert at_once(prepare()) == "prepared"
     assert asyncio.run(MediaPool(1).prepare(prepare())) == "prepared"
+
+
+def test_an_error_after_the_client_left_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        begun, left = threading.Event(), threading.Event()
+
+        def fail() -> None:
+            begun.set()
+            left.wait()
+            raise MediaError("Too late.")
+
+        preparing = asyncio.create_task(MediaPool(1).run(fail))
+        await asyncio.to_thread(begun.wait)
+        preparing.cancel()
+        await asyncio.sleep(0)
+        left.set()
+        with pytest.raises(asyncio.CancelledError):
+            await preparing
+
+    asyncio.run(run())
+    gc.collect()
+    assert not caplog.records
 
 
 def test_blank_images_take_no_memory() -> None:

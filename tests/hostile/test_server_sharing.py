@@ -25,7 +25,7 @@ from fixtures_serving import (
 import qeff_zoo
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine
-from qeff_zoo.serving.embeddings import EmbeddingQueue
+from qeff_zoo.serving.encoder_queue import EncoderQueue
 
 
 def ask(url: str, path: str, **body: Any) -> tuple[int, Any]:
@@ -86,12 +86,12 @@ def test_a_second_client_does_not_wait_for_the_first(
 @pytest.fixture
 def queue(
     encoder_package: Package, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[EmbeddingQueue, Steps]]:
+) -> Iterator[tuple[EncoderQueue, Steps]]:
     """Give a queue, and its calls of three texts, which wait for permission."""
     session: Any = qeff_zoo.load(encoder_package, threads=1)
     steps = Steps(session.run)
     monkeypatch.setattr(session, "run", steps)
-    with closing(EmbeddingQueue(session, max_waiting=4)) as opened:
+    with closing(EncoderQueue(session, max_waiting=4)) as opened:
         yield opened, steps
         steps.permit(10_000)
 
@@ -100,7 +100,7 @@ def embed(url: str, texts: list[str]) -> tuple[int, Any]:
     return ask(url, "embeddings", input=texts, encoding_format="base64")
 
 
-def test_too_many_inputs(queue: tuple[EmbeddingQueue, Steps]) -> None:
+def test_too_many_inputs(queue: tuple[EncoderQueue, Steps]) -> None:
     opened, steps = queue
     with running(opened) as url:
         status, answer = embed(url, ["fox"] * 2049)
@@ -113,7 +113,7 @@ def test_too_many_inputs(queue: tuple[EmbeddingQueue, Steps]) -> None:
 
 
 def test_clients_share_calls(
-    queue: tuple[EmbeddingQueue, Steps], clients: ThreadPoolExecutor
+    queue: tuple[EncoderQueue, Steps], clients: ThreadPoolExecutor
 ) -> None:
     opened, steps = queue
     with running(opened) as url:
@@ -130,7 +130,7 @@ def test_clients_share_calls(
         assert len({one["embedding"] for one in answer["data"]}) == 1
 
 
-def test_nothing_is_embedded_for_who_has_left(queue: tuple[EmbeddingQueue, Steps]) -> None:
+def test_nothing_is_embedded_for_who_has_left(queue: tuple[EncoderQueue, Steps]) -> None:
     opened, steps = queue
     body = json.dumps({"model": MODEL, "input": ["fox"] * 300})
     head = f"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
@@ -145,7 +145,7 @@ def test_nothing_is_embedded_for_who_has_left(queue: tuple[EmbeddingQueue, Steps
 
 
 def test_a_failure_is_told_to_all_of_a_call_and_ends_nothing(
-    queue: tuple[EmbeddingQueue, Steps],
+    queue: tuple[EncoderQueue, Steps],
     clients: ThreadPoolExecutor,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -164,7 +164,7 @@ def test_a_failure_is_told_to_all_of_a_call_and_ends_nothing(
 
 
 def test_the_end_waits_for_one_call(
-    queue: tuple[EmbeddingQueue, Steps], clients: ThreadPoolExecutor
+    queue: tuple[EncoderQueue, Steps], clients: ThreadPoolExecutor
 ) -> None:
     opened, steps = queue
     asked: list[Future[Any]] = []

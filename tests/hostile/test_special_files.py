@@ -23,9 +23,10 @@ from qeff_zoo.hub.pull.bundle import import_bundle
 from qeff_zoo.hub.pull.lock import read_lock
 from qeff_zoo.package import Package
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME
-from qeff_zoo.package.prepared import PREPARED, adopt
+from qeff_zoo.package.prepared import PREPARED
 from qeff_zoo.runtime.state_cache import StateFiles
 from qeff_zoo.store import Store
+from qeff_zoo.store.adoption import adopt
 
 SECONDS = 10.0
 CORE = Path(__file__).parents[2] / "qeff_zoo"

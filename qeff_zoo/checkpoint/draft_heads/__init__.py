@@ -21,7 +21,7 @@ from qeff_zoo.checkpoint.side_files import files_beside
 from qeff_zoo.disk.digests import sha256_file
 from qeff_zoo.errors import SpeculatorError
 
-from . import assistant, mtp
+from . import assistant, dflash, mtp
 
 #: Roles of draft programs: heads, each of which drafts one token; a decoder layer with its own KV cache; or a model
 #: that reads keys and values of the target model.
@@ -92,6 +92,8 @@ class Speculator:
     @property
     def count(self) -> int:
         """Default number of draft tokens."""
+        if self.said["kind"] == dflash.KIND:
+            return int(self.said["block_size"]) - 1
         return int(self.said.get("heads", _CHAINED))
 
     def reads(self, config: Mapping[str, Any]) -> bool | dict[str, Any]:
@@ -168,11 +170,12 @@ class Speculator:
     def _misplaced(self, name: str, config: Mapping[str, Any]) -> list[str]:
         """Return the faults of the layers whose inputs it reads."""
         layers, last = self._layers(config), int(config.get("num_hidden_layers", 0)) - 1
-        if len(layers) == JOINED and 1 <= layers[0] <= layers[-1] <= last:
+        expected = len(self.said.get("layers", range(JOINED)))
+        if len(layers) == expected and 1 <= layers[0] <= layers[-1] <= last:
             return []
         return [
             f"--draft-heads {self.name!r} reads what goes into layers {layers}, and {name!r} has layers 0 to {last}. "
-            f"Expected {JOINED} of them, from 1 on. Give one that was trained for this model, or leave it out."
+            f"Expected {expected} of them, from 1 on. Give one that was trained for this model, or leave it out."
         ]
 
 

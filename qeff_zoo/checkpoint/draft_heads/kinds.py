@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from qeff_zoo.errors import SpeculatorError
 
-from . import assistant, eagle3
+from . import assistant, dflash, eagle3
 
 Shape: TypeAlias = tuple[int, ...]
 #: Tensor and required shape, by name of the parameter.
@@ -131,7 +131,7 @@ def _read_chained(name: str, config: Mapping[str, Any], shapes: Mapping[str, Sha
     return said, parameters
 
 
-#: Kinds in the order of detection: a model's own folder may have QEfficient's files.
+#: Kinds in the order of detection: a model's own folder may have QEfficient's files, a DFlash drafter EAGLE-3's key.
 KINDS = (
     Kind(
         name="turbo",
@@ -162,6 +162,16 @@ KINDS = (
         holds=lambda name: name.endswith(".safetensors"),
         prefixes=("speculator.",),
         read=_read_chained,
+    ),
+    Kind(
+        name="DFlash",
+        config="config.json",
+        known_by=f"config.json with {dflash.KEY}",
+        recognizes=lambda config: dflash.KEY in config,
+        weights="safetensors",
+        holds=lambda name: name.endswith(".safetensors"),
+        prefixes=("model.",),
+        read=dflash.read,
     ),
     Kind(
         name="EAGLE-3",

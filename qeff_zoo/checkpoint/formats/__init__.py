@@ -69,6 +69,16 @@ def floats_of(config: Mapping[str, Any]) -> str:
     return str(floats(config)) if floats else ""
 
 
+def rows_of(config: Mapping[str, Any]) -> Mapping[str, int | None]:
+    """Return the axis of a matrix's rows in each stored tensor, by the end of its name; empty if rows are not whole.
+
+    Args:
+        config: `quantization_config`.
+    """
+    axes: Mapping[str, int | None] = getattr(_module(str(config["quant_method"])), "ROWS", {})
+    return axes
+
+
 def halves_experts(config: Mapping[str, Any]) -> bool:
     """Return whether an expert's `gate_proj` and `up_proj` are halves of a matrix in which their rows alternate.
 

@@ -12,6 +12,8 @@ from qeff_zoo.checkpoint.formats.encoded import Encodings, Stored
 
 from . import awq, compressed_tensors, gptq
 
+#: Axis of a matrix's rows in each stored tensor, by the end of its name; None for a tensor without them.
+ROWS = {**gptq.ROWS, **compressed_tensors.ROWS}
 _GPTQ = {"auto_gptq": 1, "gptq": 1, "gptqmodel": 2, "exllamav2": 2, "auto_round": 2}
 _AWQ = ("auto_awq", "awq")
 

@@ -22,6 +22,8 @@ from qeff_zoo.checkpoint.formats.encoded import (
 from qeff_zoo.checkpoint.formats.fields import FLOATS, float_columns
 from qeff_zoo.weights.types import Array, Read
 
+#: Axis of a matrix's rows in each stored tensor, by the end of its name.
+ROWS = {"qweight": 1, "qzeros": 1, "scales": 1}
 #: Positions in a word of the fields of eight neighbouring rows.
 _PLACES = [0, 4, 1, 5, 2, 6, 3, 7]
 

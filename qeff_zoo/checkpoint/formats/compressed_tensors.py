@@ -59,6 +59,11 @@ _FORMATS = (
     "nvfp4-pack-quantized",
     "pack-quantized",
 )
+#: Axis of a matrix's rows in each stored tensor, by the end of its name; None for a tensor without them.
+ROWS = {
+    **dict.fromkeys(("weight", "weight_packed", "weight_scale", "weight_zero_point"), 0),
+    **dict.fromkeys(("weight_g_idx", "weight_global_scale")),
+}
 _STACKS = ("_by_rows", "_by_columns")
 #: Tensors of the quantization of activations and caches.
 _ACTIVATIONS = (
@@ -140,28 +145,33 @@ def with_sizes(stored: Stored, schemes: list[Mapping[str, Any]]) -> Encodings:
 
 def _block(
     stored: Stored, scale: TensorInfo, shape: tuple[int, ...], schemes: list[Mapping[str, Any]]
-) -> tuple[int, int]:
-    """Return rows and columns of a block: those of the only scheme with as many blocks as there are scales."""
+) -> tuple[int, int, int]:
+    """Return the block of the only scheme with as many blocks as there are scales.
+
+    Returns:
+        Its rows and columns in the tensor, and `Encoded.block_rows`.
+    """
     *lead, rows, columns = shape
     fitting = set()
     for scheme in schemes:
         block = scheme.get("block_structure")
         if isinstance(block, list) and len(block) == 2:
             tall, wide = (stored.group(block[0], rows), stored.group(block[1], columns))
+            block_rows = max(tall, block[0])
         elif scheme.get("strategy") == "tensor":
-            tall, wide = rows, columns
+            tall, wide, block_rows = rows, columns, 0
         else:
-            tall, wide = 1, stored.group(scheme.get("group_size"), columns)
+            tall, wide, block_rows = 1, stored.group(scheme.get("group_size"), columns), 1
         grid = (*lead, -(-rows // tall), -(-columns // wide))
         left_out = set(grid[len(scale.shape) :])
         if grid[: len(scale.shape)] == scale.shape and left_out <= {1}:
-            fitting.add((tall, wide))
-    if len(fitting) != 1:
+            fitting.add((tall, wide, block_rows))
+    if len({block[:2] for block in fitting}) != 1:
         raise stored.wrong(
             f"scales {scale.name!r} are {list(scale.shape)} for {list(shape)}",
             "as many as one of its `config_groups` has",
         )
-    return fitting.pop()
+    return max(fitting)
 
 
 def _scale(stored: Stored, path: str) -> TensorInfo:
@@ -173,14 +183,14 @@ def _plain(stored: Stored, path: str, schemes: list[Mapping[str, Any]]) -> Encod
     """Find a tensor of int8 or 8-bit floats."""
     weight = stored.matrix(f"{path}.weight", ("I8", *SMALL_FLOATS), 2, 3)
     scale = _scale(stored, path)
-    tall, wide = _block(stored, scale, weight.shape, schemes)
+    tall, wide, block_rows = _block(stored, scale, weight.shape, schemes)
     scales = scales_of_blocks(stored, scale, weight.shape, tall, wide)
     if weight.dtype != "I8":
         rows, columns = weight.shape[-2:]
         about = f"fp8 in blocks of {tall} by {wide}"
         if wide == columns:
             about = "fp8 by rows" if tall == 1 else "fp8" if tall == rows else about
-        return small_floats(weight, scales, scale, wide, about)
+        return small_floats(weight, scales, scale, wide, about, block_rows)
     names = [weight.name, scale.name]
     zeros = None
     if f"{path}.weight_zero_point" in stored.tensors:
@@ -190,7 +200,7 @@ def _plain(stored: Stored, path: str, schemes: list[Mapping[str, Any]]) -> Encod
     found = Integers(
         bits=8, group=wide, integers=signed(stored, weight, 8), scales=scales, zeros=zeros
     )
-    return _ordered(stored, path, weight.shape, names, found)
+    return replace(_ordered(stored, path, weight.shape, names, found), block_rows=block_rows)
 
 
 def _packed(stored: Stored, path: str, schemes: list[Mapping[str, Any]]) -> Encoded:
@@ -211,7 +221,7 @@ def _packed(stored: Stored, path: str, schemes: list[Mapping[str, Any]]) -> Enco
         )
     bits, columns = fitting[0][0], shape[-1]
     scale = _scale(stored, path)
-    tall, wide = _block(stored, scale, shape, [scheme for _, scheme in fitting])
+    tall, wide, block_rows = _block(stored, scale, shape, [scheme for _, scheme in fitting])
     names = [packed.name, scale.name, length.name]
     zeros = None
     if f"{path}.weight_zero_point" in stored.tensors:
@@ -225,7 +235,7 @@ def _packed(stored: Stored, path: str, schemes: list[Mapping[str, Any]]) -> Enco
 
     scales = scales_of_blocks(stored, scale, shape, tall, wide)
     found = Integers(bits=bits, group=wide, integers=integers, scales=scales, zeros=zeros)
-    return _ordered(stored, path, shape, names, found)
+    return replace(_ordered(stored, path, shape, names, found), block_rows=block_rows)
 
 
 def _ordered(

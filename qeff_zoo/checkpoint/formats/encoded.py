@@ -87,6 +87,7 @@ class Encoded:
         about: Description for people: "int4 in groups of 128, zero points".
         values: Function that dequantizes it to float32.
         integers: Integer format; None for tables and small floats.
+        block_rows: Rows of the blocks that have a scale each; 0 for one scale of all rows.
     """
 
     shape: tuple[int, ...]
@@ -94,6 +95,7 @@ class Encoded:
     about: str
     values: Part
     integers: Integers | None = None
+    block_rows: int = 1
 
     @property
     def is_by_rows(self) -> bool:

@@ -145,7 +145,7 @@ def scales_of_blocks(
 
 
 def small_floats(
-    info: TensorInfo, scales: Part, scale: TensorInfo, wide: int, about: str
+    info: TensorInfo, scales: Part, scale: TensorInfo, wide: int, about: str, block_rows: int = 1
 ) -> Encoded:
     """Return a tensor of 8-bit floats with block scales: `value = float * scale`.
 
@@ -155,6 +155,7 @@ def small_floats(
         scale: Stored type of the scales.
         wide: Columns of a block.
         about: Description for people.
+        block_rows: Rows of a block; 0 for one scale of all rows.
     """
     columns = info.shape[-1]
 
@@ -164,7 +165,13 @@ def small_floats(
         floats *= np.repeat(by_block, wide, -1)[..., :columns] if wide < columns else by_block
         return floats
 
-    return Encoded(shape=info.shape, sources=(info.name, scale.name), about=about, values=values)
+    return Encoded(
+        shape=info.shape,
+        sources=(info.name, scale.name),
+        about=about,
+        values=values,
+        block_rows=block_rows,
+    )
 
 
 def signed(stored: Stored, info: TensorInfo, bits: int) -> Part:

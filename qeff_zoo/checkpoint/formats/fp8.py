@@ -26,6 +26,8 @@ from qeff_zoo.checkpoint.formats.fields import (
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
 
 _SCALES = ("_scale_inv", "_scale")
+#: Axis of a matrix's rows in each stored tensor, by the end of its name.
+ROWS = {"weight": 0, "weight_scale_inv": 0, "weight_scale": 0}
 _FP4_BLOCK = 32
 #: Rows and columns of a scale in MXFP8.
 _MXFP8_BLOCK = (1, 32)
@@ -77,13 +79,14 @@ def _floats(stored: Stored, info: TensorInfo, scale_name: str) -> Encoded:
     blocks = stored.config.get("weight_block_size") or usual
     block = blocks if math.prod(scale.shape) > 1 else None
     tall, wide = block or _block(scale, info.shape)
+    block_rows = 0 if block is None and tall == rows > 1 else tall
     tall, wide = min(tall, rows), min(wide, columns)
     scales = scales_of_blocks(stored, scale, info.shape, tall, wide)
     if wide == columns:
         about = "fp8 by rows" if tall == 1 else "fp8 by columns" if wide == 1 else "fp8"
     else:
         about = f"fp8 in blocks of {tall} by {wide}"
-    return small_floats(info, scales, scale, wide, about)
+    return small_floats(info, scales, scale, wide, about, block_rows)
 
 
 def _block(scale: TensorInfo, shape: tuple[int, ...]) -> tuple[int, int]:

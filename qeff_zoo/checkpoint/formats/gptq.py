@@ -27,6 +27,8 @@ from qeff_zoo.checkpoint.formats.encoded import (
 from qeff_zoo.checkpoint.formats.fields import FLOATS, float_columns, unpack, unpack_some
 from qeff_zoo.weights.types import Array, Read
 
+#: Axis of a matrix's rows in each stored tensor, by the end of its name; None for a tensor without them.
+ROWS = {"qweight": 1, "qzeros": 1, "scales": 1, "g_idx": None}
 _BITS = (2, 3, 4, 8)
 _VERSIONS = {"gptq": 1, "gptq_v2": 2}
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from qeff_zoo import registry
+from qeff_zoo.checkpoint.draft_heads.dflash import CONTEXT_ID, MASK_ID
 from qeff_zoo.export.loader import load_meta
 from qeff_zoo.export.transforms.modules import give
 
@@ -86,6 +87,63 @@ def _side_by_side(self: Any, hidden_states: Tensor, **given: Any) -> Tensor:
     joined = torch.cat([self.input_layernorm(embeds), normed], -1)
     attended, _ = self.self_attn(hidden_states=joined, **given)
     hidden = (normed if self.normed_first else hidden) + attended
+    result: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
+    return result
+
+
+class DFlash(nn.Module):
+    """Layers of Qwen3 that draft a block of tokens, which attend to each other and to the model's hidden states.
+
+    Args:
+        description: Description, see `qeff_zoo.checkpoint.draft_heads.dflash`.
+        model: Target model.
+    """
+
+    def __init__(self, description: Mapping[str, Any], model: Any) -> None:
+        super().__init__()
+        config = description["config"]
+        self.inner: Any = load_meta(config, registry.recipe_for(config))
+        self.hidden_norm = deepcopy(self.inner.model.norm)
+        for layer in self.inner.model.layers:
+            give(layer, _behind_context)
+        #: Number of tokens that a block drafts.
+        self.count = description["block_size"] - 1
+        self._mask = description["mask_token_id"]
+        self._head = [model.get_output_embeddings()]  # not a submodule of this one
+
+    @property
+    def head(self) -> Any:
+        """Output head of the model."""
+        return self._head[0]
+
+    def forward(self, embed: Any, input_ids: Tensor, hidden_states: Tensor, **cache: Any) -> Any:
+        """Return logits (batch, needed, vocab).
+
+        Args:
+            embed: Token embedding of the model.
+            input_ids: Tokens, `CONTEXT_ID` or `MASK_ID`, (batch, seq).
+            hidden_states: Hidden states of the model where the input id is `CONTEXT_ID`, (batch, seq, size).
+            **cache: Cache and positions for transformers' models.
+        """
+        cache["past_key_values"].bidirectional = True
+        tokens = torch.where(input_ids == MASK_ID, self._mask, input_ids).clamp(min=0)
+        output = self.inner.model(
+            inputs_embeds=embed(tokens),
+            use_cache=True,
+            context=self.hidden_norm(hidden_states),
+            is_context=(input_ids == CONTEXT_ID)[:, :, None],
+            **cache,
+        )
+        return SimpleNamespace(logits=self.head(output.last_hidden_state))
+
+
+def _behind_context(
+    self: Any, hidden_states: Tensor, *, context: Tensor, is_context: Tensor, **given: Any
+) -> Tensor:
+    """Compute a layer of Qwen3 (its class's `forward`) whose keys and values are, in some columns, of a context."""
+    read = torch.where(is_context, context, self.input_layernorm(hidden_states))
+    attended, _ = self.self_attn(hidden_states=read, **given)
+    hidden = hidden_states + attended
     result: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
     return result
 
@@ -184,7 +242,7 @@ def _half(self: Any, hidden_states: Tensor, **given: Any) -> Tensor:
 
 
 _WITHOUT: Mapping[str, Any] = MappingProxyType({"streams": _drop_streams, "half": _drop_half})
-_LAYERS: Mapping[str, Any] = MappingProxyType({"eagle3": Eagle3, "mtp": Mtp})
+_LAYERS: Mapping[str, Any] = MappingProxyType({"dflash": DFlash, "eagle3": Eagle3, "mtp": Mtp})
 
 
 def build(said: Mapping[str, Any], model: Any) -> Any:

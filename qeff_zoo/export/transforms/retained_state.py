@@ -67,6 +67,8 @@ class RetainedState(Cache):
         self.needed = position_ids.argmax(1, keepdim=True)
         #: Positions whose queries are computed, (batch, seq); after `narrow`, those of the needed columns.
         self.queries = position_ids
+        #: Whether the tokens of a call attend to each other in both directions.
+        self.bidirectional = False
 
     # --- queries -----------------------------------------------------------------------------------
     @property
@@ -221,7 +223,10 @@ class RetainedState(Cache):
 
     def get_query_offset(self, layer_idx: int = 0) -> Tensor:  # type: ignore[override]
         """Return the true positions of the queries, for masks. Padding is masked as at position 0."""
-        return self.queries.clamp(min=0)
+        positions = self.queries.clamp(min=0)
+        if self.bidirectional:
+            positions = positions.amax(1, keepdim=True).expand_as(positions)
+        return positions
 
     def get_mask_sizes(  # type: ignore[override]
         self, query_length: int, layer_idx: int = 0

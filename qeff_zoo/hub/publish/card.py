@@ -16,9 +16,9 @@ from urllib.parse import quote
 from qeff_zoo.hub.index import Entry, Index
 from qeff_zoo.hub.publish.gate import KNOWN
 from qeff_zoo.hub.remotes.protocol import WritableRemote
-from qeff_zoo.package.description import example, human_size
 from qeff_zoo.package.manifest import MANIFEST_NAME
-from qeff_zoo.tasks import NAMES, find
+from qeff_zoo.tasks import NAMES, example, find
+from qeff_zoo.terminal.printing import human_size
 
 CARD_NAME = "README.md"
 _LIMIT = 1 << 20

@@ -21,10 +21,10 @@ from qeff_zoo.hub.remotes.hub_api import HubRemote
 from qeff_zoo.hub.remotes.protocol import MISSING, OTHER, PRIVATE, PUBLIC, THERE, Holdings
 from qeff_zoo.hub.trust_check import is_as_good_as_ours
 from qeff_zoo.package import Package
-from qeff_zoo.package.description import human_size
 from qeff_zoo.package.manifest import MANIFEST_NAME, SIGNATURE_NAME, parse
 from qeff_zoo.store import Store
 from qeff_zoo.store.origins import Origin, read_origin
+from qeff_zoo.terminal.printing import human_size
 from qeff_zoo.terminal.progress import Reporter, Silent, Stopwatch
 
 

@@ -25,11 +25,11 @@ from qeff_zoo.hub.pull.fetch import (
 from qeff_zoo.hub.remotes.protocol import Snapshot
 from qeff_zoo.hub.urls import unpinned
 from qeff_zoo.package import Package
-from qeff_zoo.package.description import human_size
 from qeff_zoo.package.manifest import SIGNATURE_NAME, VALIDATED, Manifest
 from qeff_zoo.settings import offline
 from qeff_zoo.store import Store
 from qeff_zoo.store.origins import Origin
+from qeff_zoo.terminal.printing import human_size
 from qeff_zoo.terminal.progress import Reporter, Silent
 
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from qeff_zoo.media.features import Features
     from qeff_zoo.media.sound import Samples
     from qeff_zoo.multimodal.images import Images
-    from qeff_zoo.runtime.audio_encoder import Hearing
     from qeff_zoo.tasks import Tracing
+    from qeff_zoo.tasks.multimodal.audio_encoder import Hearing
 
 #: Lengths of random recordings, in chunks.
 _LENGTHS = (0.7, 2.4, 1.0, 3.3)
@@ -39,13 +39,13 @@ class AudioChunks(AudioEncoder):
 
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
         """See `AudioEncoder`."""
-        from qeff_zoo.tasks import audio_chunk_tracing
+        from qeff_zoo.tasks.multimodal import audio_chunk_tracing
 
         return audio_chunk_tracing.tracing(model, self)
 
     def encoder(self) -> "type[Hearing]":
         """See `AudioEncoder`."""
-        from qeff_zoo.runtime.audio_encoder import ChunkHearing
+        from qeff_zoo.tasks.multimodal.audio_encoder import ChunkHearing
 
         return ChunkHearing
 

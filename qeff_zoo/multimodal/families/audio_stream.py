@@ -10,7 +10,7 @@ from qeff_zoo.multimodal.families.audio_windows import AudioWindows
 if TYPE_CHECKING:
     from qeff_zoo.media.features import Features
     from qeff_zoo.media.sound import Samples
-    from qeff_zoo.runtime.audio_encoder import Hearing
+    from qeff_zoo.tasks.multimodal.audio_encoder import Hearing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class AudioStream(AudioWindows):
 
     def encoder(self) -> "type[Hearing]":
         """See `AudioEncoder`."""
-        from qeff_zoo.runtime.audio_encoder import StreamHearing
+        from qeff_zoo.tasks.multimodal.audio_encoder import StreamHearing
 
         return StreamHearing
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from qeff_zoo.media.features import Features
     from qeff_zoo.media.sound import Samples
     from qeff_zoo.multimodal.images import Images
-    from qeff_zoo.runtime.audio_encoder import Hearing
     from qeff_zoo.tasks import Tracing
+    from qeff_zoo.tasks.multimodal.audio_encoder import Hearing
 
 #: Lengths of random recordings, in windows.
 _LENGTHS = (0.7, 1.6, 1.0, 0.4)
@@ -46,13 +46,13 @@ class AudioWindows(AudioEncoder):
 
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
         """See `AudioEncoder`."""
-        from qeff_zoo.tasks import audio_encoder_tracing
+        from qeff_zoo.tasks.multimodal import audio_encoder_tracing
 
         return audio_encoder_tracing.tracing(model, self)
 
     def encoder(self) -> "type[Hearing]":
         """See `AudioEncoder`."""
-        from qeff_zoo.runtime.audio_encoder import Hearing
+        from qeff_zoo.tasks.multimodal.audio_encoder import Hearing
 
         return Hearing
 

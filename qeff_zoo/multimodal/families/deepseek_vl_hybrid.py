@@ -21,7 +21,7 @@ class DeepSeekVlHybrid(Images):
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
         """See `Images`."""
-        from qeff_zoo.tasks import vision_tracing
+        from qeff_zoo.tasks.multimodal import vision_tracing
 
         config = getattr(model.config, f"{_FINE}_vision_config")
         more = {_PIXELS: vision_tracing.image_of(config, config.image_size)}

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from qeff_zoo.runtime.image_prompt_templates import Grid, Layout, Written
     from qeff_zoo.runtime.multimodal_spans import Encoded
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.runtime.vision_encoder import Vision
     from qeff_zoo.tasks import Tracing
+    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +33,13 @@ class Fuyu(Images):
     @property
     def prompt_layout(self) -> "Layout":
         """See `Images`."""
-        from qeff_zoo.runtime.image_prompt_templates import Layout, told_grid
+        from qeff_zoo.runtime.image_prompt_templates import Layout, processed_grid
 
-        return Layout(grid=told_grid, write=_write)
+        return Layout(grid=processed_grid, write=_write)
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
         """See `Images`."""
-        from qeff_zoo.tasks import vision_tracing
+        from qeff_zoo.tasks.multimodal import vision_tracing
 
         return vision_tracing.of_patches(model)
 

@@ -9,9 +9,9 @@ from qeff_zoo.multimodal.patch_grid import PatchGrid
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.multimodal_spans import Encoded
-    from qeff_zoo.runtime.patch_positions import Tower
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.runtime.vision_encoder import Vision
+    from qeff_zoo.tasks.multimodal.patch_positions import Tower
+    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Gemma4(PatchGrid):
 
     def geometry(self, config: Mapping[str, Any]) -> "Tower":
         """See `PatchGrid`."""
-        from qeff_zoo.runtime.patch_positions import Tower, merge_of
+        from qeff_zoo.tasks.multimodal.patch_positions import Tower, merge_of
 
         merge = merge_of({**config, **config["vision_config"]})
         return Tower.read(config, self, 1 if self.merged else merge, row=merge)

@@ -23,7 +23,7 @@ class Gemma4UnifiedAudio(AudioChunks):
 
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
         """See `AudioEncoder`."""
-        from qeff_zoo.tasks import audio_encoder_tracing
+        from qeff_zoo.tasks.multimodal import audio_encoder_tracing
 
         return audio_encoder_tracing.tracing_of_samples(model, self)
 

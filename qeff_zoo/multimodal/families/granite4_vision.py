@@ -4,13 +4,11 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.families.llava_next import LlavaNext
 
 
 @dataclass(frozen=True, kw_only=True)
-class Granite4Vision(Images):
+class Granite4Vision(LlavaNext):
     """Tiles in lines, whose features are added before layers of the language model."""
-
-    layout: str = "lines"
 
     added: ClassVar[tuple[str, ...]] = ("deepstack_layer_map", "spatial_target_layers")

@@ -3,12 +3,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from qeff_zoo.errors import MediaError
-from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.families.idefics3 import Idefics3, grid_of
 
 if TYPE_CHECKING:
+    from qeff_zoo.runtime.image_prompt_templates import Grid, Layout, Written
     from qeff_zoo.runtime.program import Array
     from qeff_zoo.tasks import Tracing
 
@@ -18,17 +19,23 @@ _ASKS, _HAS, _ARGUMENT = "tile_fine_mask", "use_fine_route", "fine"
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraniteDocling(Images):
+class GraniteDocling(Idefics3):
     """Tiles, each with the usual image tokens and, if the model has weights for them, with finer ones."""
 
-    layout: str = "named_tiles_or_one"
-    nested: bool = True
-    mask: str = "pixel_attention_mask"
     deepstack: str = "deepstack_visual_indexes"
+
+    mask: ClassVar[str] = "pixel_attention_mask"
+
+    @property
+    def prompt_layout(self) -> "Layout":
+        """See `Images`."""
+        from qeff_zoo.runtime.image_prompt_templates import Layout
+
+        return Layout(grid=grid_of, write=_write)
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
         """See `Images`."""
-        from qeff_zoo.tasks import vision_tracing
+        from qeff_zoo.tasks.multimodal import vision_tracing
 
         argument = _ARGUMENT if getattr(model.config.vision_config, _HAS) else ""
         return vision_tracing.tracing(model, self, side=side, finer=argument)
@@ -37,7 +44,7 @@ class GraniteDocling(Images):
         self, features: "dict[str, Array]", prepared: "Mapping[str, Array]"
     ) -> "dict[str, Array]":
         """See `Images`."""
-        from qeff_zoo.runtime.vision_encoder import FINER
+        from qeff_zoo.tasks.multimodal.vision_encoder import FINER
 
         wanted = _ASKS in prepared
         finer = {name for name in features if name.startswith(FINER)}
@@ -53,3 +60,17 @@ class GraniteDocling(Images):
     def arrays(self) -> tuple[str, ...]:
         """See `Images`."""
         return (*super().arrays, _ASKS)
+
+
+def _write(grid: "Grid", rows: int) -> "Written":
+    """Return the tokens of Idefics 3; an image without tiles has the name of a tile, not of the whole image."""
+    each = rows // grid[0]
+    found: Written = []
+    for row in range(max(grid[1], 1)):
+        for column in range(max(grid[2], 1)):
+            found += ["<fake_token_around_image>", f"<row_{row + 1}_col_{column + 1}>", each]
+        found.append("\n")
+    if grid[0] > 1:
+        whole: Written = ["<fake_token_around_image>", "<global-img>", each]
+        found[-1:] = ["\n\n", *whole, "<fake_token_around_image>"]
+    return found

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from qeff_zoo.media.features import Features
     from qeff_zoo.media.sound import Samples
     from qeff_zoo.multimodal.images import Images
-    from qeff_zoo.runtime.audio_encoder import Hearing
     from qeff_zoo.tasks import Tracing
+    from qeff_zoo.tasks.multimodal.audio_encoder import Hearing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +32,13 @@ class GraniteSpeechAudio(AudioEncoder):
 
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
         """See `AudioEncoder`."""
-        from qeff_zoo.tasks import audio_block_tracing
+        from qeff_zoo.tasks.multimodal import audio_block_tracing
 
         return audio_block_tracing.tracing(model, self)
 
     def encoder(self) -> "type[Hearing]":
         """See `AudioEncoder`."""
-        from qeff_zoo.runtime.audio_encoder import BlockHearing
+        from qeff_zoo.tasks.multimodal.audio_encoder import BlockHearing
 
         return BlockHearing
 

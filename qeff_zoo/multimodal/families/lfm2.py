@@ -5,13 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from qeff_zoo.errors import MediaError
 from qeff_zoo.multimodal.patch_grid import PatchGrid
 
 if TYPE_CHECKING:
+    from qeff_zoo.runtime.image_prompt_templates import Grid, Layout, Written
     from qeff_zoo.runtime.multimodal_spans import Encoded
-    from qeff_zoo.runtime.patch_positions import Tower
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.runtime.vision_encoder import Vision
+    from qeff_zoo.tasks.multimodal.patch_positions import Tower
+    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 #: Array of the processor with rows and columns of each tile's patches.
 _SHAPES = "spatial_shapes"
@@ -25,14 +27,25 @@ class Lfm2Vl(PatchGrid):
 
     lines: ClassVar[bool] = True
     taps: str = "antialiased"
-    layout: str = "placed_tiles"
-    mask: str = "pixel_attention_mask"
 
+    mask: ClassVar[str] = "pixel_attention_mask"
     placed: ClassVar[bool] = False
+
+    @property
+    def prompt_layout(self) -> "Layout":
+        """See `Images`."""
+        from qeff_zoo.runtime.image_prompt_templates import Layout
+
+        return Layout(grid=_grid, write=_write)
+
+    @property
+    def drawn_as_pixels(self) -> bool:
+        """See `Images`."""
+        return True
 
     def traced_module(self, model: Any, tower: "Tower", names: list[str]) -> Any:
         """See `PatchGrid`."""
-        from qeff_zoo.tasks.vision_tracing import Shaped
+        from qeff_zoo.tasks.multimodal.vision_tracing import Shaped
 
         return Shaped(model, tower.merge)
 
@@ -61,3 +74,32 @@ class Lfm2Vl(PatchGrid):
             self.mask: (np.arange(room) < height * width)[None].astype(np.int64),
             self.pixels: random.standard_normal((1, room, *values), np.float32),
         }
+
+
+def _grid(tiles: int, prepared: "Mapping[str, Array]", config: Any) -> "Grid":
+    """Return the image tokens of the first tile, and the rows and columns of tiles, both returned only on request."""
+    import numpy as np
+
+    if tiles > 1 and not {"image_rows", "image_cols"} <= prepared.keys():
+        raise MediaError(
+            f"Cannot order the {tiles} tiles of an image: image_rows or image_cols is missing. Expected both, which "
+            "the image processor returns with return_row_col_info=True. Call it with that argument."
+        )
+    tall, wide = (
+        int(np.reshape(prepared[name], -1)[0]) if name in prepared else 1
+        for name in ("image_rows", "image_cols")
+    )
+    first = int(prepared[_SHAPES].reshape(-1, 2)[0].prod())
+    return first // int(config["downsample_factor"]) ** 2, tall, wide
+
+
+def _write(grid: "Grid", rows: int) -> "Written":
+    each, tall, wide = grid
+    whole = rows - each * tall * wide
+    found: Written = []
+    for row in range(tall):
+        for column in range(wide):
+            found += [f"<|img_row_{row + 1}_col_{column + 1}|>", each]
+    if whole:
+        found += ["<|img_thumbnail|>", whole]
+    return ["<|image_start|>", *(found if tall * wide > 1 else [rows]), "<|image_end|>"]

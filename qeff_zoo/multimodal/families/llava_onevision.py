@@ -3,14 +3,12 @@
 
 from dataclasses import dataclass
 
-from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.families.llava_next import LlavaNext
 
 
 @dataclass(frozen=True, kw_only=True)
-class LlavaOneVision(Images):
+class LlavaOneVision(LlavaNext):
     """Tiles of a single image, or several images without tiles."""
-
-    layout: str = "lines"
 
     def is_uncut(self, images: int) -> bool:
         """See `Images`."""

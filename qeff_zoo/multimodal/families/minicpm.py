@@ -11,9 +11,9 @@ from qeff_zoo.multimodal.patch_grid import PatchGrid
 if TYPE_CHECKING:
     from qeff_zoo.runtime.image_prompt_templates import Grid, Layout, Written
     from qeff_zoo.runtime.multimodal_spans import Encoded
-    from qeff_zoo.runtime.patch_positions import Tower
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.runtime.vision_encoder import Vision
+    from qeff_zoo.tasks.multimodal.patch_positions import Tower
+    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 #: Array of the processor with rows and columns of each tile's patches.
 _SIZES = "target_sizes"
@@ -43,7 +43,7 @@ class MiniCpm(PatchGrid):
 
     def traced_module(self, model: Any, tower: "Tower", names: list[str]) -> Any:
         """See `PatchGrid`."""
-        from qeff_zoo.tasks.packed_patch_tracing import Packed
+        from qeff_zoo.tasks.multimodal.packed_patch_tracing import Packed
 
         return Packed(model, tower.merge)
 
@@ -73,7 +73,7 @@ class MiniCpm(PatchGrid):
         import numpy as np
 
         from qeff_zoo.runtime.image_prompt_templates import OF_VIDEO
-        from qeff_zoo.runtime.video_steps import TIMES
+        from qeff_zoo.tasks.multimodal.video_steps import TIMES
 
         if "grids_videos" not in given:
             raise GenerationError(
@@ -117,7 +117,7 @@ class MiniCpm(PatchGrid):
 
 def _geometry(config: Mapping[str, Any], images: PatchGrid) -> "Tower":
     """Return the geometry of patches, of which the encoder may merge squares after one of its layers."""
-    from qeff_zoo.runtime.patch_positions import Tower, merge_of
+    from qeff_zoo.tasks.multimodal.patch_positions import Tower, merge_of
 
     vision = config["vision_config"]
     never = config.get("downsample_mode") == "4x"

@@ -9,8 +9,8 @@ from qeff_zoo.multimodal.families.minicpm import MiniCpm
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.image_prompt_templates import Grid, Layout
-    from qeff_zoo.runtime.patch_positions import Tower
     from qeff_zoo.runtime.program import Array
+    from qeff_zoo.tasks.multimodal.patch_positions import Tower
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from qeff_zoo.runtime.image_prompt_templates import Grid, Layout, Written
     from qeff_zoo.runtime.multimodal_spans import Encoded
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.runtime.vision_encoder import Vision
     from qeff_zoo.tasks import Tracing
+    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 _IMAGE = (
     "low_res_image_start_token_id",
@@ -66,7 +66,7 @@ class Molmo2(Images):
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
         """See `Images`."""
-        from qeff_zoo.tasks import overlapping_crop_tracing
+        from qeff_zoo.tasks.multimodal import overlapping_crop_tracing
 
         return overlapping_crop_tracing.tracing(model, _POOLING)
 

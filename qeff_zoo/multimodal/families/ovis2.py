@@ -30,9 +30,9 @@ class Ovis2(Images):
     @property
     def prompt_layout(self) -> "Layout":
         """See `Images`."""
-        from qeff_zoo.runtime.image_prompt_templates import Layout, told_grid
+        from qeff_zoo.runtime.image_prompt_templates import Layout, processed_grid
 
-        return Layout(arrange=_arrange, grid=told_grid, write=_write)
+        return Layout(arrange=_arrange, grid=processed_grid, write=_write)
 
     @property
     def drawn_as_pixels(self) -> bool:
@@ -52,12 +52,12 @@ def _arrange(tiles: "Sequence[Array]", prepared: "Mapping[str, Array]", config: 
     """Return tiles with the features of indicator tokens around them, all of which follow each tile in the input."""
     import numpy as np
 
-    from qeff_zoo.runtime.image_prompt_templates import told_grid
+    from qeff_zoo.runtime.image_prompt_templates import processed_grid
 
     count = len(config[_AROUND])
     around, each = tiles[0][-count:], [tile[:-count] for tile in tiles]
     found: list[Array] = []
-    for at, number in enumerate(_between(told_grid(len(tiles), prepared, config))):
+    for at, number in enumerate(_between(processed_grid(len(tiles), prepared, config))):
         found += [around[number : number + 1], *each[at : at + 1]]
     return np.concatenate(found)
 

@@ -11,8 +11,8 @@ from qeff_zoo.multimodal.images import Images
 if TYPE_CHECKING:
     from qeff_zoo.runtime.image_prompt_templates import Layout
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.runtime.vision_encoder import Vision
     from qeff_zoo.tasks import Tracing
+    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Phi4(Images):
 
     def trace(self, model: Any, *, side: int | None = None) -> "Tracing":
         """See `Images`."""
-        from qeff_zoo.tasks import tile_tracing
+        from qeff_zoo.tasks.multimodal import tile_tracing
 
         return tile_tracing.tracing(model, self)
 

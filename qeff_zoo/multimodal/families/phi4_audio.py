@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from qeff_zoo.media.features import Features
     from qeff_zoo.media.sound import Samples
     from qeff_zoo.multimodal.images import Images
-    from qeff_zoo.runtime.audio_encoder import Hearing
     from qeff_zoo.tasks import Tracing
+    from qeff_zoo.tasks.multimodal.audio_encoder import Hearing
 
 #: Array of the processor with the number of audio tokens of each recording.
 ROWS = "audio_embed_sizes"
@@ -36,13 +36,13 @@ class Phi4Audio(AudioEncoder):
 
     def trace(self, model: Any, images: "Images | None") -> "Tracing":
         """See `AudioEncoder`."""
-        from qeff_zoo.tasks import audio_span_tracing
+        from qeff_zoo.tasks.multimodal import audio_span_tracing
 
         return audio_span_tracing.tracing(model, self, images)
 
     def encoder(self) -> "type[Hearing]":
         """See `AudioEncoder`."""
-        from qeff_zoo.runtime.audio_encoder import SpanHearing
+        from qeff_zoo.tasks.multimodal.audio_encoder import SpanHearing
 
         return SpanHearing
 

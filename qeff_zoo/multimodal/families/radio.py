@@ -9,10 +9,10 @@ from qeff_zoo.multimodal.patch_grid import PatchGrid
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.multimodal_spans import Encoded
-    from qeff_zoo.runtime.patch_positions import Tower
     from qeff_zoo.runtime.program import Array
-    from qeff_zoo.runtime.vision_encoder import Vision
     from qeff_zoo.tasks import Tracing
+    from qeff_zoo.tasks.multimodal.patch_positions import Tower
+    from qeff_zoo.tasks.multimodal.vision_encoder import Vision
 
 #: Array of the processor with rows and columns of each image's patches.
 _GRID = "image_grid_hw"
@@ -35,7 +35,7 @@ class Radio(PatchGrid):
 
     def geometry(self, config: Mapping[str, Any]) -> "Tower":
         """As of `PatchGrid`."""
-        from qeff_zoo.runtime.patch_positions import Tower
+        from qeff_zoo.tasks.multimodal.patch_positions import Tower
 
         vision = {**_DEFAULTS, **config["vision_config"]}
         vision["image_size"] = vision["max_img_size"]
@@ -56,7 +56,7 @@ class Radio(PatchGrid):
         from qeff_zoo.export.concrete import Concrete
         from qeff_zoo.export.transforms.towers import apart
         from qeff_zoo.tasks.forward_patches import swapped
-        from qeff_zoo.tasks.patch_tracing import rows_of
+        from qeff_zoo.tasks.multimodal.patch_tracing import rows_of
 
         class Placed(torch.nn.Module):
             def __init__(self) -> None:

@@ -4,17 +4,15 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.families.idefics3 import Idefics3
 
 _BEFORE = "You are provided the following series of {frames} frames from a {duration} [H:MM:SS] video.\n"  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmolVlm(Images):
+class SmolVlm(Idefics3):
     """Tiles with names in the prompt, and video frames after their timestamps."""
 
-    layout: str = "named_tiles"
-    nested: bool = True
     video: str = "<video>"
     video_processor: str = "SmolVLMVideoProcessor"
     stamp: tuple[str, ...] = ("\nFrame from {clock}:", "", "", _BEFORE, "\n\n")

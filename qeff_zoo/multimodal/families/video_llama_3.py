@@ -9,9 +9,9 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.multimodal.patch_grid import PatchGrid
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.patch_positions import Tower
     from qeff_zoo.runtime.program import Array
     from qeff_zoo.tasks import Tracing
+    from qeff_zoo.tasks.multimodal.patch_positions import Tower
 
 #: Patches on a side of the square of a frame that becomes an image token.
 _MERGE = 2
@@ -30,7 +30,7 @@ class VideoLlama3(PatchGrid):
 
     def frame_geometry(self, config: Mapping[str, Any]) -> "Tower":
         """See `Images`."""
-        from qeff_zoo.runtime.patch_positions import Tower
+        from qeff_zoo.tasks.multimodal.patch_positions import Tower
 
         return Tower.read(config, self, _MERGE)
 
@@ -46,7 +46,7 @@ class VideoLlama3(PatchGrid):
         """See `Images`."""
         import numpy as np
 
-        from qeff_zoo.runtime.vision_encoder import FILM_GRID, FILM_MERGE, FRAMES, KEPT
+        from qeff_zoo.tasks.multimodal.vision_encoder import FILM_GRID, FILM_MERGE, FRAMES, KEPT
 
         names = FILM_GRID, FILM_MERGE, KEPT
         if lacking := [name for name in names if name not in given]:
@@ -60,7 +60,7 @@ class VideoLlama3(PatchGrid):
         """See `Images`."""
         import numpy as np
 
-        from qeff_zoo.runtime.vision_encoder import FILM_GRID, FILM_MERGE, FRAMES, KEPT
+        from qeff_zoo.tasks.multimodal.vision_encoder import FILM_GRID, FILM_MERGE, FRAMES, KEPT
 
         rows, columns = size
         shape = vision.program.inputs[self.pixels].shape[1:]

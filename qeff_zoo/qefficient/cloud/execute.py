@@ -15,9 +15,9 @@ from qeff_zoo.terminal.printing import print_json
 
 from . import flags
 
-#: How QEfficient calls the folder of a compiled model: cores, batch, sizes, devices, formats.
+#: QEfficient's name of the folder of a compiled model: SDK, cores, batch, sizes, devices, formats.
 _NAMED = re.compile(
-    r"qpc_\d+cores_(?P<batch>\d+)(?P<continuous>F?)BS_(?P<prompt_len>\d+)PL_(?P<ctx_len>\d+)CL_"
+    r"qpc_(?:qnn_)?\d+cores_(?P<batch>\d+)(?P<continuous>F?)BS_(?P<prompt_len>\d+)PL_(?P<ctx_len>\d+)CL_"
 )
 
 

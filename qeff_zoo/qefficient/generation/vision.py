@@ -14,7 +14,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.runtime.decoder import AXES
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.runtime.tokenizer import read_json
-from qeff_zoo.runtime.vision_encoder import GRID, Vision
+from qeff_zoo.tasks.multimodal.vision_encoder import GRID, Vision
 
 from .calls import Calls, Described
 

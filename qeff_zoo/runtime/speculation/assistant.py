@@ -86,13 +86,13 @@ class AssistantDrafter(Guessing):
         """Return a draft of the next tokens."""
         return [int(one.argmax()) for one in self.say(tokens, count)]
 
-    def say(self, tokens: Sequence[int], count: int, told: Sequence[int] = ()) -> list[Array]:
+    def say(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[Array]:
         """Draft one token after the other.
 
         Args:
             tokens: All tokens so far; the hidden state of the one before the newest is known.
             count: Number of tokens to draft.
-            told: Draft tokens that override the most likely ones, from the first on.
+            drafted: Draft tokens that override the most likely ones, from the first on.
 
         Returns:
             Logits (vocab,) of each draft token.
@@ -105,4 +105,4 @@ class AssistantDrafter(Guessing):
             if len(found) == count:
                 return found
             place = len(found) - 1
-            token = told[place] if place < len(told) else int(logits.argmax())
+            token = drafted[place] if place < len(drafted) else int(logits.argmax())

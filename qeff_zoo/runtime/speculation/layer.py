@@ -90,13 +90,13 @@ class LayerDrafter(Guessing):
         """Return a draft of the next tokens."""
         return [int(one.argmax()) for one in self.say(tokens, count)]
 
-    def say(self, tokens: Sequence[int], count: int, told: Sequence[int] = ()) -> list[Array]:
+    def say(self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()) -> list[Array]:
         """Run the tokens that have not run, then draft one token after the other.
 
         Args:
             tokens: All tokens so far; the hidden states of all but the newest are known.
             count: Number of tokens to draft.
-            told: Draft tokens that override the most likely ones, from the first on.
+            drafted: Draft tokens that override the most likely ones, from the first on.
 
         Returns:
             Logits (vocab,) of each draft token.
@@ -116,7 +116,7 @@ class LayerDrafter(Guessing):
         self._held = {} if count == 1 or decoder.only_grows else decoder.save(row, at, at)
         while len(found) < count:
             place = len(found) - 1
-            token = told[place] if place < len(told) else int(logits.argmax())
+            token = drafted[place] if place < len(drafted) else int(logits.argmax())
             logits, state = self._layer.run(row, [token], at + place, state)
             found.append(logits)
         return found

@@ -6,9 +6,10 @@ from functools import partial
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.answers import Request
-from qeff_zoo.runtime.decoder import Decoder
+from qeff_zoo.runtime.decoder import DRAFTED, Decoder
 from qeff_zoo.runtime.program import Program
 from qeff_zoo.runtime.speculation.assistant import Assistant, AssistantDrafter
+from qeff_zoo.runtime.speculation.block import Block, BlockDrafter
 from qeff_zoo.runtime.speculation.costs import Costs, measure
 from qeff_zoo.runtime.speculation.draft_model import DraftModel, ModelDrafter
 from qeff_zoo.runtime.speculation.heads import Heads, HeadsDrafter, HeadsWithin
@@ -19,8 +20,10 @@ from qeff_zoo.runtime.text_generation import TextGenerationSession
 from . import EXACT, HEADS, LOOKUP, REJECTION, Acceptance, Own, Speculation
 
 
-def drafting_by(program: Program, decoder: Decoder) -> Layer | Assistant | Heads | HeadsWithin:
-    """Return the drafter of a package's program: a layer with states, an assistant at a position, or heads.
+def drafting_by(
+    program: Program, decoder: Decoder
+) -> Block | Layer | Assistant | Heads | HeadsWithin:
+    """Return the drafter of a package's program: layers with states, an assistant at a position, or heads.
 
     Args:
         program: Opened program; that of the decoder if it has the draft heads.
@@ -29,7 +32,7 @@ def drafting_by(program: Program, decoder: Decoder) -> Layer | Assistant | Heads
     if program is decoder.program:
         return HeadsWithin(decoder.heads)
     if program.states:
-        return Layer(program)
+        return Layer(program) if DRAFTED in program.outputs else Block(program)
     return Assistant(program, decoder) if "position_ids" in program.inputs else Heads(program)
 
 
@@ -69,7 +72,8 @@ def speculation_of(
         if isinstance(own, Heads | HeadsWithin):
             costs = replace(costs, beginning=own.measure())
             return Speculation(most=most, drafter=lambda _: HeadsDrafter(own, costs))
-        costs = replace(costs, drafting=own.measure())
+        fixed = "beginning" if isinstance(own, Block) else "drafting"
+        costs = replace(costs, **{fixed: own.measure()})
         return Speculation(most=most, drafter=lambda _: drafter_of(own, costs))
     _check_draft(session, drafts)
     model = DraftModel(drafts.decoder, session.decoder.vocab_size)
@@ -78,7 +82,9 @@ def speculation_of(
 
 
 def drafter_of(drafts: Layer | Assistant, costs: Costs) -> LayerDrafter | AssistantDrafter:
-    """Return the drafter of one request that drafts token by token."""
+    """Return the drafter of one request that drafts token by token, or a block."""
+    if isinstance(drafts, Block):
+        return BlockDrafter(drafts, costs)
     if isinstance(drafts, Layer):
         return LayerDrafter(drafts, costs)
     return AssistantDrafter(drafts, costs)

@@ -393,8 +393,14 @@ def _window(mask: ir.Value | None) -> int | None:
     if node is None or node.domain != domains.SEMANTIC:
         return None
     if node.op_type == "CausalMask":
-        return 0
+        return None if _is_of_blocks(node.inputs[0]) else 0
     return node.attributes.get_int("window", 0) if node.op_type in _WINDOWS else None
+
+
+def _is_of_blocks(positions: ir.Value | None) -> bool:
+    """Whether all queries of a call have one position, so that they attend to each other in both directions."""
+    made = positions.producer() if positions is not None else None
+    return made is not None and made.op_type == "Expand"
 
 
 def _hides_nothing(mask: ir.Value | None) -> bool:

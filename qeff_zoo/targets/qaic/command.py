@@ -14,6 +14,8 @@ from qeff_zoo.plan.programs import ProgramPlan
 from qeff_zoo.targets.qaic.options import flags_of
 from qeff_zoo.targets.qaic.sdk import COMPILER_VARIABLE, SDK
 
+#: First SDK whose compiler reads named specializations; an older one reads flat entries of sizes.
+NAMED_SINCE = "1.22"
 #: What a pipeline calls the only program of a package.
 _ALONE = "graph"
 
@@ -125,9 +127,23 @@ command -v "$$compiler" >/dev/null || fail "No compiler at '$$compiler'; expecte
  Install that, or set $variable to where it is."
 name=$${compiler##*/} version=$$(release apps) platform=$$(release platform)
 
+flat_specializations() { # of the SDK, or without its version of the compiler's name
+  local known=$$version
+  if [ -z "$$known" ] && [ "$$name" = qaic-exec ]; then known=0; fi
+  [ -n "$$known" ] && [ "$$(printf '%s\n' $named_since "$$known" | sort -V | head -n 1)" != $named_since ]
+}
+
 compile_into() {
-  local folder=$$1
+  local folder=$$1 argument file
   shift
+  if flat_specializations; then
+    for argument; do
+      if [[ $$argument != *=*specializations.json ]]; then continue; fi
+      file=$${argument#*=}
+      sed -e '/^   "name": /d' -e '/^   "symbols": {$$/d' -e '/^   }$$/d' "$$file" > "$${file%.json}.flat.json"
+    done
+    set -- "$${@/%specializations.json/specializations.flat.json}"
+  fi
   if [ "$$name" = qaic-exec ]; then
     set -- "$${@/#-aic-hw-version=ai100/-aic-hw-version=2.0}" -compile-only
   fi
@@ -135,4 +151,4 @@ compile_into() {
 }
 """)
 #: How a script finds and calls qaic-compile, see `qeff_zoo.targets.qaic.driver.script`.
-COMPILER = _COMPILER.substitute(sdk=SDK, variable=COMPILER_VARIABLE)
+COMPILER = _COMPILER.substitute(sdk=SDK, variable=COMPILER_VARIABLE, named_since=NAMED_SINCE)

@@ -24,7 +24,7 @@ _LAYER = re.compile(r"/?[A-Za-z_][\w./]*?\.(\d+)(?:[/.]|$)")
 
 
 def specializations(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Write specializations.json.
+    """Write specializations.json, line by line as `compile.sh` expects it to remove the names for an older compiler.
 
     Args:
         entries: Specializations of the program's plan: a name, and sizes by symbol as digits.

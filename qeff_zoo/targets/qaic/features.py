@@ -17,8 +17,8 @@ import numpy as np
 from qeff_zoo.graph.states import State
 from qeff_zoo.runtime.decoder import PADDING
 from qeff_zoo.runtime.program import Array, Program, Tensor
-from qeff_zoo.runtime.vision_encoder import PIXELS
 from qeff_zoo.targets.qaic.crossing import Asking
+from qeff_zoo.tasks.multimodal.vision_encoder import PIXELS
 
 #: The one picture or window of a call, as a size for the compiler, which expects one.
 BATCH = "batch_size"

@@ -303,6 +303,11 @@ def _encoder(compiled: Compiled) -> Iterator[Command]:
             f"{', '.join(served)}. Run it with QEfficient's runtime.",
         )
     pooling = compiled.planned("task", "pooling") or "mean"
+    if pooling == "none":
+        raise refused(
+            compiled.package,
+            "has no pooling, which vllm-qaic requires; expected one with a pooling. Build it with --pooling mean.",
+        )
     lengths = {"embed_seq_len": compiled.seq_lens} if len(compiled.seq_lens) > 1 else {}
     answers = {"pooling_method": pooling} if task == "embed" else {"task": task}
     # The QPC pools and scores: what it gives is the answer.

@@ -11,10 +11,10 @@ import numpy as np
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media import features
 from qeff_zoo.media.sound import LIMITS, Sound, SoundLimits, read_sound
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime import labels
 from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sizes import EncoderSizes
-from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.tasks.audio_classification.task import NAME
 from qeff_zoo.tasks.speech.ctc_session import filled, input_of
 

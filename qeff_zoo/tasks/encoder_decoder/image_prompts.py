@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.prompts import Prompt
-from qeff_zoo.runtime.tokenizer import read_json
 
 _REST = "{input}"
 

@@ -22,8 +22,6 @@ from qeff_zoo.tasks import IMAGE_TO_TEXT
 from qeff_zoo.tasks.encoder_decoder.image_prompts import PicturePrompts
 from qeff_zoo.tasks.encoder_decoder.session import WritingSession
 
-_GREEDY = Sampling()
-
 
 class ImageToTextSession(WritingSession):
     """An opened package of the task `image-to-text`.
@@ -137,7 +135,7 @@ class ImageToTextSession(WritingSession):
         prompt: Prompt | None = None,
         limits: ImageLimits = LIMITS,
         generation_len: int | None = None,
-        sampling: Sampling = _GREEDY,
+        sampling: Sampling | None = None,
         **choices: Any,
     ) -> Request:
         """Create and validate a request. Thread-safe.
@@ -149,7 +147,7 @@ class ImageToTextSession(WritingSession):
                 `tagging`. For a package with `prompts`, the encoder prompt.
             limits: Limits of the image.
             generation_len: Maximum number of tokens; None for the value of generation_config.json.
-            sampling: Sampling parameters.
+            sampling: Sampling parameters; None for `default_sampling`.
             **choices: Arguments `stop`, `ignore_eos` and `adapter` of `TextGenerationSession.request`.
 
         Raises:

@@ -46,7 +46,7 @@ class WritingSession(TextGenerationSession):
         rules: WritingRules,
         *,
         generation_len: int | None,
-        sampling: Sampling,
+        sampling: Sampling | None,
         **choices: Any,
     ) -> Request:
         """Return a request for the decoder under generation rules; the caller adds the encoder's input.
@@ -55,15 +55,16 @@ class WritingSession(TextGenerationSession):
             begun: First tokens of the decoder.
             rules: Rules of the package, perhaps modified.
             generation_len: Maximum number of tokens; None for the value of the rules.
-            sampling: Sampling parameters.
+            sampling: Sampling parameters; None for `default_sampling`.
             **choices: Arguments of `TextGenerationSession.request`.
         """
-        for name in ("grammar", "blocks"):
+        for name in ("grammar", "documents"):
             if choices.get(name):
                 raise GenerationError(
                     f"{name!r} does not apply to {self.task}: a {self.reads} is read whole, and its package says "
                     "how an answer begins and ends. Expected none. Leave it out."
                 )
+        sampling = self.default_sampling if sampling is None else sampling
         if sampling.repetition_penalty == 1:
             sampling = replace(sampling, repetition_penalty=rules.repetition_penalty)
         if generation_len is None:

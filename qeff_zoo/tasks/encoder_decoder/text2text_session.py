@@ -16,8 +16,6 @@ from qeff_zoo.tasks import TEXT2TEXT
 from qeff_zoo.tasks.encoder_decoder.session import WritingSession
 from qeff_zoo.tasks.encoder_decoder.translation import Languages
 
-_GREEDY = Sampling()
-
 
 class Text2TextSession(WritingSession):
     """An opened package of the task `text2text-generation`.
@@ -83,7 +81,7 @@ class Text2TextSession(WritingSession):
         generation_len: int | None = None,
         language: str | None = None,
         source_language: str | None = None,
-        sampling: Sampling = _GREEDY,
+        sampling: Sampling | None = None,
         **choices: Any,
     ) -> Request:
         """Create and validate a request. Thread-safe.
@@ -93,7 +91,7 @@ class Text2TextSession(WritingSession):
             generation_len: Maximum number of tokens; None for the value of the package's generation_config.json.
             language: Target language, see `generate`.
             source_language: Source language, see `generate`.
-            sampling: Sampling parameters.
+            sampling: Sampling parameters; None for `default_sampling`.
             **choices: Arguments of `TextGenerationSession.request`.
 
         Raises:

@@ -41,9 +41,11 @@ from qeff_zoo.export.transforms.modules import vision_tower
 from qeff_zoo.export.transforms.retained_state import Probe, RetainedState
 from qeff_zoo.export.uncomputed import uncomputed
 from qeff_zoo.graph.states import State
-from qeff_zoo.tasks import Tracing, prefix_image_tracing
+from qeff_zoo.tasks import Tracing
 from qeff_zoo.tasks.speech import ctc_tracing
 from qeff_zoo.tasks.text_generation import decoder_tracing
+
+from . import prefix_image_tracing
 
 _BATCH, _SEQ = 2, 6  # of the example
 _ENDLESS = 1 << 31  # positions

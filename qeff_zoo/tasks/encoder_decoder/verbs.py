@@ -52,7 +52,7 @@ class DescribeImages:
             fetch_each(images),
             prompt=self.prompts[0] if self.prompts else None,
             stream=stream,
-            **generation_of(arguments),
+            **generation_of(session, arguments),
         )
         pairs = list(zip(images, outputs, strict=True))
         if arguments.json:

@@ -4,6 +4,7 @@
 IN   input_ids, attention_mask: see `qeff_zoo.tasks.encoders.whole_texts`
 OUT  output (batch_size, hidden)            pooled over the tokens, through the checkpoint's dense layers after the
                                             encoder, normalized on request
+     output (batch_size, seq_len, hidden)   without pooling: last hidden states, normalized on request
 """
 
 from collections.abc import Mapping
@@ -40,7 +41,7 @@ def _variant(
         for layer in (found.dense if found else ())
     ]
     told = {name: chosen[name] for name in ("pooling", "normalize")}
-    return {**told, "dense": dense} if dense else told
+    return {**told, "dense": dense} if dense and told["pooling"] != "none" else told
 
 
 def _defaults(checkpoint: "Checkpoint") -> Mapping[str, Default]:
@@ -74,7 +75,7 @@ TASK = Task(
     commands=Commands(
         run=lazy("qeff_zoo.tasks.encoders.verbs:EmbedTexts"),
         run_options=(*PROMPTS, "adapter"),
-        serve=lazy("qeff_zoo.serving.services:TextEmbeddings"),
+        serve=lazy("qeff_zoo.serving.services:TextEncoding"),
     ),
     stages=whole_texts.stages,
     vllm_task="embed",

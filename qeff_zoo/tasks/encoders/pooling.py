@@ -21,8 +21,11 @@ def pool(hidden: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
     Args:
         hidden: Last hidden states.
         attention_mask: (batch, seq), 1 is a token.
-        pooling: "mean", "cls" (the first token), "lasttoken" or "max", as in sentence-transformers.
+        pooling: "mean", "cls" (the first token), "lasttoken" or "max", as in sentence-transformers; or "none" for the
+            states as they are.
     """
+    if pooling == "none":
+        return hidden
     token = attention_mask.unsqueeze(-1).to(hidden.dtype)
     if pooling == "cls":
         return hidden[:, 0]
@@ -55,7 +58,7 @@ class Embed(nn.Module):
         self.activations = [getattr(nn, name)() for name in activations]
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return one embedding per row."""
+        """Return one embedding per row; without pooling one per token."""
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         pooled = pool(hidden, attention_mask, self.pooling)
         for number, activation in enumerate(self.activations):

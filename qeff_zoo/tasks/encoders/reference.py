@@ -39,7 +39,7 @@ class TextReference(Answers):
         if self._embeds:
             told = {**_read_pooling(Path(request["checkpoint"])), **request["told"]}
             self._pooling, self._normalize = str(told["pooling"]), bool(told["normalize"])
-            behind = _read_dense(Path(request["checkpoint"]))
+            behind = [] if self._pooling == "none" else _read_dense(Path(request["checkpoint"]))
             self._activations = [activation for _, activation in behind]
             if behind:  # part of the model, so that all variants are of them too
                 model.dense = nn.ModuleList(layer for layer, _ in behind)
@@ -60,6 +60,10 @@ class TextReference(Answers):
 
     def _answer(self, found: Tensor, length: int) -> Tensor:
         """Return the relevant part of a row: the pooled states, or the logits of the text or of each of its tokens."""
+        if self._embeds and self._pooling == "none":
+            states = found[:length]
+            norms = torch.linalg.vector_norm(states, dim=1, keepdim=True)
+            return states / norms if self._normalize else states
         if self._embeds:
             return self._pool(found[:length])[None]
         return found[None] if found.dim() == 1 else found[:length]

@@ -2,16 +2,18 @@
 """Base class of text encoder sessions: texts to calls, with padding to a specialization."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.adapters import Adapters
 from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sizes import EncoderSizes
 from qeff_zoo.runtime.texts import TextReader, Texts
-from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer, read_json
+from qeff_zoo.runtime.tokenizer import Encoded, Tokenizer
 
 
 class _Calls:
@@ -35,6 +37,8 @@ class EncoderSession:
     task: ClassVar[str]
     output: ClassVar[str]
     takes_pairs: ClassVar[bool] = False
+    #: Whether it returns embeddings of tokens, for a package without pooling.
+    has_states: bool = False
 
     def __init__(self, folder: Path, program: Program) -> None:
         require(program, folder, self.task, {"input_ids", "attention_mask"}, {self.output})
@@ -122,17 +126,20 @@ class EncoderSession:
             rows.update(zip(numbers, found, strict=True))
         return [rows[number] for number in range(len(encoded))]
 
-    def read(self, texts: Sequence[Texts]) -> list[Encoded]:
+    def read(self, texts: Sequence[Texts], max_length: int | None = None) -> list[Encoded]:
         """Tokenize texts. Thread-safe.
 
         Args:
             texts: Texts and pairs, truncated to `max_length` tokens; or token ids, unchanged.
+            max_length: Smaller number of tokens than the session's; None for that.
 
         Raises:
             GenerationError: A list of token ids is empty, too long, or outside the vocabulary; or there is a pair, and
                 the task takes none.
         """
-        return self._reader.read(texts)
+        if max_length is None:
+            return self._reader.read(texts)
+        return replace(self._reader, max_length=min(max_length, self.max_length)).read(texts)
 
 
 def _filled(rows: Sequence[Sequence[int]], count: int) -> Iterator[Sequence[int]]:

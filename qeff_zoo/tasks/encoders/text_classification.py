@@ -55,6 +55,7 @@ TASK = Task(
     commands=Commands(
         run=lazy("qeff_zoo.tasks.encoders.verbs:ClassifyTexts"),
         run_options=(*PROMPTS, "adapter", "pair"),
+        serve=lazy("qeff_zoo.serving.services:TextEncoding"),
     ),
     stages=whole_texts.stages,
     vllm_task="classify",

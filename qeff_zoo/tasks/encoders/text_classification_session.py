@@ -57,7 +57,8 @@ class TextClassificationSession(EncoderSession):
     def __init__(self, folder: Path, program: Program) -> None:
         super().__init__(folder, program)
         self.labels = labels.names_of(self.config, int(program.outputs[self.output].shape[-1]))
-        self._activate = labels.activation_of(self.config, len(self.labels))
+        #: Function from logits to scores, along the last axis.
+        self.activate = labels.activation_of(self.config, len(self.labels))
 
     def classify(
         self, texts: str | tuple[str, str] | Sequence[Texts], *, adapter: str | None = None
@@ -75,7 +76,7 @@ class TextClassificationSession(EncoderSession):
         given: list[Texts] = [texts] if isinstance(texts, str | tuple) else list(texts)
         answers = self._answer(self.read(given), adapter)
         return [
-            self._classification(text, self._activate(logits))
+            self._classification(text, self.activate(logits))
             for text, logits in zip(given, answers, strict=True)
         ]
 

@@ -37,6 +37,7 @@ TASK = Task(
     commands=Commands(
         run=lazy("qeff_zoo.tasks.encoders.verbs:ClassifyTokens"),
         run_options=(*PROMPTS, "adapter"),
+        serve=lazy("qeff_zoo.serving.services:TextEncoding"),
     ),
     stages=whole_texts.stages,
 )

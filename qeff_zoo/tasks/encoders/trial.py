@@ -31,7 +31,8 @@ class EncoderTrial:
         # Token types of a pair of texts of equal length.
         types = [[int(2 * at >= len(one)) for at in range(len(one))] for one in sequences]
         given = types if session.has_token_types else None
-        positions = [list(range(len(one))) if task.by_token else [0] for one in sequences]
+        by_token = task.by_token or session.has_states
+        positions = [list(range(len(one))) if by_token else [0] for one in sequences]
         answers: dict[str, Array] = {}
         keys: dict[str, list[Key]] = {}
         for stage in stages:
@@ -48,7 +49,7 @@ class EncoderTrial:
                 kinds = [types[number] for number in call.sequences] if given else None
                 got = session.run(rows, call.seq_len, kinds)
                 found += [
-                    one[: len(row)] if task.by_token else one[None]
+                    one[: len(row)] if by_token else one[None]
                     for one, row in zip(got, rows, strict=True)
                 ]
                 context.step(1)

@@ -42,10 +42,10 @@ def _defaults(checkpoint: "Checkpoint") -> Mapping[str, Default]:
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
     found = whole_images.problems(checkpoint, recipe, request)
-    if request.pooling == "lasttoken":
+    if request.pooling in ("lasttoken", "none"):
         found.append(
-            "--pooling lasttoken is for texts: the last part of a picture is its lower right corner. Expected mean, "
-            "max or cls. Choose one, or leave it out for what the model itself makes."
+            f"--pooling {request.pooling} is for texts; expected mean, max or cls for images. Choose one, or leave it "
+            "out for what the model itself makes."
         )
     return found
 

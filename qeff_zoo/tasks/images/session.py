@@ -10,11 +10,11 @@ import numpy as np
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media.image_processor import load_image_processor
 from qeff_zoo.media.images import LIMITS, ImageLimits, Picture
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime import labels
 from qeff_zoo.runtime.labels import Score, best_first
 from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sizes import batch_sizes
-from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.tasks import IMAGE_CLASSIFICATION, IMAGE_FEATURE_EXTRACTION
 from qeff_zoo.tasks.encoders.embedding_session import cosines
 

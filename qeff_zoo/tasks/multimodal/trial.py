@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sample texts with images, videos or audio among their tokens, through a package that generates."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 from qeff_zoo.runtime.answers import Request
-from qeff_zoo.runtime.media_text import MediaTextSession, Prepared
 from qeff_zoo.runtime.multimodal_spans import MultimodalSpans
+from qeff_zoo.tasks.multimodal.any_to_any_session import AnyToAnySession
+from qeff_zoo.tasks.multimodal.audio_text_session import AudioTextToTextSession
+from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
+from qeff_zoo.tasks.multimodal.session import MediaTextSession, Prepared
 from qeff_zoo.tasks.text_generation.trial import DecoderTrial
-from qeff_zoo.validation import cases, sample_media
+from qeff_zoo.validation import cases
+
+from . import samples
 
 
 class MediaTrial(DecoderTrial):
@@ -21,13 +27,17 @@ class MediaTrial(DecoderTrial):
 
     session: MediaTextSession
 
+    def inputs(self) -> Iterator[Prepared]:
+        """Yield encoder inputs of images or audio without end."""
+        raise NotImplementedError
+
     def draw(self, stages: Sequence[cases.Stage]) -> None:
         """Set the stages, the tokens of each sequence, and its multimodal inputs."""
         super().draw(stages)
         session = self.session
         self._media: list[list[Prepared]]
         self._spans: list[MultimodalSpans | None]
-        self.sequences, self._media = sample_media.insert(session, self.sequences)
+        self.sequences, self._media = samples.insert(session, self.sequences, self.inputs())
         pairs = zip(self.sequences, self._media, strict=True)
         self._spans = [session.insets(*pair) for pair in pairs]
         if session.media.whole:
@@ -56,3 +66,39 @@ class MediaTrial(DecoderTrial):
     def about(self) -> Mapping[str, Any]:
         """Return the multimodal inputs, and their declaration in the recipe."""
         return {"media": self._media, "of_media": self.session.of_media}
+
+
+class ImageTrial(MediaTrial):
+    """Runs a package of images on sample texts, and of videos if these have a separate program."""
+
+    session: ImageTextToTextSession
+
+    def inputs(self) -> Iterator[Prepared]:
+        """See `MediaTrial`; images and videos in turns, so that each precedes the other in some sequence."""
+        images = samples.images(self.session)
+        if not getattr(self.session.reader, "has_frames", False):
+            return images
+        videos = samples.videos(self.session)
+        return (next(source) for source in cycle([images, videos, videos]))
+
+
+class AudioTrial(MediaTrial):
+    """Runs a package of audio on sample texts."""
+
+    session: AudioTextToTextSession
+
+    def inputs(self) -> Iterator[Prepared]:
+        """See `MediaTrial`."""
+        return self.session.media.samples(self.session.reader.shape)
+
+
+class AnyToAnyTrial(MediaTrial):
+    """Runs a package of images and audio on sample texts."""
+
+    session: AnyToAnySession
+
+    def inputs(self) -> Iterator[Prepared]:
+        """See `MediaTrial`; both in turns, so that each precedes the other in some sequence."""
+        images = samples.images(self.session)
+        audio = self.session.audio.samples(self.session.hearing.shape)
+        return (next(source) for source in cycle([images, audio, audio, audio, images, images]))

@@ -27,9 +27,9 @@ from qeff_zoo.media.sound import (
     open_sound,
 )
 from qeff_zoo.media.steps import Steps, finished
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sizes import EncoderSizes
-from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.tasks import SPEECH_RECOGNITION
 from qeff_zoo.tasks.speech.speech_results import Segment, TimedText, Transcription, joined
 from qeff_zoo.tasks.speech.speech_turns import InOrder, Turns

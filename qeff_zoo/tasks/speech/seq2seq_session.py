@@ -17,13 +17,14 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.media import features
 from qeff_zoo.media.sound import LIMITS, OpenedSound, Sound, SoundLimits, open_sound
 from qeff_zoo.media.steps import Steps, finished
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.encoder_inputs import Sources
 from qeff_zoo.runtime.languages import code_of
 from qeff_zoo.runtime.metrics import Timings
 from qeff_zoo.runtime.program import Array, Program, require
 from qeff_zoo.runtime.sampling import likeliest
-from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
+from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.tasks import SPEECH_SEQ2SEQ
 from qeff_zoo.tasks.speech.speech_openings import begun, recording_of
 from qeff_zoo.tasks.speech.speech_results import Segment, Transcription

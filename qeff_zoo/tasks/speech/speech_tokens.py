@@ -14,9 +14,10 @@ import numpy as np
 
 from qeff_zoo.checkpoint.config import positions_of
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.languages import code_of
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.runtime.tokenizer import Tokenizer, read_json
+from qeff_zoo.runtime.tokenizer import Tokenizer
 from qeff_zoo.tasks.speech.speech_prompts import Begins
 
 from . import speech_prompts

@@ -16,6 +16,13 @@ IN   input_ids (batch_size, seq_len) i64
                                                    the state that this program returned for the one before
 OUT  drafted_states (batch_size, seq_len, hidden)   replacement of the hidden state of each token
      logits (batch_size, 1, vocab)          logits of the token after the newest
+
+A block drafter, which drafts all tokens in one call, is such a layer without `drafted_states`:
+
+IN   input_ids (batch_size, seq_len) i64    of a row: CONTEXT_ID for each hidden state, the newest token, then
+                                            MASK_ID for each token to draft
+     hidden_states (batch_size, seq_len, hidden)   the model's hidden states; else ignored
+OUT  logits (batch_size, count, vocab)      logits of the drafted tokens
 """
 
 from collections.abc import Mapping, Sequence
@@ -103,6 +110,19 @@ class Step(decoder_tracing.Step):
         )
 
 
+class BlockStep(Step):
+    """One call of a block drafter, which is the model's `speculator`: logits of the last tokens of each row."""
+
+    def call(
+        self, input_ids: Tensor, position_ids: Tensor, state: RetainedState, more: Sequence[Tensor]
+    ) -> Any:
+        """Run the block drafter."""
+        count, last = self.model.speculator.count, position_ids.shape[1] - 1
+        first = (state.needed + 1 - count).clamp(min=0)
+        state.needed = (first + torch.arange(count)[None]).clamp(max=last)
+        return super().call(input_ids, position_ids, state, more)
+
+
 def tracing_of_layer(model: Any, *, speculator: Mapping[str, Any], **variant: Any) -> Tracing:
     """Describe how to trace the draft layer of a model.
 
@@ -123,12 +143,13 @@ def tracing_of_layer(model: Any, *, speculator: Mapping[str, Any], **variant: An
         embed = model.get_input_embeddings()
         return layer(embed, input_ids, hidden, position_ids=position_ids, past_key_values=state)
 
+    at_once = hasattr(layer, "count")
     found = decoder_tracing.tracing(
         model,
-        step=Step,
+        step=BlockStep if at_once else Step,
         more=more,
         probe=partial(decoder_tracing.probe, inner=layer.inner, call=call),
-        hidden_states=True,
+        hidden_states=not at_once,
         **variant,
     )
     names = ["drafted_states" if one == "hidden_states" else one for one in found.output_names]

@@ -102,6 +102,12 @@ def _layer_variant(
     return {**_heads_variant(checkpoint, recipe, shape, chosen), **slots}
 
 
+def _with_block(checkpoint: "Checkpoint", shape: Shape) -> Shape:
+    """Return the sizes of a draft program: a drafted block lies behind the context."""
+    block = checkpoint.speculator.said.get("block_size", 0) if checkpoint.speculator else 0
+    return replace(shape, ctx_len=shape.ctx_len + block)
+
+
 def _assistant(model: Any, **variant: Any) -> Tracing:
     from . import assistant_tracing
 
@@ -246,6 +252,7 @@ TASK = Task(
             wanted=partial(_has, role=DRAFT),
             variant=_layer_variant,
             specializations=_layer_specializations,
+            sized=_with_block,
         ),
         Part(
             role=ASSISTANT,

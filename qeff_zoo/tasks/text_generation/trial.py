@@ -10,6 +10,7 @@ from qeff_zoo.package.programs import CompiledProgram
 from qeff_zoo.runtime.answers import Request
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.multimodal_spans import MultimodalSpans
+from qeff_zoo.runtime.sampling import Sampling
 from qeff_zoo.runtime.sessions import open_heads
 from qeff_zoo.runtime.text_generation import TextGenerationSession
 from qeff_zoo.validation import cases, sample_texts
@@ -66,7 +67,9 @@ class DecoderTrial:
 
     def request(self, prompt: list[int], length: int) -> Request:
         """Return the request of that continuation."""
-        return TextGenerationSession.request(self.session, prompt, generation_len=length)
+        return TextGenerationSession.request(
+            self.session, prompt, generation_len=length, sampling=Sampling()
+        )
 
     def first_prompt(self) -> list[int]:
         """Return a beginning of the first sequence."""

@@ -4,12 +4,13 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, replace
 from typing import Any
 
 from qeff_zoo.disk.text_files import read_text
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime import Grammar, Sampling
+from qeff_zoo.tasks.commands import SAMPLING
 from qeff_zoo.terminal.printing import print_generated, print_json
 
 
@@ -42,7 +43,7 @@ class Generate:
         stream = None
         if len(self.prompts) == 1 and not arguments.json:
             stream = lambda _, text: print_generated(text, end="")  # noqa: E731
-        more = {**generation_of(arguments), **self.more()}
+        more = {**generation_of(session, arguments), **self.more()}
         outputs = session.generate(self.prompts, stream=stream, **more)
         if arguments.json:
             answer = [as_json(output) for output in outputs]
@@ -56,11 +57,11 @@ class Generate:
         print(session.metrics, file=sys.stderr)
 
 
-def generation_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of any session's `generate`."""
+def generation_of(session: Any, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of a session's `generate`."""
     return {
         "generation_len": arguments.generation_len,
-        "sampling": _sampling(arguments),
+        "sampling": _sampling(session, arguments),
         "stop": arguments.stop,
         "chat": arguments.chat,
         "adapter": arguments.adapter,
@@ -91,16 +92,18 @@ def require_one_prompt(prompts: Sequence[str], what: str) -> None:
         )
 
 
-def _sampling(arguments: argparse.Namespace) -> Sampling:
-    given = {item.name: getattr(arguments, item.name) for item in fields(Sampling)}
+def _sampling(session: Any, arguments: argparse.Namespace) -> Sampling:
+    """Return the sampling parameters of the command, and for others those of the session."""
+    usual = Sampling() if arguments.generation_config == "none" else session.default_sampling
+    given = {name: getattr(arguments, name) for name in SAMPLING}
     given = {name: value for name, value in given.items() if value is not None}
     random = [name for name in ("top_k", "top_p", "min_p", "seed") if name in given]
-    if random and "temperature" not in given:
+    if random and not given.get("temperature", usual.temperature):
         raise GenerationError(
             f"--{random[0].replace('_', '-')} is for tokens drawn at random, and without --temperature none are. "
             "Expected both or neither. Add --temperature 1, or leave it out."
         )
-    return Sampling(**given)
+    return replace(usual, **given)
 
 
 def _grammar(arguments: argparse.Namespace) -> Grammar | None:

@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from qeff_zoo.validation.cases import LAYER_ANSWERS
 from qeff_zoo.validation.reference.assistant import Assistant
+from qeff_zoo.validation.reference.dflash import DFlash
 from qeff_zoo.validation.reference.formats.files import plain
 from qeff_zoo.validation.reference.layers import DraftLayerLogits, Eagle3, Mtp, put
 from qeff_zoo.validation.reference.loading import decoded_weights
@@ -154,5 +155,7 @@ _KINDS: Mapping[str, Callable[[Any, Any, Mapping[str, Tensor], int], Drafting]] 
     {"turbo_num_heads": _turbo, "medusa_num_heads": _medusa, "n_predict": _chained}
 )
 _LAYERS: Mapping[str, Callable[[Any, Any, Mapping[str, Tensor]], DraftLayerLogits]] = (
-    MappingProxyType({"draft_vocab_size": Eagle3, "backbone_hidden_size": Assistant})
+    MappingProxyType(
+        {"dflash_config": DFlash, "draft_vocab_size": Eagle3, "backbone_hidden_size": Assistant}
+    )
 )

@@ -119,11 +119,20 @@ def put(
     return place
 
 
-def _norm(values: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+def layers_of(model: Any) -> nn.ModuleList:
+    """Return the layers of a model's decoder."""
+    count = model.config.get_text_config().num_hidden_layers
+    every = (one for one in model.get_decoder().modules() if isinstance(one, nn.ModuleList))
+    return next(one for one in every if len(one) == count)
+
+
+def normalize(values: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """Return values of root mean square 1, times a weight."""
     return values / torch.sqrt((values * values).mean(-1, keepdim=True) + epsilon) * weight
 
 
-def _turned(values: Tensor) -> Tensor:
+def rotate(values: Tensor) -> Tensor:
+    """Return the halves of the last axis swapped, the second one negated."""
     one, other = values.chunk(2, -1)
     return torch.cat([-other, one], -1)
 
@@ -148,12 +157,7 @@ class Eagle3(DraftLayerLogits):
     """
 
     def __init__(self, model: Any, config: Mapping[str, Any], stored: Mapping[str, Tensor]) -> None:
-        text = model.config.get_text_config()
-        layers = next(
-            one
-            for one in model.get_decoder().modules()
-            if isinstance(one, nn.ModuleList) and len(one) == text.num_hidden_layers
-        )
+        layers = layers_of(model)
         count, inside = len(layers), config.get("eagle_config") or {}
         told = config.get("eagle_aux_hidden_state_layer_ids")
         out = [one + 1 for one in inside.get("eagle_aux_hidden_state_layer_ids") or ()]
@@ -162,7 +166,7 @@ class Eagle3(DraftLayerLogits):
         self._size = (
             config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         )
-        sizes = {name: config[name] for name in _ROTATED if config.get(name) is not None}
+        sizes = {name: config[name] for name in ROTATED if config.get(name) is not None}
         self._rotary = LlamaRotaryEmbedding(LlamaConfig(**sizes, head_dim=self._size))
         self._parts: dict[str, Any] = {}
         for name, tensor in stored.items():
@@ -193,7 +197,7 @@ class Eagle3(DraftLayerLogits):
         )
         places = torch.arange(start, start + len(tokens))[None]
         cos, sin = (one[0, :, None].to(both.dtype) for one in self._rotary(both, places))
-        query, key = (one * cos + _turned(one) * sin for one in (query, key))
+        query, key = (one * cos + rotate(one) * sin for one in (query, key))
         if cache:
             key, value = (torch.cat(pair) for pair in zip(cache, (key, value), strict=True))
         attended = self._parts["self_attn.o_proj"](_attended(query, key, value))
@@ -204,7 +208,7 @@ class Eagle3(DraftLayerLogits):
 
     def _normed(self, values: Tensor, name: str) -> Tensor:
         weight: Tensor = self._parts[name].weight
-        return _norm(values, weight, self._config["rms_norm_eps"])
+        return normalize(values, weight, self._config["rms_norm_eps"])
 
     def head(self, state: Tensor) -> Tensor:
         """Return logits; tokens that it does not know have the least of them."""
@@ -310,7 +314,7 @@ _WITHOUT: Mapping[Any, Mapping[str, float]] = MappingProxyType(
     }
 )
 #: What the rotations of a layer follow from.
-_ROTATED = (
+ROTATED = (
     *("hidden_size", "num_attention_heads", "max_position_embeddings"),
     *("rope_theta", "rope_scaling", "rope_parameters"),
 )

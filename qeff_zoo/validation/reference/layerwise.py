@@ -23,8 +23,8 @@ import torch
 
 from qeff_zoo import tasks
 from qeff_zoo.graph.numerics import Numerics
-from qeff_zoo.package.description import human_size
 from qeff_zoo.runtime.memory import MEMORY_ENV, available_memory
+from qeff_zoo.terminal.printing import human_size
 from qeff_zoo.validation.faults import Fault
 from qeff_zoo.validation.reference.damage import HEADS, SWAPPED, HeadDamage, damaged, narrow_window
 from qeff_zoo.validation.reference.formats.orders import by_parameter

@@ -16,6 +16,7 @@ from torch import nn
 
 from qeff_zoo import tasks
 from qeff_zoo.checkpoint.config import parsed_model_config
+from qeff_zoo.checkpoint.files import read_config
 from qeff_zoo.export import architectures
 from qeff_zoo.validation.reference.adapters import merge
 from qeff_zoo.validation.reference.formats import Weights, left_out, open_weights, plain_tensors
@@ -100,9 +101,7 @@ def _open(
 ) -> tuple[Any, Any, Callable[[Any], Mapping[str, Any]] | None]:
     """Return the class of a checkpoint's model, its configuration, and what opens tensors that are decoded here."""
     folder, gguf = Path(request["checkpoint"]), request.get("gguf", ())
-    architectures.register(_config(folder).get("model_type", ""))
-    whole = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    config = parsed_model_config(whole)
+    config = parsed_model_config(_parsed(folder))
     auto = tasks.auto_class(task, config)
     weights = None if gguf else decoded_weights(folder)
     if not (gguf or weights):
@@ -118,6 +117,15 @@ def _open(
             else _gguf_tensors(gguf, model)
         ),
     )
+
+
+def _parsed(folder: Path) -> Any:
+    """Return a checkpoint's configuration, parsed by transformers or by our class of its code."""
+    written, read = _config(folder), read_config(folder / "config.json")
+    architectures.register(read["model_type"])
+    if read == written or not written.get("auto_map"):
+        return transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    return transformers.CONFIG_MAPPING[read["model_type"]].from_dict(read)
 
 
 def _decodes(request: Mapping[str, Any]) -> bool:

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queue of text encoder requests: one thread that serves all clients."""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+from qeff_zoo.errors import ContextLengthError
+from qeff_zoo.runtime import Stats
+from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.texts import Texts
+from qeff_zoo.runtime.tokenizer import Encoded
+from qeff_zoo.serving.errors import shutting_down
+from qeff_zoo.serving.waiting import Waiting
+from qeff_zoo.tasks.encoders.session import EncoderSession
+
+
+@dataclass(eq=False)
+class _Job:
+    """The texts of one request.
+
+    Args:
+        texts: All of them.
+        left: Numbers of the texts without an output, the shortest last.
+        future: Future of all outputs; also done if the client disconnected.
+        found: Finished outputs by number.
+    """
+
+    texts: Sequence[Encoded]
+    left: list[int]
+    future: asyncio.Future[list[Array]]
+    found: dict[int, Array] = field(default_factory=dict)
+
+
+class EncoderQueue:
+    """Queue of requests whose calls are shared fairly: every waiting request has a part of each call.
+
+    Args:
+        session: Session that the queue owns.
+        max_waiting: Maximum number of waiting requests.
+    """
+
+    def __init__(self, session: EncoderSession, *, max_waiting: int) -> None:
+        self.session, self._requests = session, Waiting(max_waiting)
+        self._worker = ThreadPoolExecutor(1, "qeff-zoo encoder")
+        self._jobs: deque[_Job] = deque()  # in turn
+        self._serving: asyncio.Task[None] | None = None  # as long as there are jobs
+        self._closing, self._lock = False, threading.Lock()
+        self._running = self._tokens = 0
+
+    async def encode(
+        self, texts: Sequence[Texts], *, cut: bool = True, max_length: int | None = None
+    ) -> tuple[list[Encoded], list[Array]]:
+        """Return the tokens of texts, and the graph's output for each. Cancellation drops the remaining calls.
+
+        Args:
+            texts: Texts, pairs of texts, or lists of token ids.
+            cut: Whether long texts may be truncated.
+            max_length: Number of tokens to which texts are truncated; None for the model's.
+
+        Raises:
+            BusyError: The queue is full.
+            GenerationError: A text cannot be encoded.
+            ContextLengthError: A text exceeds the maximum length, and `cut` is not set.
+            ApiError: The server shuts down.
+        """
+        with self._requests.one():
+            read = await asyncio.to_thread(self.session.read, texts, max_length)
+            if not cut:
+                self._check_lengths(read)
+            self._tokens += sum(len(text.ids) for text in read)
+            left = sorted(range(len(read)), key=lambda number: -len(read[number].ids))
+            job = _Job(read, left, asyncio.get_running_loop().create_future())
+            self._jobs.append(job)
+            if self._serving is None:
+                self._serving = asyncio.create_task(self._serve())
+            return read, await job.future
+
+    def stats(self) -> Stats:
+        """Return the statistics of finished and waiting requests."""
+        return Stats(
+            rows=self.session.sizes.batch_size,
+            running=self._running,
+            waiting=max(0, self._requests.active - self._running),
+            finished={"done": self._requests.ended},
+            prompt_tokens=self._tokens,
+            reused_tokens=0,
+            generated_tokens=0,
+        )
+
+    def close(self) -> None:
+        """Finish the running call, and start no further ones. Not for the event loop's thread while the loop runs."""
+        with self._lock:
+            self._closing = True
+        self._worker.shutdown()
+
+    def _check_lengths(self, texts: Sequence[Encoded]) -> None:
+        number = next((number for number, text in enumerate(texts) if text.cut), None)
+        if number is not None:
+            raise ContextLengthError(
+                f"Text {number:,} has more than {self.session.max_length:,} tokens, which is all that the model reads; "
+                "expected none that has to be cut. Shorten it, or let it be cut."
+            )
+
+    async def _serve(self) -> None:
+        """Make calls until the queue is empty."""
+        while call := self._next_call():
+            if (running := self._begin(call)) is None:
+                break
+            self._running = len({job for job, _ in call})
+            await asyncio.wait([running])
+            self._running = 0
+            _deliver(call, running)
+        for job in self._jobs:  # left at shutdown
+            job.future.set_exception(shutting_down())
+        self._jobs.clear()
+        self._serving = None
+
+    def _next_call(self) -> list[tuple[_Job, int]]:
+        """Choose the texts of the next call: from every request in turn, none longer than the first.
+
+        A request's texts are ordered by length, since similar lengths need less padding.
+        """
+        self._jobs = deque(job for job in self._jobs if not job.future.done())
+        if not self._jobs:
+            return []
+        first, sizes = self._jobs[0], self.session.sizes
+        longest = sizes.covering(len(first.texts[first.left[-1]].ids))
+        call: list[tuple[_Job, int]] = []
+        turns = deque(self._jobs)
+        while turns and len(call) < sizes.batch_size:
+            job = turns.popleft()
+            if job.left and len(job.texts[job.left[-1]].ids) <= longest:
+                call.append((job, job.left.pop()))
+                turns.append(job)
+        self._jobs.rotate(-1)
+        return call
+
+    def _begin(self, call: Sequence[tuple[_Job, int]]) -> asyncio.Future[Array] | None:
+        """Start a call in the worker's thread; None if the server shuts down."""
+        texts = [job.texts[number] for job, number in call]
+        ids, types = [text.ids for text in texts], [text.type_ids for text in texts]
+        with self._lock:
+            if self._closing:
+                return None
+            loop = asyncio.get_running_loop()
+            return loop.run_in_executor(self._worker, partial(self.session.run, ids, types=types))
+
+
+def _deliver(call: Sequence[tuple[_Job, int]], ended: asyncio.Future[Array]) -> None:
+    """Deliver the result of a call, outputs or an error, to its requests."""
+    if error := ended.exception():
+        for job in {job for job, _ in call if not job.future.done()}:
+            job.future.set_exception(error)
+        return
+    for (job, number), row in zip(call, ended.result(), strict=True):
+        job.found[number] = row
+        if len(job.found) == len(job.texts) and not job.future.done():  # the client may have left
+            job.future.set_result([job.found[n] for n in range(len(job.texts))])

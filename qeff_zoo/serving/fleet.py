@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several models in one server: each is loaded on its first request, within a memory budget, and unloaded when idle.
+
+A request's `model` selects one. The least recently used models without requests make room for another one; if all have
+requests, the request waits.
+"""
+
+import asyncio
+import json
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from qeff_zoo.errors import ServingError, ZooError
+from qeff_zoo.serving import errors
+from qeff_zoo.serving.errors import ApiError, brief, internal_error
+from qeff_zoo.serving.metrics import Metrics
+from qeff_zoo.serving.model import Model
+from qeff_zoo.terminal.printing import human_size
+
+_log = logging.getLogger(__name__)
+_OWN_PATHS = ("/health", "/metrics", "/version", "/v1/models")
+_FIELD = re.compile(rb'name="model"\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{0,512})\r\n')  # of a form
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """Model in memory.
+
+    Args:
+        app: Endpoints of the model.
+        model: Description of the model.
+        metrics: Metrics of the model.
+        nbytes: Memory of the model.
+    """
+
+    app: ASGIApp
+    model: Model
+    metrics: Metrics
+    nbytes: int
+
+
+@dataclass(eq=False, kw_only=True)
+class Member:
+    """Model of a server.
+
+    Args:
+        name: Name of the model in requests.
+        nbytes: Estimated memory of the model, until it is loaded for the first time.
+        load: Function that returns a context manager that loads the model; called in a thread.
+    """
+
+    name: str
+    nbytes: int
+    load: Callable[[], AbstractContextManager[Loaded]]
+    loaded: Loaded | None = field(default=None, init=False)
+    #: Number of requests that run or wait.
+    users: int = field(default=0, init=False)
+    #: Whether a thread loads or unloads the model.
+    busy: bool = field(default=False, init=False)
+    last_used: float = field(default=0.0, init=False)
+    stack: ExitStack = field(default_factory=ExitStack, init=False)
+
+    @property
+    def held(self) -> int:
+        """Memory that the model takes now, or will take when its loading ends."""
+        return self.nbytes if self.loaded or self.busy else 0
+
+
+class Fleet:
+    """App of several models.
+
+    Args:
+        members: The models, of different names.
+        budget: Memory of all loaded models in bytes; None for no limit.
+        idle_seconds: Seconds without requests after which a model is unloaded; None for never.
+        version: Version of the server.
+
+    Raises:
+        ServingError: Two models have one name, or a model exceeds the budget alone.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        *,
+        budget: int | None = None,
+        idle_seconds: float | None = None,
+        version: str = "0",
+    ) -> None:
+        self._members = {member.name: member for member in members}
+        if len(self._members) < len(members):
+            names = [member.name for member in members]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ServingError(
+                f"Two packages have the model name {twice!r}; expected different names. Name one of them: NAME=PACKAGE."
+            )
+        for member in members:
+            if budget is not None and member.nbytes > budget:
+                raise ServingError(
+                    f"Model {member.name!r} takes {human_size(member.nbytes)}, and the memory budget is "
+                    f"{human_size(budget)}; expected room for each model alone. Raise --memory-budget, or leave the "
+                    "model out."
+                )
+        self._budget, self._idle = budget, idle_seconds
+        self._changed = asyncio.Condition()
+        self._own = _own_endpoints(self._members, version)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request to its model, which is loaded first if necessary."""
+        if scope["path"] in _OWN_PATHS:
+            await self._own(scope, receive, send)
+            return
+        body = await receive()  # whole, from `BodyLimit`
+        sent = [body]
+
+        async def replayed() -> Message:
+            return sent.pop() if sent else await receive()
+
+        try:
+            member = self._find(_model_of(scope, body.get("body", b"")))
+        except ApiError as refusal:
+            await refusal.response(scope, receive, send)
+            return
+        try:
+            async with self._using(member) as loaded:
+                await loaded.app(scope, replayed, send)
+        except ZooError as error:
+            _log.error("Model %r could not be loaded: %s", member.name, error)
+            await internal_error().response(scope, receive, send)
+
+    def close(self) -> None:
+        """Unload all models, whose running requests are cancelled."""
+        for member in self._members.values():
+            member.stack.close()
+
+    def _find(self, name: str) -> Member:
+        member = self._members.get(name) or next(
+            (one for one in self._members.values() if one.loaded and _has(one.loaded.model, name)),
+            None,
+        )
+        if member is None:
+            known = ", ".join(map(repr, self._members))
+            raise ApiError(
+                404 if name else 400,
+                f"There is no model {brief(name)}; expected one of {known}. Ask for one of them.",
+                param="model",
+                code="model_not_found",
+            )
+        return member
+
+    @asynccontextmanager
+    async def _using(self, member: Member) -> AsyncIterator[Loaded]:
+        member.users += 1
+        try:
+            yield await self._load(member)
+        finally:
+            member.users -= 1
+            member.last_used = time.monotonic()
+            async with self._changed:
+                self._changed.notify_all()
+            if self._idle is not None and not member.users:
+                loop = asyncio.get_running_loop()
+                loop.call_later(self._idle, lambda: loop.create_task(self._unload_idle(member)))
+
+    async def _load(self, member: Member) -> Loaded:
+        """Return a model in memory, loading it when there is room."""
+        async with self._changed:
+            while member.loaded is None or member.busy:
+                if member.busy:
+                    await self._changed.wait()
+                elif self._has_room(member):
+                    await self._change(member, lambda: _enter(member))
+                elif (other := self._least_recent()) is not None:
+                    await self._change(other, lambda: _leave(other))
+                else:
+                    await self._changed.wait()
+            return member.loaded
+
+    async def _change(self, member: Member, work: Callable[[], None]) -> None:
+        """Load or unload a model in a thread; others go on meanwhile."""
+        member.busy = True
+        self._changed.release()
+        try:
+            await asyncio.to_thread(work)
+        finally:
+            await self._changed.acquire()
+            member.busy = False
+            self._changed.notify_all()
+
+    def _has_room(self, member: Member) -> bool:
+        held = sum(one.held for one in self._members.values())
+        return self._budget is None or held + member.nbytes <= self._budget
+
+    def _least_recent(self) -> Member | None:
+        """Return the model to unload for another one; None if all have requests."""
+        idle = [one for one in self._members.values() if one.loaded and not (one.users or one.busy)]
+        return min(idle, key=lambda one: one.last_used, default=None)
+
+    async def _unload_idle(self, member: Member) -> None:
+        assert self._idle is not None
+        async with self._changed:
+            is_idle = member.loaded and not (member.users or member.busy)
+            if is_idle and time.monotonic() - member.last_used >= self._idle:
+                await self._change(member, lambda: _leave(member))
+
+
+def _enter(member: Member) -> None:
+    member.loaded = member.stack.enter_context(member.load())
+    member.nbytes = max(member.nbytes, member.loaded.nbytes)
+
+
+def _leave(member: Member) -> None:
+    member.loaded = None
+    member.stack.close()
+
+
+def _has(model: Model, name: str) -> bool:
+    try:
+        model.check(name)
+    except ApiError:
+        return False
+    return bool(name)
+
+
+def _model_of(scope: Scope, body: bytes) -> str:
+    """Return the model of a body, JSON or a form, or of a path; empty if there is none."""
+    if scope["path"].startswith("/v1/models/"):
+        return str(scope["path"].removeprefix("/v1/models/"))
+    if body[:2] == b"--":
+        match = _FIELD.search(body)
+        return match[1].decode(errors="replace") if match else ""
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    named = content.get("model") if isinstance(content, dict) else ""
+    return named if isinstance(named, str) else ""
+
+
+def _own_endpoints(members: Mapping[str, Member], version: str) -> FastAPI:
+    """Return the endpoints of the server itself."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    errors.install(app)
+
+    @app.get("/health")
+    async def health() -> Response:
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/version")
+    async def shown() -> Response:
+        return JSONResponse({"version": version})
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        data = [entry for member in members.values() for entry in _described(member)]
+        return JSONResponse({"object": "list", "data": data})
+
+    @app.get("/metrics")
+    async def figures() -> Response:
+        loaded = {name: one.loaded.metrics for name, one in members.items() if one.loaded}
+        text = generate_latest(_Merged(loaded))  # type: ignore[arg-type]
+        return PlainTextResponse(text, media_type=CONTENT_TYPE_LATEST)
+
+    return app
+
+
+def _described(member: Member) -> list[dict[str, Any]]:
+    """Return the API's objects of a model and its adapters, with its status as at llama-server."""
+    if member.loaded is None:
+        frame = {"id": member.name, "object": "model", "created": 0, "owned_by": "qeff-zoo"}
+        return [{**frame, "status": {"value": "unloaded"}}]
+    model = member.loaded.model
+    every = [None, *(model.adapters or ())]
+    return [{**model.described(one), "status": {"value": "loaded"}} for one in every]
+
+
+class _Merged(Collector):
+    """Metrics of several models, with the label `model_name`."""
+
+    def __init__(self, metrics: Mapping[str, Metrics]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric."""
+        merged: dict[str, Metric] = {}
+        for name, metrics in self._metrics.items():
+            for one in metrics.collect():
+                whole = merged.setdefault(one.name, Metric(one.name, one.documentation, one.type))
+                whole.samples += [
+                    sample._replace(labels={**sample.labels, "model_name": name})
+                    for sample in one.samples
+                ]
+        yield from merged.values()

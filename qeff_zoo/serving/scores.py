@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Endpoints of text encoders besides embeddings: rerank, score, classify and pooling, as in vLLM's API.
+
+A reranker scores pairs of texts; a model of embeddings scores them by the cosine of their embeddings.
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from qeff_zoo.errors import BusyError
+from qeff_zoo.runtime.labels import best_first, softmax
+from qeff_zoo.runtime.program import Array
+from qeff_zoo.runtime.texts import Texts
+from qeff_zoo.runtime.tokenizer import Encoded
+from qeff_zoo.serving.encoder_queue import EncoderQueue
+from qeff_zoo.serving.errors import ApiError, queue_full
+from qeff_zoo.serving.prompts import blaming
+from qeff_zoo.serving.schemas import (
+    ClassifyRequest,
+    EncoderRequest,
+    PoolingRequest,
+    RerankRequest,
+    ScoreRequest,
+    listed,
+)
+from qeff_zoo.serving.streaming import unless_gone
+from qeff_zoo.tasks import TOKEN_CLASSIFICATION
+from qeff_zoo.tasks.encoders.embedding_session import EmbeddingSession, cosines
+from qeff_zoo.tasks.encoders.text_classification_session import TextClassificationSession
+
+#: Maximum number of texts in a request, as in OpenAI's API.
+MAX_INPUTS = 2048
+_T = TypeVar("_T")
+
+
+class Scorer(Protocol):
+    """Relevance of texts to other texts."""
+
+    async def __call__(
+        self, request: Request, body: EncoderRequest, pairs: Sequence[tuple[str, str]], param: str
+    ) -> tuple[list[float], int]:
+        """Return the score of each pair, and the number of tokens."""
+
+
+def require_few(texts: Sequence[_T], param: str) -> Sequence[_T]:
+    """Return texts; refuse too many."""
+    if len(texts) > MAX_INPUTS:
+        raise ApiError(
+            400,
+            f"The request has {len(texts):,} inputs; expected at most {MAX_INPUTS:,}. Send the others apart.",
+            param=param,
+            code="invalid_value",
+        )
+    return texts
+
+
+async def encoded(
+    request: Request, queue: EncoderQueue, texts: Sequence[Texts], body: EncoderRequest, param: str
+) -> tuple[list[Encoded], list[Array]]:
+    """Encode the texts of a request while its client is connected.
+
+    Args:
+        request: Request of the client.
+        queue: Queue of the requests.
+        texts: Texts, pairs of texts, or lists of token ids.
+        body: Body of the request, which sets the truncation.
+        param: Parameter with the texts.
+    """
+    length = body.truncate_prompt_tokens
+    work = queue.encode(
+        texts, cut=body.truncate != "NONE", max_length=None if length == -1 else length
+    )
+    try:
+        with blaming(param):
+            return await unless_gone(request, work)
+    except BusyError as error:
+        raise queue_full(error) from error
+
+
+def reranks(queue: EncoderQueue) -> Scorer | None:
+    """Return the scorer of a model that scores pairs of texts; None for a classifier of several labels."""
+    session = queue.session
+    if isinstance(session, TextClassificationSession):
+        return None if len(session.labels) > 1 else _of_pairs(queue, session)
+    return _of_embeddings(queue) if isinstance(session, EmbeddingSession) else None
+
+
+def _of_pairs(queue: EncoderQueue, session: TextClassificationSession) -> Scorer:
+    async def scores(
+        request: Request, body: EncoderRequest, pairs: Sequence[tuple[str, str]], param: str
+    ) -> tuple[list[float], int]:
+        read, outputs = await encoded(request, queue, pairs, body, param)
+        return [float(session.activate(one)[0]) for one in outputs], _tokens(read)
+
+    return scores
+
+
+def _of_embeddings(queue: EncoderQueue) -> Scorer:
+    async def scores(
+        request: Request, body: EncoderRequest, pairs: Sequence[tuple[str, str]], param: str
+    ) -> tuple[list[float], int]:
+        texts = [*dict.fromkeys(text for pair in pairs for text in pair)]  # each is encoded once
+        read, outputs = await encoded(request, queue, texts, body, param)
+        places = {text: number for number, text in enumerate(texts)}
+        found = [
+            float(cosines(*(outputs[places[text]][None] for text in pair))[0, 0]) for pair in pairs
+        ]
+        return found, _tokens(read)
+
+    return scores
+
+
+def routes(api: str, queue: EncoderQueue, admit: Callable[[Any], object]) -> APIRouter:
+    """Return the endpoints that a model's task has.
+
+    Args:
+        api: Prefix of OpenAI's paths; vLLM's clients use the paths without it as well.
+        queue: Queue of the requests.
+        admit: Function that checks the model of a body.
+    """
+    router = APIRouter()
+    if (scores := reranks(queue)) is not None:
+        _add_scores(router, api, scores, admit)
+    if isinstance(queue.session, TextClassificationSession):
+        _add_classify(router, api, queue, queue.session, admit)
+    _add_pooling(router, api, queue, admit)
+    return router
+
+
+def _add_scores(
+    router: APIRouter, api: str, scores: Scorer, admit: Callable[[Any], object]
+) -> None:
+    @router.post(f"{api}score")
+    @router.post("/score")
+    async def score(request: Request, body: ScoreRequest) -> Response:
+        admit(body)
+        found, tokens = await scores(
+            request, body, require_few(body.pairs, "documents"), "documents"
+        )
+        data = [
+            {"index": number, "object": "score", "score": value}
+            for number, value in enumerate(found)
+        ]
+        return JSONResponse(_listed(body, "score", data, tokens))
+
+    @router.post(f"{api}rerank")
+    @router.post("/rerank")
+    @router.post("/v2/rerank")
+    async def rerank(request: Request, body: RerankRequest) -> Response:
+        admit(body)
+        texts = require_few(body.texts, "documents")
+        found, tokens = await scores(
+            request, body, [(body.query, text) for text in texts], "documents"
+        )
+        order = sorted(range(len(found)), key=lambda number: -found[number])
+        results: list[dict[str, Any]] = [
+            {"index": number, "relevance_score": found[number]}
+            | ({"document": {"text": texts[number]}} if body.return_documents else {})
+            for number in order[: body.top_n or None]
+        ]
+        frame = {"id": f"rerank-{uuid.uuid4().hex}", "model": body.model}
+        return JSONResponse({**frame, "usage": _usage(tokens), "results": results})
+
+
+def _add_classify(
+    router: APIRouter,
+    api: str,
+    queue: EncoderQueue,
+    session: TextClassificationSession,
+    admit: Callable[[Any], object],
+) -> None:
+    @router.post(f"{api}classify")
+    @router.post("/classify")
+    async def classify(request: Request, body: ClassifyRequest) -> Response:
+        admit(body)
+        texts = require_few(listed(body.input), "input")
+        read, outputs = await encoded(request, queue, texts, body, "input")
+        data = []
+        for number, logits in enumerate(outputs):
+            values = session.activate(logits)
+            data.append(
+                {
+                    "index": number,
+                    "label": best_first(session.labels, values)[0].label,
+                    "probs": values.tolist(),
+                    "num_classes": len(session.labels),
+                }
+            )
+        return JSONResponse(_listed(body, "classify", data, _tokens(read)))
+
+
+def _add_pooling(
+    router: APIRouter, api: str, queue: EncoderQueue, admit: Callable[[Any], object]
+) -> None:
+    session = queue.session
+
+    def values(one: Encoded, output: Array) -> Array:
+        """Return the output of a text: its embedding, its scores, or the probabilities of each token's labels."""
+        if isinstance(session, TextClassificationSession):
+            return session.activate(output)
+        return softmax(output[: len(one.ids)]) if session.task == TOKEN_CLASSIFICATION else output
+
+    @router.post(f"{api}pooling")
+    @router.post("/pooling")
+    async def pooling(request: Request, body: PoolingRequest) -> Response:
+        admit(body)
+        texts = require_few(listed(body.input), "input")
+        read, outputs = await encoded(request, queue, texts, body, "input")
+        data = [
+            {"index": number, "object": "pooling", "data": np.asarray(values(*both)).tolist()}
+            for number, both in enumerate(zip(read, outputs, strict=True))
+        ]
+        return JSONResponse(_listed(body, "pool", data, _tokens(read)))
+
+
+def _listed(body: EncoderRequest, kind: str, data: Sequence[Any], tokens: int) -> dict[str, Any]:
+    return {
+        "id": f"{kind}-{uuid.uuid4().hex}",
+        "object": "list",
+        "created": int(time.time()),
+        "model": body.model,
+        "data": data,
+        "usage": _usage(tokens),
+    }
+
+
+def _usage(tokens: int) -> dict[str, int]:
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+def _tokens(read: Sequence[Encoded]) -> int:
+    return sum(len(text.ids) for text in read)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Endpoints of the tokenizer, as in vLLM's API: `/tokenize` and `/detokenize`."""
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse, Response
+
+from qeff_zoo.runtime import TextGenerationSession
+from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.serving.errors import ApiError, unknown_parameter
+from qeff_zoo.serving.model import Model
+from qeff_zoo.serving.prompts import blaming
+from qeff_zoo.serving.schemas import DetokenizeRequest, TokenizeRequest
+
+
+def routes(api: str, session: Any, model: Model) -> APIRouter:
+    """Return the endpoints of a session's tokenizer.
+
+    Args:
+        api: Prefix of OpenAI's paths; vLLM's clients use the paths without it.
+        session: Session of the model.
+        model: Description of the model.
+    """
+    router = APIRouter()
+
+    def tokens(body: TokenizeRequest) -> list[int]:
+        tokenizer = _tokenizer(session, body.model)
+        if body.messages is None:
+            with blaming("prompt"):
+                return tokenizer.encode(body.prompt or "", special_tokens=body.add_special_tokens)
+        if not isinstance(session, TextGenerationSession):
+            raise unknown_parameter("messages", body.messages)
+        with blaming("messages"):
+            return session.encode_chat([message.as_template_input() for message in body.messages])
+
+    @router.post(f"{api}tokenize")
+    @router.post("/tokenize")
+    async def tokenize(body: TokenizeRequest) -> Response:
+        model.admit(body)
+        found = await asyncio.to_thread(tokens, body)
+        answer: dict[str, Any] = {
+            "count": len(found),
+            "max_model_len": model.max_tokens,
+            "tokens": found,
+            "token_strs": None,
+        }
+        if body.return_token_strs:
+            tokenizer = _tokenizer(session, body.model)
+            answer["token_strs"] = [tokenizer.name(token) for token in found]
+        return JSONResponse(answer)
+
+    @router.post(f"{api}detokenize")
+    @router.post("/detokenize")
+    async def detokenize(body: DetokenizeRequest) -> Response:
+        model.admit(body)
+        tokenizer = _tokenizer(session, body.model)
+        size = tokenizer.vocab_size
+        foreign = next((token for token in body.tokens if token >= size), None)
+        if foreign is not None:
+            raise ApiError(
+                400,
+                f"Token id {foreign} is not of this model; expected 0 to {size - 1:,}. Send tokens of this model.",
+                param="tokens",
+                code="invalid_value",
+            )
+        return JSONResponse({"prompt": await asyncio.to_thread(tokenizer.spelled, body.tokens)})
+
+    return router
+
+
+def _tokenizer(session: Any, model: str) -> Tokenizer:
+    found: Tokenizer | None = session.tokenizer
+    if found is None:
+        raise ApiError(
+            400,
+            f"Model {model!r} has no tokenizer; expected a model with one. Send token ids to the other endpoints.",
+            param="model",
+            code="no_tokenizer",
+        )
+    return found

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Session of an any-to-any package: images, audio and prompts in, generated text and metrics out."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qeff_zoo.media.steps import Steps
+from qeff_zoo.multimodal.manifest import audio_of, entry_of
+from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.feature_cache import Reader
+from qeff_zoo.runtime.multimodal_spans import Encoded
+from qeff_zoo.runtime.program import Program
+from qeff_zoo.runtime.prompts import Prompt
+from qeff_zoo.tasks import ANY_TO_ANY
+from qeff_zoo.tasks.multimodal.audio_encoder import BESIDE, Hearing, SoundPreparer
+from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
+from qeff_zoo.tasks.multimodal.session import FEATURE_CACHE_BYTES, Prepared, listed
+
+_ROWS = "audio_embeds"
+
+
+class AnyToAnySession(ImageTextToTextSession):
+    """Open package of the task `any-to-any`.
+
+    Args:
+        folder: Folder of the package.
+        program: Language model, opened.
+        audio: Audio encoder, opened.
+        chosen: Settings of the package's recipe: `images` and `sounds` of the manifest's `spec.task`.
+        feature_cache_bytes: Memory for the features of images, and as much for those of audio.
+        **more: Arguments of `ImageTextToTextSession`.
+
+    Raises:
+        GenerationError: If the package is of another task, or the KV cache does not fit into memory.
+
+    Example:
+        >>> session = qeff_zoo.load("packages/qwen2.5-omni")  # doctest: +SKIP
+        >>> seen = {"images": ["a.png"], "audio": ["b.wav"]}
+        >>> session.generate("Is that it?", **seen, chat=True)  # doctest: +SKIP
+    """
+
+    task = ANY_TO_ANY
+
+    def __init__(
+        self,
+        folder: Path,
+        program: Program,
+        *,
+        audio: Program,
+        chosen: Mapping[str, Any],
+        feature_cache_bytes: int = FEATURE_CACHE_BYTES,
+        **more: Any,
+    ) -> None:
+        super().__init__(
+            folder, program, chosen=chosen, feature_cache_bytes=feature_cache_bytes, **more
+        )
+        #: Declaration of the audio input.
+        self.audio = audio_of(chosen["sounds"])
+        encoder = self.audio.encoder()
+        self.hearing: Hearing = encoder(audio, self.config, feature_cache_bytes, self.audio)
+        self._prepare_sound = SoundPreparer(self.hearing)
+        #: Placeholder token of audio features.
+        self._heard = self._id(self.audio.token)
+        self.placeholders |= {self._heard}
+        self.markers["audio"] = self._heard
+        if self.audio.spaced:
+            self.spaced[self._heard] = self.audio.spaced
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """Arguments of a request besides its prompt."""
+        return (*super().takes, "audio")
+
+    @property
+    def of_media(self) -> dict[str, Any]:
+        """Recipe settings of images and of audio."""
+        return {**super().of_media, "audio": entry_of(self.audio)}
+
+    @property
+    def readers(self) -> tuple[Reader, ...]:
+        """Image encoder and audio encoder."""
+        return (self.reader, self.hearing)
+
+    def prepare_sound(self, given: Any) -> Any:
+        """Return the encoder inputs of an audio input, see `SoundPreparer`."""
+        return self._prepare_sound(given, self.folder)
+
+    def encoding(self, argument: str, given: Sequence[Any]) -> list[Steps[Encoded]]:
+        """See `MediaTextSession`."""
+        if argument == "audio":
+            return [self._prepare_sound.encoding(one, self.folder) for one in given]
+        return super().encoding(argument, given)
+
+    def request(
+        self,
+        prompt: Prompt,
+        *,
+        chat: bool = False,
+        audio: Sequence[Any] = (),
+        **choices: Any,
+    ) -> Request:
+        """See `ImageTextToTextSession`, with audio in the prompt's order.
+
+        With `chat`, images come first, then videos, then audio, then the text.
+        """
+        audio = listed(audio)
+        if not (chat and audio and isinstance(prompt, str)):
+            heard = [self.prepare_sound(one) for one in audio]
+            return super().request(prompt, chat=chat, audio=heard, **choices)
+        brought = {kind: listed(choices.get(f"{kind}s", ())) for kind in ("image", "video")}
+        kinds = [kind for kind, some in {**brought, "audio": audio}.items() for _ in some]
+        made = self.request(self._message(kinds, prompt), audio=audio, **choices)
+        return replace(made, text=prompt)
+
+    def request_of(
+        self,
+        tokens: Sequence[int],
+        prepared: Sequence[Prepared],
+        *,
+        audio: Sequence[Prepared] = (),
+        **choices: Any,
+    ) -> Request:
+        """See `MediaTextSession`, with images and audio, each in the prompt's order."""
+        sound = self.markers["audio"]
+        self._check_count(tokens, self.marker, len(prepared))
+        self._check_count(tokens, sound, len(audio), "sounds")
+        left = {self.marker: iter(prepared), sound: iter(audio)}
+        both = [next(left[token]) for token in tokens if token in left]
+        return super().request_of(tokens, both, **choices)
+
+    def look(self, prepared: Sequence[Prepared | Encoded]) -> list[Encoded]:
+        """Return the encoded images and audio of a prompt."""
+        beside = not all(map(self._is_sound, prepared))
+        return [
+            self._listen(one, beside=beside)
+            if self._is_sound(one)
+            else super(AnyToAnySession, self).look([one])[0]
+            for one in prepared
+        ]
+
+    def _is_sound(self, one: Prepared | Encoded) -> bool:
+        return one.kind == "sounds" if isinstance(one, Encoded) else self.hearing.name in one
+
+    def _listen(self, prepared: Prepared | Encoded, *, beside: bool) -> Encoded:
+        """Return audio features in the form of image features; features that are added to layers are zero.
+
+        Args:
+            prepared: Encoder inputs of the audio, or its features.
+            beside: Whether the prompt has images, too, for which some models encode audio differently.
+        """
+        heard = prepared if isinstance(prepared, Encoded) else self.hearing.look(prepared)
+        digest, rows = heard.digest, heard.features[_ROWS]
+        if beside and (other := f"{BESIDE}{_ROWS}") in heard.features:
+            rows = heard.features[other]
+            digest = hashlib.blake2b(BESIDE.encode() + digest, digest_size=32).digest()
+        first, *added = self.decoder.feature_names
+        features = {first: rows, **{name: np.zeros_like(rows) for name in added}}
+        return replace(heard, digest=digest, features=features)
+
+    def run_of(self, encoded: Encoded) -> list[int]:
+        """Return the placeholder tokens of an image or audio input in a prompt."""
+        if encoded.kind == "pictures":
+            return super().run_of(encoded)
+        before, after = map(self._all_named, (self.audio.before, self.audio.after))
+        return [*before, *[self._heard] * encoded.rows, *after]
+
+    def run_begun(self, encoded: Encoded) -> list[int]:
+        """See `MediaTextSession`."""
+        return super().run_begun(encoded) if encoded.kind == "pictures" else self.run_of(encoded)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Session of an audio-text-to-text package: audio and prompts in, generated text and metrics out."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo.checkpoint.config import model_config
+from qeff_zoo.media.steps import Steps
+from qeff_zoo.multimodal.manifest import audio_of, entry_of
+from qeff_zoo.package.files import read_json
+from qeff_zoo.recipe_media import AudioEncoder
+from qeff_zoo.runtime.chat_template import Message
+from qeff_zoo.runtime.multimodal_spans import Encoded
+from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
+from qeff_zoo.runtime.program import Program
+from qeff_zoo.tasks import AUDIO_TEXT_TO_TEXT
+from qeff_zoo.tasks.multimodal.audio_encoder import Hearing, SoundPreparer
+from qeff_zoo.tasks.multimodal.session import FEATURE_CACHE_BYTES, USUAL, MediaTextSession
+
+
+class AudioTextToTextSession(MediaTextSession):
+    """Open package of the task `audio-text-to-text`.
+
+    Args:
+        folder: Folder of the package.
+        program: Language model, opened.
+        audio: Audio encoder, opened.
+        chosen: Recipe settings of audio: `sounds` of the manifest's `spec.task`.
+        prefixes: Options of the prefix cache, as in `TextGenerationSession`.
+        feature_cache_bytes: Memory for audio features, so that a second question needs no encoding.
+
+    Raises:
+        GenerationError: If the package is of another task, or the KV cache does not fit into memory.
+
+    Example:
+        >>> session = qeff_zoo.load("packages/qwen2-audio")  # doctest: +SKIP
+        >>> session.generate("What is said?", audio=["speech.wav"], chat=True)  # doctest: +SKIP
+    """
+
+    task = AUDIO_TEXT_TO_TEXT
+    part, argument = "audio", "audio"
+    reader: Hearing
+    media: AudioEncoder
+
+    def __init__(
+        self,
+        folder: Path,
+        program: Program,
+        *,
+        audio: Program,
+        chosen: Mapping[str, Any],
+        prefixes: PrefixCacheOptions = USUAL,
+        feature_cache_bytes: int = FEATURE_CACHE_BYTES,
+    ) -> None:
+        media = audio_of(chosen["sounds"])
+        config = model_config(read_json(folder / "config.json"))
+        reader = media.encoder()(audio, config, feature_cache_bytes, media)
+        super().__init__(folder, program, reader=reader, media=media, prefixes=prefixes)
+        self._prepare = SoundPreparer(reader)
+
+    def _entry(self) -> Mapping[str, Any]:
+        return entry_of(self.media)
+
+    def _rendered(self, messages: Sequence[Message]) -> str:
+        """Render messages; the parts of each are concatenated if the chat template supports text alone."""
+        if self.media.text_messages and self.tokenizer is not None:
+            marker = self.tokenizer.piece(self.marker).strip()
+            messages = [
+                {**one, "content": "".join(part.get("text", marker) for part in one["content"])}
+                if isinstance(one.get("content"), list)
+                else one
+                for one in messages
+            ]
+        return super()._rendered(messages)
+
+    def encoding(self, argument: str, given: Sequence[Any]) -> list[Steps[Encoded]]:
+        """See `MediaTextSession`."""
+        return [self._prepare.encoding(one, self.folder) for one in given]
+
+    def prepare(self, given: Any) -> Any:
+        """Return the encoder inputs of an audio input, see `SoundPreparer`."""
+        return self._prepare(given, self.folder)

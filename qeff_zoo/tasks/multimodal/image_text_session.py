@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Session of an image-text-to-text package: images, videos and prompts in, generated text and metrics out."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from qeff_zoo.checkpoint.config import model_config
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.graph.states import VISION_SIZE
+from qeff_zoo.media.image_processor import ImageProcessor
+from qeff_zoo.media.images import blank
+from qeff_zoo.media.steps import Steps
+from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.manifest import entry_of, images_of
+from qeff_zoo.package.files import read_json
+from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.chat_template import ChatTemplate, Message
+from qeff_zoo.runtime.feature_cache import RemoteEncoder
+from qeff_zoo.runtime.multimodal_spans import Encoded
+from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
+from qeff_zoo.runtime.program import Array, HasMaxPatches, Program
+from qeff_zoo.runtime.prompts import Prompt
+from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT
+from qeff_zoo.tasks.multimodal.session import (
+    FEATURE_CACHE_BYTES,
+    USUAL,
+    MediaTextSession,
+    Prepared,
+    listed,
+)
+from qeff_zoo.tasks.multimodal.video_steps import (
+    TIMES,
+    Stamps,
+    check_times,
+    of_processor,
+    required,
+    rows_of,
+    steps_of,
+)
+from qeff_zoo.tasks.multimodal.vision_encoder import PassThroughEncoder, Vision
+
+#: Number of texts of a recipe's `stamp` around steps of a video; further texts are around the whole video.
+_AROUND_STEPS = 3
+
+
+class ImageTextToTextSession(MediaTextSession):
+    """Open package of the task `image-text-to-text`.
+
+    Args:
+        folder: Folder of the package.
+        program: Language model, opened.
+        vision: Vision encoder, opened; None for a package of --decode-only, or with a single program that takes
+            images.
+        chosen: Recipe settings of images: `images` of the manifest's `spec.task`; for a single program that takes
+            images, `vision_size`, too.
+        tiles: Vision encoder of tiles, if these have another size than the whole image; opened.
+        frames: A function that opens the encoder of video frames, if these need other operators than images.
+        prefixes: Options of the prefix cache, as in `TextGenerationSession`.
+        feature_cache_bytes: Memory for image features, so that a second question needs no encoding.
+
+    Raises:
+        GenerationError: If the package is of another task, or the KV cache does not fit into memory.
+    """
+
+    task = IMAGE_TEXT_TO_TEXT
+    part, argument, more = "image", "images", ("videos",)
+    reader: Vision | PassThroughEncoder | RemoteEncoder
+    media: Images
+
+    def __init__(
+        self,
+        folder: Path,
+        program: Program,
+        *,
+        vision: Program | None = None,
+        tiles: Program | None = None,
+        frames: Callable[[], Program] | None = None,
+        chosen: Mapping[str, Any],
+        prefixes: PrefixCacheOptions = USUAL,
+        feature_cache_bytes: int = FEATURE_CACHE_BYTES,
+    ) -> None:
+        images = images_of(chosen["images"])
+        config = model_config(read_json(folder / "config.json"))
+        if feature_cache_bytes:  # at least those of a prompt, if features are a state
+            memory: Mapping[str, Array] = program.memory or {}
+            read = {one.name for one in program.states if not one.written} & memory.keys()
+            of_row = sum(memory[name][0].nbytes for name in read)
+            feature_cache_bytes = max(feature_cache_bytes, of_row)
+        layout = images.prompt_layout
+        reader: Vision | PassThroughEncoder | RemoteEncoder = RemoteEncoder(
+            None, config, feature_cache_bytes, layout
+        )
+        if vision is not None:
+            reader = Vision(vision, config, feature_cache_bytes, images, tiles=tiles, frames=frames)
+        elif size := chosen.get(VISION_SIZE):
+            reader = PassThroughEncoder(program, config, feature_cache_bytes, layout)
+            reader.size = size
+        super().__init__(folder, program, reader=reader, media=images, prefixes=prefixes)
+        if images.has_frame_program:
+            self.placeholders |= {self._film()}
+        self._processor: Any = None
+        self._video_processor: Any = None
+
+    @property
+    def most_parts(self) -> int:
+        """Maximum number of images in a prompt; 0 if only the context limits it."""
+        one = isinstance(self.reader, PassThroughEncoder)
+        return 1 if one else self.decoder.sizes.max_num_images
+
+    def _entry(self) -> dict[str, Any]:
+        return entry_of(self.media)
+
+    def prepare(self, given: Any, *, uncut: bool = False) -> Any:
+        """Return the encoder inputs of an image.
+
+        Args:
+            given: A path, the bytes of a file, a Pillow image, an array, or the output of a processor.
+            uncut: Whether the image is processed without tiles.
+
+        Raises:
+            MediaError: If the image cannot be read.
+            CheckpointError: If the package has no settings for image processing.
+        """
+        if isinstance(given, Mapping | Encoded):
+            return given
+        made: Prepared = self._process(uncut=uncut)([given])
+        return made
+
+    def prepare_all(self, given: Sequence[Any]) -> list[Any]:
+        """Return the encoder inputs of all images, see `prepare`; some models process a single image differently."""
+        return [self.prepare(one, uncut=self._is_uncut(len(given))) for one in given]
+
+    def encoding(self, argument: str, given: Sequence[Any]) -> list[Steps[Encoded]]:
+        """See `MediaTextSession`."""
+        return [self._encoding(one, uncut=self._is_uncut(len(given))) for one in given]
+
+    def _encoding(self, given: Any, *, uncut: bool) -> Steps[Encoded]:
+        prepared = self.prepare(given, uncut=uncut)
+        yield
+        return self.reader.look(prepared)
+
+    def tokens_of(self, sizes: Sequence[tuple[int, int]]) -> list[int]:
+        """Return the minimum number of tokens that each image of a prompt takes, before any is decoded.
+
+        Args:
+            sizes: Width and height of each image.
+
+        Raises:
+            MediaError: If the model does not support such a size.
+        """
+        process = self._process(uncut=self._is_uncut(len(sizes)))
+        known = dict[tuple[int, int], int]()
+        for width, height in dict.fromkeys(sizes):
+            encoded = self.reader.measure(process.arrays([blank(height, width)]))
+            known[width, height] = len(self.run_of(encoded)) if encoded else 1
+        return [known[one] for one in sizes]
+
+    def _is_uncut(self, count: int) -> bool:
+        return self.media.is_uncut(count)
+
+    def _process(self, *, uncut: bool) -> ImageProcessor:
+        from qeff_zoo.media.image_bounds import bounded
+        from qeff_zoo.media.image_processor import load_image_processor
+
+        if self._processor is None:
+            processor = load_image_processor(self.folder)
+            most = self._most_patches()
+            self._processor = bounded(processor, most) if most else processor
+        found: ImageProcessor = self._processor
+        if uncut:
+            return replace(found, settings={**found.settings, "image_grid_pinpoints": ()})
+        return found
+
+    def prepare_video(self, given: Any) -> Prepared:
+        """Return the encoder inputs of a video.
+
+        Args:
+            given: A video in any form that `media.videos.read_video` accepts, or the output of a processor: see
+                `video_steps.of_processor`.
+
+        Raises:
+            MediaError: If the video cannot be read.
+            CheckpointError: If the package has no settings for video processing.
+            GenerationError: If the package does not support videos, or the video does not fit the context.
+        """
+        from qeff_zoo.media.video_processor import load_video_processor
+
+        self.check_reads_videos()
+        if isinstance(given, Mapping):
+            made: Prepared = of_processor(given, self.media)
+        else:
+            if self._video_processor is None:
+                usual = self.media.video_processor
+                self._video_processor = load_video_processor(self.folder, usual)
+            made = self._video_processor(given)
+        if self._stamp():
+            made = {**made, TIMES: check_times(made)}
+        if (rows := rows_of(made, self.media, self.config)) >= (room := self.decoder.sizes.ctx_len):
+            raise GenerationError(
+                f"A video takes {rows:,} tokens of a prompt; expected fewer than {room:,}, the package's context. Give "
+                "fewer or smaller frames, or build it with a larger --ctx-len."
+            )
+        return made
+
+    def request(
+        self, prompt: Prompt, *, chat: bool = False, videos: Sequence[Any] = (), **choices: Any
+    ) -> Request:
+        """See `MediaTextSession`, with videos in the prompt's order.
+
+        With `chat`, images come first, then videos, then the text.
+        """
+        videos, pictures = listed(videos), listed(choices.pop(self.argument, ()))
+        if not videos:
+            return super().request(prompt, chat=chat, **{**choices, self.argument: pictures})
+        self.media.check_prompt(len(pictures), len(videos))
+        films = [self.prepare_video(one) for one in videos]
+        text = prompt if isinstance(prompt, str) else None
+        if chat and text is not None:
+            kinds = [*["image"] * len(pictures), *["video"] * len(films)]
+            tokens = self._message(kinds, text)
+        else:
+            tokens = [*self._read(prompt)]
+        read = self._read_in_text if len(self._stamp()) > _AROUND_STEPS else self._read_in_tokens
+        same, prepared = read(tokens, None if chat else text, pictures, films)
+        made = self.request_of(same, prepared, **choices)
+        self._check_time(made)
+        return made if text is None else replace(made, text=text)
+
+    def _read_in_tokens(
+        self,
+        tokens: Sequence[int],
+        text: str | None,
+        pictures: Sequence[Any],
+        films: Sequence[Prepared],
+    ) -> tuple[list[int], list[Prepared]]:
+        """Return a prompt whose videos are marked by tokens, and the encoder inputs in its order.
+
+        Args:
+            tokens: Token ids of the prompt.
+            text: Text of the tokens; None for a rendered chat template, or for token ids of the user.
+            pictures: Images of the prompt.
+            films: Prepared videos of the prompt.
+        """
+        film = self._film()
+        self._check_count(tokens, self.marker, len(pictures))
+        self._check_count(tokens, film, len(films), "videos")
+        if texts := self._stamp():
+            around = [self._special_token(name) for name in self._numbered]
+            tokenizer = required(self.tokenizer)
+            stamps = Stamps(texts, tokenizer, tokenizer.piece(film).strip(), around=around)
+            if text is None:
+                tokens = stamps.in_tokens(tokens, film, films)
+            else:
+                tokens = [*self._read(stamps.in_text(text, films))]
+            films = [step for one in films for step in steps_of(one)]
+        left = {self.marker: iter(self.prepare_all(pictures)), film: iter(films)}
+        prepared = [next(left[token]) for token in tokens if token in left]
+        # The token at a feature's position is ignored: one placeholder serves both.
+        return [self.marker if token == film else token for token in tokens], prepared
+
+    def _read_in_text(
+        self,
+        tokens: Sequence[int],
+        text: str | None,
+        pictures: Sequence[Any],
+        films: Sequence[Prepared],
+    ) -> tuple[list[int], list[Prepared]]:
+        """As `_read_in_tokens`, for a prompt whose videos are marked by text that spans several tokens."""
+        tokenizer = required(self.tokenizer)
+        picture, film = tokenizer.name(self.marker), self.media.video
+        if film.endswith("_id"):
+            film = tokenizer.name(self._film())
+        whole = tokenizer.spelled(tokens) if text is None else text
+        found = re.findall(f"{re.escape(picture)}|{re.escape(film)}", whole)
+        self._check_places(found.count(picture), picture, len(pictures), self._nouns)
+        self._check_places(found.count(film), film, len(films), "videos")
+        stamps = Stamps(self._stamp(), tokenizer, film, picture)
+        left = {
+            picture: iter([one] for one in self.prepare_all(pictures)), film: map(steps_of, films)
+        }  # fmt: skip
+        written = stamps.in_text(whole, films)
+        read = self._encode(written, special_tokens=False) if text is None else self._read(written)
+        return [*read], [step for one in found for step in next(left[one])]
+
+    def _rendered(self, messages: Sequence[Message]) -> str:
+        if self._of_videos is None:
+            return super()._rendered(messages)
+        parts = [part for one in messages for part in one.get("content") or ()]
+        shown = any(isinstance(part, Mapping) and part.get("type") == "video" for part in parts)
+        return self._of_videos.render(messages) if shown else super()._rendered(messages)
+
+    @cached_property
+    def _of_videos(self) -> ChatTemplate | None:
+        """Chat template for messages with videos, if it is a separate one."""
+        source = self.media.video_template
+        return ChatTemplate(source, self._special) if source else None
+
+    def run_of(self, encoded: Encoded) -> list[int]:
+        """Return the placeholder tokens of an image or video in a prompt."""
+        return [self._film()] * encoded.rows if encoded.of_video else super().run_of(encoded)
+
+    def _check_time(self, made: Request) -> None:
+        """Check that rotary positions fit the context: time may count faster than tokens."""
+        if made.insets is None or made.insets.axes is None:
+            return
+        reached, room = int(made.insets.axes.max()) + 1, self.decoder.sizes.ctx_len
+        if reached > room:
+            raise GenerationError(
+                f"The videos of the prompt last up to rotary position {reached:,}; expected at "
+                f"most {room:,}, the package's context. Give shorter ones, or build it with a larger --ctx-len."
+            )
+
+    def _stamp(self) -> Sequence[str]:
+        """Return the texts around each step of a video if steps are encoded as images; empty for a whole video.
+
+        Checkpoints of one type may have processors with different timestamp texts.
+        """
+        from qeff_zoo.media.video_processor import stamp_of
+
+        said: Sequence[str] = self.media.stamp
+        return stamp_of(self.folder, self.media.video_processor) or said
+
+    def _film(self) -> int:
+        """Return the placeholder token of a video."""
+        named = self._named(self.media.video)
+        if len(named) != 1:
+            raise GenerationError(
+                f"The tokenizer of the package makes {len(named)} tokens of {self.media.video!r}; expected one, "
+                "which stands for a video. Build it of a checkpoint whose tokenizer has that token."
+            )
+        return named[0]
+
+    def check_reads_videos(self) -> None:
+        """Raise `GenerationError` if the package does not support videos."""
+        if not self.media.video:
+            raise GenerationError(
+                f"The prompt has videos, and this package of {self.config.get('model_type')!r} reads pictures alone; "
+                "expected one of a model whose videos are read, which docs/vision-language.md lists. Give it single "
+                "frames as pictures (--image)."
+            )
+        if (
+            not isinstance(self.reader, Vision)
+            or isinstance(self.reader.program, HasMaxPatches)
+            or (self.media.has_frame_program and not self.reader.has_frames)
+        ):
+            raise GenerationError(
+                "The prompt has videos, and this package has no vision program, or one of fixed sizes, those of a "
+                "picture; expected one for pictures of any size. Build it for --target ort, without --decode-only."
+            )
+
+    def _most_patches(self) -> int:
+        """Return the maximum number of patches in an image for programs of fixed sizes; else 0."""
+        if isinstance(self.reader, RemoteEncoder):
+            shape = read_json(self.folder / "manifest.json")["spec"]["shape"]
+            return max(shape.get("patches", ()), default=0)
+        program = self.reader.program
+        return program.most_patches if isinstance(program, HasMaxPatches) else 0

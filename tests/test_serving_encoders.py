@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Endpoints of rerankers, classifiers and embedding models, by vLLM's API, beside the sessions alone."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fixtures_builds import Models
+from fixtures_serving import MODEL, post, running
+
+import qeff_zoo
+from qeff_zoo.package import Package
+from qeff_zoo.serving.encoder_queue import EncoderQueue
+
+TEXTS = ["a cat sat here", "two dogs", "the quick brown fox jumps over it"]
+
+
+@contextmanager
+def served(package: Package) -> Iterator[tuple[str, Any]]:
+    """Serve a package; give the URL without /v1, and a session for the same package."""
+    session: Any = qeff_zoo.load(package, threads=1)
+    with closing(EncoderQueue(session, max_waiting=8)) as queue, running(queue) as url:
+        yield url.removesuffix("/v1"), session
+
+
+@pytest.fixture(scope="module", params=["reranker", "classifier"])
+def classes(
+    request: pytest.FixtureRequest, models: Models, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Any, int]]:
+    """Serve a tiny BERT that scores pairs, or one with three labels."""
+    count = {"reranker": 1, "classifier": 3}[request.param]
+    home = tmp_path_factory.mktemp(request.param)
+    source = classifier_of(models, home, count)
+    package = models.build(source, home / "store", seq_lens=(16, 40), batch_size=3)
+    with served(package) as (url, session):
+        yield url, session, count
+
+
+def classifier_of(models: Models, home: Path, count: int) -> Path:
+    from transformers import AutoConfig, AutoTokenizer, BertForSequenceClassification, set_seed
+
+    set_seed(5)
+    folder = home / f"bert-of-{count}-labels"
+    config = AutoConfig.from_pretrained(models.bert, num_labels=count)
+    BertForSequenceClassification(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(models.bert).save_pretrained(folder)
+    return folder
+
+
+def ask(url: str, path: str, **body: Any) -> tuple[int, Any]:
+    return post(url, path, json.dumps({"model": MODEL, **body}).encode())
+
+
+def test_pairs_are_scored_by_a_reranker_alone(classes: tuple[str, Any, int]) -> None:
+    url, session, count = classes
+    if count > 1:
+        assert ask(url, "v1/rerank", query="a", documents=["b"])[0] == 404
+        return
+    expected = [one.score for one in session.classify([("a cat", text) for text in TEXTS])]
+    for path in ("v1/score", "score"):
+        status, found = ask(url, path, queries="a cat", documents=TEXTS)
+        assert status == 200
+        assert [one["score"] for one in found["data"]] == pytest.approx(expected, abs=1e-6)
+    named = ask(url, "score", text_1=["a cat"] * 3, text_2=TEXTS)[1]
+    assert named["data"] == found["data"]
+    best = sorted(range(3), key=lambda number: -expected[number])
+    for path in ("v1/rerank", "rerank", "v2/rerank"):
+        status, found = ask(url, path, query="a cat", documents=[*TEXTS[:2], {"text": TEXTS[2]}])
+        assert status == 200
+        assert [one["index"] for one in found["results"]] == best
+        assert [one["document"]["text"] for one in found["results"]] == [TEXTS[n] for n in best]
+        scores = [one["relevance_score"] for one in found["results"]]
+        assert scores == pytest.approx([expected[number] for number in best], abs=1e-6)
+    few = ask(url, "rerank", query="a cat", documents=TEXTS, top_n=1, return_documents=False)[1]
+    assert few["results"] == [{"index": best[0], "relevance_score": scores[0]}]
+    tokens = sum(len(ids) for ids in session.encode([("a cat", text) for text in TEXTS]))
+    assert found["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+    assert ask(url, "score", queries=["a", "b"], documents=["c"])[1]["error"]["code"]
+
+
+def test_classes_are_those_of_the_session(classes: tuple[str, Any, int]) -> None:
+    url, session, count = classes
+    status, found = ask(url, "classify", input=TEXTS)
+    assert status == 200
+    for one, expected in zip(found["data"], session.classify(TEXTS), strict=True):
+        assert (one["label"], one["num_classes"]) == (expected.label, count)
+        by_label = {score.label: score.score for score in expected.scores}
+        assert one["probs"] == pytest.approx([by_label[name] for name in session.labels], abs=1e-6)
+    pooled = ask(url, "v1/pooling", input=TEXTS)[1]["data"]
+    assert [one["data"] for one in pooled] == [one["probs"] for one in found["data"]]
+    short = ask(url, "classify", input=TEXTS[2], truncate_prompt_tokens=4)[1]
+    (ids,) = session.encode([TEXTS[2]])
+    expected = session.classify([[*ids[:3], ids[-1]]])  # the separator stays
+    assert short["usage"]["prompt_tokens"] == 4
+    assert max(short["data"][0]["probs"]) == pytest.approx(expected[0].score, abs=1e-6)
+
+
+def test_embeddings_score_by_their_cosine_and_may_be_shortened(encoder_package: Package) -> None:
+    with served(encoder_package) as (url, session):
+        vectors = session.embed(TEXTS)
+        found = ask(url, "score", text_1=TEXTS[0], text_2=TEXTS)[1]["data"]
+        cosines = session.similarity(vectors[:1], vectors)[0]
+        assert [one["score"] for one in found] == pytest.approx(cosines.tolist(), abs=1e-5)
+        pooled = ask(url, "pooling", input=TEXTS)[1]["data"]
+        np.testing.assert_allclose([one["data"] for one in pooled], vectors, atol=1e-6)
+        short = ask(url, "v1/embeddings", input=TEXTS, dimensions=8)[1]["data"]
+        part = vectors[:, :8] / np.linalg.norm(vectors[:, :8], axis=1, keepdims=True)
+        np.testing.assert_allclose([one["embedding"] for one in short], part, atol=1e-6)
+        status, refused = ask(url, "v1/embeddings", input=TEXTS, dimensions=10_000)
+        assert (status, refused["error"]["param"]) == (400, "dimensions")
+        assert ask(url, "classify", input=TEXTS)[0] == 404
+
+
+def test_tokens_of_texts_and_back(encoder_package: Package) -> None:
+    with served(encoder_package) as (url, session):
+        (ids,) = session.encode(TEXTS[:1])
+        status, found = ask(url, "tokenize", prompt=TEXTS[0], return_token_strs=True)
+        assert (status, found["tokens"], found["count"]) == (200, ids, len(ids))
+        assert len(found["token_strs"]) == len(ids)
+        assert found["max_model_len"] == session.max_length
+        bare = ask(url, "v1/tokenize", prompt=TEXTS[0], add_special_tokens=False)[1]["tokens"]
+        assert bare == ids[1:-1]
+        assert TEXTS[0] in ask(url, "detokenize", tokens=bare)[1]["prompt"]
+        for wrong in ({}, {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}):
+            assert ask(url, "tokenize", **wrong)[0] == 400
+        assert ask(url, "detokenize", tokens=[10**6])[1]["error"]["param"] == "tokens"

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several models in one server: by the model of a request, within a memory budget, loaded and unloaded."""
+
+import argparse
+import asyncio
+import json
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+from fixtures_serving import MODEL, PROMPT, QUESTION, TIMEOUT, post
+from starlette.types import Receive, Scope, Send
+
+import qeff_zoo
+from qeff_zoo import serving
+from qeff_zoo.cli.running import _serve_several, _served
+from qeff_zoo.package import Package
+from qeff_zoo.runtime import Stats, open_session
+from qeff_zoo.serving.fleet import Fleet, Loaded, Member
+from qeff_zoo.serving.metrics import Metrics
+from qeff_zoo.serving.model import Model
+from qeff_zoo.serving.server import Server
+
+
+class Toy:
+    """A model that counts how often it is loaded, and answers when it is let."""
+
+    def __init__(self, name: str, nbytes: int) -> None:
+        self.name, self.nbytes, self.loads = name, nbytes, 0
+        self.is_loaded, self.gate = False, asyncio.Event()
+        self.gate.set()
+
+    @contextmanager
+    def load(self) -> Iterator[Loaded]:
+        self.loads, self.is_loaded = self.loads + 1, True
+        metrics = Metrics(partial(Stats, 1, 0, 0, {}, 0, 0, 0))
+        model = Model(name=self.name, fingerprint="", max_tokens=1)
+        yield Loaded(app=self.answer, model=model, metrics=metrics, nbytes=self.nbytes)
+        self.is_loaded = False
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert self.is_loaded
+        body = (await receive())["body"]
+        await self.gate.wait()
+        assert self.is_loaded
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": self.name.encode() + body[:0]})
+
+    @property
+    def member(self) -> Member:
+        return Member(name=self.name, nbytes=self.nbytes, load=self.load)
+
+
+async def ask(fleet: Fleet, name: Any, body: bytes | None = None) -> tuple[int, bytes]:
+    """Send a request to an app; give the status and the body."""
+    sent: list[Any] = []
+    content = json.dumps({"model": name}).encode() if body is None else body
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
+    await fleet(scope, receive, send)
+    return sent[0]["status"], sent[1]["body"]
+
+
+def test_the_least_recently_used_model_makes_room() -> None:
+    async def run() -> None:
+        one, two, three = toys = [Toy(name, 40) for name in ("one", "two", "three")]
+        fleet = Fleet([toy.member for toy in toys], budget=100)
+        assert await ask(fleet, "one") == (200, b"one")
+        assert await ask(fleet, "two") == (200, b"two")
+        assert await ask(fleet, "one") == (200, b"one")
+        assert await ask(fleet, "three") == (200, b"three")
+        assert (one.is_loaded, two.is_loaded, three.is_loaded) == (True, False, True)
+        assert [toy.loads for toy in toys] == [1, 1, 1]
+        one.gate.clear()
+        three.gate.clear()
+        running = [asyncio.create_task(ask(fleet, name)) for name in ("one", "three")]
+        await asyncio.sleep(0.05)
+        waiting = asyncio.create_task(ask(fleet, "two"))  # both others have requests
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        three.gate.set()
+        assert await waiting == (200, b"two")
+        assert (one.is_loaded, two.is_loaded, three.is_loaded) == (True, True, False)
+        one.gate.set()
+        assert [found[0] for found in await asyncio.gather(*running)] == [200, 200]
+        fleet.close()
+        assert not any(toy.is_loaded for toy in toys)
+
+    asyncio.run(run())
+
+
+def test_requests_of_one_model_load_it_once_and_an_idle_model_is_unloaded() -> None:
+    async def run() -> None:
+        toy = Toy("one", 40)
+        fleet = Fleet([toy.member], idle_seconds=0.1)
+        found = await asyncio.gather(*(ask(fleet, "one") for _ in range(8)))
+        assert ({*found}, toy.loads) == ({(200, b"one")}, 1)
+        await asyncio.sleep(0.4)
+        assert not toy.is_loaded
+        assert await ask(fleet, "one") == (200, b"one")
+        assert toy.loads == 2
+
+    asyncio.run(run())
+
+
+def test_a_request_without_a_known_model_is_refused() -> None:
+    async def run() -> None:
+        fleet = Fleet([Toy("one", 40).member])
+        for name, status in (("two", 404), (None, 400), (["one"], 400), ("", 400)):
+            found, body = await ask(fleet, name)
+            assert (found, json.loads(body)["error"]["param"]) == (status, "model")
+        for content in (b"", b"[1]", b"\xff", b"{" * 100_000):
+            assert (await ask(fleet, "", content))[0] == 400
+        form = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\none\r\n--x--\r\n'
+        assert await ask(fleet, "", form) == (200, b"one")
+
+    asyncio.run(run())
+
+
+def test_a_model_that_cannot_be_loaded_fails_its_own_requests_alone() -> None:
+    async def run() -> None:
+        broken, good = Toy("broken", 40), Toy("good", 40)
+
+        @contextmanager
+        def load() -> Iterator[Loaded]:
+            raise qeff_zoo.ZooError("no memory")
+            yield
+
+        member = Member(name="broken", nbytes=broken.nbytes, load=load)
+        fleet = Fleet([member, good.member], budget=40)
+        for _ in range(2):
+            assert (await ask(fleet, "broken"))[0] == 500
+            assert await ask(fleet, "good") == (200, b"good")
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_served_together_is_refused_first(trained: Package) -> None:
+    with pytest.raises(qeff_zoo.ZooError, match="Two packages have the model name 'one'"):
+        Fleet([Toy("one", 1).member, Toy("one", 1).member])
+    with pytest.raises(qeff_zoo.ZooError, match=r"'one' takes .*--memory-budget"):
+        Fleet([Toy("one", 100).member], budget=99)
+    flags = dict.fromkeys(("model_name", "lora_modules", "allow_adapters", "prefill_from", "draft"))
+    path = str(trained.path)
+    asked = argparse.Namespace(**flags, package=path, others=[path], build=False)
+    asked.draft = "lookup"
+    with pytest.raises(qeff_zoo.ZooError, match="--draft is given, and there are 2 packages"):
+        _serve_several(asked)
+    with pytest.raises(qeff_zoo.ZooError, match="With --build"):
+        _served("no-such-package", build=False)
+
+
+def test_packages_of_two_tasks_are_served_together(
+    trained: Package, encoder_package: Package, tmp_path: Any
+) -> None:
+    packages = {
+        name: (package, partial(open_session, package, threads=1))
+        for name, package in ((MODEL, trained), ("bert", encoder_package))
+    }
+    alone: Any = qeff_zoo.load(trained, threads=1)
+    (expected,) = alone.generate([PROMPT], generation_len=8)
+    choices = serving.ServerOptions(name="", fingerprint="", request_log="none")
+    urls: list[str] = []
+    with serving.bind("127.0.0.1", 0) as listener, pytest.MonkeyPatch.context() as patch:
+        servers: list[Server] = []
+        begin = Server.__init__
+
+        def noted(self: Server, *given: Any) -> None:
+            begin(self, *given)
+            servers.append(self)
+
+        patch.setattr(Server, "__init__", noted)
+        thread = threading.Thread(
+            target=serving.serve_several, args=(packages, listener, choices, urls.append)
+        )
+        thread.start()
+        while not urls:
+            assert thread.is_alive()
+        url = urls[0]
+        assert [one["status"] for one in models(url)] == [{"value": "unloaded"}] * 2
+        body = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0}
+        status, found = post(url, "completions", json.dumps({"model": MODEL, **body}).encode())
+        assert (status, found["choices"][0]["text"]) == (200, expected.text)
+        assert [one["status"]["value"] for one in models(url)] == ["loaded", "unloaded"]
+        status, found = post(
+            url, "embeddings", json.dumps({"model": "bert", "input": "a"}).encode()
+        )
+        assert (status, len(found["data"])) == (200, 1)
+        chat = {"model": "bert", "messages": QUESTION}
+        assert post(url, "chat/completions", json.dumps(chat).encode())[0] == 404
+        metrics = url.replace("/v1", "/metrics")
+        with urllib.request.urlopen(metrics, timeout=TIMEOUT) as answer:
+            text = answer.read().decode()
+        assert f'qeff_zoo_generated_tokens_total{{model_name="{MODEL}"}} 8.0' in text
+        assert text.count("# TYPE qeff_zoo_generated_tokens_total ") == 1
+        servers[0].should_exit = True
+        thread.join(TIMEOUT)
+        assert not thread.is_alive()
+
+
+def models(url: str) -> list[dict[str, Any]]:
+    with urllib.request.urlopen(f"{url}/models", timeout=TIMEOUT) as answer:
+        data: list[dict[str, Any]] = json.load(answer)["data"]
+        return data

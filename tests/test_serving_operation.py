@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operation of a server: log, keys, names of the model, TLS, a Unix socket, metrics for vLLM's dashboards, OpenAPI."""
+
+import argparse
+import http.client
+import json
+import re
+import socket
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from fixtures_serving import KEY, MODEL, PROMPT, TIMEOUT, figures, post, running
+from hypothesis import HealthCheck, given, settings
+
+import qeff_zoo
+from qeff_zoo import serving
+from qeff_zoo.cli.running import _api_keys, _certificate
+from qeff_zoo.runtime import Engine
+from qeff_zoo.serving.server import Server, url_of
+
+BODY = {"prompt": PROMPT, "max_tokens": 1}
+
+
+def certificate(folder: Path) -> tuple[str, str]:
+    """Make a certificate of this machine's address."""
+    from datetime import UTC, datetime, timedelta
+    from ipaddress import ip_address
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(names, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "chain.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain
+    (folder / "key.pem").write_bytes(key.private_bytes(*pem))
+    return str(folder / "chain.pem"), str(folder / "key.pem")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_each_request_has_a_line_without_its_content(
+    engine: Engine, capsys: pytest.CaptureFixture[str], form: Any
+) -> None:
+    with running(engine, request_log=form) as url:
+        body = json.dumps({"model": MODEL, **BODY}).encode()
+        assert post(url, "completions", body, **{"X-Request-Id": "mine"})[0] == 200
+        assert post(url, "completions", b"{}")[0] == 400
+    first, second = capsys.readouterr().err.splitlines()
+    if form == "json":
+        found = json.loads(first)
+        assert found["request_id"] == "mine"
+        assert (found["method"], found["path"], found["status"]) == ("POST", "/v1/completions", 200)
+        assert json.loads(second)["status"] == 400
+    else:
+        assert re.fullmatch(r"\S+ 127\.0\.0\.1 POST /v1/completions 200 [0-9.]+ mine", first)
+    assert PROMPT not in first + second
+
+
+def test_any_of_several_keys_is_accepted_in_either_header(engine: Engine, tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"one\n\n  {KEY} \n")
+    asked = argparse.Namespace(api_key=["two"], api_key_file=str(path))
+    keys = _api_keys(asked)
+    assert keys == ("two", "one", KEY)
+    path.write_text("\n")
+    with pytest.raises(qeff_zoo.ZooError, match="has no key"):
+        _api_keys(asked)
+    body = json.dumps(BODY).encode()
+    with running(engine, api_keys=keys) as url:
+        for key in keys:
+            for named in ({"Authorization": f"Bearer {key}"}, {"X-Api-Key": key}):
+                assert post(url, "completions", body, **named)[0] == 200
+        for named in ({"Authorization": KEY}, {"X-Api-Key": "three"}, {"X-Api-Key": ""}, {}):
+            assert post(url, "completions", body, **named)[0] == 401
+
+
+def test_the_model_has_several_names_or_none_in_a_request(engine: Engine) -> None:
+    with running(engine, aliases=("gpt-4", "default")) as url:
+        for named in ({"model": "gpt-4"}, {"model": "default"}, {"model": None}, {}):
+            status, found = post(url, "completions", json.dumps({**named, **BODY}).encode())
+            assert (status, found["model"]) == (200, named.get("model") or MODEL)
+        assert post(url, "completions", json.dumps({"model": "no", **BODY}).encode())[0] == 404
+
+
+def test_a_certificate_encrypts_connections(engine: Engine, tmp_path: Path) -> None:
+    files = certificate(tmp_path)
+    app = serving.create_app(engine, name=MODEL, fingerprint="qz1-ab")
+    urls: list[str] = []
+    trusted = ssl.create_default_context(cafile=files[0])
+    with serving.bind("127.0.0.1", 0) as listener:
+        server = Server(app, lambda: None, 0, urls.append, files)
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        while not urls:
+            assert thread.is_alive()
+        with urllib.request.urlopen(
+            f"{urls[0]}/models", timeout=TIMEOUT, context=trusted
+        ) as answer:
+            assert json.load(answer)["data"][0]["id"] == MODEL
+        with pytest.raises(urllib.error.URLError, match="certificate"):
+            urllib.request.urlopen(f"{urls[0]}/models", timeout=TIMEOUT)
+        server.should_exit = True
+        thread.join(TIMEOUT)
+    assert urls[0].startswith("https://127.0.0.1:")
+    for wrong in ((files[0], files[0]), (str(tmp_path / "none"), files[1])):
+        with pytest.raises(qeff_zoo.ZooError, match="Cannot serve with the certificate"):
+            serving.ServerOptions(name=MODEL, fingerprint="", tls=wrong)
+    with pytest.raises(qeff_zoo.ZooError, match="both or neither"):
+        _certificate(argparse.Namespace(ssl_certfile="a", ssl_keyfile=None))
+
+
+def test_a_unix_socket_serves_its_user_alone(engine: Engine, tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    app = serving.create_app(engine, name=MODEL, fingerprint="qz1-ab")
+    urls: list[str] = []
+    with serving.bind_unix(path) as listener:
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert serving.is_local(listener)
+        with (
+            pytest.raises(qeff_zoo.ZooError, match="Cannot listen at"),
+            serving.bind_unix(path),
+        ):
+            pass
+        server = Server(app, lambda: None, 0, urls.append)
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        while not urls:
+            assert thread.is_alive()
+        connection = http.client.HTTPConnection("localhost")
+        connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.sock.connect(str(path))
+        connection.request("GET", "/v1/models")
+        assert json.load(connection.getresponse())["data"][0]["id"] == MODEL
+        connection.close()
+        server.should_exit = True
+        thread.join(TIMEOUT)
+    assert urls == [f"unix:{path}"]
+    assert not path.exists()
+
+
+def test_a_server_of_all_addresses_shows_one_that_clients_can_use() -> None:
+    with serving.bind("0.0.0.0", 0) as public:
+        assert url_of(public) == f"http://127.0.0.1:{public.getsockname()[1]}/v1"
+
+
+def test_metrics_have_the_names_of_vllm_too(engine: Engine) -> None:
+    with running(engine) as url:
+        assert post(url, "completions", json.dumps({**BODY, "max_tokens": 3}).encode())[0] == 200
+        found = figures(url)
+    for ours, theirs in (
+        ("prompt_tokens_total", "vllm:prompt_tokens_total"),
+        ("generated_tokens_total", "vllm:generation_tokens_total"),
+        ("time_to_first_token_seconds_count", "vllm:time_to_first_token_seconds_count"),
+        ("inter_token_seconds_count", "vllm:inter_token_latency_seconds_count"),
+    ):
+        assert found[ours] == found[theirs] > 0
+    ended = sum(
+        value for name, value in found.items() if name.startswith("vllm:request_success_total")
+    )
+    assert ended == sum(
+        value
+        for name, value in found.items()
+        if name.startswith("requests_finished_total:")
+        and name.split(":")[1] in ("eos", "stop", "length")
+    )
+
+
+def test_the_openapi_document_describes_the_server(engine: Engine) -> None:
+    """Requests drawn from the document itself: no failure of the server, and no undocumented form of a body."""
+    app = serving.create_app(engine, name=MODEL, fingerprint="qz1-ab", request_log="none")
+    schema = schemathesis.openapi.from_asgi("/openapi.json", app)
+    assert {"/v1/chat/completions", "/v1/completions", "/tokenize", "/v1/models"} <= {
+        *schema.raw_schema["paths"]
+    }
+    tried = set()
+    for result in schema.get_all_operations():
+        operation = result.ok()
+
+        @settings(
+            max_examples=6, deadline=None, database=None, suppress_health_check=[*HealthCheck]
+        )
+        @given(operation.as_strategy())
+        def ask(case: Any) -> None:
+            answer = case.call()
+            assert answer.status_code < 500, answer.text
+            if answer.status_code >= 400:
+                assert "error" in answer.json()
+            tried.add(case.operation.label)
+
+        ask()
+    assert len(tried) > 6

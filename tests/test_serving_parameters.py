@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sampling parameters of vLLM's API that OpenAI's lacks, as a client meets them; and defaults of the model."""
+
+import argparse
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import torch
+from fixtures_serving import (
+    EXAMPLE,
+    KEY,
+    MODEL,
+    PROMPT,
+    QUESTION,
+    TIMEOUT,
+    chat,
+    complete,
+    connect,
+    post,
+    running,
+)
+from transformers import AutoModelForCausalLM
+
+import qeff_zoo
+from qeff_zoo.package import Package
+from qeff_zoo.package.files import read_json
+from qeff_zoo.runtime import Engine, Sampling, TextGenerationSession, text_generation
+from qeff_zoo.tasks.commands import SAMPLING
+from qeff_zoo.tasks.text_generation.verbs import _sampling
+
+
+def more(client: openai.OpenAI, **body: Any) -> Any:
+    return complete(client, logprobs=0, extra_body=body).choices[0]
+
+
+def test_tokens_are_biased_allowed_and_excluded(
+    client: openai.OpenAI, alone: TextGenerationSession
+) -> None:
+    (usual,) = alone.generate([PROMPT], generation_len=12)
+    first, second = usual.token_ids[:2]
+    assert more(client).text == usual.text
+    biased = complete(client, logit_bias={str(first): -100}).choices[0].text
+    expected = alone.generate(
+        [PROMPT], generation_len=12, sampling=Sampling(logit_bias={first: -100.0})
+    )
+    assert biased == expected[0].text != usual.text
+    only = more(client, allowed_token_ids=[second])
+    assert only.logprobs.tokens == [alone.tokenizer.piece(second)] * 12
+    word = usual.text.split()[0][:5]
+    excluded = more(client, bad_words=[word])
+    assert word in usual.text
+    assert word not in excluded.text
+    for wrong in ({"allowed_token_ids": [10**6]}, {"logit_bias": {"x": 1}}, {"bad_words": [""]}):
+        with pytest.raises(openai.BadRequestError):
+            more(client, **wrong)
+
+
+def test_stop_tokens_and_strings_and_the_least_length(
+    client: openai.OpenAI, alone: TextGenerationSession
+) -> None:
+    (usual,) = alone.generate([PROMPT], generation_len=12)
+    stop = usual.token_ids[3]
+    first = usual.token_ids.index(stop)
+    ended = more(client, stop_token_ids=[stop])
+    assert ended.finish_reason == "stop"
+    assert ended.text == alone.tokenizer.decode(usual.token_ids[:first])
+    longer = complete(
+        client, extra_body={"stop_token_ids": [stop], "min_tokens": first + 3, "ignore_eos": True}
+    )
+    assert longer.usage.completion_tokens >= first + 3
+    string = usual.text[4:6]
+    kept = complete(client, stop=string, extra_body={"include_stop_str_in_output": True}).choices[0]
+    assert kept.text == usual.text[: usual.text.index(string) + len(string)]
+    late = complete(client, stop=string, extra_body={"min_tokens": 12, "ignore_eos": True})
+    assert late.usage.completion_tokens == 12
+
+
+def test_neutral_values_of_other_servers_change_nothing(
+    client: openai.OpenAI, alone: TextGenerationSession
+) -> None:
+    (usual,) = alone.generate([PROMPT], generation_len=12)
+    neutral = {
+        "top_k": -1, "length_penalty": 1.0, "use_beam_search": False, "priority": 0, "detokenize": True,
+        "spaces_between_special_tokens": True, "skip_special_tokens": True, "typical_p": 1.0, "cache_prompt": True,
+        "request_id": "mine",
+    }  # fmt: skip
+    assert more(client, **neutral).text == usual.text
+    with pytest.raises(openai.BadRequestError, match="length_penalty"):
+        more(client, length_penalty=2.0)
+
+
+def test_a_request_is_named_by_its_client_or_by_the_server(url: str) -> None:
+    names = []
+    for given in ("mine-1", None, "two words"):
+        headers = {"Content-Type": "application/json"} | ({"X-Request-Id": given} if given else {})
+        body = json.dumps({"model": MODEL, "prompt": PROMPT, "max_tokens": 1}).encode()
+        request = urllib.request.Request(f"{url}/completions", body, headers)
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+            names.append(answer.headers["X-Request-Id"])
+    assert names[0] == "mine-1"
+    assert len({*names}) == 3
+    assert all(name and " " not in name for name in names)
+
+
+def test_every_path_but_those_of_the_operator_requires_the_key(engine: Engine) -> None:
+    with running(engine, api_keys=[KEY]) as url:
+        root = url.removesuffix("/v1")
+        for path in ("tokenize", "detokenize", "v1/tokenize", "version", "none"):
+            assert post(root, path, b"{}")[0] == 401
+        named = {"Authorization": f"Bearer {KEY}"}
+        body = json.dumps({"model": MODEL, "messages": QUESTION}).encode()
+        status, found = post(root, "tokenize", body, **named)
+        assert status == 200
+        assert found["tokens"] == engine.session.encode_chat(QUESTION)
+        with urllib.request.urlopen(f"{root}/health", timeout=TIMEOUT) as answer:
+            assert answer.status == 200
+
+
+def test_defaults_are_those_of_generation_config(
+    trained: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests without parameters have the file's; Python and `run` only if the checkpoint samples by default."""
+    told, more_told = {"temperature": 0.7, "top_k": 3, "top_p": 0.9}, {"do_sample": True}
+
+    def read(path: Path) -> dict[str, Any]:
+        return read_json(path) | (told | more_told if path.name == "generation_config.json" else {})
+
+    monkeypatch.setattr(text_generation, "read_json", read)
+    session: Any = qeff_zoo.load(trained, threads=1)
+    assert session.default_sampling == Sampling(**told)
+    flags = dict.fromkeys(SAMPLING) | {"generation_config": "auto", "seed": 5}
+    asked = _sampling(session, argparse.Namespace(**flags))
+    assert asked == Sampling(**told, seed=5)
+    flags |= {"generation_config": "none", "seed": None}
+    assert _sampling(session, argparse.Namespace(**flags)) == Sampling()
+    (expected,) = session.generate([PROMPT], generation_len=12, sampling=asked)
+    question = QUESTION[0]["content"]
+    (plain,) = session.generate([question], chat=True, generation_len=16, sampling=Sampling())
+    with Engine(session) as engine, running(engine) as url, connect(url) as client:
+        found = complete(client, temperature=openai.omit, seed=5)
+        other = chat(client, temperature=0, extra_body={"top_k": 0}, top_p=1)
+    assert found.choices[0].text == expected.text
+    assert other.choices[0].message.content == plain.text
+    more_told.clear()
+    session = qeff_zoo.load(trained, threads=1)
+    assert session.default_sampling == Sampling()
+    assert session.published_sampling == told
+
+
+@pytest.mark.parametrize("form", ["text", "tokens"])
+def test_echo_scores_the_prompt_as_transformers(
+    client: openai.OpenAI, alone: TextGenerationSession, form: str
+) -> None:
+    """What lm-evaluation-harness asks for: log-probabilities of the prompt's own tokens."""
+    ids = alone.encode(PROMPT)
+    prompt: Any = PROMPT if form == "text" else ids
+    whole = complete(client, prompt, echo=True, logprobs=2, max_tokens=1).choices[0]
+    alone_scored = complete(client, prompt, echo=True, logprobs=2, max_tokens=0)
+    model = AutoModelForCausalLM.from_pretrained(EXAMPLE, dtype=torch.float32).eval()
+    with torch.no_grad():
+        logits = model(torch.tensor([ids])).logits[0]
+    expected = torch.log_softmax(logits, -1)
+    found = alone_scored.choices[0]
+    assert (found.text, found.finish_reason) == (PROMPT, "length")
+    assert alone_scored.usage.completion_tokens == 0
+    assert alone_scored.usage.prompt_tokens == len(ids)
+    assert found.logprobs.tokens == [alone.tokenizer.piece(token) for token in ids]
+    assert found.logprobs.token_logprobs[0] is None
+    assert found.logprobs.token_logprobs[1:] == pytest.approx(
+        [float(expected[at, token]) for at, token in enumerate(ids[1:])], abs=1e-3
+    )
+    best = [max(one.values()) for one in found.logprobs.top_logprobs[1:]]
+    assert best == pytest.approx(expected[:-1].max(-1).values.tolist(), abs=1e-3)
+    (usual,) = alone.generate([PROMPT], generation_len=1)
+    assert whole.text == PROMPT + usual.text
+    assert whole.logprobs.token_logprobs[: len(ids)] == found.logprobs.token_logprobs
+    assert whole.logprobs.token_logprobs[-1] == pytest.approx(float(expected[-1].max()), abs=1e-3)
+    assert whole.logprobs.text_offset[-1] == len(PROMPT)
+
+
+def test_log_probabilities_of_a_prompt_are_by_token(
+    client: openai.OpenAI, alone: TextGenerationSession
+) -> None:
+    found = chat(client, max_tokens=2, extra_body={"prompt_logprobs": 1})
+    ids = alone.encode_chat(QUESTION)
+    first, *rest = found.model_extra["prompt_logprobs"]
+    assert first is None
+    assert len(rest) == len(ids) - 1
+    for token, entries in zip(ids[1:], rest, strict=True):
+        own = entries[str(token)]
+        assert own["decoded_token"] == alone.tokenizer.piece(token)
+        best = next(entry for entry in entries.values() if entry["rank"] == 1)
+        assert best["logprob"] >= own["logprob"]
+        assert (best is own) == (len(entries) == 1)
+    assert chat(client, max_tokens=2).choices[0].message == found.choices[0].message
+    several = complete(client, [PROMPT, "class a."], n=2, extra_body={"prompt_logprobs": 0})
+    assert len(several.choices) == 4
+    for body in ({"stream": True}, {"documents": ["a"]}):
+        with pytest.raises(openai.BadRequestError):
+            complete(client, extra_body={"prompt_logprobs": 1, **body})
+    streamed = complete(client, echo=True, stream=True)
+    (usual,) = alone.generate([PROMPT], generation_len=12)
+    assert "".join(chunk.choices[0].text for chunk in streamed) == PROMPT + usual.text
