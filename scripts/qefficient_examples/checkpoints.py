@@ -73,6 +73,13 @@ def _deep(config: Any) -> Any:
     return made
 
 
+def _drop(path: Path, name: str) -> None:
+    """Remove a field of the text model from a config.json."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config.get("text_config", {}).pop(name, None)
+    path.write_text(json.dumps(config), encoding="utf-8")
+
+
 def _seeing(
     name: str, change: Callable[[dict[str, Any]], dict[str, Any]] = lambda one: one
 ) -> Make:
@@ -82,6 +89,7 @@ def _seeing(
         facts = published.read(name)
         config = change(_deep(deepcopy(published.scaled(facts))))
         tiny_models.make(find_recipe(config.pop("model_type")), Tiny(config=config), folder)
+        _drop(folder / "config.json", "per_layer_config")  # which transformers adds
         published.write(facts, folder)
         if not facts.get("chat_template"):
             image = next(one for one in ("<|image|>", "<image>", "[IMG]") if one in facts["tokens"])
