@@ -4,7 +4,7 @@
 from dataclasses import replace
 
 from qeff_zoo.multimodal import own_forms
-from qeff_zoo.multimodal.images import Images
+from qeff_zoo.multimodal.families.internvl_chat import InternVLChat
 
 from .internvl import RECIPE as INTERNVL
 
@@ -14,5 +14,5 @@ RECIPE = replace(
     architectures=("InternVLChatModel",),
     special="Plain InternVL under other names.",
     alias=own_forms.internvl_chat,
-    images=Images(marker="<image>", before=("<img>",), after=("</img>",)),
+    images=InternVLChat(before=("<img>",), after=("</img>",)),
 )

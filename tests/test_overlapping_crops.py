@@ -38,7 +38,7 @@ from qeff_zoo.media.video_processor import KINDS
 from qeff_zoo.media.videos import Frames
 from qeff_zoo.multimodal.families.molmo2 import Molmo2
 from qeff_zoo.plan.request import Request
-from qeff_zoo.qefficient.vision import _pictures
+from qeff_zoo.qefficient.processor_outputs import images_of
 from qeff_zoo.registry import find_recipe, recipe_for
 from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
 from qeff_zoo.tasks.multimodal.samples import noise
@@ -112,7 +112,7 @@ def test_pictures_are_prepared_bit_for_bit(size: tuple[int, int], settings: dict
     assert ours.keys() == theirs.keys()
     for name, array in ours.items():
         np.testing.assert_array_equal(array, theirs[name], err_msg=name)
-    for one, apart in zip(both, _pictures(theirs), strict=True):
+    for one, apart in zip(both, images_of(theirs), strict=True):
         alone = processor([one])
         assert all((array == alone[name]).all() for name, array in apart.items())
 

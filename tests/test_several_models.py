@@ -33,7 +33,7 @@ from qeff_zoo.media.video_processor import KINDS
 from qeff_zoo.multimodal.families.qwen_video import QwenVideo
 from qeff_zoo.package import Package
 from qeff_zoo.plan.request import Request
-from qeff_zoo.qefficient.vision import _of_processor
+from qeff_zoo.qefficient.processor_outputs import prompts_of
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import open_session
 from qeff_zoo.store import Store
@@ -283,5 +283,5 @@ def test_sounds_and_videos_beside_pictures_are_refused(name: str) -> None:
     """As transformers' processor prepares those of one prompt, or the sound of a video."""
     given: Any = {"input_ids": [[1, 203, 2]], name: np.zeros((1, 8, 20))}
     session: Any = None
-    with pytest.raises(GenerationError, match=f"inputs have {name}; expected text and pictures"):
-        next(_of_processor(session, given))
+    with pytest.raises(GenerationError, match=f"inputs have {name}; expected text and images"):
+        next(prompts_of(session, given))

@@ -16,7 +16,7 @@ from transformers import FuyuImageProcessorPil, FuyuProcessor, PreTrainedTokeniz
 
 from qeff_zoo.errors import MediaError
 from qeff_zoo.media.image_processor import image_processor
-from qeff_zoo.qefficient.vision import _pictures
+from qeff_zoo.qefficient.processor_outputs import images_of
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import tokenizer as own
 from qeff_zoo.tasks.multimodal.samples import noise
@@ -73,7 +73,7 @@ def test_patches_and_prompts_are_those_of_transformers(
     np.testing.assert_array_equal(made["pixel_values"], expected["pixel_values"].numpy())
     request = session.request("|SPEAKER|ab c", images=[pixels], generation_len=1)
     assert list(request.prompt) == expected["input_ids"][0].tolist()
-    (written,) = _pictures({"pixel_values": expected["pixel_values"].numpy()})
+    (written,) = images_of({"pixel_values": expected["pixel_values"].numpy()})
     assert session.reader.look(written).rows == session.reader.look(made).rows
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.errors import GenerationError
 
 if TYPE_CHECKING:
-    from qeff_zoo.runtime.image_text_to_text import ImageTextToTextSession
-    from qeff_zoo.runtime.media_text import Prepared
     from qeff_zoo.runtime.program import Array
+    from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
+    from qeff_zoo.tasks.multimodal.session import Prepared
 
 _PIXELS, _PIXEL_MASK = "pixel_values", "pixel_attention_mask"
 #: Arrays with a row for each image, whose products are its numbers of patches: behind one another in the first axis of

@@ -19,7 +19,7 @@ import qeff_zoo
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine
 from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.serving.embeddings import EmbeddingQueue
+from qeff_zoo.serving.encoder_queue import EncoderQueue
 
 LONG = "class collections.OrderedDict is a dict. " * 50_000  # 2 MB
 
@@ -131,7 +131,7 @@ def test_a_stop_string_that_is_an_answer_of_its_own(url: str) -> None:
 @contextmanager
 def embedder(package: Package) -> Iterator[tuple[Any, str]]:
     session: Any = qeff_zoo.load(package, threads=1)
-    with closing(EmbeddingQueue(session, max_waiting=4)) as queue, running(queue) as url:
+    with closing(EncoderQueue(session, max_waiting=4)) as queue, running(queue) as url:
         yield session, url
 
 
