@@ -72,8 +72,11 @@ def speculation_of(
         if isinstance(own, Heads | HeadsWithin):
             costs = replace(costs, beginning=own.measure())
             return Speculation(most=most, drafter=lambda _: HeadsDrafter(own, costs))
-        fixed = "beginning" if isinstance(own, Block) else "drafting"
-        costs = replace(costs, **{fixed: own.measure()})
+        seconds = own.measure()
+        if isinstance(own, Block):
+            costs = replace(costs, beginning=seconds)
+        else:
+            costs = replace(costs, drafting=seconds)
         return Speculation(most=most, drafter=lambda _: drafter_of(own, costs))
     _check_draft(session, drafts)
     model = DraftModel(drafts.decoder, session.decoder.vocab_size)
