@@ -242,10 +242,10 @@ def test_the_guide_runs(
     assert len(commands) == 2
     for command in commands:
         assert main([*shlex.split(command), "--generation-len", "2"]) == 0
-    assert "2 of 2 sounds encoded" in capsys.readouterr().err
+    assert "2 of 2 recordings encoded" in capsys.readouterr().err
     code = re.findall(r"```python\n(import.*?)```", guide, re.DOTALL)
     exec(code[0], {})
-    assert "1 of 1 sounds encoded" in capsys.readouterr().out
+    assert "1 of 1 recordings encoded" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

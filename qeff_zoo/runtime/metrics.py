@@ -84,7 +84,7 @@ class Metrics:
         )
         read = (
             ("images", self.images, self.encoded_images),
-            ("audio", self.audio, self.encoded_audio),
+            ("recordings", self.audio, self.encoded_audio),
         )
         seen = "".join(
             f"{encoded:,} of {count:,} {kind} encoded in {self.encoding_s:.2f} s; "
