@@ -383,7 +383,7 @@ class MediaTextSession(TextGenerationSession):
 
     @property
     def _nouns(self) -> str:
-        return str(self.reader.kind)
+        return {"images": "images", "audio": "recordings"}[self.reader.kind]
 
     def _written_out(self, tokens: Sequence[int], parts: Sequence[Encoded]) -> list[int]:
         """Expand the marker of each image or audio input into placeholder tokens and the tokens around them."""
