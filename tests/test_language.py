@@ -21,13 +21,13 @@ BANNED = {
     *("picture", "pictures", "nobody", "somebody", "whoever", "theirs"),
 }
 #: What there still is of each kind. Lower a number when the count is lower; never raise one.
-LIMITS = {"identifiers": 595, "docstrings": 46, "arguments": 0}
+LIMITS = {"identifiers": 590, "docstrings": 46, "arguments": 0}
 
 
 @cache
 def faults(kind: str) -> list[str]:
     """List what breaks a rule, as `path:line: text`."""
-    rule = {"identifiers": identifiers, "docstrings": docstrings, "arguments": arguments}[kind]
+    rule = {"identifiers": 590identifiers, "docstrings": docstrings, "arguments": arguments}[kind]
     found = []
     for path in SOURCES:
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -112,9 +112,9 @@ def test_the_private_language_only_shrinks(kind: str) -> None:
 @pytest.mark.parametrize(
     ("source", "counts"),
     [
-        ("told = 1", {"identifiers": 1}),
-        ("def is_asked(x): ...", {"identifiers": 1}),
-        ("class SaidWords: ...", {"identifiers": 1}),
+        ("told = 1", {"identifiers": 590}),
+        ("def is_asked(x): ...", {"identifiers": 590}),
+        ("class SaidWords: ...", {"identifiers": 590}),
         ("retold = asking_price", {}),
         ('def f():\n    """What a config says."""', {"docstrings": 1}),
         (
@@ -126,5 +126,5 @@ def test_the_private_language_only_shrinks(kind: str) -> None:
 )
 def test_the_rules_themselves(source: str, counts: dict[str, int]) -> None:
     tree = ast.parse(source)
-    rules = {"identifiers": identifiers, "docstrings": docstrings, "arguments": arguments}
+    rules = {"identifiers": 590identifiers, "docstrings": docstrings, "arguments": arguments}
     assert Counter({kind: len(list(rule(tree))) for kind, rule in rules.items()}) == Counter(counts)

@@ -190,6 +190,11 @@ class Answer:
         return self.token_ids[len(self.request.scored) :]
 
     @property
+    def stop_string(self) -> str | None:
+        """Stop string that ended generation."""
+        return self._stops.match if self._stops.found else None
+
+    @property
     def ended(self) -> bool:
         """Whether generation has ended."""
         return self.finish_reason is not None or self.error is not None

@@ -15,8 +15,8 @@ class StopStrings:
     def __init__(self, stops: Sequence[str], *, included: bool = False) -> None:
         self._stops, self._included = stops, included
         self._held = ""
-        #: Whether a stop string was found.
-        self.found = False
+        #: Whether a stop string was found, and which.
+        self.found, self.match = False, ""
 
     def push(self, piece: str) -> str:
         """Add text; return text that is sure to come before any stop string."""
@@ -24,11 +24,12 @@ class StopStrings:
         if not self._stops:
             return text
         ends = [
-            (at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0
+            (at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0
         ]  # the longest of those that are complete first
         if ends:
+            end, start, self.match = min(ends)
             self.found, self._held = True, ""
-            return text[: min(ends)[0 if self._included else 1]]
+            return text[: end if self._included else start]
         keep = max(_overlap(text, stop) for stop in self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]

@@ -50,6 +50,7 @@ class Generation:
         token_ids: All generated tokens.
         finish_reason: "eos"; "stop" for a stop string; "length" for the limit of `generation_len` or the context; or
             "cancelled".
+        stop_string: Stop string that ended the text; None for another reason.
         prompt_tokens: Number of tokens in the prompt.
         prompt_token_ids: Token ids of the prompt, or of the encoder's text.
         logprobs: Log-probabilities of each token, if requested.
@@ -64,6 +65,7 @@ class Generation:
     token_ids: list[int]
     finish_reason: FinishReason
     prompt_tokens: int
+    stop_string: str | None = field(default=None, compare=False)
     prompt_token_ids: tuple[int, ...] = field(default=(), repr=False)
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs] | None = None
@@ -382,6 +384,7 @@ class TextGenerationSession(PromptReader):
             text=answer.text,
             token_ids=answer.generated,
             finish_reason=answer.finish_reason,
+            stop_string=answer.stop_string,
             prompt_tokens=request.prompt_tokens,
             prompt_token_ids=request.source or (*request.prompt, *request.scored),
             logprobs=None if sampling.logprobs is None else answer.logprobs,

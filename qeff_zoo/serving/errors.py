@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from qeff_zoo.errors import (
@@ -49,9 +50,10 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """Error object of the response."""
+        """Error object of the response, as in OpenAI's API, with the field `type` of Anthropic's."""
         kind = _TYPES.get(self.status, "invalid_request_error")
         return {
+            "type": "error",
             "error": {
                 "message": self.message, "type": kind, "param": self.param, "code": self.code,
             }
@@ -119,6 +121,24 @@ def invalid(param: str, value: object, expected: str, advice: str) -> ApiError:
     )
 
 
+@contextmanager
+def renaming(params: Mapping[str, str]) -> Iterator[None]:
+    """Convert errors about a chat's parameters to errors about those of another API.
+
+    Args:
+        params: Names there by names of a chat's parameters.
+    """
+    try:
+        yield
+    except ApiError as error:
+        error.param = params.get(error.param or "", error.param)
+        raise
+    except ValidationError as error:
+        refusal = invalid_body([{**one, "loc": ("body", *one["loc"])} for one in error.errors()])
+        refusal.param = params.get(refusal.param or "", refusal.param)
+        raise refusal from error
+
+
 def brief(value: object) -> str:
     """Return a client's value as text, shortened if long."""
     return _brief.repr(value)
@@ -133,7 +153,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _(_: Request, error: RequestValidationError) -> JSONResponse:
-        return _invalid(error.errors()).response
+        return invalid_body(error.errors()).response
 
     @app.exception_handler(HTTPException)
     async def _(request: Request, error: HTTPException) -> JSONResponse:
@@ -144,7 +164,7 @@ def install(app: FastAPI) -> None:
         return internal_error().response  # the exception itself is logged
 
 
-def _invalid(problems: Sequence[Any]) -> ApiError:
+def invalid_body(problems: Sequence[Any]) -> ApiError:
     """Combine all errors of pydantic into one; `param` is that of the first."""
     first: Mapping[str, Any] = problems[0]
     place = [part for part in first["loc"] if part != "body"]

@@ -1,48 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """OpenAI's endpoints of text generation: chat completions and completions."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from qeff_zoo.runtime import Engine, TextGenerationSession
+from qeff_zoo.runtime import TextGenerationSession
+from qeff_zoo.serving.chat_runs import ChatRuns
 from qeff_zoo.serving.chats import Chat
-from qeff_zoo.serving.completion_choices import cancelling, submit, whole
 from qeff_zoo.serving.errors import ApiError
-from qeff_zoo.serving.media import MediaPool, Preparation
-from qeff_zoo.serving.metrics import Metrics
-from qeff_zoo.serving.model import Model
+from qeff_zoo.serving.media import Preparation
 from qeff_zoo.serving.objects import Reply
-from qeff_zoo.serving.price import Bounds
-from qeff_zoo.serving.prompts import prepare_chat, prepare_completion
+from qeff_zoo.serving.prompts import prepare_completion
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
-from qeff_zoo.serving.streaming import EventStream, events, unless_gone
-from qeff_zoo.serving.tools import ChatFormats
+from qeff_zoo.serving.streaming import EventStream, events
 
 
-def routes(
-    api: str,
-    engine: Engine,
-    model: Model,
-    metrics: Metrics,
-    image_hosts: Collection[str],
-    formats: ChatFormats,
-) -> APIRouter:
+def routes(api: str, runs: ChatRuns) -> APIRouter:
     """Return the endpoints of text generation.
 
     Args:
         api: Prefix of their paths.
-        engine: Engine that generates.
-        model: Description of the model.
-        metrics: Metrics of the server.
-        image_hosts: Hosts from which images and videos are fetched for clients.
-        formats: Formats of the model's chats.
+        runs: Chats of the model.
     """
     router = APIRouter()
-    session, bounds = engine.session, Bounds(choices=engine.share)
-    pool = MediaPool(bounds.decoded_bytes)
+    session, model = runs.engine.session, runs.model
 
     async def answer(
         request: Request,
@@ -57,22 +41,19 @@ def routes(
                 param="stream_options",
                 code="invalid_value",
             )
-        chat = await unless_gone(request, pool.prepare(preparation))
-        handles = submit(engine, chat.requests)
+        chat, handles = await runs.begin(request, preparation)
         if body.stream:
             usage = bool(body.stream_options and body.stream_options.include_usage)
-            chunks = events(reply, chat, handles, metrics, n=body.n, include_usage=usage)
+            chunks = events(reply, chat, handles, runs.metrics, n=body.n, include_usage=usage)
             return EventStream(chunks, handles)
-        with cancelling(handles):
-            answers = await unless_gone(request, whole(handles, metrics))
+        answers = await runs.finish(request, handles)
         return JSONResponse(reply.whole(answers, [*map(chat.output, answers)], body.n))
 
     @router.post(f"{api}chat/completions")
     async def chat(request: Request, body: ChatRequest) -> Response:
-        adapter = model.admit(body)
+        preparation = runs.prepare(body)
         reply = Reply("chat", body.model, model.fingerprint, session.tokenizer, body.logprobs)
         reply.prompt_logprobs = body.prompt_logprobs is not None
-        preparation = prepare_chat(session, body, adapter, bounds, image_hosts, formats)
         return await answer(request, body, preparation, reply)
 
     @router.post(f"{api}completions")
@@ -83,7 +64,7 @@ def routes(
         reply.prompt_logprobs = body.prompt_logprobs is not None
         if body.echo:
             reply.echo = [*map(partial(_text, session), listed(body.prompt))]
-        preparation = prepare_completion(session, body, adapter, bounds)
+        preparation = prepare_completion(session, body, adapter, runs.bounds)
         return await answer(request, body, preparation, reply)
 
     return router

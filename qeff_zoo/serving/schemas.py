@@ -69,7 +69,7 @@ MAX_TOOLS = 1024
 MAX_FORM = 65536
 
 
-class _Body(BaseModel):
+class RequestBody(BaseModel):
     """Body of a request. Null means absent; an unsupported parameter that would change the result is refused."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
@@ -167,7 +167,7 @@ class StructuredOutputs(BaseModel):
         return Grammar.json(self.schema_)
 
 
-class _Generating(_Body):
+class _Generating(RequestBody):
     """Fields of chats and completions. vLLM has the last group too."""
 
     n: int = Field(1, ge=1, le=128)
@@ -413,7 +413,7 @@ class CompletionRequest(_Generating):
         return self
 
 
-class EncoderRequest(_Body):
+class EncoderRequest(RequestBody):
     """Fields of all requests to a text encoder; OpenAI's API has none of them."""
 
     truncate: Literal["END", "NONE"] = "END"  # as at Cohere and NVIDIA
@@ -505,7 +505,7 @@ class RerankRequest(EncoderRequest):
         return [one if isinstance(one, str) else one.text for one in self.documents]
 
 
-class PictureEmbeddingRequest(_Body):
+class PictureEmbeddingRequest(RequestBody):
     """Body of /v1/embeddings for a model that reads images."""
 
     input: Texts | None = None
@@ -515,7 +515,7 @@ class PictureEmbeddingRequest(_Body):
     encoding_format: Literal["float", "base64"] = "float"
 
 
-class TokenizeRequest(_Body):
+class TokenizeRequest(RequestBody):
     """Body of /tokenize, as in vLLM's API: a prompt, or messages."""
 
     prompt: str | None = None
@@ -533,7 +533,7 @@ class TokenizeRequest(_Body):
         return self
 
 
-class DetokenizeRequest(_Body):
+class DetokenizeRequest(RequestBody):
     """Body of /detokenize, as in vLLM's API."""
 
     tokens: Annotated[list[TokenId], Field(fail_fast=True)]

@@ -10,7 +10,17 @@ from fastapi import APIRouter
 
 from qeff_zoo.errors import ServingError
 from qeff_zoo.runtime import Engine, Prefills, TextGenerationSession
-from qeff_zoo.serving import adapters, embeddings, generation, matching, scores, transcriptions
+from qeff_zoo.serving import (
+    adapters,
+    embeddings,
+    generation,
+    matching,
+    messages,
+    responses,
+    scores,
+    transcriptions,
+)
+from qeff_zoo.serving.chat_runs import ChatRuns
 from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.matching import PictureQueue
 from qeff_zoo.serving.metrics import Metrics
@@ -110,8 +120,17 @@ class Generation:
             )
         sizes = session.decoder.sizes
         model = offer.model(sizes.encoder_ctx_len or sizes.ctx_len, adapters=taken)
+        runs = ChatRuns(
+            engine=backend,
+            model=model,
+            metrics=offer.metrics,
+            image_hosts=offer.image_hosts,
+            formats=offer.formats,
+        )
         routers = [
-            generation.routes(API, backend, model, offer.metrics, offer.image_hosts, offer.formats)
+            generation.routes(API, runs),
+            responses.routes(API, runs),
+            messages.routes(API, runs),
         ]
         if taken is not None and sources is not None:
             routers.append(adapters.routes(API, offer.name, taken, sources))

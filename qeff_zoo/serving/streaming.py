@@ -77,6 +77,11 @@ async def events(
     yield b"data: [DONE]\n\n"
 
 
+def server_sent(content: Object, name: str) -> bytes:
+    """Return a named server-sent event."""
+    return f"event: {name}\n".encode() + _event(content)
+
+
 def _event(content: Object) -> bytes:
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     return f"data: {text}\n\n".encode()

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chats of one model that run in its engine, for every API that the server has."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from fastapi import Request
+
+from qeff_zoo.runtime import Engine, Generation, Handle
+from qeff_zoo.serving.chats import Chat
+from qeff_zoo.serving.completion_choices import cancelling, submit, whole
+from qeff_zoo.serving.media import MediaPool, Preparation
+from qeff_zoo.serving.metrics import Metrics
+from qeff_zoo.serving.model import Model
+from qeff_zoo.serving.price import Bounds
+from qeff_zoo.serving.prompts import prepare_chat
+from qeff_zoo.serving.schemas import ChatRequest
+from qeff_zoo.serving.streaming import unless_gone
+from qeff_zoo.serving.tools import ChatFormats
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatRuns:
+    """Preparation and generation of chats.
+
+    Args:
+        engine: Engine that generates.
+        model: Description of the model.
+        metrics: Metrics of the server.
+        image_hosts: Hosts from which images and videos are fetched for clients.
+        formats: Formats of the model's chats.
+    """
+
+    engine: Engine
+    model: Model
+    metrics: Metrics
+    image_hosts: Collection[str]
+    formats: ChatFormats
+    bounds: Bounds = field(init=False)
+    pool: MediaPool = field(init=False)
+
+    def __post_init__(self) -> None:
+        bounds = Bounds(choices=self.engine.share)
+        object.__setattr__(self, "bounds", bounds)
+        object.__setattr__(self, "pool", MediaPool(bounds.decoded_bytes))
+
+    def prepare(self, body: ChatRequest) -> Preparation[Chat]:
+        """Prepare the chat of a body.
+
+        Raises:
+            ApiError: The request cannot be served.
+        """
+        adapter = self.model.admit(body)
+        return prepare_chat(
+            self.engine.session, body, adapter, self.bounds, self.image_hosts, self.formats
+        )
+
+    async def begin(
+        self, request: Request, preparation: Preparation[Chat]
+    ) -> tuple[Chat, list[Handle]]:
+        """Prepare a chat in its client's turn, and start to generate.
+
+        Args:
+            request: Request of the client, who may leave.
+            preparation: Preparation from `prepare`.
+
+        Raises:
+            ApiError: The request cannot be served.
+        """
+        chat = await unless_gone(request, self.pool.prepare(preparation))
+        return chat, submit(self.engine, chat.requests)
+
+    async def finish(self, request: Request, handles: Sequence[Handle]) -> list[Generation]:
+        """Wait for generations while the client is connected.
+
+        Raises:
+            ApiError: The same errors as `whole`.
+        """
+        with cancelling(handles):
+            return await unless_gone(request, whole(handles, self.metrics))

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bodies of Anthropic's Messages API, and their conversion to a chat."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from qeff_zoo.serving.errors import ApiError, brief
+from qeff_zoo.serving.objects import Object
+from qeff_zoo.serving.schemas import MAX_MESSAGES, MAX_TOOLS, RequestBody, Share, Stop
+
+
+class MessageTool(BaseModel):
+    """Function that a model may call."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")  # hints for caches and examples
+
+    type: Literal["custom"] = "custom"
+    name: str
+    description: str | None = None
+    input_schema: dict[str, Any]
+
+
+class ToolChoice(BaseModel):
+    """Choice of functions."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool = False
+
+
+class Thinking(BaseModel):
+    """Whether the model thinks before it answers."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: int | None = None  # thinking counts toward max_tokens
+
+
+class OutputFormat(BaseModel):
+    """Structured output."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    type: Literal["json_schema"]
+    content: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(BaseModel):
+    """Effort and form of an output."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    effort: Annotated[str, Field(max_length=64)] | None = None
+    format: OutputFormat | None = None
+
+
+class Message(BaseModel):
+    """Message with a text, or with blocks."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    role: Literal["user", "assistant"]
+    content: str | list[dict[str, Any]]
+
+
+class CountRequest(RequestBody):
+    """Body of /v1/messages/count_tokens."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
+    system: str | list[dict[str, Any]] | None = None
+    tools: Annotated[list[MessageTool], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    cache_control: Any = None  # every prompt is cached
+
+    def as_chat(self) -> Object:
+        """Return the body of the chat."""
+        messages = [message for one in self.messages for message in _messages_of(one)]
+        if self.system:
+            text = self.system if isinstance(self.system, str) else _text_of(self.system)
+            messages.insert(0, {"role": "system", "content": text})
+        chosen = self.tool_choice or ToolChoice(type="auto")
+        kinds: dict[str, Any] = {"auto": "auto", "any": "required", "none": "none"}
+        named = {"type": "function", "function": {"name": chosen.name or ""}}
+        found: Object = {
+            "model": self.model,
+            "messages": messages,
+            "tools": [_tool(one) for one in self.tools],
+            "tool_choice": kinds.get(chosen.type, named),
+            "parallel_tool_calls": not chosen.disable_parallel_tool_use,
+        }
+        config = self.output_config or OutputConfig()
+        if config.format:
+            schema = {"name": "", "schema": config.format.content}
+            found["response_format"] = {"type": "json_schema", "json_schema": schema}
+        found["reasoning_effort"] = config.effort
+        if self.thinking and self.thinking.type == "disabled":
+            found["reasoning_effort"] = "none"
+        elif self.thinking:
+            found["chat_template_kwargs"] = {"enable_thinking": True, "thinking": True}
+        return found
+
+
+class MessagesRequest(CountRequest):
+    """Body of /v1/messages."""
+
+    max_tokens: int = Field(ge=1)
+    temperature: float | None = Field(None, ge=0, le=1)
+    top_p: Share | None = None
+    top_k: int | None = Field(None, ge=0)
+    stop_sequences: Annotated[list[Stop], Field(max_length=16)] = Field(default_factory=list)
+    stream: bool = False
+
+    def as_chat(self) -> Object:
+        """Return the body of the chat, whose length is the rest of the context."""
+        sampling = {name: getattr(self, name) for name in ("temperature", "top_p", "top_k")}
+        given = {name: value for name, value in sampling.items() if value is not None}
+        return {**super().as_chat(), **given, "stop": self.stop_sequences}
+
+
+def _tool(tool: MessageTool) -> Object:
+    function = {"name": tool.name, "parameters": tool.input_schema}
+    if tool.description is not None:
+        function["description"] = tool.description
+    return {"type": "function", "function": function}
+
+
+def _messages_of(message: Message) -> Iterator[Object]:
+    """Yield the messages of a chat: one of each result of a tool, and one of the rest."""
+    if isinstance(message.content, str):
+        yield {"role": message.role, "content": message.content}
+        return
+    if message.role == "assistant":
+        yield _assistant(message.content)
+        return
+    parts: list[Object] = []
+    for block in message.content:
+        if block.get("type") == "tool_result":
+            content = block.get("content") or ""
+            text = content if isinstance(content, str) else [*map(_part, content)]
+            frame = {"role": "tool", "tool_call_id": block.get("tool_use_id")}
+            yield {**frame, "content": text}
+        else:
+            parts.append(_part(block))
+    if parts:
+        yield {"role": "user", "content": parts}
+
+
+def _assistant(blocks: Sequence[Mapping[str, Any]]) -> Object:
+    message: Object = {"role": "assistant", "content": ""}
+    for block in blocks:
+        kind = block.get("type")
+        if kind == "text":
+            message["content"] += _string(block, "text")
+        elif kind == "thinking":
+            thought = message.get("reasoning_content", "") + _string(block, "thinking")
+            message["reasoning_content"] = thought
+        elif kind == "tool_use":
+            arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
+            function = {"name": block.get("name"), "arguments": arguments}
+            call = {"id": block.get("id"), "type": "function", "function": function}
+            message.setdefault("tool_calls", []).append(call)
+        elif kind != "redacted_thinking":
+            raise _unknown(kind)
+    return message
+
+
+def _part(block: Mapping[str, Any]) -> Object:
+    """Return a block of a user's message by its name in a chat."""
+    kind = block.get("type")
+    if kind == "text":
+        return {"type": "text", "text": _string(block, "text")}
+    source = block.get("source")
+    if kind == "image" and isinstance(source, Mapping):
+        url = source.get("url")
+        if source.get("type") == "base64":
+            url = f"data:{source.get('media_type', 'image/png')};base64,{source.get('data', '')}"
+        return {"type": "image_url", "image_url": {"url": url}}
+    raise _unknown(kind)
+
+
+def _text_of(blocks: Sequence[Mapping[str, Any]]) -> str:
+    return "".join(_string(block, "text") for block in blocks)
+
+
+def _string(block: Mapping[str, Any], name: str) -> str:
+    if not isinstance(text := block.get(name), str):
+        raise _unknown(text)
+    return text
+
+
+def _unknown(value: object) -> ApiError:
+    return ApiError(
+        400,
+        f"A block of a message is {brief(value)}; expected text, image, tool_use, tool_result or thinking with their "
+        "fields. Change it, or leave it out.",
+        param="messages",
+        code="invalid_value",
+    )

@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OpenAI's Responses API: `/v1/responses`, with earlier responses in memory, tools, structured output and streams.
+
+A request becomes a chat, and the events of its output become items. Responses are kept for `previous_response_id`
+unless the request sets `store` to false: the most recent ones, until the server ends.
+"""
+
+import json
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from qeff_zoo.runtime import Generation, Handle
+from qeff_zoo.runtime.chat_output import Arguments, Call, Event, Output, Reasoning, Text
+from qeff_zoo.serving.chat_runs import ChatRuns
+from qeff_zoo.serving.chats import Chat, chat_events
+from qeff_zoo.serving.errors import ApiError, brief, renaming
+from qeff_zoo.serving.objects import Object
+from qeff_zoo.serving.response_items import messages_of
+from qeff_zoo.serving.response_schemas import ResponsesRequest
+from qeff_zoo.serving.schemas import ChatRequest
+from qeff_zoo.serving.streaming import EventStream, server_sent
+
+#: Bytes of kept conversations, and of one of them.
+MAX_KEPT = 64 << 20
+MAX_CONVERSATION = 8 << 20
+#: Parameters of a chat, by their names here.
+_PARAMS = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text",
+    "reasoning_effort": "reasoning",
+    "chat_template_kwargs": "reasoning",
+}
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Response with its conversation.
+
+    Args:
+        body: Object of the response.
+        messages: Messages of the conversation, including those of the response.
+        nbytes: Size of both as JSON.
+    """
+
+    body: Object
+    messages: list[Object]
+    nbytes: int
+
+
+class ResponseStore:
+    """Most recent responses by id, for the thread of the event loop."""
+
+    def __init__(self) -> None:
+        self._stored: OrderedDict[str, _Stored] = OrderedDict()
+        self._nbytes = 0
+
+    def add(self, body: Object, messages: list[Object]) -> None:
+        """Keep a response; the oldest ones make room. One that is too long is not kept."""
+        nbytes = len(json.dumps([body, messages]))
+        if nbytes > MAX_CONVERSATION:
+            return
+        self._stored[body["id"]] = _Stored(body, messages, nbytes)
+        self._nbytes += nbytes
+        while self._nbytes > MAX_KEPT:
+            _, oldest = self._stored.popitem(last=False)
+            self._nbytes -= oldest.nbytes
+
+    def find(self, name: str, param: str | None = None) -> _Stored:
+        """Return a kept response.
+
+        Raises:
+            ApiError: There is none of this id.
+        """
+        if name not in self._stored:
+            raise ApiError(
+                404,
+                f"There is no response {brief(name)}; expected one of this server that was kept (`store`), and is not "
+                "older than the most recent ones. Send the whole conversation as 'input'.",
+                param=param,
+                code="response_not_found",
+            )
+        self._stored.move_to_end(name)
+        return self._stored[name]
+
+    def remove(self, name: str) -> None:
+        """Forget a response.
+
+        Raises:
+            ApiError: There is none of this id.
+        """
+        self._nbytes -= self.find(name).nbytes
+        del self._stored[name]
+
+
+@dataclass
+class ResponseBuilder:
+    """Objects and stream events of one response.
+
+    Args:
+        request: Body of the request.
+        count_tokens: Function that returns the number of tokens of a text.
+    """
+
+    request: ResponsesRequest
+    count_tokens: Callable[[str], int]
+    id: str = field(default_factory=lambda: f"resp_{uuid.uuid4().hex}")
+    created: int = field(default_factory=lambda: int(time.time()))
+    _sequence: int = 0
+    #: Items so far, the last of which may be incomplete, and the index of each call's item.
+    _items: list[Object] = field(default_factory=list)
+    _calls: dict[int, int] = field(default_factory=dict)
+
+    def body(self, status: str, output: Sequence[Object] = (), **more: Any) -> Object:
+        """Return the object of the response."""
+        request = self.request
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": request.instructions,
+            "max_output_tokens": request.max_output_tokens,
+            "model": request.model,
+            "output": [*output],
+            "parallel_tool_calls": request.parallel_tool_calls,
+            "previous_response_id": request.previous_response_id,
+            "reasoning": {"effort": request.effort, "summary": None},
+            "store": request.store,
+            "temperature": request.temperature,
+            "text": request.text.model_dump(by_alias=True, exclude_none=True),
+            "tool_choice": request.shown_choice,
+            "tools": [one.model_dump() for one in request.tools],
+            "top_p": request.top_p,
+            "truncation": "disabled",
+            "usage": None,
+            "user": None,
+            "metadata": request.metadata,
+            **more,
+        }
+
+    def whole(self, generation: Generation, output: Output) -> Object:
+        """Return the object of a finished response."""
+        for event in _events_of(output):
+            self._begin(event)
+            self._append(event)
+        for item in self._items:
+            item["status"] = "completed"
+        return self.finished(generation, output)
+
+    def finished(self, generation: Generation, output: Output) -> Object:
+        """Return the object of a finished response with its usage."""
+        items = self._items
+        cut = generation.finish_reason == "length"
+        if cut and items:
+            items[-1]["status"] = "incomplete"
+        new = len(generation.token_ids)
+        usage = {
+            "input_tokens": generation.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": generation.reused_tokens},
+            "output_tokens": new,
+            "output_tokens_details": {
+                "reasoning_tokens": min(new, self.count_tokens(output.reasoning))
+            },
+            "total_tokens": generation.prompt_tokens + new,
+        }
+        details = {"reason": "max_output_tokens"} if cut else None
+        status = "incomplete" if cut else "completed"
+        return self.body(status, items, usage=usage, incomplete_details=details)
+
+    # --- streams ---------------------------------------------------------------------------------
+
+    def opening(self) -> Iterator[bytes]:
+        """Yield the events at the start of a stream."""
+        for name in ("response.created", "response.in_progress"):
+            yield self.event(name, response=self.body("in_progress"))
+
+    def event(self, name: str, /, **fields: Any) -> bytes:
+        """Return an event with the next sequence number."""
+        content = {"type": name, "sequence_number": self._sequence, **fields}
+        self._sequence += 1
+        return server_sent(content, name)
+
+    def grow(self, event: Event) -> Iterator[bytes]:
+        """Yield the stream events of an event of the output."""
+        if not self._continues(event):
+            yield from self.close()
+            item = self._begin(event)
+            place = len(self._items) - 1
+            shown = {**item, "content": []} if "content" in item else dict(item)
+            yield self.event("response.output_item.added", output_index=place, item=shown)
+            if item["type"] == "message":
+                part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+                yield self.event(
+                    "response.content_part.added", **self._place(place), content_index=0, part=part
+                )
+        delta = self._append(event)
+        if delta is not None:
+            name, place = delta
+            fields = {} if isinstance(event, Arguments) else {"content_index": 0}
+            more = {"logprobs": []} if isinstance(event, Text) else {}
+            yield self.event(name, **self._place(place), **fields, delta=event.text, **more)  # type: ignore[union-attr]
+
+    def close(self) -> Iterator[bytes]:
+        """Yield the stream events at the end of the last item."""
+        if not self._items or self._items[-1].get("status") != "in_progress":
+            return
+        place, item = len(self._items) - 1, self._items[-1]
+        item["status"] = "completed"
+        here = self._place(place)
+        if item["type"] == "function_call":
+            done = {"arguments": item["arguments"], "name": item["name"]}
+            yield self.event("response.function_call_arguments.done", **here, **done)
+        elif item["type"] == "reasoning":
+            text = item["content"][0]["text"]
+            yield self.event("response.reasoning_text.done", **here, content_index=0, text=text)
+        else:
+            (part,) = item["content"]
+            yield self.event(
+                "response.output_text.done",
+                **here,
+                content_index=0,
+                text=part["text"],
+                logprobs=[],
+            )
+            yield self.event("response.content_part.done", **here, content_index=0, part=part)
+        yield self.event("response.output_item.done", output_index=place, item=item)
+
+    def _place(self, place: int) -> Object:
+        return {"item_id": self._items[place]["id"], "output_index": place}
+
+    def _continues(self, event: Event) -> bool:
+        """Return whether an event continues the last item."""
+        if isinstance(event, Arguments):
+            return True
+        if isinstance(event, Call) or not self._items:
+            return False
+        kind = "message" if isinstance(event, Text) else "reasoning"
+        last = self._items[-1]
+        return bool(last["type"] == kind and last["status"] == "in_progress")
+
+    def _begin(self, event: Event) -> Object:
+        """Append the item that an event begins, unless it continues the last one; return the last item."""
+        if not self._continues(event):
+            self._items.append(_item(event))
+        if isinstance(event, Call):
+            self._calls[event.index] = len(self._items) - 1
+        return self._items[-1]
+
+    def _append(self, event: Event) -> tuple[str, int] | None:
+        """Append an event to its item; return the name of the stream event, and the index of the item."""
+        if isinstance(event, Call):
+            return None
+        if isinstance(event, Arguments):
+            place = self._calls[event.index]
+            self._items[place]["arguments"] += event.text
+            return "response.function_call_arguments.delta", place
+        place = len(self._items) - 1
+        self._items[place]["content"][0]["text"] += event.text
+        kind = "output_text" if isinstance(event, Text) else "reasoning_text"
+        return f"response.{kind}.delta", place
+
+
+def _item(event: Event) -> Object:
+    """Return the empty item that an event begins."""
+    name = uuid.uuid4().hex
+    if isinstance(event, Call):
+        call = {"call_id": event.id, "name": event.name, "arguments": ""}
+        return {"id": f"fc_{name}", "type": "function_call", "status": "in_progress", **call}
+    if isinstance(event, Reasoning):
+        content = [{"type": "reasoning_text", "text": ""}]
+        frame = {"id": f"rs_{name}", "type": "reasoning", "summary": []}
+        return {**frame, "status": "in_progress", "content": content}
+    part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+    frame = {"id": f"msg_{name}", "type": "message", "role": "assistant"}
+    return {**frame, "status": "in_progress", "content": [part]}
+
+
+def _events_of(output: Output) -> list[Event]:
+    """Return the events of a whole output."""
+    events: list[Event] = []
+    if output.reasoning:
+        events.append(Reasoning(output.reasoning))
+    if output.text or not output.calls:
+        events.append(Text(output.text))
+    for index, call in enumerate(output.calls):
+        events += [Call(index, call.id, call.name), Arguments(index, call.arguments)]
+    return events
+
+
+def routes(api: str, runs: ChatRuns) -> APIRouter:
+    """Return the endpoints of responses.
+
+    Args:
+        api: Prefix of their paths.
+        runs: Chats of the model.
+    """
+    router = APIRouter()
+    store = ResponseStore()
+    tokenizer = runs.engine.session.tokenizer
+
+    def count_tokens(text: str) -> int:
+        return len(tokenizer.encode(text, special_tokens=False)) if tokenizer and text else 0
+
+    def keep(body: ResponsesRequest, made: Object, before: Sequence[Object]) -> Object:
+        if body.store:
+            store.add(made, [*before, *messages_of(made["output"])])
+        return made
+
+    async def stream(
+        body: ResponsesRequest,
+        builder: ResponseBuilder,
+        chat: Chat,
+        handles: Sequence[Handle],
+        before: Sequence[Object],
+    ) -> AsyncIterator[bytes]:
+        events: list[Event] = []
+        for one in builder.opening():
+            yield one
+        try:
+            async for _, _, found in chat_events(chat, handles, runs.metrics):
+                events += found
+                for event in found:
+                    for one in builder.grow(event):
+                        yield one
+        except ApiError as error:
+            failure = {"code": error.code or "server_error", "message": error.message}
+            failed = builder.body("failed", error=failure)
+            yield builder.event("response.failed", response=failed)
+            return
+        if not events:  # a response has a message, even without text
+            for one in builder.grow(Text("")):
+                yield one
+        for one in builder.close():
+            yield one
+        (generation,) = (handle.result() for handle in handles)
+        made = keep(body, builder.finished(generation, Output.of(events)), before)
+        yield builder.event(f"response.{made['status']}", response=made)
+
+    @router.post(f"{api}responses")
+    async def create(request: Request, body: ResponsesRequest) -> Response:
+        earlier: list[Object] = []
+        if body.previous_response_id is not None:
+            earlier = store.find(body.previous_response_id, "previous_response_id").messages
+        before = [*earlier, *messages_of(body.items)]
+        with renaming(_PARAMS):
+            chat_body = ChatRequest.model_validate(body.as_chat(before))
+            preparation = runs.prepare(chat_body)
+            body.model = chat_body.model
+            chat, handles = await runs.begin(request, preparation)
+        builder = ResponseBuilder(body, count_tokens)
+        if body.stream:
+            return EventStream(stream(body, builder, chat, handles, before), handles)
+        (generation,) = await runs.finish(request, handles)
+        made = builder.whole(generation, chat.output(generation))
+        return JSONResponse(keep(body, made, before))
+
+    @router.get(f"{api}responses/{{name}}")
+    async def retrieve(name: str) -> Response:
+        return JSONResponse(store.find(name).body)
+
+    @router.delete(f"{api}responses/{{name}}")
+    async def delete(name: str) -> Response:
+        store.remove(name)
+        return JSONResponse({"id": name, "object": "response", "deleted": True})
+
+    return router

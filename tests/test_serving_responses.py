@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OpenAI's Responses API, by OpenAI's client: text, tools, structured output, earlier responses, streams, refusals."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from chat_templates import TEMPLATES
+from fixtures_serving import MODEL, QUESTION, chat, connect, post, running
+from test_serving_tools import CITY
+
+from qeff_zoo.runtime import Engine, Generation
+from qeff_zoo.runtime.chat_output import Arguments, Call, Output, Reasoning, Text
+from qeff_zoo.runtime.chat_template import ChatTemplate
+from qeff_zoo.serving import responses
+from qeff_zoo.serving.errors import ApiError
+from qeff_zoo.serving.response_items import messages_of
+from qeff_zoo.serving.response_schemas import ResponsesRequest
+
+ASKED = QUESTION[0]["content"]
+TOOL: Any = {
+    "type": "function",
+    "name": "get_weather",
+    "parameters": {"type": "object", "properties": {"city": CITY}, "required": ["city"]},
+    "strict": True,
+}
+
+
+def respond(client: openai.OpenAI, given: Any = ASKED, **choices: Any) -> Any:
+    choices = {"max_output_tokens": 16, "temperature": 0, **choices}
+    return client.responses.create(model=MODEL, input=given, **choices)
+
+
+@pytest.fixture
+def calling(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[openai.OpenAI]:
+    """Give a client of a model with tools."""
+    source = TEMPLATES["qwen3_coder"].replace("<tools>{{ tools | tojson }}</tools>", "")
+    template = ChatTemplate(source, {"bos_token": "<|begin|>"})
+    monkeypatch.setattr(engine.session, "chat_template", template)
+    with running(engine) as url, connect(url) as client:
+        yield client
+
+
+def test_a_response_is_the_chat_of_its_input(client: openai.OpenAI) -> None:
+    expected = chat(client)
+    for given in (ASKED, QUESTION, [{"type": "message", **QUESTION[0]}]):
+        found = respond(client, given)
+        assert found.output_text == expected.choices[0].message.content
+        assert found.usage.input_tokens == expected.usage.prompt_tokens
+        assert found.usage.output_tokens == expected.usage.completion_tokens
+    cut = expected.choices[0].finish_reason == "length"
+    assert found.status == ("incomplete" if cut else "completed")
+    assert (
+        found.incomplete_details is None or found.incomplete_details.reason == "max_output_tokens"
+    )
+    (message,) = found.output
+    assert (message.type, message.role, message.status) == ("message", "assistant", found.status)
+    parts = [{"role": "user", "content": [{"type": "input_text", "text": ASKED}]}]
+    told = respond(client, parts, instructions="Be brief.")
+    both = [{"role": "system", "content": "Be brief."}, *QUESTION]
+    assert told.output_text == chat(client, messages=both).choices[0].message.content
+
+
+def test_a_stream_has_the_events_of_its_response(client: openai.OpenAI) -> None:
+    expected = respond(client)
+    events = [*respond(client, stream=True)]
+    assert [event.sequence_number for event in events] == [*range(len(events))]
+    kinds = [event.type for event in events]
+    assert kinds[:4] == [
+        "response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
+    ]  # fmt: skip
+    assert kinds[-4:] == [
+        "response.output_text.done", "response.content_part.done", "response.output_item.done",
+        f"response.{expected.status}",
+    ]  # fmt: skip
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == expected.output_text == events[-1].response.output_text
+    assert events[-1].response.usage == expected.usage
+    with client.responses.stream(
+        model=MODEL, input=ASKED, max_output_tokens=16, temperature=0
+    ) as stream:
+        text = "".join(one.delta for one in stream if one.type == "response.output_text.delta")
+        assert stream.get_final_response().output_text == text == expected.output_text
+
+
+def test_a_response_continues_an_earlier_one(client: openai.OpenAI) -> None:
+    first = respond(client)
+    second = respond(client, "And a list?", previous_response_id=first.id)
+    messages = [
+        *QUESTION,
+        {"role": "assistant", "content": first.output_text},
+        {"role": "user", "content": "And a list?"},
+    ]
+    assert second.output_text == chat(client, messages=messages).choices[0].message.content
+    items = [*QUESTION, *first.output, {"role": "user", "content": "And a list?"}]
+    assert respond(client, items).output_text == second.output_text
+    assert client.responses.retrieve(first.id).output == first.output
+    client.responses.delete(first.id)
+    for unknown in (first.id, respond(client, store=False).id):
+        with pytest.raises(openai.NotFoundError, match="There is no response"):
+            client.responses.retrieve(unknown)
+        with pytest.raises(openai.NotFoundError, match="There is no response"):
+            respond(client, previous_response_id=unknown)
+
+
+def test_functions_are_called_and_answered(calling: openai.OpenAI) -> None:
+    options = {
+        "tools": [TOOL],
+        "tool_choice": "required",
+        "max_output_tokens": 60,
+        "parallel_tool_calls": False,
+    }
+    found = respond(calling, "Hi", **options)
+    (call,) = found.output
+    assert (call.type, call.name, found.status) == ("function_call", "get_weather", "completed")
+    assert json.loads(call.arguments)["city"] in ("Rome", "Oslo")
+    events = [*respond(calling, "Hi", stream=True, **options)]
+    deltas = "".join(
+        event.delta for event in events if event.type == "response.function_call_arguments.delta"
+    )
+    (done,) = (one for one in events if one.type == "response.function_call_arguments.done")
+    assert deltas == done.arguments == call.arguments == events[-1].response.output[0].arguments
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "12"}
+    answer = respond(calling, [output], previous_response_id=found.id, tools=[TOOL])
+    by_items = respond(calling, [{"role": "user", "content": "Hi"}, call, output], tools=[TOOL])
+    assert answer.output_text == by_items.output_text
+    with pytest.raises(openai.BadRequestError) as refused:
+        respond(calling, tools=[TOOL], tool_choice={"type": "function", "name": "other"})
+    assert refused.value.param == "tool_choice"
+
+
+def test_structured_output_is_json_of_its_schema(client: openai.OpenAI) -> None:
+    schema = {"type": "object", "properties": {"city": CITY}, "required": ["city"]}
+    form = {
+        "type": "json_schema",
+        "name": "city",
+        "schema": {**schema, "additionalProperties": False},
+    }
+    found = respond(client, text={"format": form}, max_output_tokens=40)
+    assert json.loads(found.output_text)["city"] in ("Rome", "Oslo")
+    broken = {**form, "schema": {"type": "frob"}}
+    with pytest.raises(openai.BadRequestError) as refused:
+        respond(client, text={"format": broken})
+    assert refused.value.param == "text"
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "web search": ({"tools": [{"type": "web_search"}]}, "tools"),
+    "unknown item": ({"input": [{"type": "item_reference", "id": "a"}]}, "input"),
+    "a file": ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input"),
+    "no role": ({"input": [{"content": "a"}]}, "input"),
+    "no text": ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input"),
+    "too long": ({"max_output_tokens": 10**6}, "input"),
+    "in the background": ({"background": True}, "background"),
+    "truncation": ({"truncation": "auto"}, "truncation"),
+    "a prompt of a template": ({"prompt": {"id": "a"}}, "prompt"),
+    "hot": ({"temperature": 3}, "temperature"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_unsupported_is_refused(url: str, case: str) -> None:
+    changes, param = REFUSED[case]
+    body = {"model": MODEL, "input": "a", **changes}
+    status, answer = post(url, "responses", json.dumps(body).encode())
+    assert (status, answer["error"]["param"]) == (400, param)
+
+
+def test_items_of_the_assistant_become_one_message() -> None:
+    reasoning = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    said = {"role": "assistant", "content": [{"type": "output_text", "text": "So."}]}
+    result = {
+        "type": "function_call_output",
+        "call_id": "c",
+        "output": [{"type": "input_text", "text": "1"}],
+    }
+    user = {"role": "user", "content": "a"}
+    function = {"name": "f", "arguments": "{}"}
+    assert messages_of([user, reasoning, said, call, result, said]) == [
+        user,
+        {
+            "role": "assistant", "content": "So.", "reasoning_content": "hm",
+            "tool_calls": [{"id": "c", "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "1"}]},
+        {"role": "assistant", "content": "So."},
+    ]  # fmt: skip
+
+
+def test_reasoning_text_and_calls_are_items_in_their_order() -> None:
+    events = [
+        Reasoning("h"),
+        Reasoning("m"),
+        Text("So"),
+        Call(0, "c", "f"),
+        Arguments(0, "{"),
+        Arguments(0, "}"),
+    ]
+    generation = Generation(
+        prompt="",
+        text="",
+        token_ids=[1, 2],
+        finish_reason="length",
+        prompt_tokens=3,
+        reused_tokens=1,
+    )
+    body = ResponsesRequest.model_validate({"model": MODEL, "input": "a"})
+    whole = responses.ResponseBuilder(body, len).whole(generation, Output.of(events))
+    streamed = responses.ResponseBuilder(body, len)
+    lines = [line for event in events for line in streamed.grow(event)] + [*streamed.close()]
+    names = [line.split(b"\n")[0].removeprefix(b"event: response.").decode() for line in lines]
+    assert names == [
+        "output_item.added", "reasoning_text.delta", "reasoning_text.delta", "reasoning_text.done", "output_item.done",
+        "output_item.added", "content_part.added", "output_text.delta", "output_text.done", "content_part.done",
+        "output_item.done", "output_item.added", "function_call_arguments.delta", "function_call_arguments.delta",
+        "function_call_arguments.done", "output_item.done",
+    ]  # fmt: skip
+    made = streamed.finished(generation, Output.of(events))
+    for one in (whole, made):
+        for item in one["output"]:
+            del item["id"]
+    assert whole["output"] == made["output"]
+    assert [item["status"] for item in made["output"]] == ["completed", "completed", "incomplete"]
+    assert made["usage"]["output_tokens_details"] == {"reasoning_tokens": 2}
+    assert made["usage"]["input_tokens_details"] == {"cached_tokens": 1}
+
+
+def test_old_responses_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(responses, "MAX_KEPT", 250)
+    monkeypatch.setattr(responses, "MAX_CONVERSATION", 150)
+    store = responses.ResponseStore()
+    for name in "abc":
+        store.add({"id": name, "text": "x" * 60}, [])
+        store.find("a") if name == "b" else None
+    assert store.find("a").body["id"] == "a"  # used after b
+    with pytest.raises(ApiError):
+        store.find("b")
+    store.add({"id": "d", "text": "x" * 200}, [])  # too long to be kept
+    with pytest.raises(ApiError):
+        store.find("d")
+    store.remove("c")
+    assert store._nbytes == store.find("a").nbytes
