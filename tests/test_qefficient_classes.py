@@ -5,6 +5,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from qeff_zoo import pipeline, qefficient
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import PlanError
 from qeff_zoo.plan.request import Request
-from qeff_zoo.qefficient import image_sizes
+from qeff_zoo.qefficient import configs, image_sizes
+from qeff_zoo.registry import find_recipe
 
 ROOT = Path(__file__).parent.parent
 LLAMA, VLM = (str(ROOT / "examples" / name) for name in ("tiny-llama", "tiny-vlm"))
@@ -111,8 +113,6 @@ def test_parts_of_a_configuration_are_cut() -> None:
 def test_values_of_layers_are_cut_too(tmp_path: Path) -> None:
     from transformers import Gemma3nTextConfig
 
-    from qeff_zoo.qefficient import configs
-
     config = Gemma3nTextConfig(
         num_hidden_layers=10, num_kv_shared_layers=4, intermediate_size=[8] * 10
     )
@@ -122,6 +122,27 @@ def test_values_of_layers_are_cut_too(tmp_path: Path) -> None:
     assert changes["layer_types"] == config.layer_types[:8]
     assert changes["intermediate_size"] == [8] * 8
     assert configs._following(content, {"num_hidden_layers": 3})["num_kv_shared_layers"] == 0
+
+
+@pytest.mark.parametrize("model_type", ["gemma4_text", "zamba2", "gpt2"])
+def test_tables_by_layer_are_cut_too(model_type: str, tmp_path: Path) -> None:
+    recipe = find_recipe(model_type)
+    raw = {**recipe.tiny[0].config, "model_type": model_type}
+    config = configs.parsed(raw)
+    config.num_hidden_layers = 2
+    changes = configs.differences(configs.parsed(raw), config)
+    changes |= configs._following(configs._content(configs.parsed(raw)), changes)
+    found = configs.parsed(configs._changed(SimpleNamespace(config=raw), changes))
+    assert found.num_hidden_layers == 2
+    tables = configs._content(found).get("per_layer_config") or {}
+    assert all(int(layer) < 2 for layer in tables)
+    assert len(getattr(found, "layer_types", None) or [1, 2]) == 2
+
+
+def test_layers_that_transformers_changes_are_refused() -> None:
+    raw = {**find_recipe("nemotron_h").tiny[0].config, "model_type": "nemotron_h"}
+    with pytest.raises(PlanError, match="than the checkpoint's first layers have"):
+        configs._changed(SimpleNamespace(config=raw), {"num_hidden_layers": 2})
 
 
 def test_a_configuration_may_differ_without_effect() -> None:

@@ -235,14 +235,37 @@ def _changed(checkpoint: Checkpoint, changes: Mapping[str, Any]) -> dict[str, An
         part = inner if isinstance(inner, dict) else content  # older files have no parts
         if field in part or field in _DEPTHS:
             part[field] = value
-    if others := differences(wanted, parsed(content)):
+        if field in _DEPTHS and field != _SHARING:
+            _drop_layers(part, value)
+    derived = differences(wanted, parsed(content))
+    if others := [
+        name for name, new in derived.items() if not _follows(name, _at(wanted, name), new)
+    ]:
         raise PlanError(
             [
                 f"`from_pretrained`: a config.json with {_words(changes)} gives transformers another "
-                f"{', '.join(others)} than the checkpoint's first layers have. Choose another number of layers."
+                f"{', '.join(others)} than the checkpoint's first layers have. Choose another number, or give "
+                "the folder of a model that transformers cut and saved."
             ]
         )
     return content
+
+
+def _drop_layers(part: dict[str, Any], layers: int) -> None:
+    """Drop the entries of further layers from tables by number of a layer."""
+    for name, value in part.items():
+        if isinstance(value, dict) and value and all(str(key).isdigit() for key in value):
+            part[name] = {key: one for key, one in value.items() if int(key) < layers}
+
+
+def _follows(name: str, old: Any, new: Any) -> bool:
+    """Return whether a field of fewer layers has a value that follows from their number, and changes none of them."""
+    field = name.rpartition(".")[2]
+    if isinstance(old, list) and isinstance(new, list):
+        return all(isinstance(one, int) for one in old) and {*new} <= {*old}  # numbers of layers
+    if new is None:
+        return field.isdigit()
+    return not isinstance(old, list | dict) and field not in _DEPTHS
 
 
 def _words(changes: Mapping[str, Any]) -> str:
