@@ -15,6 +15,7 @@ from chat_templates import TEMPLATES, THINKING
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.chat_output import (
     CALL_FORMATS,
     REASONING_FORMATS,
@@ -24,9 +25,9 @@ from qeff_zoo.runtime.chat_output import (
 )
 from qeff_zoo.runtime.chat_output.call_grammar import output_grammar
 from qeff_zoo.runtime.chat_output.detection import call_format_of, reasoning_format_of
-from qeff_zoo.runtime.grammar import Guides
+from qeff_zoo.runtime.grammar import Grammar, Guides
 from qeff_zoo.runtime.template_source import TemplateSource
-from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tiny-llama"
 SCHEMAS: dict[str, Any] = {
@@ -292,12 +293,16 @@ def guides(tokenizer: Tokenizer) -> Guides:
     return Guides(tokenizer, tokenizer.vocab_size, [1])
 
 
-def walked(guides: Guides, grammar: Any, tokenizer: Tokenizer, seed: int) -> str:
-    """Return a random text of a grammar; short tokens end it soon."""
+def walked(guides: Guides, grammar: Any, tokenizer: Tokenizer, end: str, seed: int) -> str:
+    """Return a random text of a grammar; free text in it soon has its end."""
     draw, guide, tokens = np.random.default_rng(seed), guides.guide(grammar), list[int]()
+    closing, left = tokenizer.encode(end, special_tokens=False), list[int]()
     for _ in range(600):
         allowed = np.flatnonzero(guide.allowed())
-        token = 1 if 1 in allowed else int(draw.choice(allowed))
+        if len(allowed) > tokenizer.vocab_size // 2 and not left and draw.random() < 0.5:
+            left = [*closing]
+        token = left.pop(0) if left else int(draw.choice(allowed))
+        token = 1 if 1 in allowed else token if token in allowed else int(draw.choice(allowed))
         if token == 1 or guide.take(token):
             return tokenizer.spelled([*tokens, *([token] if token != 1 else [])])
         tokens.append(token)
@@ -309,16 +314,20 @@ def test_a_required_call_is_valid_in_the_format_of_the_family(
     name: str, guides: Guides, tokenizer: Tokenizer
 ) -> None:
     known, found = CALL_FORMATS[name], 0
-    for schemas in (SCHEMAS, {"now": SCHEMAS["now"]}):
+    end = known.quote or known.argument.partition("{value}")[2].strip() or '"'
+    for schemas, count in ((SCHEMAS, 2), ({"get_weather": SCHEMAS["get_weather"]}, 4)):
         grammar = output_grammar(known, None, tokenizer.special, schemas=schemas, several=False)
-        for seed in range(2):
-            text = walked(guides, grammar, tokenizer, seed)
-            output = parsed([text], OutputParser(known, schemas=SCHEMAS))
+        for seed in range(count):
+            text = walked(guides, grammar, tokenizer, end, seed)
             if text:
+                output = parsed([text], OutputParser(known, schemas=SCHEMAS))
                 (call,) = output.calls
                 assert not output.text.strip()
-                jsonschema.validate(json.loads(call.arguments), schemas[call.name])
-                found += 1
+                arguments = json.loads(call.arguments)
+                if known.argument or known.quote:  # whose strings have no limit
+                    arguments = {**arguments, **({"city": "a"} if "city" in arguments else {})}
+                jsonschema.validate(arguments, schemas[call.name])
+                found += len(schemas) == 1
     assert found
 
 
@@ -342,6 +351,19 @@ def test_reasoning_may_come_before_a_required_call(guides: Guides, tokenizer: To
             assert (ended and bool(guide.allowed()[1])) == fits, (thoughts, text)
 
 
+def test_a_hostile_schema_takes_no_minute(guides: Guides) -> None:
+    """A thousand optional fields cost a rule each, and a schema that refers to itself has an end."""
+    many = {"type": "object", "properties": {f"a{at}": {"type": "boolean"} for at in range(1000)}}
+    source = output_grammar(CALL_FORMATS["lfm2"], None, {}, schemas={"f": many}).source
+    assert len(source) < 500_000
+    guides.check(Grammar(source))
+    own = {f"a{at}": {"$ref": "#"} for at in range(9)}
+    with pytest.raises(GenerationError, match="more than 20,000 rules"):
+        output_grammar(
+            CALL_FORMATS["gemma4"], None, {}, schemas={"f": {"type": "object", "properties": own}}
+        )
+
+
 def test_special_tokens_of_a_grammar_are_tokens(guides: Guides, tokenizer: Tokenizer) -> None:
     """The mark of this format is a special token here, which no text of a grammar could spell."""
     known = CALL_FORMATS["gigachat3"]
@@ -352,3 +374,16 @@ def test_special_tokens_of_a_grammar_are_tokens(guides: Guides, tokenizer: Token
     assert np.flatnonzero(guide.allowed()).tolist() == [3]
     shown = ChatFormat(calls=known).shown({3: "<|function_call|>", 4: "<|user|>"})
     assert shown == {3}
+
+
+def test_special_tokens_of_a_format_are_text(tokenizer: Tokenizer) -> None:
+    tokens = [
+        *tokenizer.encode("a", special_tokens=False),
+        3,
+        4,
+        *tokenizer.encode("b", special_tokens=False),
+    ]
+    for shown, text in (((), "ab"), ({3}, "a<|end_of_turn|>b")):
+        stream = TextStream(tokenizer, shown)
+        assert "".join([*map(stream.push, tokens), stream.finish()]) == text
+        assert tokenizer.decode(tokens, shown) == text

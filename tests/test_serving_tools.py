@@ -200,7 +200,7 @@ def test_the_examples_of_the_guide(
 
 def test_a_parser_is_named(templated: Any, engine: Engine) -> None:
     templated("{{ messages[0].content }}{% if tools %}:{% endif %}")
-    tools = json.dumps({"model": MODEL, "messages": QUESTION, "tools": TOOLS, "max_tokens": 60,
+    tools = json.dumps({"model": MODEL, "messages": QUESTION, "tools": TOOLS, "max_tokens": 60, "temperature": 0,
                         "structured_outputs": {"choice": [WEATHER]}}).encode()  # fmt: skip
     with running(engine) as url:
         status, answer = post(url, "chat/completions", tools)

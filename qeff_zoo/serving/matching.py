@@ -79,8 +79,8 @@ class PictureQueue:
             prompt_tokens=self._tokens,
             reused_tokens=0,
             generated_tokens=0,
-            pictures=self._pictures,
-            encoded_pictures=self._pictures,
+            images=self._pictures,
+            encoded_images=self._pictures,
         )
 
     def close(self) -> None:

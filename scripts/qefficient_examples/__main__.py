@@ -6,11 +6,10 @@ import json
 import os
 import re
 import shlex
-import subprocess
+import signal
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -66,39 +65,48 @@ def run(name: str, work: Path, seconds: int) -> dict[str, Any]:
             or one in needed
         ):
             provide(one, work)
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        inside.__name__,
-        str(script),
-        *shlex.split(ARGUMENTS.get(name, "")),
-    ]
-    environment = os.environ | {
-        "HF_HUB_OFFLINE": "1", "QEFF_HOME": str(work / "store"), "OMP_NUM_THREADS": "1",
-        "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1", "PYTHONFAULTHANDLER": "1",
-        "HF_MODULES_CACHE": str(work / "modules"),
-    }  # fmt: skip
     log = work / "logs" / f"{name.replace('/', '__')}.log"
     log.parent.mkdir(exist_ok=True)
     begun = time.monotonic()
-    with log.open("w", encoding="utf-8") as stream:
-        try:
-            done = subprocess.run(
-                command,
-                cwd=work,
-                env=environment,
-                stdout=stream,
-                stderr=stream,
-                timeout=seconds,
-                check=False,
-            )
-            code = done.returncode
-        except subprocess.TimeoutExpired:
-            code = None
+    argv = [str(script), *shlex.split(ARGUMENTS.get(name, ""))]
+    code = _forked(argv, work, log, seconds)
     row = _row(code, log.read_text(encoding="utf-8", errors="replace"), work, seconds)
     return {"script": name, **row, "seconds": round(time.monotonic() - begun, 1)}
+
+
+def _forked(argv: list[str], work: Path, log: Path, seconds: int) -> int | None:
+    """Run a script in a copy of this process, which has imported what takes long; return its exit code.
+
+    Args:
+        argv: Path of the script, and its arguments.
+        work: Current folder of the script.
+        log: File of what it prints.
+        seconds: Time limit; None is returned after it.
+    """
+    child = os.fork()
+    if not child:
+        os.setsid()
+        with log.open("wb") as stream:
+            os.dup2(stream.fileno(), 1)
+            os.dup2(stream.fileno(), 2)
+        os.chdir(work)
+        os.environ["QEFF_HOME"] = str(work / "store")
+        sys.argv = [inside.__file__, *argv]
+        code = inside.CRASHED
+        try:
+            code = inside.main()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    for _ in range(seconds * 5):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.2)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
 
 
 def _row(code: int | None, printed: str, work: Path, seconds: int) -> dict[str, str]:
@@ -140,9 +148,6 @@ def main() -> int:
     )
     parser.add_argument("--again", action="store_true", help="also those that are recorded")
     parser.add_argument(
-        "--jobs", type=int, default=1, metavar="N", help="processes at a time (default: 1)"
-    )
-    parser.add_argument(
         "--seconds", type=int, default=600, metavar="N", help="limit of one script (default: 600)"
     )
     parser.add_argument(
@@ -171,15 +176,16 @@ def main() -> int:
         if any(text in name for text in arguments.only)
         and (arguments.again or name not in rows or rows[name]["result"] == arguments.result)
     ]  # fmt: skip
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        for row in pool.map(lambda name: run(name, work, arguments.seconds), chosen):
-            rows[row["script"]] = row
-            print(
-                f"{row['result']:9} {row['seconds']:6.1f} s  {row['script']}  {row['reason'][:160]}",
-                flush=True,
-            )
-            ordered = [rows[name] for name in every if name in rows]
-            arguments.record.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+    inside.warm_up()
+    for name in chosen:
+        row = run(name, work, arguments.seconds)
+        rows[name] = row
+        print(
+            f"{row['result']:9} {row['seconds']:6.1f} s  {name}  {row['reason'][:160]}",
+            flush=True,
+        )
+        ordered = [rows[one] for one in every if one in rows]
+        arguments.record.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
     counts = {
         result: sum(row["result"] == result for row in rows.values())
         for result in ("runs", "refused", "fails", "too slow")

@@ -27,6 +27,8 @@ Make = Callable[[Path], Any]
 _LONG = {"max_position_embeddings": 131_072}
 #: Size of a vocabulary that is trained on the scripts: their prompts have about as many tokens as published ones.
 _WORDS = 8192
+#: Number of layers of a published config, made small.
+_FEW = 2
 _BASE = "mistralai/Mistral-7B-v0.1"
 _LABELS = {"id2label": {0: "BENIGN", 1: "MALICIOUS"}, "label2id": {"BENIGN": 0, "MALICIOUS": 1}}
 #: Of a chat whose published template is not stored, with the token of an image.
@@ -59,32 +61,39 @@ def _text(model_type: str, **config: Any) -> Make:
     return make
 
 
-def _deep(config: Any) -> Any:
-    """Give a published config, made small, layers that scripts may cut off, and room for their contexts."""
+def _deep(config: Any, layers: int) -> Any:
+    """Give a published config, made small, layers that scripts may cut off, and room for their contexts.
+
+    Args:
+        config: The config, or a value in it.
+        layers: Number of layers of the text model; `_FEW` leaves their kinds as they are.
+    """
     if not isinstance(config, Mapping):
         return config
     made = {
-        name: _deep(one)
+        name: _deep(one, layers)
         for name, one in config.items()
-        if name not in ("layer_types", "no_rope_layers")
+        if layers == _FEW or name not in ("layer_types", "no_rope_layers")
     }
     if "vocab_size" in made and "num_hidden_layers" in made:
-        made |= {"num_hidden_layers": 4, **_LONG}
+        made |= {"num_hidden_layers": layers, **_LONG}
     return made
 
 
 def _seeing(
-    name: str, change: Callable[[dict[str, Any]], dict[str, Any]] = lambda one: one
+    name: str,
+    change: Callable[[dict[str, Any]], dict[str, Any]] = lambda one: one,
+    layers: int = 4,
 ) -> Make:
     """Return the maker of a vision-language model by a file of `tests/published`."""
 
     def make(folder: Path) -> None:
         facts = published.read(name)
-        config = change(_deep(deepcopy(published.scaled(facts))))
+        config = change(_deep(deepcopy(published.scaled(facts)), layers))
         tiny_models.make(find_recipe(config.pop("model_type")), Tiny(config=config), folder)
         published.write(facts, folder)
         if not facts.get("chat_template"):
-            image = next(one for one in facts["tokens"] if "image" in one.lower() or one == "[IMG]")
+            image = next(one for one in ("<|image|>", "<image>", "[IMG]") if one in facts["tokens"])
             (folder / "chat_template.jinja").write_text(
                 _TEMPLATE.format(image=image), encoding="utf-8"
             )
@@ -212,6 +221,7 @@ def _coded(model_type: str) -> Make:
         )
         config = {"model_type": model_type, "auto_map": {"AutoConfig": "configuration.Config"}}
         (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        save_file({"weight": np.zeros(1, np.float32)}, folder / "model.safetensors")
 
     return make
 
@@ -222,9 +232,8 @@ _GPT_OSS, _QWEN3_MOE, _LLAMA, _BERT = (
     _text("llama"),
     partial(decoder, model_type="bert"),
 )
-_GEMMA4, _LLAVA, _QWEN2_5_VL, _QWEN3_VL = map(
-    _seeing, ("gemma4", "llava", "qwen2_5_vl", "qwen3_vl")
-)
+_LLAVA, _QWEN2_5_VL, _QWEN3_VL = map(_seeing, ("llava", "qwen2_5_vl", "qwen3_vl"))
+_GEMMA4 = _seeing("gemma4", layers=_FEW)
 _QWEN3_VL_MOE = _seeing("qwen3_vl", _experts)
 _QWEN3_5, _QWEN3_5_MOE = (
     _seeing("qwen3_vl", partial(_gated, one)) for one in ("qwen3_5", "qwen3_5_moe")

@@ -59,6 +59,22 @@ def stay_here() -> None:
     datasets.load_dataset = _data_set
 
 
+def warm_up() -> None:
+    """Import what every script needs."""
+    import torch
+    import transformers
+
+    from qeff_zoo import pipeline
+    from qeff_zoo.export import exporter
+    from qeff_zoo.qefficient import loading
+
+    assert torch
+    assert transformers
+    assert pipeline
+    assert exporter
+    assert loading
+
+
 def leave_out_validation() -> None:
     """Build packages without a comparison with transformers."""
     from functools import partial
@@ -91,9 +107,3 @@ def main() -> int:
         print(json.dumps({"type": type(error).__name__, "message": message}), file=sys.stderr)
         return REFUSED if isinstance(error, ZooError) else CRASHED
     return 0
-
-
-if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    sys.exit(code)

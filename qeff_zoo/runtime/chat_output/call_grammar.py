@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
+from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.chat_output.formats import CallFormat, ReasoningFormat, holes
-from qeff_zoo.runtime.chat_output.values import types_of
+from qeff_zoo.runtime.chat_output.values import resolved, types_of
 from qeff_zoo.runtime.grammar import BLANKS, Grammar
 
 _ANYTHING, _BLANKS = "/(?s:.*)/", r"/\s{0,4}/"
@@ -16,6 +17,7 @@ _DEFINITIONS = ("$defs", "definitions")
 #: Reasoning of gpt-oss, and the text before its answer.
 _ANALYSIS = ReasoningFormat(begin="<|channel|>analysis<|message|>", end="<|end|><|start|>assistant")
 _FINAL = "<|channel|>final<|message|>"
+_MOST_RULES = 20_000
 _DEEPEST = 8  # nested values with unquoted keys
 #: Whether an output begins with reasoning: the prompt has begun it, or the model may begin it, or it has ended.
 Thoughts: TypeAlias = Literal["begun", "possible", "ended"]
@@ -94,6 +96,10 @@ class _Rules:
         self._rules.append(f"{name}: {body}")
 
     def _new(self, body: str, attributes: str = "") -> str:
+        if len(self._rules) > _MOST_RULES:
+            raise GenerationError(
+                f"The schemas of the functions take more than {_MOST_RULES:,} rules; expected fewer. Make them simpler."
+            )
         name = f"rule_{len(self._rules)}"
         self._rules.append(f"{name}{attributes}: {body}")
         return name
@@ -160,31 +166,35 @@ class _Rules:
 
     def _arguments(self, schema: Any) -> str:
         if self._format.argument:
-            return self._fields(schema, self._tagged, "")
+            return self._fields(schema, schema, self._tagged, "")
         if self._format.values == "python":
-            return self._fields(schema, self._keyword, ", ")
+            return self._fields(schema, schema, self._keyword, ", ")
         if self._format.values == "unquoted":
-            return f'"{{" {self._fields(schema, self._unquoted_field, ",")} "}}"'
+            return f'"{{" {self._fields(schema, schema, self._unquoted_field, ",")} "}}"'
         return self._json({"type": "object"} if schema is None else schema, schema)
 
-    def _fields(self, schema: Any, field: Callable[[str, Any, Any], str], separator: str) -> str:
+    def _fields(
+        self, schema: Any, root: Any, field: Callable[[str, Any, Any], str], separator: str
+    ) -> str:
         """Return the symbols of an object's fields in the order of its schema.
 
         Args:
             schema: JSON Schema of the object.
-            field: Function that returns the symbols of a field by its name, its schema, and the whole schema.
+            root: JSON Schema of the arguments, with the definitions.
+            field: Function that returns the symbols of a field by its name, its schema, and `root`.
             separator: Text between fields.
         """
-        known = schema if isinstance(schema, Mapping) else {}
+        known = resolved(schema, root)
         properties: Mapping[str, Any] = known.get("properties") or {}
         required = {*known.get("required", ())} & properties.keys()
         between = json.dumps(separator) if separator else ""
         alternatives, rest = list[str](), ""  # of the first field, and what may follow it
         for name, one in reversed([*properties.items()]):
-            symbols = self._new(field(name, one, schema))
+            symbols = self._new(field(name, one, root))
             alternatives = [*([] if name in required else alternatives), f"{symbols} {rest}"]
             following = f"{between} {symbols}"
-            rest = f"{following if name in required else f'({following})?'} {rest}"
+            optional = following if name in required else f"({following})?"
+            rest = self._new(f"{optional} {rest}")
         if not alternatives:
             return ""
         return f"({' | '.join(alternatives)}){'' if required else '?'}"
@@ -224,7 +234,7 @@ class _Rules:
 
     def _unquoted(self, schema: Any, root: Any, depth: int) -> str:
         """Return the symbols of a value whose keys are unquoted."""
-        types, known = types_of(schema, root), schema if isinstance(schema, Mapping) else {}
+        types, known = types_of(schema, root), resolved(schema, root)
         quote = self.text(self._format.quote)
         if strings := known.get("enum"):
             texts = (
@@ -235,7 +245,7 @@ class _Rules:
             )
             return f"({' | '.join(texts)})"
         if types & {"object"} and depth < _DEEPEST:
-            fields = self._fields(schema, partial(self._unquoted_field, depth=depth + 1), ",")
+            fields = self._fields(known, root, partial(self._unquoted_field, depth=depth + 1), ",")
             return f'"{{" {fields} "}}"'
         if types & {"array"} and depth < _DEEPEST:
             item = self._new(self._unquoted(known.get("items", {}), root, depth + 1))

@@ -32,11 +32,9 @@ def types_of(schema: Any, root: Any = None, depth: int = 0) -> frozenset[str]:
         depth: Number of references that were followed.
     """
     root = schema if root is None else root
-    if not isinstance(schema, Mapping) or depth > _DEEPEST:
+    schema = resolved(schema, root)
+    if depth > _DEEPEST:
         return frozenset()
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#/"):
-        return types_of(_referenced(reference, root), root, depth + 1)
     if "type" in schema:
         named = schema["type"]
         return frozenset([named] if isinstance(named, str) else named)
@@ -50,10 +48,16 @@ def types_of(schema: Any, root: Any = None, depth: int = 0) -> frozenset[str]:
     return frozenset().union(*several) if all(several) else frozenset()
 
 
-def _referenced(reference: str, root: Any) -> Any:
-    for name in reference[2:].split("/"):
-        root = root.get(name) if isinstance(root, Mapping) else None
-    return root
+def resolved(schema: Any, root: Any) -> Mapping[str, Any]:
+    """Return a schema without a reference; empty for what is no schema."""
+    for _ in range(_DEEPEST):
+        reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+        if not (isinstance(reference, str) and re.match("#(/|$)", reference)):
+            break
+        schema = root
+        for name in filter(None, reference[1:].split("/")):
+            schema = schema.get(name) if isinstance(schema, Mapping) else None
+    return schema if isinstance(schema, Mapping) else {}
 
 
 def from_text(text: str, types: frozenset[str]) -> str:

@@ -129,7 +129,7 @@ class AnyToAnySession(ImageTextToTextSession):
         """See `MediaTextSession`, with images and audio, each in the prompt's order."""
         sound = self.markers["audio"]
         self._check_count(tokens, self.marker, len(prepared))
-        self._check_count(tokens, sound, len(audio), "sounds")
+        self._check_count(tokens, sound, len(audio), "recordings")
         left = {self.marker: iter(prepared), sound: iter(audio)}
         both = [next(left[token]) for token in tokens if token in left]
         return super().request_of(tokens, both, **choices)
@@ -145,7 +145,7 @@ class AnyToAnySession(ImageTextToTextSession):
         ]
 
     def _is_sound(self, one: Prepared | Encoded) -> bool:
-        return one.kind == "sounds" if isinstance(one, Encoded) else self.hearing.name in one
+        return one.kind == "audio" if isinstance(one, Encoded) else self.hearing.name in one
 
     def _listen(self, prepared: Prepared | Encoded, *, beside: bool) -> Encoded:
         """Return audio features in the form of image features; features that are added to layers are zero.
@@ -165,11 +165,11 @@ class AnyToAnySession(ImageTextToTextSession):
 
     def run_of(self, encoded: Encoded) -> list[int]:
         """Return the placeholder tokens of an image or audio input in a prompt."""
-        if encoded.kind == "pictures":
+        if encoded.kind == "images":
             return super().run_of(encoded)
         before, after = map(self._all_named, (self.audio.before, self.audio.after))
         return [*before, *[self._heard] * encoded.rows, *after]
 
     def run_begun(self, encoded: Encoded) -> list[int]:
         """See `MediaTextSession`."""
-        return super().run_begun(encoded) if encoded.kind == "pictures" else self.run_of(encoded)
+        return super().run_begun(encoded) if encoded.kind == "images" else self.run_of(encoded)

@@ -354,11 +354,13 @@ class MediaTextSession(TextGenerationSession):
         ]
         return super().generate(requests, stream=stream)
 
-    def _limit(self, tokens: Sequence[int], generation_len: int | None, documents: int = 0) -> int:
+    def _limit(
+        self, tokens: Sequence[int], generation_len: int | None, documents: int = 0, least: int = 1
+    ) -> int:
         # The placeholder may lie beyond all tokens that the model writes.
         own = self.placeholders | self.among
         known = [0 if token in own else token for token in tokens]
-        return super()._limit(known, generation_len, documents)
+        return super()._limit(known, generation_len, documents, least)
 
     @property
     def of_media(self) -> dict[str, Any]:
@@ -381,7 +383,7 @@ class MediaTextSession(TextGenerationSession):
 
     @property
     def _nouns(self) -> str:
-        return str(self.reader.kind)
+        return {"images": "images", "audio": "recordings"}[self.reader.kind]
 
     def _written_out(self, tokens: Sequence[int], parts: Sequence[Encoded]) -> list[int]:
         """Expand the marker of each image or audio input into placeholder tokens and the tokens around them."""
