@@ -246,7 +246,7 @@ class QEffAutoPeftModelForCausalLM(QEffAutoLoraModelForCausalLM):
     def _is_held(self, name: str) -> bool:
         return name == self.active_adapter
 
-    def generate(  # type: ignore[override]  # two forms, one of which returns token ids
+    def generate(
         self,
         tokenizer: Any = None,
         prompts: str | Sequence[str] | None = (),
