@@ -26,6 +26,7 @@ import speculators
 import torch
 import warm
 from fixtures_builds import HEAVY, TIMEOUT, Models
+from PIL import Image
 from runnable_package import checkpoint
 from safetensors.numpy import save_file
 from test_qaic_build import compiler
@@ -38,10 +39,10 @@ from transformers import (
 
 import qeff_zoo
 from qeff_zoo import pipeline, qefficient
-from qeff_zoo.errors import CompileError, GenerationError, PlanError, ZooError
+from qeff_zoo.errors import CompileError, GenerationError, MediaError, PlanError, ZooError
 from qeff_zoo.package import Package
 from qeff_zoo.plan.request import OPTIONS, Request
-from qeff_zoo.qefficient import translation
+from qeff_zoo.qefficient import translation, vision
 from qeff_zoo.qefficient.cloud import flags
 from qeff_zoo.qefficient.execution import prompts_of
 from qeff_zoo.qefficient.processor_outputs import rows_of, to_numpy
@@ -414,6 +415,16 @@ def test_outputs_of_tokenizers_and_processors() -> None:
     assert to_numpy(half).tolist() == [0.5, -2.0]
     with pytest.raises(GenerationError, match=r"rows differ in length.*padding=True"):
         to_numpy([np.zeros((3, 2)), np.zeros((3, 4))])
+
+
+def test_images_are_resized_before_the_processor(tmp_path: Path) -> None:
+    image = Image.fromarray(np.arange(5 * 8 * 3, dtype=np.uint8).reshape(5, 8, 3))
+    image.save(tmp_path / "image.png")
+    found = vision._resized(tmp_path / "image.png", 10, 4)
+    np.testing.assert_array_equal(found, image.resize((4, 10)))
+    assert vision._fetched(image) is image
+    with pytest.raises(MediaError, match="Cannot fetch the picture at 'https://'"):
+        vision._fetched("https://")
 
 
 def test_a_function_pools_states_of_tokens(workplace: Path) -> None:

@@ -108,7 +108,7 @@ class QEFFAutoModel(_Encoder):
     _task = FEATURE_EXTRACTION
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]  # of this class alone
+    def from_pretrained(
         cls,
         pretrained_model_name_or_path: str | os.PathLike[str],
         pooling: str | Callable[..., Any] | None = None,

@@ -105,8 +105,7 @@ def execute(
         ]
         chat, choices = False, {}
     if hasattr(stream, "put"):
-        found = list(_streamed(session, fed, stream, echo, chat=chat, **choices))
-        return _info_of(session, found)
+        return _info_of(session, list(_streamed(session, fed, stream, echo, chat=chat, **choices)))
     show = printer() if stream else lambda _: None
     shown = [getattr(one, "text", None) or one for one in given]
     if alone := len(given) == 1:

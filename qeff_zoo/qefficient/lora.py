@@ -111,7 +111,7 @@ class QEffAutoLoraModelForCausalLM(QEFFAutoModelForCausalLM):
     def generate(
         self,
         tokenizer: Any = None,
-        prompts: str | Sequence[str] = (),
+        prompts: str | Sequence[str] | None = (),
         device_id: Sequence[int] | None = None,
         runtime_ai100: bool = True,
         *,
@@ -136,7 +136,7 @@ class QEffAutoLoraModelForCausalLM(QEFFAutoModelForCausalLM):
         known = {"generation_len", "sampling", "stop", "chat"}
         others = {name: value for name, value in choices.items() if name not in known}
         translation.refuse("generate", others, translation.GENERATING)
-        given = [prompts] if isinstance(prompts, str) else [*prompts]
+        given = [prompts] if isinstance(prompts, str) else [*(prompts or ())]
         names = [BASE] * len(given)
         if prompt_to_adapter_mapping is not None:
             names = [*prompt_to_adapter_mapping]
@@ -246,10 +246,10 @@ class QEffAutoPeftModelForCausalLM(QEffAutoLoraModelForCausalLM):
     def _is_held(self, name: str) -> bool:
         return name == self.active_adapter
 
-    def generate(  # type: ignore[override]  # two forms, one of which returns token ids
+    def generate(
         self,
         tokenizer: Any = None,
-        prompts: str | Sequence[str] = (),
+        prompts: str | Sequence[str] | None = (),
         device_id: Sequence[int] | None = None,
         runtime_ai100: bool = True,
         **choices: Any,
@@ -269,7 +269,7 @@ class QEffAutoPeftModelForCausalLM(QEffAutoLoraModelForCausalLM):
             For `input_ids` an array of the generated tokens, (prompts, max_new_tokens), 0 behind the last.
         """
         if choices.keys().isdisjoint(("inputs", "input_ids")):
-            given = [prompts] if isinstance(prompts, str) else [*prompts]
+            given = [prompts] if isinstance(prompts, str) else [*(prompts or ())]
             usual = {"prompt_to_adapter_mapping": [self.active_adapter] * len(given)}
             return super().generate(
                 tokenizer, given, device_id, runtime_ai100, **{**usual, **choices}
