@@ -136,8 +136,8 @@ def _write(path: Path, checkpoint: Checkpoint, values: Mapping[str, Repeated]) -
     end = 0
     for name, value in values.items():
         dtype = checkpoint.stored[name].dtype
-        is_content = isinstance(value, np.ndarray)
-        shape = value.shape if is_content else shape_of(value, checkpoint.stored)
+        stored = checkpoint.stored
+        shape = value.shape if isinstance(value, np.ndarray) else shape_of(value, stored)
         start, end = end, end + math.prod(shape) * DTYPE_BITS[dtype] // 8
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": (start, end)}
     text = json.dumps(header, separators=(",", ":")).encode()

@@ -136,7 +136,7 @@ def test_answers_are_those_of_transformers_processor_and_generate(
     for text, shown, found in zip(PROMPTS, every, outputs, strict=True):
         assert found.token_ids == omni.answer(text, *shown), text
     assert session.metrics
-    assert (session.metrics.encoded_pictures, session.metrics.encoded_sounds) == (5, 5)
+    assert (session.metrics.encoded_images, session.metrics.encoded_audio) == (5, 5)
 
 
 def test_the_command_answers_as_generate(
@@ -153,7 +153,7 @@ def test_the_command_answers_as_generate(
 
 
 def test_a_picture_is_found_by_the_token_before_it(omni: Omni, session: AnyToAnySession) -> None:
-    with pytest.raises(GenerationError, match=r"for pictures without '<\|vision_bos\|>' before it"):
+    with pytest.raises(GenerationError, match=r"for images without '<\|vision_bos\|>' before it"):
         session.request("<|IMAGE|> w3 w4", images=[pixels(1)])
     assert session.eos_token_ids == {EOS}  # which the tokenizer alone says
 
@@ -194,7 +194,7 @@ def test_a_server_sees_and_hears_in_one_prompt(
         )
         counted = figures(url)
     assert answer.choices[0].message.content == expected.text
-    assert (counted["sounds_total"], counted["encoded_pictures_total"]) == (1, 1)
+    assert (counted["audio_total"], counted["encoded_images_total"]) == (1, 1)
 
 
 def test_gemma_4_answers_as_transformers_processor_and_generate(tmp_path: Path) -> None:
@@ -266,14 +266,16 @@ def test_a_checkpoint_without_an_encoder_of_sounds_is_refused(tmp_path: Path) ->
     save_file({}, tmp_path / "model.safetensors")
     checkpoint = open_checkpoint(str(tmp_path))
     for task in ("audio-text-to-text", "any-to-any"):
-        with pytest.raises(PlanError, match=r"has no encoder of sounds .*null"):
+        with pytest.raises(PlanError, match=r"has no audio encoder .*null"):
             resolve.check(checkpoint, Request(task=task))
 
 
 def test_places_are_counted_by_kind(session: AnyToAnySession) -> None:
-    with pytest.raises(GenerationError, match="has 0 places for sounds, and there are 1 sounds"):
+    with pytest.raises(
+        GenerationError, match="has 0 places for recordings, and there are 1 recordings"
+    ):
         session.request(PICTURE, images=[pixels(1)], audio=[sound(1)])
-    with pytest.raises(GenerationError, match="has 1 places for pictures, and there are 0 pict"):
+    with pytest.raises(GenerationError, match="has 1 places for images, and there are 0 imag"):
         session.request(f"{PICTURE} {SOUND}", audio=[sound(1)])
 
 

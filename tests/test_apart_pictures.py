@@ -15,8 +15,7 @@ from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime import Engine, open_session
 from qeff_zoo.runtime.disaggregated import Prefills
-from qeff_zoo.serving.errors import ApiError
-from qeff_zoo.serving.prompts import blaming
+from qeff_zoo.serving.errors import ApiError, blaming
 from qeff_zoo.store import Store
 from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
 from qeff_zoo.validation import ladder, tiny_models
@@ -113,18 +112,18 @@ def test_together_they_answer_as_hugging_face(
             stats = engine.stats()
     assert found == wanted
     assert (stats.handed_over, stats.handoffs_failed) == (4, 0)
-    assert (stats.pictures, stats.encoded_pictures, halves.prompts.reader.read) == (4, 2, 2)
+    assert (stats.images, stats.encoded_images, halves.prompts.reader.read) == (4, 2, 2)
     # With what was read, a prompt can be run here when nobody else does.
     alone = answers.generate(requests)
     assert [each.token_ids for each in alone] == wanted
     with (
-        pytest.raises(ApiError, match=r"broke off.*what it reads of a picture") as gone,
+        pytest.raises(ApiError, match=r"broke off.*what it reads of an image") as gone,
         blaming("messages"),
     ):
         request([3, marker, 4], [halves.picture(3)])
     assert gone.value.status == 503
     monkeypatch.setattr(answers.reader, "ask", None)
-    with pytest.raises(HandoffError, match=r"decodes alone .* reads no picture itself"):
+    with pytest.raises(HandoffError, match=r"decodes alone .* reads no image itself"):
         request([3, marker, 4], [halves.picture(3)])
 
 

@@ -149,7 +149,7 @@ def test_a_second_question_encodes_nothing_and_nobody_gets_a_strangers_sound(
     for number in (1, 1, 2):
         answers += session.generate([prompt], audio=[[sound(number)]], generation_len=8)
         assert session.metrics is not None
-        counts.append((session.metrics.encoded_sounds, session.metrics.reused_tokens > 0))
+        counts.append((session.metrics.encoded_audio, session.metrics.reused_tokens > 0))
     assert counts == [(1, False), (0, True), (1, False)]
     assert answers[0].token_ids == answers[1].token_ids
     fresh: Any = open_session(package, threads=1)
@@ -176,7 +176,7 @@ def test_run_answers_about_a_recording(
         (["--prompt", "w3", "--word-timestamps"], "--word-timestamps does not apply"),
         (["--prompt", "w3", "--temperature-fallback"], "--temperature-fallback does not apply"),
         (["--prompt", "w3", "--image", "a.png"], "--image does not apply"),
-        (["--prompt", "w3"], r"places for sounds, and there are 1 sounds"),
+        (["--prompt", "w3"], r"places for recordings, and there are 1 recordings"),
     ):
         assert main([*command, *wrong]) == 1
         assert message in capsys.readouterr().err
@@ -223,7 +223,7 @@ def test_a_server_hears_content_parts(
             )
             assert answer.choices[0].message.content == expected.text
         counted = figures(url)
-    assert (counted["sounds_total"], counted["encoded_sounds_total"]) == (2, 1)
+    assert (counted["audio_total"], counted["encoded_audio_total"]) == (2, 1)
 
 
 def test_the_guide_runs(
@@ -242,10 +242,10 @@ def test_the_guide_runs(
     assert len(commands) == 2
     for command in commands:
         assert main([*shlex.split(command), "--generation-len", "2"]) == 0
-    assert "2 of 2 sounds encoded" in capsys.readouterr().err
+    assert "2 of 2 recordings encoded" in capsys.readouterr().err
     code = re.findall(r"```python\n(import.*?)```", guide, re.DOTALL)
     exec(code[0], {})
-    assert "1 of 1 sounds encoded" in capsys.readouterr().out
+    assert "1 of 1 recordings encoded" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

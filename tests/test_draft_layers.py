@@ -399,7 +399,8 @@ PUBLISHED_BLOCKS: dict[str, dict[str, Any]] = {
     "without a list": {"block_size": 16, "dflash_config": {"mask_token_id": 3}, "num_target_layers": 36},
 }  # fmt: skip
 _SIZES = {
-    "model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 5,
+    "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "hidden_size": 4096,
+    "intermediate_size": 12288, "num_hidden_layers": 5,
     "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
 }  # fmt: skip
 
@@ -421,7 +422,10 @@ def test_published_block_drafters_are_read(name: str) -> None:
         ({"dflash_config": {"target_layer_ids": [0]}}, "has mask_token_id None in its"),
         ({"dflash_config": {"mask_token_id": 257}}, "mask_token_id 257 in its configuration"),
         ({"block_size": 65}, "has block_size 65 in its configuration; expected a number from 2"),
-        ({"model_type": "deepseek_v3"}, "has model_type 'deepseek_v3' in its configuration"),
+        (
+            {"architectures": ["DFlash2DraftModel"]},
+            "has architectures ['DFlash2DraftModel'] in its configuration",
+        ),
         (
             {"dflash_config": {"mask_token_id": 1, "target_layer_ids": [0, 1], "causal": True}},
             "has causal True in its configuration; expected False",

@@ -606,7 +606,7 @@ def test_a_server_writes_of_the_picture_of_a_chat(
         )
         assert streamed == told.text
         counted = figures(url)
-    names = ("pictures_total", "encoded_pictures_total")  # of n choices each reads it for itself
+    names = ("images_total", "encoded_images_total")  # of n choices each reads it for itself
     assert [counted[name] - before[name] for name in names] == [3, 4]
 
 

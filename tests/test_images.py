@@ -443,9 +443,9 @@ def test_inspect_says_how_to_ask_about_a_picture(talking: Package) -> None:
 def test_pictures_and_their_places_are_counted(talking: Package, photo: Path) -> None:
     session: Any = open_session(talking, threads=1)
     for prompt, images in (("w3", [photo]), ("<image> w3", []), ("<image> w3", [photo, photo])):
-        with pytest.raises(GenerationError, match=r"places for pictures.*'<image>'.*--chat"):
+        with pytest.raises(GenerationError, match=r"places for images.*'<image>'.*--chat"):
             session.generate(prompt, images=images)
-    with pytest.raises(GenerationError, match="a list of pictures"):
+    with pytest.raises(GenerationError, match="a list of images"):
         session.generate(["<image>", "w1"], images=[[photo]])
 
 
@@ -494,7 +494,7 @@ def test_one_picture_needs_no_list(talking: Package, photo: Path) -> None:
         assert answer.token_ids == wanted.token_ids
     several = session.generate(["<image> w3", "<image> w3"], images=[photo, [photo]], **told)
     assert [answer.token_ids for answer in several] == [wanted.token_ids] * 2
-    with pytest.raises(GenerationError, match="a list of pictures for each"):
+    with pytest.raises(GenerationError, match="a list of images for each"):
         session.generate(["<image>", "<image>"], images=photo)
 
 

@@ -349,9 +349,9 @@ def test_a_text_that_is_no_token_stands_for_a_picture(tmp_path: Path) -> None:
     assert list(made.prompt) == [3, 201, *[200] * 4, 202, 205, 5]
     assert made.insets is not None
     assert made.insets.places.tolist() == [*range(1, 8)]
-    with pytest.raises(GenerationError, match=r"tokens \[202\], which stand around pictures"):
+    with pytest.raises(GenerationError, match=r"tokens \[202\], which stand around images"):
         session.request("w3 <image> w202", images=[picture])
-    with pytest.raises(GenerationError, match=r"has 0 places for pictures.*Write '<image>'"):
+    with pytest.raises(GenerationError, match=r"has 0 places for images.*Write '<image>'"):
         session.request("w3", images=[picture])
 
 
@@ -441,7 +441,7 @@ def check(session: MediaTextSession, subject: parity.Subject) -> None:
         session.media, Molmo2
     ):  # which alone knows
         for one, read in zip(shown, encoded, strict=True):
-            counted = session.reader.measure(one) if read.kind == "pictures" else read
+            counted = session.reader.measure(one) if read.kind == "images" else read
             assert counted is not None
             assert (counted.rows, counted.grid) == (read.rows, read.grid)
     runs = [[*begun, *session.run_begun(one), *ended] for one in encoded]

@@ -241,7 +241,7 @@ def test_prompts_begin_as_transformers_begins_them(session: ImageTextToTextSessi
 
 
 def test_tokens_around_pictures_are_not_for_users_to_write(session: ImageTextToTextSession) -> None:
-    with pytest.raises(GenerationError, match=r"the tokens \[260\], which stand around pictures"):
+    with pytest.raises(GenerationError, match=r"the tokens \[260\], which stand around images"):
         session.request("<|image|> w2 <im_col>", images=[PICTURE])
 
 

@@ -302,9 +302,7 @@ def test_a_model_that_sees_answers_as_hugging_face_does(
     texts = [[3, session.marker, 4, 5], [session.marker, 7, session.marker, 9], [*range(20, 31)]]
     shown = [pictures[:1], pictures[::-1], []]
     if "single_program" in sizes:
-        with pytest.raises(
-            GenerationError, match=r"2 pictures; expected at most 1.*single-program"
-        ):
+        with pytest.raises(GenerationError, match=r"2 images; expected at most 1.*single-program"):
             session.request(texts[1], images=shown[1])
         texts[1], shown[1] = [7, 9, 11, session.marker], pictures[1:]
     requests = [

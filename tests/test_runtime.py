@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running packages: the cache, text and tokens, chat templates, embeddings, and what is refused."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from transformers import AutoModel, AutoTokenizer
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package import Package
 from qeff_zoo.runtime import EmbeddingSession, TextGenerationSession, memory, open_session
-from qeff_zoo.runtime.chat_template import ChatTemplate
+from qeff_zoo.runtime.chat_template import ChatOptions, ChatTemplate
 from qeff_zoo.runtime.decoder import Decoder, Piece
 from qeff_zoo.runtime.memory import available_memory
 from qeff_zoo.runtime.program import Observed
@@ -279,6 +280,111 @@ def test_keys_of_messages_are_those_of_transformers(models: Models, key: str) ->
     assert ChatTemplate(template, {}).render(messages) == expected
     assert "None" not in expected
     assert expected == ("<hi|><x|><|>" if key == "content" else "<hi|><x|x><|>")
+
+
+#: Templates that read a message, or the arguments of a call, in one form alone.
+FORMS = {
+    "texts": "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}",
+    "parts": "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for part in m.content %}{{ part.text }}{% endfor %}{% endif %}{% endfor %}",
+    "parts of the user": "{% for m in messages %}{% if m.role == 'user' and m.content is not string %}"
+    "{% for part in m.content %}{{ part.text }};{% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}",
+    "one message of parts": "{% if messages | length > 1 %}{{ raise_exception('one') }}{% endif %}"
+    "{% for part in messages[0].content if part.type == 'text' %}{{ part.text }}{% endfor %}",
+    "objects": "{% for m in messages %}<{{ m.content + '' }}>{% for call in m.tool_calls or [] %}"
+    "{{ call.function.name }}{% for key, value in call.function.arguments.items() %}[{{ key }}={{ value }}]"
+    "{% endfor %}{% endfor %}{% endfor %}",
+    "json": "{% for m in messages %}<{{ m.content }}>{% for call in m.tool_calls or [] %}"
+    "{{ call.function | tojson }}{% endfor %}{% endfor %}",
+    "json texts": "{% for m in messages %}<{{ m.content }}>{% for call in m.tool_calls or [] %}"
+    "{{ call.function.name + call.function.arguments }}{% endfor %}{% endfor %}",
+    "variables": "{{ messages[0].content }}{{ enable_thinking }}{{ reasoning_effort }}{{ documents | tojson }}"
+    "{{ tools | tojson }}{% if add_generation_prompt %}>{% endif %}",
+}
+
+
+def _parts(*texts: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def _asking(arguments: Any, content: str | None = "") -> list[dict[str, Any]]:
+    """Return a conversation with one call and its result."""
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    asked = {"role": "assistant", "content": content, "tool_calls": [call]}
+    return [
+        {"role": "user", "content": "hi"},
+        asked,
+        {"role": "tool", "content": "1", "tool_call_id": "a"},
+    ]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forms_of_messages_are_rendered_as_in_transformers(models: Models, name: str) -> None:
+    """transformers renders each template with messages in the form that it takes; clients send any form."""
+    tokenizer, chat = AutoTokenizer.from_pretrained(models.llama), ChatTemplate(FORMS[name], {})
+
+    def expected(messages: Any, **options: Any) -> str:
+        options = {"add_generation_prompt": True, **options}
+        return str(
+            tokenizer.apply_chat_template(
+                messages, chat_template=FORMS[name], tokenize=False, **options
+            )
+        )
+
+    two = [{"role": "user", "content": _parts("a", "b")}]
+    joined = [{"role": "user", "content": "ab"}]
+    one_text = name in ("texts", "objects", "json", "json texts", "variables")
+    assert chat.render(two) == expected(joined if one_text else two)
+    if name in ("objects", "json", "json texts"):
+        arguments = {"city": "Bär"}
+        form: Any = json.dumps(arguments, ensure_ascii=False) if name == "json texts" else arguments
+        for sent in (arguments, json.dumps(arguments)):
+            for content in (None, ""):
+                assert chat.render(_asking(sent, content)) == expected(_asking(form))
+        with pytest.raises(
+            GenerationError, match=r"arguments of a call of 'f' are '\{'; expected a"
+        ):
+            chat.render(_asking("{"))
+    if name == "variables":
+        shown: dict[str, Any] = {
+            "documents": [{"title": "t", "text": "x"}],
+            "tools": [{"type": "function", "function": {"name": "f"}}],
+            "add_generation_prompt": False,
+        }
+        options = ChatOptions(**shown, variables={"enable_thinking": 1}, reasoning_effort="low")
+        variables = {"enable_thinking": 1, "reasoning_effort": "low"}
+        assert chat.render(two, options) == expected(joined, **shown, **variables)
+        none = chat.render(two, ChatOptions(reasoning_effort="none"))
+        assert none == expected(joined, enable_thinking=False, reasoning_effort="none")
+        with pytest.raises(GenerationError, match="Variable 'messages' of a chat template is set"):
+            ChatOptions(variables={"messages": []})
+
+
+@pytest.mark.parametrize("template", ["loop", "generation", "trimmed"])
+@pytest.mark.parametrize("content", ["be ", "be", _parts("a", "be ")])
+def test_a_message_is_continued_as_in_transformers(
+    models: Models, template: str, content: Any
+) -> None:
+    source = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}<end>{% endfor %}"
+    source = {**TEMPLATES, "trimmed": source, "generation": FORMS["parts"]}[template]
+    if template != "generation":
+        content = content if isinstance(content, str) else "abe "
+    messages = [MESSAGES[0], {"role": "assistant", "content": content}]
+    tokenizer = AutoTokenizer.from_pretrained(models.llama)
+    expected = tokenizer.apply_chat_template(
+        messages, chat_template=source, tokenize=False, continue_final_message=True
+    )
+    options = ChatOptions(continue_final_message=True)
+    special = {"eos_token": tokenizer.eos_token}
+    assert ChatTemplate(source, special).render(messages, options) == expected
+    with pytest.raises(GenerationError, match="of role 'user', cannot be continued"):
+        ChatTemplate("{{ messages[0].role }}", {}).render(MESSAGES[:1], options)
+
+
+def test_a_developer_is_the_system_unless_the_template_has_one() -> None:
+    messages = [{"role": "developer", "content": "x"}]
+    assert ChatTemplate("{{ messages[0].role }}", {}).render(messages) == "system"
+    assert ChatTemplate("{# developer #}{{ messages[0].role }}", {}).render(messages) == "developer"
 
 
 def test_chat_tokens_are_those_of_transformers(

@@ -39,6 +39,7 @@ from qeff_zoo.package import Package
 from qeff_zoo.runtime import Engine, Request, Sampling, TextGenerationSession
 from qeff_zoo.runtime.answers import Answer
 from qeff_zoo.runtime.tokenizer import Tokenizer
+from qeff_zoo.serving.chats import events_of
 from qeff_zoo.serving.encoder_queue import EncoderQueue
 from qeff_zoo.serving.objects import Reply
 
@@ -74,7 +75,7 @@ def test_a_conversation_is_put_into_the_template(
     assert chat(client, messages=messages).choices[0].message.content == expected.text
     asked = chat(client, messages=[{"role": "user", "content": parts}], max_completion_tokens=3)
     assert asked.usage.prompt_tokens == len(
-        alone.encode_chat([{"role": "user", "content": "What is\na dict?"}])
+        alone.encode_chat([{"role": "user", "content": "What isa dict?"}])
     )
     assert asked.usage.completion_tokens <= 3
 
@@ -227,7 +228,9 @@ def test_logprobs_index_the_text(models: Models, kind: Any, stop: str) -> None:
     reply = Reply(kind, MODEL, "", tokenizer, logprobs=True)
     chunks: list[Any] = []
     answer = Answer(
-        request, tokenizer, lambda delta: chunks.append(delta and reply.chunk(0, delta))
+        request,
+        tokenizer,
+        lambda delta: chunks.append(delta and reply.chunk(0, delta, events_of(None, delta.text))),
     )
     for token in ids:
         if not answer.ended:

@@ -183,7 +183,7 @@ def test_pictures_are_fetched_from_the_hosts_of_the_flag(
         assert "is no host. Expected HOST or HOST:PORT" in capsys.readouterr().err
 
     def told(*given: Any) -> Any:
-        raise ApiError(400, f"hosts {given[-1]}")
+        raise ApiError(400, f"hosts {given[4]}")
 
     monkeypatch.setattr(generation, "prepare_chat", told)
     with (

@@ -21,6 +21,7 @@ from fixtures_serving import (
 from qeff_zoo.runtime import Engine
 from qeff_zoo.serving import schemas
 
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
 REFUSED: dict[str, tuple[str, dict[str, Any], int, str | None, str]] = {
     "another model": ("completions", {"model": "gpt"}, 404, "model", "model_not_found"),
     "no prompt": ("completions", {"prompt": None}, 400, "prompt", "missing_required_parameter"),
@@ -63,7 +64,24 @@ REFUSED: dict[str, tuple[str, dict[str, Any], int, str | None, str]] = {
     "suffix": ("completions", {"suffix": "a"}, 400, "suffix", "unsupported_parameter"),
     "unknown": ("completions", {"frobnicate": 1}, 400, "frobnicate", "unsupported_parameter"),
     "unknown, and half": ("completions", {"\ud83d": 1}, 400, "\\ud83d", "unsupported_parameter"),
-    "tools": ("chat/completions", {"tools": [{}]}, 400, "tools", "unsupported_parameter"),
+    "no tool": ("chat/completions", {"tools": [{}]}, 400, "tools", "invalid_value"),
+    "tools without a template": ("chat/completions", {"tools": TOOLS}, 400, "tools", "tools_not_supported"),
+    "tools in a completion": ("completions", {"tools": TOOLS}, 400, "tools", "unsupported_parameter"),
+    "required without tools": (
+        "chat/completions", {"tool_choice": "required"}, 400, "tool_choice", "invalid_value",
+    ),
+    "unknown function": (
+        "chat/completions", {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "g"}}},
+        400, "tool_choice", "invalid_value",
+    ),
+    "messages as a variable": (
+        "chat/completions", {"chat_template_kwargs": {"messages": []}}, 400, "chat_template_kwargs", "invalid_value",
+    ),
+    "unknown template": ("chat/completions", {"chat_template": "rag"}, 400, "chat_template", "invalid_value"),
+    "new and continued": (
+        "chat/completions", {"continue_final_message": True, "add_generation_prompt": True},
+        400, "continue_final_message", "invalid_value",
+    ),
     "no messages": ("chat/completions", {"messages": []}, 400, "messages", "invalid_value"),
     "a message of nothing": ("chat/completions", {"messages": [{}]}, 400, "messages", "invalid_value"),
     "an image": (
@@ -87,7 +105,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any], int, str | None, str]] = {
         400, "messages", "invalid_value",
     ),
     "what the template cannot take": (
-        "chat/completions", {"messages": [{"role": "user", "content": None}]}, 400, "messages", "invalid_value",
+        "chat/completions",
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]},
+        400, "messages", "invalid_value",
     ),
     "long chat": (
         "chat/completions", {"messages": [{"role": "user", "content": "a b " * 100}]},

@@ -185,7 +185,7 @@ def test_the_model_that_writes_answers_as_generate(
     (found,) = json.loads(capsys.readouterr().out)["outputs"]
     assert found["token_ids"] == answer(model, given)
     assert main([*command, "<|IMAGE|> w3 w4"]) == 1
-    assert "a place for pictures without '<|vision_bos|>' before it" in capsys.readouterr().err
+    assert "a place for images without '<|vision_bos|>' before it" in capsys.readouterr().err
     assert open_session(package, threads=1).eos_token_ids == {EOS}
 
 

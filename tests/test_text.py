@@ -23,10 +23,10 @@ import qeff_zoo
 from qeff_zoo.checkpoint import text as made_text
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.disk import text_files
-from qeff_zoo.errors import CheckpointError, ParityError
+from qeff_zoo.errors import CheckpointError, GenerationError, ParityError
 from qeff_zoo.export import companions
 from qeff_zoo.package import Package
-from qeff_zoo.runtime.chat_template import ChatTemplate
+from qeff_zoo.runtime.chat_template import ChatOptions, ChatTemplate
 from qeff_zoo.runtime.tokenizer import TextStream, Tokenizer
 from qeff_zoo.tasks import TEXT_GENERATION, find
 from qeff_zoo.validation import text
@@ -186,7 +186,10 @@ _BROKEN: dict[str, tuple[Any, str]] = {
     "filter": ("{{ messages[0].content | shout }}", "No filter named 'shout'"),
     "function": ("{{ shout(messages) }}", "'shout' is undefined"),
     "number": (5, "it is 5, and no text"),
-    "names": ({"tool_use": published.CHATML}, r"has the names \['tool_use'\]"),
+    "names": (
+        {"tool_use": published.CHATML, "rag": published.INST},
+        r"has the names \['rag', 'tool_use'\]",
+    ),
 }
 
 
@@ -206,6 +209,40 @@ def test_a_template_that_transformers_does_not_render_is_named_before_the_trace(
     with pytest.warns(UserWarning, match=f"chat template of 'source' renders no chat: .*{said}"):
         companions.package(checkpoint, tmp_path, _TASK)
     assert _asked(folder)["chats"] == []  # no check that nothing can fail
+
+
+@pytest.mark.parametrize("form", ["settings", "files"])
+def test_named_templates_are_in_the_package(form: str, tmp_path: Path) -> None:
+    """Tools select `tool_use`, a name any other; and a single template needs no name, where transformers refuses."""
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    chat = [{"role": "user", "content": "Hello"}]
+    published_form = published.qwen2()
+    assert published_form.settings
+    named = {"default": published.CHATML, "tool_use": "tools {{ messages[0].content }}"}
+    if form == "settings":
+        published_form.settings["chat_template"] = named
+    else:
+        published_form.settings.pop("chat_template", None)
+        published_form.files["chat_template.jinja"] = named["default"]
+        published_form.files["additional_chat_templates/tool_use.jinja"] = named["tool_use"]
+    folder = published_form.write(tmp_path / "source")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    made_text.write(folder, "made")
+    found = ChatTemplate.find(folder)
+    assert found
+    for offered, name in ((None, None), (tools, None), (None, "tool_use")):
+        expected = tokenizer.apply_chat_template(
+            chat,
+            tools=offered,
+            chat_template=name,
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+        assert found.render(chat, ChatOptions(tools=offered or (), template=name)) == expected
+    with pytest.raises(GenerationError, match=r"no chat template 'rag'.*\['default', 'tool_use'\]"):
+        found.render(chat, ChatOptions(template="rag"))
+    alone = ChatTemplate({"rag": named["tool_use"]}, {})
+    assert alone.render(chat) == "tools Hello"
 
 
 def test_a_template_beyond_the_budget_is_refused_before_the_trace(tmp_path: Path) -> None:

@@ -222,16 +222,16 @@ def test_a_second_question_about_a_picture_encodes_nothing(
         return answer, session.metrics
 
     first, metrics = ask(picture)
-    assert (metrics.pictures, metrics.encoded_pictures, metrics.reused_tokens) == (1, 1, 0)
+    assert (metrics.images, metrics.encoded_images, metrics.reused_tokens) == (1, 1, 0)
     assert metrics.encoding_s > 0
     again, metrics = ask(picture)
-    assert (metrics.pictures, metrics.encoded_pictures, metrics.encoding_s) == (1, 0, 0)
+    assert (metrics.images, metrics.encoded_images, metrics.encoding_s) == (1, 0, 0)
     assert metrics.reused_tokens > 0
     assert again.token_ids == first.token_ids
     _, metrics = ask(picture, "Which colour?")
-    assert metrics.encoded_pictures == 0
+    assert metrics.encoded_images == 0
     stranger, metrics = ask(other)
-    assert (metrics.encoded_pictures, metrics.reused_tokens) == (1, 0)
+    assert (metrics.encoded_images, metrics.reused_tokens) == (1, 0)
     fresh: Any = qeff_zoo.load(package, threads=1)
     (alone,) = fresh.generate(question, images=[other], chat=True, generation_len=12)
     assert stranger.token_ids == alone.token_ids
@@ -259,7 +259,7 @@ def test_a_server_answers_about_content_parts(package: Package, vlm: ModuleType)
                 )
                 assert answer.choices[0].message.content == scene.answers["colour"]
         counted = figures(served)
-    assert (counted["pictures_total"], counted["encoded_pictures_total"]) == (2, 1)
+    assert (counted["images_total"], counted["encoded_images_total"]) == (2, 1)
 
 
 def test_what_a_package_does_not_read_is_refused_by_name(session: ImageTextToTextSession) -> None:

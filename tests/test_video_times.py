@@ -164,7 +164,7 @@ def test_answers_are_those_of_generate(built: tuple[Package, Path]) -> None:
             prompts, images=pictures, videos=films, generation_len=LENGTH, ignore_eos=True
         )
         assert [answer.token_ids for answer in answers] == expected
-    assert session.metrics.encoded_pictures == 0
+    assert session.metrics.encoded_images == 0
     assert session.metrics.reused_tokens > 0
 
 

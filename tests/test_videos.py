@@ -140,7 +140,7 @@ def test_answers_are_those_of_generate(built: tuple[Package, Path], slow: bool) 
             prompts, images=pictures, videos=films, generation_len=LENGTH, ignore_eos=True
         )
         assert [answer.token_ids for answer in answers] == expected
-    assert session.metrics.encoded_pictures == 0
+    assert session.metrics.encoded_images == 0
     assert session.metrics.reused_tokens > 0
 
 
@@ -222,7 +222,7 @@ def test_bad_videos_are_refused(built: tuple[Package, Path], tmp_path: Path) -> 
         with pytest.raises(GenerationError, match=r"rotary position.*--ctx-len"):
             session.request([3, VIDEO], videos=[film(6, 1)], generation_len=4)
     session.media = replace(session.media, video="")
-    with pytest.raises(GenerationError, match="reads pictures alone"):
+    with pytest.raises(GenerationError, match="reads images alone"):
         type(session).prepare_video(session, film(2, 1))
 
 
@@ -354,7 +354,7 @@ def test_a_server_fetches_videos_from_hosts_that_its_operator_named(
         with pytest.raises(ApiError, match="17 videos to be fetched; expected at most 16"):
             chat_requests(session, chat(*[film_url] * 17), hosts=[host])
         monkeypatch.setattr(session, "media", replace(session.media, video=""))
-        with pytest.raises(ApiError, match="reads pictures alone"):
+        with pytest.raises(ApiError, match="reads images alone"):
             chat_requests(session, chat(film_url), hosts=[host])
     assert caught.value.code == "invalid_video_url"
     assert len(seen) == 1

@@ -111,9 +111,9 @@ def test_answers_are_those_of_generate(
     session = open_session(built[0], threads=1)
     assert answers(session) == expected
     assert session.metrics is not None
-    assert session.metrics.encoded_pictures == 5
+    assert session.metrics.encoded_images == 5
     assert answers(session) == expected
-    assert session.metrics.encoded_pictures == 0
+    assert session.metrics.encoded_images == 0
     assert session.metrics.reused_tokens == 16 * 4  # of `_SAME`, and of the text that is as long
     right = {tuple(tokens): answer for (tokens, _), answer in zip(CASES, expected, strict=True)}
     oracle = Oracle(right, frozenset(range(0, LENGTH, 5)))
@@ -146,7 +146,7 @@ def test_what_there_is_no_room_for_is_refused(built: tuple[Package, Path]) -> No
     session = open_session(built[0], threads=1)
     assert isinstance(session, ImageTextToTextSession)
     shown = [session.prepare(drawn((24, 40)))] * 3
-    with pytest.raises(GenerationError, match=r"3 pictures; expected at most 2.*--max-num-images"):
+    with pytest.raises(GenerationError, match=r"3 images; expected at most 2.*--max-num-images"):
         session.request([PICTURE, 1] * 3, images=shown)
     with pytest.raises(GenerationError, match="Token id 258 is not of this model"):
         session.request([1, 258])

@@ -204,7 +204,7 @@ def test_a_server_embeds_pictures_and_texts(session: ZeroShotSession) -> None:
             {"input": ["w1" * 9, 3]},
         ):
             assert ask(**body)[0] == 400
-        assert figures(served)["pictures_total"] == 1
+        assert figures(served)["images_total"] == 1
         large = {"url": f"data:image/png;base64,{'A' * (10 << 20)}"}  # as a photograph takes
         _, answer = ask(
             messages=[{"role": "user", "content": [{"type": "image_url", "image_url": large}]}]

@@ -128,7 +128,7 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
         "encode_s": (encoded + read) / len(requests),
         "shown_tokens": _tokens_run(requests[0], apart=sees) - case.prompt_len,
         "heard_tokens": sum(
-            len(session.run_of(part)) for part in requests[0].encoded if part.kind == "sounds"
+            len(session.run_of(part)) for part in requests[0].encoded if part.kind == "audio"
         ),
         "total_s": total,
         "drafted": scheduler.timings.drafted_tokens,

@@ -310,11 +310,11 @@ def _with_present_types(config: dict[str, Any]) -> dict[str, Any]:
 def _with_type(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     """Add the type of a checkpoint with code of its own, and type and class of another package's, which has none."""
     if config.get("auto_map"):
-        for recipe in list_recipes():
+        for one in list_recipes():
             with _naming_fields_of(path):
-                if (added := recipe.alias(config)) is not None:
+                if (added := one.alias(config)) is not None:
                     added = _with_ids(added, path.parent)
-                    return {**config, **added, "model_type": recipe.model_type}
+                    return {**config, **added, "model_type": one.model_type}
     if "model_type" in config:
         return config
     known = (one for one in list_recipes() if one.told_by and config.keys() >= {*one.told_by})

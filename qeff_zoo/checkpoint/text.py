@@ -7,6 +7,7 @@ Input: a folder with a tokenizer in any published form. Output: tokenizer.json, 
 """
 
 import json
+import re
 import warnings
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
@@ -23,6 +24,7 @@ from qeff_zoo.versions import installed
 _REVISION = 1
 _LONGEST = 300  # characters of a library's message
 TOKENIZER, SETTINGS, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
+TEMPLATES = "additional_chat_templates"  # transformers' folder of named templates
 #: Files from which transformers makes a tokenizer.
 _SOURCES = (
     TOKENIZER,
@@ -125,6 +127,10 @@ def write(folder: Path, name: str, model_id: str | None = None, *, media: bool =
         settings.pop("chat_template", None)
         if template := template_of(tokenizer, folder, media=media):
             (folder / TEMPLATE).write_text(template, encoding="utf-8")
+        for stem, template in named_templates(tokenizer).items():
+            path = folder / TEMPLATES / f"{stem}.jinja"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(template, encoding="utf-8")
         text = json.dumps(settings, indent=2, ensure_ascii=False)
         (folder / SETTINGS).write_text(f"{text}\n", encoding="utf-8")
         with _naming(name):
@@ -219,8 +225,19 @@ def template_of(tokenizer: Any, folder: Path, *, media: bool) -> str | None:
         ]
         found = next(filter(None, of_processor), found)
     if isinstance(found, dict):
-        found = found.get("default")
+        found = found.get("default", next(iter(found.values())) if len(found) == 1 else None)
     return found if found and isinstance(found, str) else None
+
+
+def named_templates(tokenizer: Any) -> dict[str, str]:
+    """Return the chat templates beside the default one by name, such as `tool_use`, if names are words."""
+    found = tokenizer.chat_template
+    others = found.items() if isinstance(found, dict) and len(found) > 1 else ()
+    return {
+        name: text
+        for name, text in others
+        if name != "default" and text and re.fullmatch(r"\w[\w-]*", name)
+    }
 
 
 def _read(path: Path) -> dict[str, Any]:

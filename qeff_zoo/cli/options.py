@@ -2,6 +2,7 @@
 """Options that several commands share: options of a build, a package, threads, and network use."""
 
 import argparse
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -96,6 +97,17 @@ def hosts(text: str) -> tuple[str, ...]:
         raise argparse.ArgumentTypeError(
             f"{wrong[0]!r} is no host. Expected HOST or HOST:PORT, without a path. Correct it."
         )
+    return found
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Return the value of an option that is a JSON object."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is no JSON object; expected one")
     return found
 
 

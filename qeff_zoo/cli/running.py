@@ -20,6 +20,7 @@ from qeff_zoo.cli.options import (
     any_hosts,
     command,
     hosts,
+    json_object,
     origins,
 )
 from qeff_zoo.disk.text_files import lines_of, read_text
@@ -203,6 +204,8 @@ def _server_options(arguments: argparse.Namespace, **named: Any) -> Any:
         allow_adapters=tuple(arguments.allow_adapters),
         allowed_hosts=(arguments.host, *arguments.allowed_hosts),
         allowed_origins=arguments.allowed_origins,
+        tool_parser=arguments.tool_parser,
+        reasoning_parser=arguments.reasoning_parser,
     )
 
 
@@ -495,6 +498,22 @@ def _add_run(commands: Any) -> None:
         "--chat", action="store_true", help="apply the chat template to each prompt"
     )
     parser.add_argument(
+        "--chat-template",
+        metavar="NAME",
+        help="name of the chat template, if the package has several (default: its default one)",
+    )
+    parser.add_argument(
+        "--chat-template-kwargs",
+        type=json_object,
+        metavar="JSON",
+        help="variables of the chat template, such as '{\"enable_thinking\": false}'",
+    )
+    parser.add_argument(
+        "--reasoning-effort",
+        metavar="EFFORT",
+        help="variable reasoning_effort of the chat template, such as low; none also turns off enable_thinking",
+    )
+    parser.add_argument(
         "--adapter",
         metavar="NAME=DIR",
         help="LoRA adapter of peft, a folder or Hub id, for packages built with --max-loras",
@@ -620,6 +639,16 @@ def _add_serve(commands: Any) -> None:
     )
     _add_generation_config(parser)
     _add_allowed(parser)
+    parser.add_argument(
+        "--tool-parser",
+        metavar="NAME",
+        help="format of tool calls, such as hermes; none for no tools (default: that of the chat template)",
+    )
+    parser.add_argument(
+        "--reasoning-parser",
+        metavar="NAME",
+        help="format of reasoning, such as think; none for plain text (default: that of the chat template)",
+    )
     add_draft(parser)
     _add_acceptance(parser)
     add_threads(parser)

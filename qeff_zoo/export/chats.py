@@ -28,7 +28,7 @@ def check(name: str, tokenizer: Any, folder: Path) -> None:
         CheckpointError: The template exceeds the budget of the package's renderer, which transformers' renderer lacks.
     """
     template = ChatTemplate.find(folder)
-    fault = _fault(name, template) if template else _no_default(tokenizer.chat_template)
+    fault = _fault(name, template) if template else _no_text(tokenizer.chat_template)
     if fault:
         warnings.warn(
             f"The chat template of {name!r} renders no chat: {fault} Expected a template that renders messages of a "
@@ -51,16 +51,12 @@ def _fault(name: str, template: ChatTemplate) -> str | None:
                     f"renders a short chat within the budget of a package. Correct {text.TEMPLATE} or chat_template in "
                     f"{text.SETTINGS}, or remove it: then the package takes prompts as plain text."
                 ) from error
-            found = found or text.brief(error.__cause__)
+            found = found or (text.brief(error.__cause__) if error.__cause__ else str(error))
         else:
             return None
     return found
 
 
-def _no_default(found: object) -> str | None:
+def _no_text(found: object) -> str | None:
     """Return why transformers' value of `chat_template` has no text; None if there is no value."""
-    if not found:
-        return None
-    if isinstance(found, dict):
-        return f"it has the names {sorted(map(str, found))}, and no text by the name 'default'."
-    return f"it is {found!r}, and no text."
+    return f"it is {found!r}, and no text." if found else None

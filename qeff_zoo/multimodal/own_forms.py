@@ -25,8 +25,9 @@ def internvl_chat(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
         UnsupportedModelError: The language model is code of the checkpoint.
     """
     text, vision = config.get("llm_config"), config.get("vision_config")
-    known = isinstance(text, Mapping) and isinstance(vision, Mapping)
-    if not known or ".InternVLChatConfig" not in str(config.get("auto_map")):
+    if not isinstance(text, Mapping) or not isinstance(vision, Mapping):
+        return None
+    if ".InternVLChatConfig" not in str(config.get("auto_map")):
         return None
     if text.get("auto_map"):
         raise UnsupportedModelError(

@@ -149,14 +149,14 @@ class Assembly:
         lowered = {program.plan.role: program.lowered for program in self.programs}
         numerics = {entry["role"]: DeviceNumerics.of_program(entry) for entry in entries}
 
-        def opens(numerics: Mapping[str, DeviceNumerics], role: str, **choices: Any) -> "Program":
+        def opens(numerics: Mapping[str, DeviceNumerics], role: str, **options: Any) -> "Program":
             return self.target.predict(
                 lowered[role],
                 self.layout,
                 self.folder,
                 package.program(role),
                 numerics=numerics[role],
-                **choices,
+                **options,
             )
 
         exact = {

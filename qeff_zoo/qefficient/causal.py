@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import qeff_zoo
 from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.plan.task import recipe_of
@@ -83,9 +84,7 @@ class QEFFAutoModelForCausalLM(Model):
         if source.get("kv_offload") is not None and _reads_images(
             pretrained_model_name_or_path, source
         ):
-            from qeff_zoo.qefficient.vision import QEFFAutoModelForImageTextToText
-
-            return QEFFAutoModelForImageTextToText.from_pretrained(
+            return qeff_zoo.QEFFAutoModelForImageTextToText.from_pretrained(
                 pretrained_model_name_or_path,
                 continuous_batching=continuous_batching,
                 qaic_config=qaic_config,

@@ -271,9 +271,22 @@ class ModelView:
     def __init__(self, config: Any) -> None:
         self.config = config
 
-    def prepare_inputs_for_generation(self, inputs: Any, **_: Any) -> Any:
-        """Return the output of a processor unchanged: `generate` of the model accepts it as it is."""
-        return inputs
+    def prepare_inputs_for_generation(
+        self, inputs: Any, prefill_seq_len: int = 1, batch_size: int = 1
+    ) -> Any:
+        """Return the output of a processor for `generate`, or for calls of a session.
+
+        Args:
+            inputs: Output of the processor of the checkpoint.
+            prefill_seq_len: Width of a prefill call.
+            batch_size: QEfficient's argument, without effect.
+
+        Returns:
+            The same, with `position_ids` if rotary positions have several axes, see `with_positions`.
+        """
+        from qeff_zoo.qefficient.generation.positions import with_positions
+
+        return with_positions(inputs, self.config, prefill_seq_len)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(

@@ -261,8 +261,8 @@ class QEffAutoPeftModelForCausalLM(QEffAutoLoraModelForCausalLM):
             prompts: Texts, or token ids.
             device_id: Cards to run on; None for those that are free.
             runtime_ai100: False to insist on the CPU.
-            **choices: As for `QEffAutoLoraModelForCausalLM.generate`. Or, as for `generate` of transformers, in place
-                of prompts: `input_ids` (or `inputs`) and `attention_mask`, the output of a tokenizer;
+            **choices: Options of `QEffAutoLoraModelForCausalLM.generate`. Or, in place of prompts, arguments of
+                transformers' `generate`: `input_ids` (or `inputs`) and `attention_mask`, the output of a tokenizer;
                 `max_new_tokens`, or a `generation_config` with it; and `streamer`.
 
         Returns:

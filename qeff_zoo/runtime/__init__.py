@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qeff_zoo.runtime.answers import Delta, Request
+    from qeff_zoo.runtime.chat_template import ChatOptions
     from qeff_zoo.runtime.disaggregated import Prefills, PrefillServer
     from qeff_zoo.runtime.engine import Engine, Handle, Stats
     from qeff_zoo.runtime.grammar import Grammar
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TEMPERATURE_FALLBACK",
+    "ChatOptions",
     "Classification",
     "CtcSession",
     "Delta",
@@ -79,6 +81,7 @@ __all__ = [
 _RUNTIME, _TASKS = "qeff_zoo.runtime", "qeff_zoo.tasks"
 _PLACES = {
     f"{_RUNTIME}.answers": ("Delta", "Request"),
+    f"{_RUNTIME}.chat_template": ("ChatOptions",),
     f"{_RUNTIME}.engine": ("Engine", "Handle", "Stats"),
     f"{_RUNTIME}.grammar": ("Grammar",),
     f"{_RUNTIME}.disaggregated": ("Prefills", "PrefillServer"),

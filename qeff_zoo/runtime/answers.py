@@ -37,13 +37,14 @@ class Request:
         eos_token_ids: Tokens that end the answer.
         text: The prompt's; None for one that was given as token ids.
         adapter: Name of one that the session has; None for the model as it is.
-        insets: Its pictures or sounds, if it has any.
+        insets: Its images or recordings, if it has any.
         source: Token ids of the text that is to be written of, where the prompt is only how the answer begins; of what
-            is asked about a picture, with those in its places.
-        picture: Array of the picture that is to be written of.
+            is asked about an image, with those in its places.
+        picture: Array of the image for which a text is generated.
         rules: Which tokens may come next in what is written.
         documents: Lengths of the passages that the prompt begins with, each computed by itself.
         grammar: The form of the answer; None for any.
+        shown: Special tokens that the text contains.
     """
 
     prompt: tuple[int, ...]
@@ -61,6 +62,7 @@ class Request:
     rules: WritingRules | None = None
     documents: tuple[int, ...] = ()
     grammar: Grammar | None = None
+    shown: frozenset[int] = frozenset()
 
     @property
     def read(self) -> Source | Seen:
@@ -171,7 +173,7 @@ class Answer:
         self._sampler = Sampler(
             request.sampling, [*request.prompt, *request.scored], guide, request.eos_token_ids
         )
-        self._stream = TextStream(tokenizer) if tokenizer else None
+        self._stream = TextStream(tokenizer, request.shown) if tokenizer else None
         self._stops = StopStrings(request.stop, included=request.include_stop)
         self._pieces: list[str] = []
         self._offset = 0  # start of the next token in the text

@@ -1,64 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chat template of a package: messages in, the prompt's text out, as transformers renders it.
+"""Chat templates of a package: messages in, the prompt's text out, as transformers renders it.
 
 Templates are code that comes with checkpoints; they run in a sandbox without side effects, and within a budget.
 """
 
-import datetime
-import json
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
-
-import jinja2
-import jinja2.nodes
-import jinja2.parser
-from jinja2.ext import Extension, loopcontrols
+from typing import Any
 
 from qeff_zoo.disk.regular import read_text
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.package.files import read_json
-from qeff_zoo.runtime.template_sandbox import Sandbox
+from qeff_zoo.runtime.template_source import Message, TemplateSource
 from qeff_zoo.terminal.sanitize import shortened
 
-Message = Mapping[str, Any]
-_T = TypeVar("_T")
-_WORD = "qzqzq"  # a word that no template contains
-_REASONING = ("reasoning_content", "thinking", "reasoning")  # names that clients use
+__all__ = ["ChatOptions", "ChatTemplate", "Message", "special_tokens"]
+
+#: Folder of templates beside the default one, as in transformers.
+FOLDER = "additional_chat_templates"
+_DEFAULT, _TOOL_USE = "default", "tool_use"  # transformers' names
+_TAG = "qzqzqcontinuezqzqz"  # a word that no message contains
+#: Variables that select thinking, and that an effort sets.
+_THINKING = ("enable_thinking", "thinking")
+_RESERVED = ("messages", "tools", "documents", "add_generation_prompt")
 
 
-class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}`, a mark of generated text for training; only its content is rendered."""
+@dataclass(frozen=True, kw_only=True)
+class ChatOptions:
+    """Options of a rendering, as those of transformers' `apply_chat_template`.
 
-    tags = {"generation"}  # noqa: RUF012 -- as in Jinja
+    Args:
+        tools: Definitions of functions, as in OpenAI's API.
+        documents: Documents for the template, each with a title and a text.
+        variables: Further variables of the template, such as `enable_thinking`.
+        reasoning_effort: Variable `reasoning_effort`. It also sets `enable_thinking` and `thinking`, to false for
+            "none" and to true for other values, if the template reads them.
+        add_generation_prompt: Whether the prompt ends with the beginning of a new message of the assistant.
+        continue_final_message: Whether the prompt ends within the last message, which the model continues.
+        template: Name of a template; None for the default one, or for `tool_use` if there are tools.
 
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        """Return the block's content."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    Raises:
+        GenerationError: If options contradict each other.
+    """
+
+    tools: Sequence[Mapping[str, Any]] = ()
+    documents: Sequence[Mapping[str, Any]] = ()
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    reasoning_effort: str | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    template: str | None = None
+
+    def __post_init__(self) -> None:
+        reserved = [name for name in _RESERVED if name in self.variables]
+        if reserved:
+            raise GenerationError(
+                f"Variable {reserved[0]!r} of a chat template is set; expected other variables, such as "
+                "enable_thinking. Use the option of this name."
+            )
+
+    def values(self, source: TemplateSource) -> dict[str, Any]:
+        """Return the variables of a rendering."""
+        effort = self.reasoning_effort
+        chosen: dict[str, Any] = {}
+        if effort is not None:
+            chosen = {name: effort != "none" for name in _THINKING if source.names(name)}
+            chosen["reasoning_effort"] = effort
+        return {
+            "tools": [*self.tools] or None,
+            "documents": [*self.documents] or None,
+            "add_generation_prompt": self.add_generation_prompt and not self.continue_final_message,
+            **chosen,
+            **self.variables,
+        }
+
+
+USUAL_CHAT = ChatOptions()
 
 
 class ChatTemplate:
-    """Chat template with the special tokens that it may use.
+    """Chat templates with the special tokens that they may use.
 
     Args:
-        source: Jinja source of the template.
+        source: Jinja source of the template; several by name.
         tokens: Special tokens by name: bos_token, eos_token, …
     """
 
-    def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
-        self._sandbox = Sandbox(
-            [_Generation, loopcontrols],
-            filters={"tojson": _to_json},
-            functions={"raise_exception": _refuse, "strftime_now": _now},
-        )
-        self._source = source
-        self._tokens = tokens
+    def __init__(self, source: str | Mapping[str, str], tokens: Mapping[str, str]) -> None:
+        sources = {_DEFAULT: source} if isinstance(source, str) else source
+        self._sources = {name: TemplateSource(text, tokens) for name, text in sources.items()}
 
     @classmethod
     def find(cls, folder: Path) -> "ChatTemplate | None":
-        """Return the chat template of a folder, if it has one.
+        """Return the chat templates of a folder, if it has one.
 
         Args:
             folder: A folder with chat_template.jinja, or with tokenizer_config.json that has a `chat_template`.
@@ -66,64 +101,72 @@ class ChatTemplate:
         config = read_json(folder / "tokenizer_config.json")
         file = folder / "chat_template.jinja"
         older = read_json(folder / "chat_template.json")  # of processors
-        source = older.get("chat_template", config.get("chat_template"))
+        found = older.get("chat_template", config.get("chat_template"))
+        if isinstance(found, list):  # several, by name
+            found = {entry["name"]: entry["template"] for entry in found}
+        sources: dict[str, Any] = dict(found) if isinstance(found, dict) else {_DEFAULT: found}
         if file.is_file():
-            source = read_text(file)
-        if isinstance(source, list):  # several, by name
-            source = {entry["name"]: entry["template"] for entry in source}.get("default")
-        if not source:
-            return None
-        return cls(source, special_tokens(folder))
+            sources[_DEFAULT] = read_text(file)
+        sources |= {one.stem: read_text(one) for one in sorted(folder.glob(f"{FOLDER}/*.jinja"))}
+        sources = {name: text for name, text in sources.items() if text}
+        return cls(sources, special_tokens(folder)) if sources else None
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """Render messages as a prompt for the assistant's reply.
+    def source(self, options: ChatOptions = USUAL_CHAT) -> TemplateSource:
+        """Return the template that the options select.
+
+        Raises:
+            GenerationError: If there is none, or several without a default.
+        """
+        name = options.template
+        if name is None:
+            name = _TOOL_USE if options.tools and _TOOL_USE in self._sources else _DEFAULT
+            if len(self._sources) == 1:
+                (name,) = self._sources
+        if name in self._sources:
+            return self._sources[name]
+        selected = (
+            "a default one" if options.template is None else shortened(repr(options.template))
+        )
+        raise GenerationError(
+            f"The package has no chat template {selected}: it has the names {sorted(self._sources)}. Expected one of "
+            "them. Name it."
+        )
+
+    def render(self, messages: Sequence[Message], options: ChatOptions = USUAL_CHAT) -> str:
+        """Render messages as a prompt, by default for the assistant's reply.
 
         Args:
-            messages: Messages, each with `role` and `content`. A key that is None counts as absent, and reasoning may
-                have any of its names. Text content is wrapped in a list of one part for a template that supports only
-                lists, which renders no plain text in transformers.
+            messages: Messages, each with `role` and `content`; see `TemplateSource.normalized` for their forms.
+            options: Options of the rendering.
 
         Raises:
             GenerationError: If the template raises an error, or exceeds its budget.
         """
-        return _guarded(lambda: self._written(messages, in_parts=self._reads_parts_alone))
+        source = self.source(options)
+        values = options.values(source)
+        if options.continue_final_message:
+            return _continued(source, messages, values)
+        return source.render(messages, **values)
 
-    @cached_property
-    def _template(self) -> jinja2.Template:
-        """The template, parsed on first use, so that an invalid one does not affect plain prompts."""
-        return self._sandbox.parsed(self._source)
 
-    def _written(self, messages: Sequence[Message], *, in_parts: bool) -> str:
-        return self._sandbox.rendered(
-            self._template,
-            messages=[_plain(message, in_parts=in_parts) for message in messages],
-            tools=None,
-            documents=None,
-            add_generation_prompt=True,
-            **self._tokens,
+def _continued(
+    source: TemplateSource, messages: Sequence[Message], values: Mapping[str, Any]
+) -> str:
+    """Return a prompt that ends within the text of the last message, trimmed as the template trims it."""
+    *others, last = messages
+    content = last.get("content")
+    if isinstance(content, list) and content and isinstance(content[-1].get("text"), str):
+        tagged: Any = [*content[:-1], {**content[-1], "text": f"{content[-1]['text']}{_TAG} "}]
+    else:
+        tagged = f"{content}{_TAG} " if isinstance(content, str) else None
+    text = source.render([*others, {**last, "content": tagged}], **values) if tagged else ""
+    before, tag, after = text.rpartition(_TAG)
+    if not tag:
+        raise GenerationError(
+            f"The last message, of role {shortened(str(last.get('role')))!r}, cannot be continued; expected one with a "
+            "text, at the end of what the template renders. Leave continue_final_message out."
         )
-
-    @cached_property
-    def _reads_parts_alone(self) -> bool:
-        """Whether the template renders text as a part of a list, but not as the whole content."""
-        return not self._writes(in_parts=False) and self._writes(in_parts=True)
-
-    @cached_property
-    def reads_parts(self) -> bool:
-        """Whether the template renders the text of a part, and not the list of parts itself."""
-        chat = [{"role": "user", "content": [{"type": "text", "text": _WORD}]}]
-        try:
-            written = self._written(chat, in_parts=True)
-        except _FAILURES:
-            return False
-        return _WORD in written and repr(_WORD) not in written
-
-    def _writes(self, *, in_parts: bool) -> bool:
-        chat = [{"role": role, "content": _WORD} for role in ("user", "assistant", "user")]
-        try:
-            return _WORD in self._written(chat, in_parts=in_parts)
-        except _FAILURES:  # errors are reported for the actual messages
-            return False
+    return before if after.startswith(" ") else before.rstrip()
 
 
 #: Fields of tokenizer_config.json with model-specific special tokens, in old and new releases of transformers.
@@ -142,50 +185,8 @@ def special_tokens(folder: Path) -> dict[str, str]:
     return {name: token for name, token in tokens.items() if token is not None}
 
 
-def _plain(message: Message, *, in_parts: bool) -> dict[str, Any]:
-    """Return a message in the form that transformers passes to a template, with its text as a part if requested."""
-    given = {key: value for key, value in message.items() if value is not None}
-    if in_parts and isinstance(given.get("content"), str):
-        given["content"] = [{"type": "text", "text": given["content"]}]
-    reasoning = next((given[key] for key in _REASONING if key in given), None)
-    if reasoning is not None:  # gpt-oss reads `thinking`
-        given = {"thinking": reasoning, **given, "reasoning_content": reasoning}
-    return given
-
-
 def _content(token: object) -> str | None:
     """Return the text of a special token, which may be an object, or absent."""
     if isinstance(token, Mapping):
         token = token.get("content")
     return token if isinstance(token, str) else None
-
-
-#: Errors that computation in a template may raise.
-_FAILURES = (
-    *(jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, MemoryError),
-    *(RuntimeError, SyntaxError, TypeError, ValueError),
-)
-
-
-def _guarded(act: Callable[[], _T]) -> _T:
-    try:
-        return act()
-    except _FAILURES as error:
-        said = shortened(str(error) or type(error).__name__)
-        raise GenerationError(
-            f"The chat template fails: {said!r}. Expected messages that the model's template "
-            "takes. Change them, or give the whole prompt as plain text."
-        ) from error
-
-
-def _refuse(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-def _now(pattern: str) -> str:
-    return datetime.datetime.now().astimezone().strftime(pattern)
-
-
-def _to_json(value: Any, **options: Any) -> str:
-    """Return JSON without the HTML escapes of Jinja's filter."""
-    return json.dumps(value, **{"ensure_ascii": False, **options})

@@ -438,8 +438,8 @@ class Decoder:
             return {self._index: index}
         where, _ = piece.insets.between(piece.start, piece.stop)
         index[0, where] = np.searchsorted(piece.insets.places, piece.start) + np.arange(len(where))
-        (picture,) = piece.insets.parts
-        return {self._index: index, **(picture.features if len(where) else {})}
+        (image,) = piece.insets.parts
+        return {self._index: index, **(image.features if len(where) else {})}
 
     def _view(self, pieces: Mapping[int, Piece], width: int) -> Array:
         """Set the image features of batch slots, and return the tiles that their tokens attend to."""
@@ -447,13 +447,13 @@ class Decoder:
         seen = np.full((len(pieces), width, most, self.program.inputs[_TILES].shape[3]), -1)
         for place, (row, piece) in enumerate(pieces.items()):
             if piece.insets is not self._viewed.get(row):
-                self._give_pictures(row, piece.insets)
+                self._give_images(row, piece.insets)
             if isinstance(piece.insets, Views):
                 tokens = len(piece.tokens)
                 seen[place, :tokens] = piece.insets.seen(piece.start, piece.stop, most)
         return seen
 
-    def _give_pictures(self, row: int, insets: MultimodalSpans | None) -> None:
+    def _give_images(self, row: int, insets: MultimodalSpans | None) -> None:
         """Write the keys and values of images into a batch slot; zeros without an image."""
         self._viewed.pop(row, None)
         if insets is None:

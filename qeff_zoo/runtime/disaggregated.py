@@ -171,14 +171,14 @@ class PrefillServer:
     def _read(self, prepared: Mapping[str, Array]) -> Encoded:
         if not isinstance(self._session, MediaTextSession):
             raise HandoffError(
-                f"Package {str(self._session.folder)!r} reads no pictures; expected one that does. Serve a package of "
+                f"Package {str(self._session.folder)!r} reads no images; expected one that does. Serve a package of "
                 "an image-text-to-text model with --role prefill."
             )
         try:
             encoded: Encoded = self._session.reader.look(prepared)
         except (PackageError, LookupError, TypeError, ValueError) as error:
             raise HandoffError(
-                f"A picture is {wire.sizes_of([prepared])[0]}, which cannot be read ({error}); expected what the "
+                f"An image is {wire.sizes_of([prepared])[0]}, which cannot be read ({error}); expected what the "
                 "checkpoint's own processor makes of one. Prepare it with that."
             ) from error
         return encoded
@@ -313,7 +313,7 @@ class Prefills:
             (found,) = wire.room_for(said.get("arrays")) or ({},)
             return found
 
-        what = "what it reads of a picture. See whether it runs, and ask again"
+        what = "what it reads of an image. See whether it runs, and ask again"
         asked = {"arrays": wire.sizes_of([prepared])}
         said, features = self._in_turns(asked, [*prepared.values()], room, what)
         (part,) = _parts([said.get("grid")], [features])
@@ -406,7 +406,7 @@ def _parts(grids: Any, groups: Sequence[Mapping[str, Array]]) -> list[Encoded]:
         fits = fits and sizes and min(grid) > 0 and len(rows) == 1 and 0 not in rows
     if not fits:
         raise HandoffError(
-            f"Pictures lie as {str(grids)[:60]!r}; expected three sizes of each, and as many pictures as there are "
+            f"Images lie as {str(grids)[:60]!r}; expected three sizes of each, and as many images as there are "
             "features of. Use the same qeff-zoo on both sides."
         )
     return [

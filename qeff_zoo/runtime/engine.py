@@ -143,11 +143,11 @@ class Stats:
         drafted_tokens: Number of drafted and checked tokens of ended requests.
         accepted_tokens: Number of accepted tokens among them.
         kept_bytes: Size of the prefix cache in bytes.
-        pictures: Number of images in requests so far.
-        encoded_pictures: Number of images that the vision program encoded, which are those that the feature cache
+        images: Number of images in requests so far.
+        encoded_images: Number of images that the vision program encoded, which are those that the feature cache
             lacked. An encoder of `image-to-text` has no cache, and encodes an image for each choice.
-        sounds: Number of audio inputs, see `pictures`.
-        encoded_sounds: Number of encoded audio inputs, see `encoded_pictures`.
+        audio: Number of audio inputs, see `images`.
+        encoded_audio: Number of encoded audio inputs, see `encoded_images`.
     """
 
     rows: int
@@ -162,10 +162,10 @@ class Stats:
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     kept_bytes: int = 0
-    pictures: int = 0
-    encoded_pictures: int = 0
-    sounds: int = 0
-    encoded_sounds: int = 0
+    images: int = 0
+    encoded_images: int = 0
+    audio: int = 0
+    encoded_audio: int = 0
 
 
 class Engine:

@@ -163,16 +163,16 @@ class Reader:
 
 
 def _not_prepared(kind: Kind, problem: str) -> MediaError:
-    one = kind.removesuffix("s")
+    one = {"images": "An image", "audio": "A recording"}[kind]
     return MediaError(
-        f"A {one} was prepared, {problem}. Give what the checkpoint's own processor returns of a {one}."
+        f"{one} was prepared, {problem}. Give what the checkpoint's own processor returns of {one.lower()}."
     )
 
 
 class RemoteEncoder(Reader):
     """Image encoder in another process, for packages of --decode-only, which have no vision program."""
 
-    kind = "pictures"
+    kind = "images"
     #: Returns the grid of features, and the features; set by the client of such a process.
     ask: Callable[[Mapping[str, Array]], tuple[tuple[int, int, int], dict[str, Array]]] | None = (
         None
@@ -183,7 +183,7 @@ class RemoteEncoder(Reader):
             raise _UncountableError
         if self.ask is None:
             raise HandoffError(
-                "The package decodes alone (--decode-only) and reads no picture itself; expected a prefill server that "
+                "The package decodes alone (--decode-only) and reads no image itself; expected a prefill server that "
                 "does. Serve it with --role decode and --prefill-from, or run a whole package."
             )
         grid, features = self.ask(prepared)

@@ -247,7 +247,7 @@ class WholeShapes:
                 return WholeCall(index=index, inputs=filled, count=count)
         known = " or ".join(str(one) for one in self._every)
         raise GenerationError(
-            f"The program takes no call of {shapes}; expected {known}, as it was compiled. Prepare pictures and sounds "
+            f"The program takes no call of {shapes}; expected {known}, as it was compiled. Prepare images and audio "
             "as the package's processor does."
         )
 
@@ -315,7 +315,7 @@ class PatchShapes(WholeShapes):
         if not fitting:
             most = max(one[_PATCHES][0] for one in self._every)
             raise GenerationError(
-                f"A picture has {given:,} patches; expected at most {most:,}, as the program was compiled. "
+                f"An image has {given:,} patches; expected at most {most:,}, as the program was compiled. "
                 "Give one of fewer pixels, or build the package with a larger --image-size."
             )
         index = min(fitting, key=lambda one: self._every[one][_PATCHES][0])
@@ -347,7 +347,7 @@ class BlockShapes(WholeShapes):
         if not fitting:
             most = max(one[_REAL][0] for one in self._every)
             raise GenerationError(
-                f"A sound has {counts[_REAL]:,} blocks; expected at most {most:,}, as the program was compiled. Cut it."
+                f"A recording has {counts[_REAL]:,} blocks; expected at most {most:,}, as compiled. Cut it."
             )
         index = min(fitting, key=lambda one: self._every[one][_REAL][0])
         return _filled_call(index, self._every[index], inputs, _FRAMES, rows="audio_rows")

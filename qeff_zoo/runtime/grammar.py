@@ -21,7 +21,7 @@ _KEPT = 32  # compiled grammars cached per session
 _FUEL = 200_000
 #: Whitespace between the tokens of JSON: none, a space, or a line break with indentation. More would let a weak model
 #: generate whitespace without end.
-_BLANKS = r" ?|\n {0,32}"
+BLANKS = r" ?|\n {0,32}"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Grammar:
         wanted = wanted if isinstance(wanted, str) else json.dumps(wanted)
         try:
             source = _matching().grammar_from_json_schema(
-                wanted, overrides={"whitespace_pattern": _BLANKS}
+                wanted, overrides={"whitespace_pattern": BLANKS}
             )
         except ValueError as error:
             raise GenerationError(

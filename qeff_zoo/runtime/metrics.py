@@ -50,10 +50,10 @@ class Metrics:
         total_s: Total time in seconds.
         drafted_tokens: Number of drafted and checked tokens.
         accepted_tokens: Number of accepted tokens among them.
-        pictures: Number of images in all prompts.
-        encoded_pictures: Number of images among them that the vision encoder encoded; the others were cached.
-        sounds: Number of audio inputs, see `pictures`.
-        encoded_sounds: Number of encoded audio inputs, see `encoded_pictures`.
+        images: Number of images in all prompts.
+        encoded_images: Number of images among them that the vision encoder encoded; the others were cached.
+        audio: Number of audio inputs, see `images`.
+        encoded_audio: Number of encoded audio inputs, see `encoded_images`.
         encoding_s: Time for encoding in seconds, before generation began.
     """
 
@@ -66,10 +66,10 @@ class Metrics:
     total_s: float
     drafted_tokens: int = 0
     accepted_tokens: int = 0
-    pictures: int = 0
-    encoded_pictures: int = 0
-    sounds: int = 0
-    encoded_sounds: int = 0
+    images: int = 0
+    encoded_images: int = 0
+    audio: int = 0
+    encoded_audio: int = 0
     encoding_s: float = 0.0
 
     def as_dict(self) -> dict[str, float]:
@@ -83,8 +83,8 @@ class Metrics:
             else ""
         )
         read = (
-            ("pictures", self.pictures, self.encoded_pictures),
-            ("sounds", self.sounds, self.encoded_sounds),
+            ("images", self.images, self.encoded_images),
+            ("recordings", self.audio, self.encoded_audio),
         )
         seen = "".join(
             f"{encoded:,} of {count:,} {kind} encoded in {self.encoding_s:.2f} s; "
@@ -119,10 +119,10 @@ def measured(timings: Timings, answers: Sequence[Answer]) -> Metrics:
         total_s=now - timings.begun,
         drafted_tokens=timings.drafted_tokens,
         accepted_tokens=timings.accepted_tokens,
-        pictures=counts["pictures"],
-        encoded_pictures=encoded["pictures"],
-        sounds=counts["sounds"],
-        encoded_sounds=encoded["sounds"],
+        images=counts["images"],
+        encoded_images=encoded["images"],
+        audio=counts["audio"],
+        encoded_audio=encoded["audio"],
         encoding_s=sum(one.seconds for one in every),
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.program import Array
 
-Kind: TypeAlias = Literal["pictures", "sounds"]
+Kind: TypeAlias = Literal["images", "audio"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,7 +35,7 @@ class Encoded:
     features: Mapping[str, Array]
     grid: tuple[int, int, int] = (1, 1, 1)
     seconds: float = 0.0
-    kind: Kind = "pictures"
+    kind: Kind = "images"
     times: Array | None = None
     span: int = 0
     numbered: bool = True
@@ -120,7 +120,7 @@ class MultimodalSpans:
         No part is a state, rotary positions of time are consecutive, and bidirectional attention, if any, covers all
         placeholder tokens.
         """
-        alike = self.mutual is None or all(part.kind == "pictures" for part in self.parts)
+        alike = self.mutual is None or all(part.kind == "images" for part in self.parts)
         return alike and all(part.times is None and not part.span for part in self.parts)
 
     def end(self, start: int, stop: int) -> int:
@@ -238,7 +238,7 @@ def arrange(
     stretches = [
         (start, start + one.rows)
         for start, one in zip(starts, parts, strict=True)
-        if one.kind == "pictures"
+        if one.kind == "images"
     ]
     mutual = None
     if whole == "image" and len(stretches) < len(parts):
@@ -265,18 +265,18 @@ def _digest(tokens: Sequence[int]) -> bytes:
     return hashlib.blake2b(np.asarray(tokens, np.int64).tobytes(), digest_size=32).digest()
 
 
-def _axes(length: int, pictures: Sequence[Encoded], starts: Sequence[int]) -> Array:
+def _axes(length: int, images: Sequence[Encoded], starts: Sequence[int]) -> Array:
     """Return rotary positions: consecutive for text; time, row and column for image tokens."""
     axes = np.zeros((3, length), np.int64)
     at = done = 0
-    for picture, start in zip(pictures, starts, strict=True):
+    for image, start in zip(images, starts, strict=True):
         axes[:, done:start] = np.arange(at, at + start - done)
         at += start - done
-        lie = np.indices(picture.grid).reshape(3, -1)
-        if picture.times is not None:
-            lie[0] = picture.times[lie[0]]
+        lie = np.indices(image.grid).reshape(3, -1)
+        if image.times is not None:
+            lie[0] = image.times[lie[0]]
         done = start + lie.shape[1]
         axes[:, start:done] = at + lie
-        at += picture.span or max(picture.grid[1:])
+        at += image.span or max(image.grid[1:])
     axes[:, done:] = np.arange(at, at + length - done)
     return axes

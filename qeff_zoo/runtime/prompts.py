@@ -3,11 +3,11 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from qeff_zoo.errors import ContextLengthError, GenerationError
 from qeff_zoo.runtime.block_attention import Passages
-from qeff_zoo.runtime.chat_template import ChatTemplate, Message
+from qeff_zoo.runtime.chat_template import USUAL_CHAT, ChatOptions, ChatTemplate, Message
 from qeff_zoo.runtime.tokenizer import Tokenizer
 
 _HERE = "\ue000\ue001"  # where documents are in a chat; no text has these characters
@@ -30,12 +30,12 @@ class PromptReader:
         self.passages: Passages | None = None
         self._ctx_len = ctx_len
 
-    def encode(self, prompt: Prompt, *, chat: bool = False) -> list[int]:
+    def encode(self, prompt: Prompt, *, chat: bool | ChatOptions = False) -> list[int]:
         """Return the token ids of a prompt, as `generate` does.
 
         Args:
             prompt: Text, or token ids, which are returned unchanged.
-            chat: Whether the prompt is a user message, to which the chat template applies.
+            chat: Whether the prompt is a user message, to which the chat template applies; or options of the template.
 
         Raises:
             GenerationError: If the prompt is invalid.
@@ -43,20 +43,23 @@ class PromptReader:
         if not isinstance(prompt, str):
             return [int(token) for token in prompt]
         if chat:
-            return self.encode_chat([{"role": "user", "content": prompt}])
+            return self.encode_chat([{"role": "user", "content": prompt}], options_of(chat))
         return self._encode(prompt)
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Return the token ids of a conversation as a prompt for the assistant's reply.
+    def encode_chat(
+        self, messages: Sequence[Message], options: ChatOptions = USUAL_CHAT
+    ) -> list[int]:
+        """Return the token ids of a conversation as a prompt, by default for the assistant's reply.
 
         Args:
             messages: Messages, each with `role` and `content`.
+            options: Options of the chat template.
 
         Raises:
             GenerationError: If the package has no chat template, or the template rejects the messages.
             ContextLengthError: If the conversation is too long.
         """
-        text = self._rendered(messages)
+        text = self._rendered(messages, options)
         return self._encode(text, special_tokens=self._adds_special_tokens(text))
 
     def _adds_special_tokens(self, chat: str) -> bool:
@@ -64,7 +67,10 @@ class PromptReader:
         return False
 
     def encode_parts(
-        self, prompt: Prompt | Sequence[Message], documents: Sequence[Prompt]
+        self,
+        prompt: Prompt | Sequence[Message],
+        documents: Sequence[Prompt],
+        options: ChatOptions = USUAL_CHAT,
     ) -> list[list[int]]:
         """Turn documents and what comes after them into token ids, in this order.
 
@@ -74,6 +80,7 @@ class PromptReader:
         Args:
             prompt: Text, token ids as they are, or a conversation: documents begin the text of its last message.
             documents: Texts, or token ids.
+            options: Options of the chat template, for a conversation.
 
         Raises:
             GenerationError: If blocks or prompt are invalid.
@@ -89,15 +96,22 @@ class PromptReader:
             before = self._tokenizer_for(prompt).encode("")
             after = self._encode(prompt, special_tokens=False)
         elif prompt and isinstance(prompt[0], Mapping):
-            before, after = self._around(cast("Sequence[Message]", prompt))
+            before, after = self._around(cast("Sequence[Message]", prompt), options)
         else:
             after = [int(token) for token in cast("Sequence[int]", prompt)]
         return [*([before] if before else []), *map(self._block, documents), after]
 
-    def _around(self, messages: Sequence[Message]) -> tuple[list[int], list[int]]:
+    def _around(
+        self, messages: Sequence[Message], options: ChatOptions
+    ) -> tuple[list[int], list[int]]:
         """Return the tokens of a conversation before and after the documents that begin its last message."""
         *others, last = messages
-        text = self._rendered([*others, {**last, "content": f"{_HERE}{last.get('content')}"}])
+        content = last.get("content")
+        if isinstance(content, list):
+            marked: Any = [{"type": "text", "text": _HERE}, *content]
+        else:
+            marked = f"{_HERE}{content}"
+        text = self._rendered([*others, {**last, "content": marked}], options)
         if text.count(_HERE) != 1:
             raise GenerationError(
                 f"The chat template writes the last message {text.count(_HERE)} times as it is; expected once, with "
@@ -107,7 +121,7 @@ class PromptReader:
         first = self._encode(before, special_tokens=self._adds_special_tokens(text))
         return first, self._encode(after, special_tokens=False)
 
-    def _rendered(self, messages: Sequence[Message]) -> str:
+    def _rendered(self, messages: Sequence[Message], options: ChatOptions = USUAL_CHAT) -> str:
         """Return a conversation as text, including special tokens."""
         newest = str(messages[-1].get("content")) if messages else ""
         if self.chat_template is None:
@@ -115,7 +129,7 @@ class PromptReader:
                 f"Package {str(self.folder)!r} has no chat template for {brief(newest)}; expected "
                 "one from its checkpoint. Give the prompt as plain text: a base model continues it."
             )
-        return self.chat_template.render(messages)
+        return self.chat_template.render(messages, options)
 
     def _block(self, block: Prompt) -> list[int]:
         """Return the tokens of a document."""
@@ -152,6 +166,11 @@ class PromptReader:
             f"{what} {tokens} tokens; expected at most {self.longest:,}, which leaves one of ctx_len {self._ctx_len:,} "
             "to generate. Shorten it, or build the package with a larger ctx_len."
         )
+
+
+def options_of(chat: bool | ChatOptions) -> ChatOptions:
+    """Return the options of a chat template, the usual ones unless they are given."""
+    return chat if isinstance(chat, ChatOptions) else USUAL_CHAT
 
 
 def brief(text: str) -> str:

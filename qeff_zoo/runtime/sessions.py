@@ -39,7 +39,7 @@ Session: TypeAlias = (
     " | TokenClassificationSession | ImageClassificationSession | ImageEmbeddingSession"
     " | ZeroShotSession | CtcSession | SpeechSeq2SeqSession | AudioClassificationSession"
 )
-#: Opens a program by its role, with `threads` and `choices` as in `qeff_zoo.targets.base.Target.open`.
+#: Opens a program by its role, with `threads` and `routing` as in `qeff_zoo.targets.base.Target.open`.
 Opening: TypeAlias = Callable[..., Program]
 
 
@@ -52,7 +52,7 @@ def open_session(
     acceptance: Acceptance = EXACT,
     block_attention: bool = False,
     observe: Observe | None = None,
-    lean: bool = False,
+    smoke_test: bool = False,
     opening: Opening | None = None,
 ) -> Session:
     """Open a package to run it.
@@ -69,7 +69,7 @@ def open_session(
         block_attention: Whether requests may have documents that are computed independently (block attention, text
             generation). The rotation of the model's keys is inferred first.
         observe: Told of every call, its choices of experts and keys included.
-        lean: Whether the session makes a single call that only shows that it can run; its result may be meaningless.
+        smoke_test: Whether the session makes one call that shows that it can run; the result may be meaningless.
         opening: Opens what runs in place of the package's programs; None for those themselves.
 
     Raises:
@@ -104,8 +104,10 @@ def open_session(
     with _fitting(package):
         beside = {part.role for part in task.beside}
         answering, *before = (one for one in package.programs if one.role not in beside)
-        opens = partial(opening or partial(target.open, package, lean=lean), threads=threads)
-        opened = opens(answering.role, choices=observe is not None)
+        opens = partial(
+            opening or partial(target.open, package, smoke_test=smoke_test), threads=threads
+        )
+        opened = opens(answering.role, routing=observe is not None)
         observed = Observed(opened, observe) if observe else opened
         choices |= {program.role: opens(program.role) for program in before}
         others = {one.role for one in package.programs} & beside - {*ROLES}

@@ -21,6 +21,7 @@ from qeff_zoo.runtime.answers import (
     require_no_choices,
 )
 from qeff_zoo.runtime.block_attention import Passages
+from qeff_zoo.runtime.chat_template import ChatOptions
 from qeff_zoo.runtime.decoder import Decoder
 from qeff_zoo.runtime.encoder_inputs import Sources
 from qeff_zoo.runtime.feature_cache import Reader
@@ -28,7 +29,7 @@ from qeff_zoo.runtime.grammar import Grammar, Guides
 from qeff_zoo.runtime.metrics import Metrics, measured
 from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions, open_prefix_cache
 from qeff_zoo.runtime.program import Program, require
-from qeff_zoo.runtime.prompts import Prompt, PromptReader, brief
+from qeff_zoo.runtime.prompts import Prompt, PromptReader, brief, options_of
 from qeff_zoo.runtime.sampling import Sampling, TokenLogprobs, published_sampling
 from qeff_zoo.runtime.scheduling import Scheduler
 from qeff_zoo.runtime.speculation import Speculation
@@ -158,7 +159,7 @@ class TextGenerationSession(PromptReader):
         stop_token_ids: Sequence[int] = (),
         include_stop: bool = False,
         ignore_eos: bool = False,
-        chat: bool = False,
+        chat: bool | ChatOptions = False,
         adapter: str | None = None,
         grammar: Grammar | None = None,
         documents: Sequence[Prompt] = (),
@@ -174,7 +175,8 @@ class TextGenerationSession(PromptReader):
             stop_token_ids: Tokens that end generation besides the model's EOS tokens.
             include_stop: Whether texts include their stop string.
             ignore_eos: Generate `generation_len` tokens whatever they are.
-            chat: Each prompt is a user's message: apply the chat template.
+            chat: Whether each prompt is a user message, to which the chat template applies; or options of the
+                template, such as `ChatOptions(variables={"enable_thinking": False})`.
             adapter: Name of one of `adapters`; None for the model as it is.
             grammar: The form of the answers; None for any.
             documents: Passages before each prompt, as for `request`.
@@ -250,7 +252,7 @@ class TextGenerationSession(PromptReader):
         stop_token_ids: Sequence[int] = (),
         include_stop: bool = False,
         ignore_eos: bool = False,
-        chat: bool = False,
+        chat: bool | ChatOptions = False,
         adapter: str | None = None,
         grammar: Grammar | None = None,
         documents: Sequence[Prompt] = (),
@@ -265,7 +267,7 @@ class TextGenerationSession(PromptReader):
             stop_token_ids: Tokens that end generation besides the model's EOS tokens.
             include_stop: Whether the text includes its stop string.
             ignore_eos: Whether EOS tokens do not end generation.
-            chat: Whether the prompt is a user message.
+            chat: Whether the prompt is a user message; or options of the chat template.
             adapter: Name of one of `adapters`.
             grammar: The form of the answer.
             documents: Passages before the prompt, each computed by itself, whatever stands before it (block attention),
@@ -306,7 +308,9 @@ class TextGenerationSession(PromptReader):
             )
         said = [{"role": "user", "content": str(prompt)}] if chat else prompt
         parts = (
-            self.encode_parts(said, documents) if documents else [self.encode(prompt, chat=chat)]
+            self.encode_parts(said, documents, options_of(chat))
+            if documents
+            else [self.encode(prompt, chat=chat)]
         )
         tokens = tuple(token for part in parts for token in part)
         scores = sampling.prompt_logprobs is not None

@@ -2,7 +2,7 @@
 """Text to token ids and back, by a package's tokenizer.json; and streamed text, token by token."""
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -210,11 +210,23 @@ class Tokenizer:
         copy.enable_truncation(max_length, direction=self._cut_on)
         return copy
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of token ids, without special tokens unless `shows_special`."""
-        skips = not self.shows_special
-        shown = [token for token in token_ids if token not in self.hidden]
-        text = self._decoded(shown, skip_special_tokens=skips)
+    @cached_property
+    def special(self) -> dict[int, str]:
+        """Texts of special tokens by id."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {int(token): str(one.content) for token, one in added.items() if one.special}
+
+    def decode(self, token_ids: Sequence[int], shown: Collection[int] = ()) -> str:
+        """Return the text of token ids, without special tokens unless `shows_special`.
+
+        Args:
+            token_ids: Token ids.
+            shown: Special tokens that the text contains.
+        """
+        skips = not (self.shows_special or shown)
+        hidden = self.hidden | self.special.keys() - {*shown} if shown else self.hidden
+        kept = [token for token in token_ids if token not in hidden]
+        text = self._decoded(kept, skip_special_tokens=skips)
         return _tidied(text) if self._tidies else text
 
     def is_open(self, text: str) -> bool:
@@ -255,10 +267,11 @@ class TextStream:
 
     Args:
         tokenizer: Tokenizer of the tokens.
+        shown: Special tokens that the text contains.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, shown: Collection[int] = ()) -> None:
+        self._tokenizer, self._special = tokenizer, frozenset(shown)
         self._tokens: list[int] = []
         self._context = 0  # start of decoding, since a token's text may depend on the one before
         self._shown = 0
@@ -279,8 +292,9 @@ class TextStream:
         return fresh
 
     def _fresh(self) -> str:
-        shown = self._tokenizer.decode(self._tokens[self._context : self._shown])
-        return self._tokenizer.decode(self._tokens[self._context :])[len(shown) :]
+        before = self._tokens[self._context : self._shown]
+        shown = self._tokenizer.decode(before, self._special)
+        return self._tokenizer.decode(self._tokens[self._context :], self._special)[len(shown) :]
 
 
 def _tidies(settings: Mapping[str, Any], model: object) -> bool:

@@ -166,7 +166,7 @@ def room_for(told: Any) -> list[dict[str, Array]]:
     if bytes_ > _MOST_ARRAYS:
         raise HandoffError(
             f"A message has arrays of {bytes_:,} bytes; expected at most {_MOST_ARRAYS:,}. Give the prompt fewer or "
-            "smaller pictures."
+            "smaller images."
         )
     return [{name: np.empty(shape, kind) for name, (kind, shape) in one or ()} for one in sizes]
 

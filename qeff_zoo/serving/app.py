@@ -19,6 +19,7 @@ from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.options import RequestLog
 from qeff_zoo.serving.request_log import RequestNames
 from qeff_zoo.serving.services import API, Offer, Service
+from qeff_zoo.serving.tools import ChatFormats
 from qeff_zoo.serving.transcriptions import SpeechQueue
 from qeff_zoo.serving.waiting import Bodies
 from qeff_zoo.tasks import find
@@ -80,6 +81,7 @@ def create_app(
     adapter_sources: adapters.Sources | None = None,
     hosts: Hosts | None = None,
     origins: Collection[str] = (),
+    formats: ChatFormats | None = None,
     max_body_bytes: int | None = None,
     request_log: RequestLog = "none",
 ) -> ASGIApp:
@@ -95,6 +97,7 @@ def create_app(
         adapter_sources: Folders and repositories that clients may load adapters from; None for no such endpoints.
         hosts: Names of the server in a `Host` header; None for any.
         origins: Origins of other web pages that may send requests.
+        formats: Formats of the model's chats; None for those of its chat templates.
         max_body_bytes: Maximum size of a request's body; None for the default of the model.
         request_log: Form of the lines on stderr, one for each request; "none" for no lines.
     """
@@ -106,6 +109,7 @@ def create_app(
         metrics=metrics,
         image_hosts=image_hosts,
         adapter_sources=adapter_sources,
+        formats=formats or ChatFormats(),
     )
     has_files = service_of(backend.session).takes_files(backend.session)
     usual = MAX_MEDIA_BYTES if has_files else MAX_BODY_BYTES

@@ -2,7 +2,8 @@
 """Errors of the API: a status and an error object, as in OpenAI's API."""
 
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -10,7 +11,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from qeff_zoo.errors import BusyError
+from qeff_zoo.errors import (
+    AdapterError,
+    BusyError,
+    ContextLengthError,
+    GenerationError,
+    HandoffError,
+)
 
 _RETRY_AFTER = "1"  # seconds; the time until a batch slot is free is unknown
 _TYPES = {
@@ -199,3 +206,20 @@ def _http(request: Request, error: HTTPException) -> ApiError:
         )
     problem = str(error.detail).rstrip(".")
     return ApiError(error.status_code, f"{problem}. Correct the request.", code="invalid_body")
+
+
+@contextmanager
+def blaming(param: str, code: str = "invalid_value") -> Iterator[None]:
+    """Convert errors of the runtime to API errors that name the parameter."""
+    try:
+        yield
+    except BusyError:
+        raise
+    except ContextLengthError as error:
+        raise ApiError(400, str(error), param=param, code="context_length_exceeded") from error
+    except AdapterError as error:  # unloaded since the request
+        raise ApiError(404, str(error), param="model", code="model_not_found") from error
+    except HandoffError as error:  # not the client's fault
+        raise ApiError(503, str(error), code="prefill_unavailable") from error
+    except GenerationError as error:
+        raise ApiError(400, str(error), param=param, code=code) from error

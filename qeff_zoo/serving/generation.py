@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from qeff_zoo.runtime import Engine, TextGenerationSession
-from qeff_zoo.runtime import Request as RuntimeRequest
+from qeff_zoo.serving.chats import Chat
 from qeff_zoo.serving.completion_choices import cancelling, submit, whole
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.media import MediaPool, Preparation
@@ -19,10 +19,16 @@ from qeff_zoo.serving.price import Bounds
 from qeff_zoo.serving.prompts import prepare_chat, prepare_completion
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
 from qeff_zoo.serving.streaming import EventStream, events, unless_gone
+from qeff_zoo.serving.tools import ChatFormats
 
 
 def routes(
-    api: str, engine: Engine, model: Model, metrics: Metrics, image_hosts: Collection[str]
+    api: str,
+    engine: Engine,
+    model: Model,
+    metrics: Metrics,
+    image_hosts: Collection[str],
+    formats: ChatFormats,
 ) -> APIRouter:
     """Return the endpoints of text generation.
 
@@ -32,6 +38,7 @@ def routes(
         model: Description of the model.
         metrics: Metrics of the server.
         image_hosts: Hosts from which images and videos are fetched for clients.
+        formats: Formats of the model's chats.
     """
     router = APIRouter()
     session, bounds = engine.session, Bounds(choices=engine.share)
@@ -40,7 +47,7 @@ def routes(
     async def answer(
         request: Request,
         body: ChatRequest | CompletionRequest,
-        preparation: Preparation[list[RuntimeRequest]],
+        preparation: Preparation[Chat],
         reply: Reply,
     ) -> Response:
         if body.stream_options and not body.stream:
@@ -50,21 +57,22 @@ def routes(
                 param="stream_options",
                 code="invalid_value",
             )
-        handles = submit(engine, await unless_gone(request, pool.prepare(preparation)))
+        chat = await unless_gone(request, pool.prepare(preparation))
+        handles = submit(engine, chat.requests)
         if body.stream:
             usage = bool(body.stream_options and body.stream_options.include_usage)
-            chunks = events(reply, handles, metrics, n=body.n, include_usage=usage)
+            chunks = events(reply, chat, handles, metrics, n=body.n, include_usage=usage)
             return EventStream(chunks, handles)
         with cancelling(handles):
             answers = await unless_gone(request, whole(handles, metrics))
-        return JSONResponse(reply.whole(answers, body.n))
+        return JSONResponse(reply.whole(answers, [*map(chat.output, answers)], body.n))
 
     @router.post(f"{api}chat/completions")
     async def chat(request: Request, body: ChatRequest) -> Response:
         adapter = model.admit(body)
         reply = Reply("chat", body.model, model.fingerprint, session.tokenizer, body.logprobs)
         reply.prompt_logprobs = body.prompt_logprobs is not None
-        preparation = prepare_chat(session, body, adapter, bounds, image_hosts)
+        preparation = prepare_chat(session, body, adapter, bounds, image_hosts, formats)
         return await answer(request, body, preparation, reply)
 
     @router.post(f"{api}completions")

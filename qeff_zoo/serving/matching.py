@@ -18,10 +18,10 @@ from qeff_zoo.runtime import ImageEmbeddingSession, Stats, ZeroShotSession
 from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.tokenizer import Encoded
 from qeff_zoo.serving.embeddings import embedding_list
-from qeff_zoo.serving.errors import ApiError, queue_full, shutting_down
+from qeff_zoo.serving.errors import ApiError, blaming, queue_full, shutting_down
 from qeff_zoo.serving.media import MediaPool, Preparation, Step
 from qeff_zoo.serving.price import BOUNDS, BYTES_OF_PIXEL
-from qeff_zoo.serving.prompts import blaming, read_media
+from qeff_zoo.serving.prompts import read_media
 from qeff_zoo.serving.schemas import PictureEmbeddingRequest, listed
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.serving.waiting import Waiting
@@ -79,8 +79,8 @@ class PictureQueue:
             prompt_tokens=self._tokens,
             reused_tokens=0,
             generated_tokens=0,
-            pictures=self._pictures,
-            encoded_pictures=self._pictures,
+            images=self._pictures,
+            encoded_images=self._pictures,
         )
 
     def close(self) -> None:

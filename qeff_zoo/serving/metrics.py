@@ -108,10 +108,10 @@ class _Live(Collector):
             ),
             ("drafted_tokens", "Tokens that were drafted and checked.", stats.drafted_tokens),
             ("accepted_tokens", "Of those, tokens that the model chose.", stats.accepted_tokens),
-            ("pictures", "Pictures in requests.", stats.pictures),
-            ("encoded_pictures", "Pictures that were encoded.", stats.encoded_pictures),
-            ("sounds", "Sounds in requests.", stats.sounds),
-            ("encoded_sounds", "Of those, sounds that were encoded.", stats.encoded_sounds),
+            ("images", "Images in requests.", stats.images),
+            ("encoded_images", "Images that were encoded.", stats.encoded_images),
+            ("audio", "Recordings in requests.", stats.audio),
+            ("encoded_audio", "Recordings that were encoded.", stats.encoded_audio),
         ):
             yield CounterMetricFamily(f"qeff_zoo_{name}", text, value)
         text = "Requests that have ended, by reason."

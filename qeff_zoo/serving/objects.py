@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from qeff_zoo.runtime import Delta, Generation, TokenLogprobs
+from qeff_zoo.runtime.chat_output import Call, Event, Output, Reasoning, Text
 from qeff_zoo.runtime.tokenizer import Tokenizer
 
 Object = dict[str, Any]
@@ -45,6 +46,8 @@ class Reply:
     #: Length of the text so far, and tokens without text so far, by choice.
     _lengths: dict[int, int] = field(init=False, default_factory=dict)
     _held: dict[int, list[TokenLogprobs]] = field(init=False, default_factory=dict)
+    #: Choices with a tool call.
+    _calling: set[int] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         prefix = "chatcmpl" if self.kind == "chat" else "cmpl"
@@ -55,15 +58,17 @@ class Reply:
             "system_fingerprint": self.fingerprint,
         }
 
-    def whole(self, answers: Sequence[Generation], n: int) -> Object:
+    def whole(self, answers: Sequence[Generation], outputs: Sequence[Output], n: int) -> Object:
         """Return the object of a complete response.
 
         Args:
             answers: Generations: `n` for each prompt.
+            outputs: Parsed output of each.
             n: Number of choices per prompt.
         """
         name = "chat.completion" if self.kind == "chat" else "text_completion"
-        choices = [self._choice(number, n, one) for number, one in enumerate(answers)]
+        both = zip(answers, outputs, strict=True)
+        choices = [self._choice(number, n, *one) for number, one in enumerate(both)]
         whole = {**self._frame, "object": name, "choices": choices, "usage": usage(answers, n)}
         if self.kind == "chat" and self.prompt_logprobs:
             whole["prompt_logprobs"] = self._of_prompt(answers[0])
@@ -85,14 +90,17 @@ class Reply:
             {"index": number, "delta": delta, "logprobs": None, "finish_reason": None}
         )
 
-    def chunk(self, number: int, delta: Delta) -> Object | None:
-        """Return the chunk of a delta; None if it has no content yet."""
-        if not (delta.text or delta.finish_reason):
+    def chunk(self, number: int, delta: Delta, events: Sequence[Event]) -> Object | None:
+        """Return the chunk of a delta and the events that it completes; None if it has no content yet."""
+        if any(isinstance(event, Call) for event in events):
+            self._calling.add(number)
+        if not (events or delta.finish_reason):
             self._held.setdefault(number, []).extend(delta.logprobs)
+            self._lengths[number] = self._lengths.get(number, 0) + len(delta.text)
             return None
-        content = {"content": delta.text} if delta.text else {}
-        text = {"delta": content} if self.kind == "chat" else {"text": delta.text}
-        return self._chunk({"index": number, **text, **self._beside(number, delta, delta.logprobs)})
+        text = {"delta": _delta(events)} if self.kind == "chat" else {"text": delta.text}
+        beside = self._beside(number, delta, delta.logprobs, calls=number in self._calling)
+        return self._chunk({"index": number, **text, **beside})
 
     def closing(self, answers: Sequence[Generation], n: int) -> Object:
         """Return the last chunk, which has the usage."""
@@ -102,11 +110,11 @@ class Reply:
         name = "chat.completion.chunk" if self.kind == "chat" else "text_completion"
         return {**self._frame, "object": name, "choices": [*choices]}
 
-    def _choice(self, number: int, n: int, answer: Generation) -> Object:
-        beside = self._beside(number, answer, answer.logprobs or ())
+    def _choice(self, number: int, n: int, answer: Generation, output: Output) -> Object:
+        calls = bool(output.calls)
+        beside = self._beside(number, answer, answer.logprobs or (), calls=calls)
         if self.kind == "chat":
-            message = {"role": "assistant", "content": answer.text, "refusal": None}
-            return {"index": number, "message": message, **beside}
+            return {"index": number, "message": _message(output), **beside}
         echo = self.echo[number // n] if self.echo else ""
         if self.echo and beside["logprobs"]:
             beside["logprobs"] = self._echoed(answer, len(echo), beside["logprobs"])
@@ -141,7 +149,12 @@ class Reply:
         return found
 
     def _beside(
-        self, number: int, said: Delta | Generation, logprobs: Sequence[TokenLogprobs]
+        self,
+        number: int,
+        said: Delta | Generation,
+        logprobs: Sequence[TokenLogprobs],
+        *,
+        calls: bool,
     ) -> Object:
         """Return the fields beside the text of a choice: log-probabilities of the tokens that begin in the text.
 
@@ -156,7 +169,9 @@ class Reply:
             found = {"content": [self._chat_logprob(one) for one in shown], "refusal": None}
         elif self.logprobs:
             found = self._completion_logprobs(shown)
-        return {"logprobs": found, "finish_reason": _FINISH_REASONS[said.finish_reason]}
+        reason = _FINISH_REASONS[said.finish_reason]
+        reason = "tool_calls" if calls and reason == "stop" else reason
+        return {"logprobs": found, "finish_reason": reason}
 
     def _chat_logprob(self, token: TokenLogprobs) -> Object:
         top = [self._entry(*one) for one in token.top]
@@ -179,6 +194,45 @@ class Reply:
 
     def _text(self, token_id: int) -> str:
         return self.tokenizer.piece(token_id) if self.tokenizer else f"token_id:{token_id}"
+
+
+def _message(output: Output) -> Object:
+    """Return a message of the assistant. Reasoning has its names in vLLM, and in DeepSeek's API and llama.cpp."""
+    content = output.text if output.text or not output.calls else None
+    found: Object = {"role": "assistant", "content": content, "refusal": None}
+    if output.reasoning:
+        found |= {"reasoning": output.reasoning, "reasoning_content": output.reasoning}
+    if output.calls:
+        found["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in output.calls
+        ]
+    return found
+
+
+def _delta(events: Sequence[Event]) -> Object:
+    """Return the delta of a message."""
+    found: Object = {}
+    calls: dict[int, Object] = {}
+    for event in events:
+        if isinstance(event, Text):
+            found["content"] = found.get("content", "") + event.text
+        elif isinstance(event, Reasoning):
+            for name in ("reasoning", "reasoning_content"):
+                found[name] = found.get(name, "") + event.text
+        elif isinstance(event, Call):
+            function = {"name": event.name, "arguments": ""}
+            calls[event.index] = {"id": event.id, "type": "function", "function": function}
+        else:
+            call = calls.setdefault(event.index, {"function": {"arguments": ""}})
+            call["function"]["arguments"] += event.text
+    if calls:
+        found["tool_calls"] = [{"index": index, **call} for index, call in calls.items()]
+    return found
 
 
 def usage(answers: Sequence[Generation], n: int) -> Object:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from qeff_zoo.errors import ServingError
+from qeff_zoo.runtime.chat_output import check_parsers
 from qeff_zoo.serving.adapters import Sources
 
 #: Form of the lines of a request log.
@@ -35,6 +36,8 @@ class ServerOptions:
         request_log: Form of the lines on stderr, one for each request; "none" for no lines.
         tls: Files of the certificate chain and its private key; None for plain HTTP.
         allowed_origins: Origins of other web pages that may send requests, each as `https://HOST`; `*` for any.
+        tool_parser: Name of the format of tool calls, "none", or None for the one of the chat template.
+        reasoning_parser: Name of the format of reasoning, "none", or None for the one of the chat template.
 
     Raises:
         ServingError: A value is out of range.
@@ -56,8 +59,11 @@ class ServerOptions:
     memory_budget: int | None = None
     idle_timeout: float | None = None
     tls: tuple[str, str] | None = None
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
 
     def __post_init__(self) -> None:
+        check_parsers(self.tool_parser, self.reasoning_parser)
         Sources.of(self.allow_adapters)
         for name, value, fits, expected in (
             ("api_key", "", "" not in self.api_keys, "at least one character, or no key"),

@@ -113,6 +113,9 @@ def price(
         if (form := getattr(body, name)) is not None:
             grammar = len(form.model_dump_json(by_alias=True))
             _check(name, grammar, bounds.grammar, "characters of a grammar", "Make it simpler")
+    if isinstance(body, ChatRequest) and body.tools:
+        tools = sum(len(one.model_dump_json()) for one in body.tools)
+        _check("tools", tools, bounds.grammar, "characters of tools", "Send fewer")
     files = sum(map(len, brought.values()))
     _check("messages", files, bounds.files, "images, videos and recordings", "Send fewer")
     sizes = [size_of(one, bounds.images) for one in brought.get("images", ())]

@@ -5,28 +5,23 @@ Each long-running part is a `Step`, which a server runs in its client's turn.
 """
 
 import base64
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-from qeff_zoo.errors import (
-    AdapterError,
-    BusyError,
-    ContextLengthError,
-    GenerationError,
-    HandoffError,
-)
 from qeff_zoo.media.fetching import DATA, fetch_media, is_url
 from qeff_zoo.media.images import ImageLimits
 from qeff_zoo.media.steps import Steps
 from qeff_zoo.media.videos import reading
 from qeff_zoo.runtime import Grammar, Request, Sampling, TextGenerationSession
-from qeff_zoo.serving.errors import ApiError, brief, unknown_parameter
+from qeff_zoo.runtime.chat_template import USUAL_CHAT, ChatOptions
+from qeff_zoo.serving.chats import Chat
+from qeff_zoo.serving.errors import ApiError, blaming, brief, unknown_parameter
 from qeff_zoo.serving.media import Preparation, Step, at_once
 from qeff_zoo.serving.price import BOUNDS, Bounds, Price, check_context, price
 from qeff_zoo.serving.schemas import ChatRequest, CompletionRequest, listed
+from qeff_zoo.serving.tools import ChatFormats, OutputPlan, chat_options, output_plan
 from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
 from qeff_zoo.tasks.multimodal.session import MediaTextSession
 from qeff_zoo.terminal.sanitize import shortened
@@ -45,7 +40,7 @@ def chat_requests(
     hosts: Collection[str] = (),
 ) -> list[Request]:
     """Return a request for each choice of a chat's next message, without other clients; see `prepare_chat`."""
-    return at_once(prepare_chat(session, body, adapter, bounds, hosts))
+    return [*at_once(prepare_chat(session, body, adapter, bounds, hosts)).requests]
 
 
 def prepare_chat(
@@ -54,7 +49,8 @@ def prepare_chat(
     adapter: str | None,
     bounds: Bounds,
     hosts: Collection[str],
-) -> Preparation[list[Request]]:
+    formats: ChatFormats | None = None,
+) -> Preparation[Chat]:
     """Prepare a request for each choice of a chat's next message.
 
     Args:
@@ -63,6 +59,7 @@ def prepare_chat(
         adapter: Name of a loaded adapter.
         bounds: Limits of the server.
         hosts: Hosts from which images and videos are fetched; empty for those in the request alone.
+        formats: Formats of the model's chats; None for those of its templates.
 
     Raises:
         ApiError: The request cannot be served.
@@ -85,7 +82,7 @@ def prepare_chat(
             _choices, session, body, picture, limit, logprobs, "messages", adapter, begun
         )
         found: list[Request] = yield Step(work, sum(asked.nbytes["images"]))
-        return found
+        return Chat(requests=found)
     if session.chat_template is None:
         raise ApiError(
             400,
@@ -97,19 +94,27 @@ def prepare_chat(
     with blaming("messages"):
         asked = price(session, body, brought, bounds)
     messages = [message.as_template_input() for message in body.messages]
+    options = chat_options(body)
+    with blaming("chat_template"):
+        session.chat_template.source(options)
     param = "documents" if body.documents else "messages"
     with blaming(param):
-        documents, tokens = _parts(session, body, messages) or ([], session.encode_chat(messages))
+        parts = _parts(session, body, messages, options)
+        documents, tokens = parts or ([], session.encode_chat(messages, options))
     length = 1 if session.sources else sum(map(len, [*documents, tokens]))
     check_context(session, length + asked.placeholders, limit, param)
     if brought:
         reads = cast("MediaTextSession", session)
         brought = yield from _encoded(reads, brought, asked, length, limit)
-    work = partial(_choices, session, body, tokens, limit, logprobs, "messages", adapter)
+    plan = output_plan(
+        session, body, _form(session, body), tokens, formats or ChatFormats(), options
+    )
+    work = partial(_choices, session, body, tokens, limit, logprobs, "messages", adapter, plan=plan)
     if "videos" not in brought:
-        return work(brought, documents)
-    found = yield Step(_of_videos(work, brought, documents), sum(asked.nbytes["videos"]))
-    return found
+        found = work(brought, documents)
+    else:
+        found = yield Step(_of_videos(work, brought, documents), sum(asked.nbytes["videos"]))
+    return plan.chat(requests=found)
 
 
 def _encoded(
@@ -286,7 +291,7 @@ def prepare_completion(
     body: CompletionRequest,
     adapter: str | None,
     bounds: Bounds,
-) -> Preparation[list[Request]]:
+) -> Preparation[Chat]:
     """Prepare a request for each choice, those of the first prompt first.
 
     Raises:
@@ -322,17 +327,21 @@ def prepare_completion(
             told,
             documents,
         )
-    return found
+    return Chat(requests=found)
     yield  # no step takes long
 
 
 def _parts(
-    session: TextGenerationSession, body: ChatRequest | CompletionRequest, prompt: Any
+    session: TextGenerationSession,
+    body: ChatRequest | CompletionRequest,
+    prompt: Any,
+    options: ChatOptions = USUAL_CHAT,
 ) -> tuple[list[list[int]], list[int]] | None:
     """Return the tokens of documents and of what comes after them; None where there are no documents."""
-    if not body.documents:
+    passages: list[Any] = [one for one in body.documents if not isinstance(one, dict)]
+    if not passages:
         return None
-    *documents, tokens = session.encode_parts(prompt, body.documents)
+    *documents, tokens = session.encode_parts(prompt, passages, options)
     return documents, tokens
 
 
@@ -346,11 +355,12 @@ def _choices(
     adapter: str | None,
     more: Mapping[str, Any],
     documents: Sequence[Sequence[int]] = (),
+    plan: OutputPlan | None = None,
 ) -> list[Request]:
     """Return `n` requests for one prompt or image; each has its own seed, so that their texts differ."""
     param = "documents" if documents else param
     more = {**more, "documents": documents} if documents else more
-    grammar = _grammar(session, body)
+    grammar = plan.grammar if plan else _form(session, body)
     with blaming(param):
         sampling = _sampling(session, body, logprobs)
         request = session.request(
@@ -365,6 +375,7 @@ def _choices(
             adapter=adapter,
             grammar=grammar,
         )
+    request = replace(request, shown=plan.shown) if plan else request
     seeds = [None if body.seed is None else body.seed + number for number in range(body.n)]
     return [replace(request, sampling=replace(request.sampling, seed=seed)) for seed in seeds]
 
@@ -412,9 +423,7 @@ def _prompt_logprobs(body: ChatRequest | CompletionRequest) -> int | None:
     return max(known, default=None)
 
 
-def _grammar(
-    session: TextGenerationSession, body: ChatRequest | CompletionRequest
-) -> Grammar | None:
+def _form(session: TextGenerationSession, body: ChatRequest | CompletionRequest) -> Grammar | None:
     """Return the compiled grammar of the structured output; None for free text."""
     asked = {name: getattr(body, name) for name in ("response_format", "structured_outputs")}
     asked = {name: value for name, value in asked.items() if value is not None}
@@ -432,20 +441,3 @@ def _grammar(
             if found is not None:
                 session.guides.check(found)
     return found
-
-
-@contextmanager
-def blaming(param: str, code: str = "invalid_value") -> Iterator[None]:
-    """Convert errors of the runtime to API errors that name the parameter."""
-    try:
-        yield
-    except BusyError:
-        raise
-    except ContextLengthError as error:
-        raise ApiError(400, str(error), param=param, code="context_length_exceeded") from error
-    except AdapterError as error:  # unloaded since the request
-        raise ApiError(404, str(error), param="model", code="model_not_found") from error
-    except HandoffError as error:  # not the client's fault
-        raise ApiError(503, str(error), code="prefill_unavailable") from error
-    except GenerationError as error:
-        raise ApiError(400, str(error), param=param, code=code) from error

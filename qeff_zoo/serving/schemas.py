@@ -17,9 +17,10 @@ Texts: TypeAlias = (
     | Annotated[list[int], Field(fail_fast=True)]
     | Annotated[list[Annotated[list[int], Field(fail_fast=True)]], Field(fail_fast=True)]
 )
-#: Passages that begin a prompt, as texts or token ids.
+#: Passages that begin a prompt, as texts or token ids; or documents for a chat template.
 Documents: TypeAlias = (
     Annotated[list[str], Field(fail_fast=True, max_length=1024)]
+    | Annotated[list[dict[str, Any]], Field(fail_fast=True, max_length=1024)]
     | Annotated[list[Annotated[list[int], Field(fail_fast=True)]], Field(max_length=1024)]
 )
 Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
@@ -35,7 +36,7 @@ _FEW = Field(max_length=1024)
 #: Parameters that identify the user or the accounting: accepted and ignored.
 _IGNORED = frozenset(
     {
-        "metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
+        "metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
         "request_id", "safety_identifier", "service_tier", "store", "user",
     }
 )  # fmt: skip
@@ -55,8 +56,6 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "function_call": ("none", "auto"),
         "modalities": (["text"],),
         "suffix": ("",),
-        "tools": ([],),
-        "tool_choice": ("none", "auto"),
     }
 )
 
@@ -64,6 +63,8 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = MappingProxyType(
 _INT64 = 1 << 63
 #: Maximum number of messages of a chat. A template may take time quadratic in their number.
 MAX_MESSAGES = 8192
+#: Maximum number of functions of a chat.
+MAX_TOOLS = 1024
 #: Maximum number of characters of a regular expression or a grammar.
 MAX_FORM = 65536
 
@@ -167,7 +168,7 @@ class StructuredOutputs(BaseModel):
 
 
 class _Generating(_Body):
-    """Fields of chats and completions. vLLM has the last group too, but its `documents` are for chat templates."""
+    """Fields of chats and completions. vLLM has the last group too."""
 
     n: int = Field(1, ge=1, le=128)
     seed: int | None = Field(None, ge=-_INT64, lt=_INT64)
@@ -302,25 +303,70 @@ class ChatMessage(BaseModel):
     def text(self) -> str:
         """Text of the message, without its images, videos and recordings."""
         if isinstance(self.content, list):
-            return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
+            return "".join(part.text for part in self.content if isinstance(part, TextPart))
         return self.content or ""
 
     def as_template_input(self) -> dict[str, Any]:
-        """Return the message for chat templates: its content as text, or as parts if some are no text."""
+        """Return the message for chat templates, which bring text into the form that they read."""
         content: Any = self.content
         if isinstance(content, list):
-            parts = [
+            content = [
                 {"type": "text", "text": part.text}
                 if isinstance(part, TextPart)
                 else {"type": _IN_TEMPLATES[part.type]}
                 for part in content
             ]
-            content = parts if self.pictures or self.videos or self.recordings else self.text
         return {"role": self.role, "content": content, **(self.model_extra or {})}
 
 
+class Function(BaseModel):
+    """Function that a model may call."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_./-]{1,128}$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None  # arguments of a required call always match the schema
+
+
+class Tool(BaseModel):
+    """Tool: a function."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    type: Literal["function"]
+    function: Function
+
+    def as_template_input(self) -> dict[str, Any]:
+        """Return the definition for chat templates."""
+        found = self.function.model_dump(exclude={"strict"}, exclude_none=True)
+        empty = {"type": "object", "properties": {}}
+        return {
+            "type": self.type,
+            "function": {**found, "parameters": found.get("parameters", empty)},
+        }
+
+
+class NamedFunction(BaseModel):
+    """Name of a function."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    name: str
+
+
+class NamedTool(BaseModel):
+    """Choice of a function that must be called."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
 class ChatRequest(_Generating):
-    """Body of /v1/chat/completions."""
+    """Body of /v1/chat/completions. vLLM has the last group too."""
 
     messages: Annotated[
         list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)
@@ -329,6 +375,21 @@ class ChatRequest(_Generating):
     max_tokens: int | None = Field(None, ge=1)  # its former name
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = []
+    tool_choice: Literal["none", "auto", "required"] | NamedTool = "auto"
+    parallel_tool_calls: bool = True
+    reasoning_effort: Annotated[str, Field(max_length=64)] | None = None
+
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template: Annotated[str, Field(max_length=64)] | None = None  # a name, never a source
+    chat_template_kwargs: dict[str, Any] = {}
+    include_reasoning: bool = True
+
+    @property
+    def offered(self) -> list[Tool]:
+        """Functions that the model may call."""
+        return [] if self.tool_choice == "none" else self.tools
 
 
 class CompletionRequest(_Generating):

@@ -19,8 +19,7 @@ from qeff_zoo.runtime.program import Array
 from qeff_zoo.runtime.texts import Texts
 from qeff_zoo.runtime.tokenizer import Encoded
 from qeff_zoo.serving.encoder_queue import EncoderQueue
-from qeff_zoo.serving.errors import ApiError, queue_full
-from qeff_zoo.serving.prompts import blaming
+from qeff_zoo.serving.errors import ApiError, blaming, queue_full
 from qeff_zoo.serving.schemas import (
     ClassifyRequest,
     EncoderRequest,

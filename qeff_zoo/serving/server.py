@@ -43,6 +43,7 @@ from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.middleware import ResponseCount
 from qeff_zoo.serving.options import ServerOptions
 from qeff_zoo.serving.services import Offer
+from qeff_zoo.serving.tools import ChatFormats
 from qeff_zoo.tasks import find
 from qeff_zoo.tasks.commands import DISAGGREGATED
 from qeff_zoo.versions import installed
@@ -192,6 +193,7 @@ def serve(
             hosts=Hosts.of(_address(listener), choices.allowed_hosts),
             origins=choices.allowed_origins,
             request_log=choices.request_log,
+            formats=ChatFormats(choices.tool_parser, choices.reasoning_parser),
         )
         server = Server(app, backend.close, choices.shutdown_timeout, announce, choices.tls)
         server.run([listener])
@@ -260,6 +262,7 @@ def _loaded(
             metrics=metrics,
             image_hosts=choices.image_hosts,
             adapter_sources=None,
+            formats=ChatFormats(choices.tool_parser, choices.reasoning_parser),
         )
         app, model = endpoints(backend, offer)
         decoder = getattr(session, "decoder", None)

@@ -3,7 +3,7 @@
 
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fastapi import APIRouter
@@ -16,6 +16,7 @@ from qeff_zoo.serving.matching import PictureQueue
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.model import Model
 from qeff_zoo.serving.options import ServerOptions
+from qeff_zoo.serving.tools import ChatFormats
 from qeff_zoo.serving.transcriptions import SpeechQueue
 from qeff_zoo.tasks import FEATURE_EXTRACTION
 
@@ -33,6 +34,7 @@ class Offer:
         metrics: Metrics of the server.
         image_hosts: Hosts from which images and videos are fetched for clients.
         adapter_sources: Folders and repositories that clients may load adapters from; None for none.
+        formats: Formats of the model's chats.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Offer:
     metrics: Metrics
     image_hosts: Collection[str]
     adapter_sources: adapters.Sources | None
+    formats: ChatFormats = field(default_factory=ChatFormats)
 
     def model(self, max_tokens: int, **more: Any) -> Model:
         """Return the description of the model."""
@@ -107,7 +110,9 @@ class Generation:
             )
         sizes = session.decoder.sizes
         model = offer.model(sizes.encoder_ctx_len or sizes.ctx_len, adapters=taken)
-        routers = [generation.routes(API, backend, model, offer.metrics, offer.image_hosts)]
+        routers = [
+            generation.routes(API, backend, model, offer.metrics, offer.image_hosts, offer.formats)
+        ]
         if taken is not None and sources is not None:
             routers.append(adapters.routes(API, offer.name, taken, sources))
         return model, routers

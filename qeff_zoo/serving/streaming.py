@@ -11,7 +11,8 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from qeff_zoo.runtime import Handle
-from qeff_zoo.serving.completion_choices import cancelling, grow
+from qeff_zoo.serving.chats import Chat, chat_events
+from qeff_zoo.serving.completion_choices import cancelling
 from qeff_zoo.serving.errors import ApiError
 from qeff_zoo.serving.metrics import Metrics
 from qeff_zoo.serving.objects import Object, Reply
@@ -42,12 +43,19 @@ class EventStream(StreamingResponse):
 
 
 async def events(
-    reply: Reply, handles: Sequence[Handle], metrics: Metrics, *, n: int, include_usage: bool
+    reply: Reply,
+    chat: Chat,
+    handles: Sequence[Handle],
+    metrics: Metrics,
+    *,
+    n: int,
+    include_usage: bool,
 ) -> AsyncIterator[bytes]:
     """Yield every chunk as an event, and finally `[DONE]`; or an error object as the last event.
 
     Args:
         reply: Factory of the chunks.
+        chat: The prepared chat.
         handles: Handles: `n` for each prompt.
         metrics: Metrics of the server.
         n: Number of choices per prompt.
@@ -58,8 +66,8 @@ async def events(
         for number in range(len(handles)):
             if opening := reply.opening(number, n):
                 yield _event({**opening, **usage})
-        async for number, delta in grow(handles, metrics):
-            if chunk := reply.chunk(number, delta):
+        async for number, delta, found in chat_events(chat, handles, metrics):
+            if chunk := reply.chunk(number, delta, found):
                 yield _event({**chunk, **usage})
     except ApiError as error:
         yield _event(error.body)

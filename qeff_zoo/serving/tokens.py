@@ -9,9 +9,8 @@ from fastapi.responses import JSONResponse, Response
 
 from qeff_zoo.runtime import TextGenerationSession
 from qeff_zoo.runtime.tokenizer import Tokenizer
-from qeff_zoo.serving.errors import ApiError, unknown_parameter
+from qeff_zoo.serving.errors import ApiError, blaming, unknown_parameter
 from qeff_zoo.serving.model import Model
-from qeff_zoo.serving.prompts import blaming
 from qeff_zoo.serving.schemas import DetokenizeRequest, TokenizeRequest
 
 

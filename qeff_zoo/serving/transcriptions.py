@@ -28,10 +28,16 @@ from qeff_zoo.runtime import (
     Transcription,
 )
 from qeff_zoo.runtime.languages import code_of, name_of
-from qeff_zoo.serving.errors import ApiError, brief, queue_full, shutting_down, unknown_parameter
+from qeff_zoo.serving.errors import (
+    ApiError,
+    blaming,
+    brief,
+    queue_full,
+    shutting_down,
+    unknown_parameter,
+)
 from qeff_zoo.serving.media import MediaPool
 from qeff_zoo.serving.price import BOUNDS, Bounds, bytes_of_sound
-from qeff_zoo.serving.prompts import blaming
 from qeff_zoo.serving.streaming import unless_gone
 from qeff_zoo.serving.waiting import Waiting
 from qeff_zoo.tasks.speech import subtitles

@@ -197,8 +197,8 @@ class Target(ABC):
         role: str,
         *,
         threads: int | None = None,
-        choices: bool = False,
-        lean: bool = False,
+        routing: bool = False,
+        smoke_test: bool = False,
     ) -> "Program":
         """Open a program at run time.
 
@@ -206,16 +206,16 @@ class Target(ABC):
             package: A package for this target.
             role: Role of the program.
             threads: CPU threads per operator; None for one per physical core.
-            choices: Whether calls also return the choices of routers and indexers: outputs named `topk.0`, `max.0`, …,
+            routing: Whether calls also return the choices of routers and indexers: outputs named `topk.0`, `max.0`, …,
                 in the order of their computation. A target without support omits them.
-            lean: Whether the program is opened only to test that it can be called: its results may be meaningless.
+            smoke_test: Whether one call is to show that the program can run: its results may be meaningless.
 
         Raises:
             GenerationError: The program cannot be opened, or its KV cache does not fit into memory.
         """
 
     def open_unrounded(
-        self, package: "Package", role: str, *, threads: int | None = None, choices: bool = False
+        self, package: "Package", role: str, *, threads: int | None = None, routing: bool = False
     ) -> "Program":
         """Open a program of the same weights whose products do not round activations, for an exact comparison.
 
@@ -223,7 +223,7 @@ class Target(ABC):
             package: A package for this target.
             role: Role of the program.
             threads: CPU threads per operator, see `open`.
-            choices: Whether to return choices, see `open`.
+            routing: Whether to return choices, see `open`.
 
         Raises:
             GenerationError: The KV cache does not fit into memory.
@@ -311,7 +311,7 @@ class Target(ABC):
         *,
         numerics: DeviceNumerics,
         threads: int | None = None,
-        choices: bool = False,
+        routing: bool = False,
     ) -> "Program":
         """Open a lowered graph in its device's numerics, to run it on this machine's CPU.
 
@@ -322,7 +322,7 @@ class Target(ABC):
             program: Program of the future manifest.
             numerics: Numerics of the device.
             threads: CPU threads per operator, see `open`.
-            choices: Whether to return choices, see `open`.
+            routing: Whether to return choices, see `open`.
 
         Raises:
             GenerationError: The KV cache does not fit into memory.

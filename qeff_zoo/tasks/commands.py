@@ -14,14 +14,16 @@ SAMPLING = (
     *("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"),
     *("frequency_penalty", "seed", "logprobs"),
 )
-GENERATION = ("generation_len", "chat", "stop", "generation_config", *SAMPLING)
+CHAT = ("chat", "chat_template", "chat_template_kwargs", "reasoning_effort")
+GENERATION = ("generation_len", *CHAT, "stop", "generation_config", *SAMPLING)
 GRAMMAR = ("json_schema", "regex", "choice", "grammar")
 SPECULATION = ("draft", "acceptance")
 PREFIX_CACHE = ("prefix_cache_bytes", "prefix_cache_answers", "prefix_cache_dir")
 TIMES = ("timestamps", "word_timestamps")
 #: Options of a server that generates: adapters and caches, and its part in disaggregated serving.
 SERVED_GENERATION = (
-    *SPECULATION, *PREFIX_CACHE, "generation_config", "lora_modules", "allow_adapters",
+    *SPECULATION, *PREFIX_CACHE, "generation_config", "lora_modules", "allow_adapters", "tool_parser",
+    "reasoning_parser",
 )  # fmt: skip
 DISAGGREGATED = ("role", "prefill_from")
 #: Of measured generation, and of measured transcription.

@@ -118,7 +118,7 @@ def call_once(package: Package) -> None:
     Raises:
         GenerationError: The KV cache does not fit into memory; the target's runtime may raise other errors.
     """
-    trial: TaskTrial = find(package.task).trial()(open_session(package, lean=True))
+    trial: TaskTrial = find(package.task).trial()(open_session(package, smoke_test=True))
     trial.call_once()
 
 

@@ -101,7 +101,7 @@ def sized(kind: object = "float32", shape: object = (2,), **more: Any) -> dict[s
         ({"prompt": [-1]}, "expected"),
         ({"prompt": [True]}, "expected"),
         ({"prompt": {}, "grids": 5}, "expected"),
-        ({}, "reads no pictures"),
+        ({}, "reads no images"),
         ({"terms": 5, "prompt": [1]}, "another model"),
     ],
 )

@@ -15,12 +15,14 @@ from qeff_zoo.errors import SpeculatorError
 Shape: TypeAlias = tuple[int, ...]
 
 KIND, KEY = "dflash", "dflash_config"
+_CLASS = "DFlashDraftModel"  # in z-lab's code
 #: Maximum number of tokens of a block; the drafter's KV cache has as many positions behind the context.
 MOST = 64
 #: Input ids of a block drafter besides tokens: a hidden state of the model, and a mask token.
 CONTEXT_ID, MASK_ID = -1, -2
 #: Fields of the layers' config.
 _QWEN3 = (
+    "model_type",
     *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim"),
     *("num_hidden_layers", "vocab_size", "hidden_act", "rms_norm_eps", "max_position_embeddings"),
     *("rope_theta", "rope_scaling", "rope_parameters", "attention_bias"),
@@ -56,7 +58,7 @@ def read(
         "layers": [layer + 1 for layer in layers],  # those that take these layers' results
         "block_size": block,
         "mask_token_id": mask,
-        "config": {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], **own},
+        "config": own,
     }
     parameters = _parameters(description)
     known = {tensor for tensor, _ in parameters.values()}
@@ -88,11 +90,13 @@ def _layers(
 def _refuse(name: str, config: Mapping[str, Any], inside: Mapping[str, Any]) -> None:
     vocab = config["vocab_size"]
     expected = {
-        "model_type": (config.get("model_type", "qwen3"), "qwen3"),
+        "architectures": (config.get("architectures"), [_CLASS]),
         "hidden_act": (config.get("hidden_act", "silu"), "silu"),
         "draft_vocab_size": (config.get("draft_vocab_size", vocab), vocab),
         "causal": (bool(inside.get("causal")), False),
     }
+    if not isinstance(config.get("model_type"), str):
+        raise _wrong(name, "model_type", config.get("model_type"), "a name, such as Qwen3's")
     for key, (found, right) in expected.items():
         if found != right:
             raise _wrong(name, key, found, repr(right))

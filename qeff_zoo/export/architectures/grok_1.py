@@ -108,8 +108,11 @@ class Grok1DecoderLayer(nn.Module):
         super().__init__()
         self.attn = Grok1Attention(config, layer_idx)
         self.moe_block = olmoe.OlmoeSparseMoeBlock(config)
-        for name in ("pre_attn_norm", "post_attn_norm", "pre_moe_norm", "post_moe_norm"):
-            setattr(self, name, olmoe.OlmoeRMSNorm(config.hidden_size, config.rms_norm_eps))
+        size, eps = config.hidden_size, config.rms_norm_eps
+        self.pre_attn_norm = olmoe.OlmoeRMSNorm(size, eps)
+        self.post_attn_norm = olmoe.OlmoeRMSNorm(size, eps)
+        self.pre_moe_norm = olmoe.OlmoeRMSNorm(size, eps)
+        self.post_moe_norm = olmoe.OlmoeRMSNorm(size, eps)
 
     def forward(self, hidden_states: Tensor, **kwargs: Any) -> Tensor:
         """Return the hidden states after the layer."""
@@ -169,7 +172,7 @@ def register() -> None:
     AutoConfig.register("grok-1", Grok1Config, exist_ok=True)
     AutoModelForCausalLM.register(Grok1Config, Grok1ModelForCausalLM, exist_ok=True)
     experts = ".experts.*."
-    mapping = [
+    mapping: list[WeightConverter | WeightRenaming] = [
         WeightRenaming(r"norm\.scale", "norm.weight"),
         WeightConverter(
             [f"{experts}linear.weight", f"{experts}linear_v.weight"],

@@ -65,7 +65,7 @@ def register() -> None:
     AutoConfig.register("internvl_chat", InternVLChatConfig, exist_ok=True)
     AutoModelForImageTextToText.register(InternVLChatConfig, InternVLChatModel, exist_ok=True)
     projections = [f"attention.{one}_proj" for one in "qkv"]
-    mapping = [
+    mapping: list[WeightConverter | WeightRenaming] = [
         *(WeightRenaming(name, place) for name, place in _NAMES.items()),
         WeightConverter("attn.qkv", projections, [Chunk(dim=0)]),
     ]

@@ -61,10 +61,10 @@ class JinaBertEmbeddings(bert.BertEmbeddings):
     """BERT's embeddings without positions."""
 
     def __init__(self, config: JinaBertConfig) -> None:
-        super().__init__(config)
+        super().__init__(config)  # type: ignore[no-untyped-call]
         del self.position_embeddings
 
-    def forward(
+    def forward(  # type: ignore[override]
         self, input_ids: Tensor | None = None, token_type_ids: Tensor | None = None, **inputs: Any
     ) -> Tensor:
         """Return the normalized sum of word and token type embeddings."""
@@ -72,14 +72,14 @@ class JinaBertEmbeddings(bert.BertEmbeddings):
         words = self.word_embeddings(input_ids) if embedded is None else embedded
         types = words.new_zeros(1, 1).long() if token_type_ids is None else token_type_ids
         normalized: Tensor = self.LayerNorm(words + self.token_type_embeddings(types))
-        return self.dropout(normalized)
+        return normalized
 
 
 class JinaBertSelfAttention(bert.BertSelfAttention):
     """BERT's attention, whose queries and keys may be normalized."""
 
     def __init__(self, config: JinaBertConfig) -> None:
-        super().__init__(config)
+        super().__init__(config)  # type: ignore[no-untyped-call]
         norms = nn.LayerNorm if config.qk_norm else nn.Identity
         self.layer_norm_q = norms(config.hidden_size, eps=config.layer_norm_eps)
         self.layer_norm_k = norms(config.hidden_size, eps=config.layer_norm_eps)
@@ -200,9 +200,9 @@ class JinaBertModel(bert.BertModel):
     config_class = JinaBertConfig
 
     def __init__(self, config: JinaBertConfig, add_pooling_layer: bool = True) -> None:
-        super().__init__(config, add_pooling_layer)  # type: ignore[no-untyped-call]
+        super().__init__(config, add_pooling_layer)
         self.embeddings = JinaBertEmbeddings(config)
-        self.encoder = JinaBertEncoder(config)
+        self.encoder = JinaBertEncoder(config)  # type: ignore[assignment]
         self.post_init()  # type: ignore[no-untyped-call]
 
 
@@ -217,7 +217,7 @@ class JinaBertForSequenceClassification(bert.BertForSequenceClassification):
     config_class = JinaBertConfig
 
     def __init__(self, config: JinaBertConfig) -> None:
-        super().__init__(config)  # type: ignore[no-untyped-call]
+        super().__init__(config)
         self.bert = JinaBertModel(config)
         self.post_init()  # type: ignore[no-untyped-call]
 

@@ -32,7 +32,7 @@ class AudioChunks(AudioEncoder):
         rows: Field of the config with the fixed number of audio tokens to which the forward pads a recording, if any.
     """
 
-    any_length: ClassVar[str] = "sounds of any length"
+    any_length: ClassVar[str] = "recordings of any length"
     rows: ClassVar[str] = ""
 
     chunk: str = ""

@@ -50,7 +50,7 @@ class GraniteDocling(Idefics3):
         finer = {name for name in features if name.startswith(FINER)}
         if wanted and not finer:
             raise MediaError(
-                f"A picture was prepared with {_ASKS}, for more rows of each tile; expected none, "
+                f"An image was prepared with {_ASKS}, for more rows of each tile; expected none, "
                 "since this model has no weights for that. Leave it out of what the processor is asked for."
             )
         names = finer if wanted else features.keys() - finer

@@ -86,7 +86,7 @@ class Molmo2(Images):
         """See `Images`: the model accepts at most one video, without images."""
         if videos and images + videos > 1:
             raise GenerationError(
-                f"The prompt has {videos} videos and {images} pictures; expected one video alone, as this "
+                f"The prompt has {videos} videos and {images} images; expected one video alone, as this "
                 "model reads them. Leave the others out."
             )
 

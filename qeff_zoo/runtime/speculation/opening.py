@@ -72,8 +72,8 @@ def speculation_of(
         if isinstance(own, Heads | HeadsWithin):
             costs = replace(costs, beginning=own.measure())
             return Speculation(most=most, drafter=lambda _: HeadsDrafter(own, costs))
-        fixed = "beginning" if isinstance(own, Block) else "drafting"
-        costs = replace(costs, **{fixed: own.measure()})
+        once, each = (own.measure(), 0.0) if isinstance(own, Block) else (0.0, own.measure())
+        costs = replace(costs, beginning=once, drafting=each)
         return Speculation(most=most, drafter=lambda _: drafter_of(own, costs))
     _check_draft(session, drafts)
     model = DraftModel(drafts.decoder, session.decoder.vocab_size)

@@ -100,8 +100,8 @@ class OpenvinoTarget(OrtTarget):
         role: str,
         *,
         threads: int | None = None,
-        choices: bool = False,
-        lean: bool = False,
+        routing: bool = False,
+        smoke_test: bool = False,
     ) -> "Program":
         """Open a program in both engines; one without states in OpenVINO alone."""
         from qeff_zoo.targets import engines
@@ -109,10 +109,10 @@ class OpenvinoTarget(OrtTarget):
         engines.require_to_run(package, _ENGINE)
         from . import session
 
-        return session.open_program(package, role, threads=threads, lean=lean)
+        return session.open_program(package, role, threads=threads, smoke_test=smoke_test)
 
     def open_unrounded(
-        self, package: "Package", role: str, *, threads: int | None = None, choices: bool = False
+        self, package: "Package", role: str, *, threads: int | None = None, routing: bool = False
     ) -> "Program":
         """Open a program in both engines, neither of which rounds activations; choices are not returned."""
         from . import session

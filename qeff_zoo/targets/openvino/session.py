@@ -31,7 +31,7 @@ def open_program(
     role: str,
     *,
     threads: int | None = None,
-    lean: bool = False,
+    smoke_test: bool = False,
     unrounded: bool = False,
 ) -> "OpenvinoProgram":
     """Open a program of a package.
@@ -40,7 +40,7 @@ def open_program(
         package: Package for target `openvino`.
         role: Role of the program.
         threads: CPU threads that compute one operator; None for one per physical core.
-        lean: See `qeff_zoo.targets.ort.trial`.
+        smoke_test: See `qeff_zoo.targets.ort.trial`.
         unrounded: Leave out the rounding of activations: OpenVINO multiplies floats, for ONNX Runtime see
             `qeff_zoo.targets.ort.unrounded`.
 
@@ -54,7 +54,7 @@ def open_program(
     few = None
     if program.states:
         few = onnx_runtime.open_program(
-            package, role, threads=threads, lean=lean, unrounded=unrounded
+            package, role, threads=threads, smoke_test=smoke_test, unrounded=unrounded
         )
     else:
         onnx_runtime.open_graph(path, threads=threads)

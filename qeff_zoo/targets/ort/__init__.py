@@ -90,21 +90,23 @@ class OrtTarget(Target):
         role: str,
         *,
         threads: int | None = None,
-        choices: bool = False,
-        lean: bool = False,
+        routing: bool = False,
+        smoke_test: bool = False,
     ) -> "Program":
         """Open a program in ONNX Runtime."""
         from . import session
 
-        return session.open_program(package, role, threads=threads, choices=choices, lean=lean)
+        return session.open_program(
+            package, role, threads=threads, routing=routing, smoke_test=smoke_test
+        )
 
     def open_unrounded(
-        self, package: "Package", role: str, *, threads: int | None = None, choices: bool = False
+        self, package: "Package", role: str, *, threads: int | None = None, routing: bool = False
     ) -> "Program":
         """Open a program in ONNX Runtime, its products computed of parts that lose nothing."""
         from . import session
 
-        return session.open_program(package, role, threads=threads, choices=choices, unrounded=True)
+        return session.open_program(package, role, threads=threads, routing=routing, unrounded=True)
 
     def write_sidecars(self, folder: Path, manifest: Mapping[str, Any]) -> None:
         """Write what onnxruntime-genai and ONNX Runtime's API of model packages read."""

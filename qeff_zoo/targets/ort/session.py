@@ -46,8 +46,8 @@ def open_program(
     role: str,
     *,
     threads: int | None = None,
-    choices: bool = False,
-    lean: bool = False,
+    routing: bool = False,
+    smoke_test: bool = False,
     unrounded: bool = False,
 ) -> "OrtProgram":
     """Open a program of a package.
@@ -56,8 +56,8 @@ def open_program(
         package: Package for target `ort`.
         role: Role of the program.
         threads: CPU threads that compute one operator; None for one per physical core.
-        choices: Return what is chosen of experts and keys as well.
-        lean: See `qeff_zoo.targets.ort.trial`.
+        routing: Whether calls also return the choices of routers and indexers.
+        smoke_test: See `qeff_zoo.targets.ort.trial`.
         unrounded: Leave out the rounding of activations, see `qeff_zoo.targets.ort.unrounded`.
 
     Raises:
@@ -66,10 +66,10 @@ def open_program(
     program = package.program(role)
     path = package.path / program.path
     graph = None
-    if path.is_file() and (choices or lean or unrounded):
-        graph = _changed(path, return_choices=choices, shorten=lean, unround=unrounded)
+    if path.is_file() and (routing or smoke_test or unrounded):
+        graph = _changed(path, return_choices=routing, shorten=smoke_test, unround=unrounded)
     session = open_graph(
-        path, threads=threads, prepack=not lean and _prepacks(package), graph=graph
+        path, threads=threads, prepack=not smoke_test and _prepacks(package), graph=graph
     )
     return OrtProgram(session, program.states, program.specializations)
 

@@ -147,13 +147,15 @@ class QaicTarget(Target):
         role: str,
         *,
         threads: int | None = None,
-        choices: bool = False,
-        lean: bool = False,
+        routing: bool = False,
+        smoke_test: bool = False,
     ) -> "Program":
         """Open a QPC on the cards of this machine."""
         from . import features, session
 
-        opened = session.open_program(package, role, threads=threads, choices=choices, lean=lean)
+        opened = session.open_program(
+            package, role, threads=threads, routing=routing, smoke_test=smoke_test
+        )
         return features.adapted(opened)
 
     def runs_here(self, program: "ProgramPlan") -> bool:
@@ -180,7 +182,7 @@ class QaicTarget(Target):
         *,
         numerics: "DeviceNumerics",
         threads: int | None = None,
-        choices: bool = False,
+        routing: bool = False,
     ) -> "Program":
         """Open a lowered graph in ONNX Runtime, in the numerics of a card."""
         from . import features, prediction
@@ -192,7 +194,7 @@ class QaicTarget(Target):
             program,
             numerics=numerics,
             threads=threads,
-            choices=choices,
+            routing=routing,
         )
         return features.adapted(opened)
 

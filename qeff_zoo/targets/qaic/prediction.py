@@ -54,7 +54,7 @@ def open_program(
     *,
     numerics: DeviceNumerics,
     threads: int | None = None,
-    choices: bool = False,
+    routing: bool = False,
 ) -> "PredictedProgram":
     """Open what a program is compiled from, see `qeff_zoo.targets.base.Target.predict`.
 
@@ -65,7 +65,7 @@ def open_program(
         program: Program for the manifest.
         numerics: Numerics of the card.
         threads: CPU threads that compute one operator.
-        choices: Let calls return what was chosen as well.
+        routing: Whether calls also return the choices of routers and indexers.
 
     Raises:
         StoreError: The disk has no room for weights as the card rounds them.
@@ -76,7 +76,7 @@ def open_program(
         if isinstance(value.const_value, ir.ExternalTensor):
             value.const_value.base_dir = folder
     sampler.return_logits(model.graph)
-    if choices:
+    if routing:
         return_choices(model.graph)
     device.apply(model, numerics)
     path, data = folder / _GRAPH, folder / _DATA
@@ -87,7 +87,7 @@ def open_program(
     finally:
         path.unlink(missing_ok=True)
         data.unlink(missing_ok=True)
-    return PredictedProgram(session, program, choices=choices)
+    return PredictedProgram(session, program, routing=routing)
 
 
 class PredictedProgram:
@@ -96,7 +96,7 @@ class PredictedProgram:
     Args:
         session: Session of the graph.
         program: Program for the manifest.
-        choices: Let calls return what was chosen as well.
+        routing: Whether calls also return the choices of routers and indexers.
 
     Raises:
         GenerationError: The states do not fit into memory.
@@ -106,9 +106,9 @@ class PredictedProgram:
     memory = None
 
     def __init__(
-        self, session: onnxruntime.InferenceSession, program: CompiledProgram, *, choices: bool
+        self, session: onnxruntime.InferenceSession, program: CompiledProgram, *, routing: bool
     ) -> None:
-        self._session, self._choices = session, choices
+        self._session, self._choices = session, routing
         self.specializations = program.specializations
         self.states, self.matrices, self.features = part_shared(program.states)
         inputs = Tensor.by_name(program.inputs)

@@ -37,8 +37,8 @@ def open_program(
     role: str,
     *,
     threads: int | None = None,
-    choices: bool = False,
-    lean: bool = False,
+    routing: bool = False,
+    smoke_test: bool = False,
 ) -> "QaicProgram":
     """Open a program of a package, see `qeff_zoo.targets.base.Target.open`.
 
@@ -46,8 +46,8 @@ def open_program(
         package: Package for target `qaic`.
         role: Role of the program.
         threads: Unused by a card.
-        choices: They stay on the card.
-        lean: Unused by a card.
+        routing: Unused: choices stay on the card.
+        smoke_test: Unused by a card.
 
     Raises:
         GenerationError: There is no QPC, no SDK, or too few cards; or a card refused.

@@ -103,8 +103,8 @@ class HtpTarget(Target):
         role: str,
         *,
         threads: int | None = None,
-        choices: bool = False,
-        lean: bool = False,
+        routing: bool = False,
+        smoke_test: bool = False,
     ) -> "Program":
         """Open a program on the simulator, of the version that compiled it."""
         from qeff_zoo.targets import engines
@@ -112,7 +112,7 @@ class HtpTarget(Target):
         from . import session
 
         engines.require_to_run(package, _COMPILER)
-        return session.open_program(package, role, threads=threads, choices=choices)
+        return session.open_program(package, role, threads=threads, routing=routing)
 
 
 TARGET = HtpTarget()

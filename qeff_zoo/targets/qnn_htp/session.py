@@ -15,7 +15,7 @@ from qeff_zoo.targets.qnn_htp.processes import Simulator
 
 
 def open_program(
-    package: Package, role: str, *, threads: int | None = None, choices: bool = False
+    package: Package, role: str, *, threads: int | None = None, routing: bool = False
 ) -> "HtpProgram":
     """Open a program of a package.
 
@@ -23,7 +23,7 @@ def open_program(
         package: Package for target `qnn-htp`.
         role: Role of the program.
         threads: CPU threads of the simulator; None for one per core.
-        choices: Let calls return what was chosen as well, see `qeff_zoo.targets.base.Target.open`.
+        routing: Whether calls also return the choices of routers and indexers, see `qeff_zoo.targets.base.Target.open`.
 
     Raises:
         GenerationError: Its states do not fit into memory.
@@ -34,7 +34,7 @@ def open_program(
     def open_graph(name: str) -> Simulator:
         return Simulator(folder / f"{name}.onnx", soc_model, threads)
 
-    return HtpProgram(program, open_graph, choices=choices)
+    return HtpProgram(program, open_graph, routing=routing)
 
 
 class Graph(Protocol):
@@ -50,7 +50,7 @@ class HtpProgram:
     Args:
         program: Program of a package.
         open_graph: Opens the graph of a specialization by its name, when a first call needs it: it takes seconds.
-        choices: Let calls return what was chosen as well.
+        routing: Whether calls also return the choices of routers and indexers.
 
     Raises:
         GenerationError: The states do not fit into memory.
@@ -61,7 +61,7 @@ class HtpProgram:
         program: CompiledProgram,
         open_graph: Callable[[str], Graph],
         *,
-        choices: bool = False,
+        routing: bool = False,
     ) -> None:
         self.specializations, self.states = program.specializations, program.states
         self.inputs = Tensor.by_name(program.inputs)
@@ -69,7 +69,7 @@ class HtpProgram:
         #: Float32, as the graphs take and return them; the simulator keeps nothing from call to call.
         dtypes = {state.name: np.dtype(np.float32) for state in self.states}
         self.memory = new_states(self.states, dtypes, self.specializations)
-        self._shapes, self._choices = FixedShapes(self.specializations, self.inputs), choices
+        self._shapes, self._choices = FixedShapes(self.specializations, self.inputs), routing
         self._open_graph = open_graph
         self._open: dict[int, Graph] = {}
 

@@ -76,7 +76,7 @@ class ImageToTextSession(WritingSession):
     @property
     def shown(self) -> Mapping[str, int]:
         """Numbers of encoded inputs by kind, see `TextGenerationSession`."""
-        return {"pictures": self._pictures, "encoded_pictures": self.sources.count}
+        return {"images": self._pictures, "encoded_images": self.sources.count}
 
     def prepare(self, picture: Picture, limits: ImageLimits = LIMITS) -> Array:
         """Decode an image and compute the encoder's input. Thread-safe.

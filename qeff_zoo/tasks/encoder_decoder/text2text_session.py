@@ -97,7 +97,7 @@ class Text2TextSession(WritingSession):
         Raises:
             GenerationError: The request cannot be served.
         """
-        source, rules = self.encode(prompt, chat=bool(choices.pop("chat", False))), self.rules
+        source, rules = self.encode(prompt, chat=choices.pop("chat", False)), self.rules
         if source_language is not None:
             source = self.languages.read_from(source, source_language)
         if language is not None:

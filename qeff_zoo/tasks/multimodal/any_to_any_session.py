@@ -12,10 +12,11 @@ import numpy as np
 from qeff_zoo.media.steps import Steps
 from qeff_zoo.multimodal.manifest import audio_of, entry_of
 from qeff_zoo.runtime.answers import Request
+from qeff_zoo.runtime.chat_template import ChatOptions
 from qeff_zoo.runtime.feature_cache import Reader
 from qeff_zoo.runtime.multimodal_spans import Encoded
 from qeff_zoo.runtime.program import Program
-from qeff_zoo.runtime.prompts import Prompt
+from qeff_zoo.runtime.prompts import Prompt, options_of
 from qeff_zoo.tasks import ANY_TO_ANY
 from qeff_zoo.tasks.multimodal.audio_encoder import BESIDE, Hearing, SoundPreparer
 from qeff_zoo.tasks.multimodal.image_text_session import ImageTextToTextSession
@@ -100,7 +101,7 @@ class AnyToAnySession(ImageTextToTextSession):
         self,
         prompt: Prompt,
         *,
-        chat: bool = False,
+        chat: bool | ChatOptions = False,
         audio: Sequence[Any] = (),
         **choices: Any,
     ) -> Request:
@@ -114,7 +115,7 @@ class AnyToAnySession(ImageTextToTextSession):
             return super().request(prompt, chat=chat, audio=heard, **choices)
         brought = {kind: listed(choices.get(f"{kind}s", ())) for kind in ("image", "video")}
         kinds = [kind for kind, some in {**brought, "audio": audio}.items() for _ in some]
-        made = self.request(self._message(kinds, prompt), audio=audio, **choices)
+        made = self.request(self._message(kinds, prompt, options_of(chat)), audio=audio, **choices)
         return replace(made, text=prompt)
 
     def request_of(
@@ -128,7 +129,7 @@ class AnyToAnySession(ImageTextToTextSession):
         """See `MediaTextSession`, with images and audio, each in the prompt's order."""
         sound = self.markers["audio"]
         self._check_count(tokens, self.marker, len(prepared))
-        self._check_count(tokens, sound, len(audio), "sounds")
+        self._check_count(tokens, sound, len(audio), "recordings")
         left = {self.marker: iter(prepared), sound: iter(audio)}
         both = [next(left[token]) for token in tokens if token in left]
         return super().request_of(tokens, both, **choices)
@@ -144,7 +145,7 @@ class AnyToAnySession(ImageTextToTextSession):
         ]
 
     def _is_sound(self, one: Prepared | Encoded) -> bool:
-        return one.kind == "sounds" if isinstance(one, Encoded) else self.hearing.name in one
+        return one.kind == "audio" if isinstance(one, Encoded) else self.hearing.name in one
 
     def _listen(self, prepared: Prepared | Encoded, *, beside: bool) -> Encoded:
         """Return audio features in the form of image features; features that are added to layers are zero.
@@ -164,11 +165,11 @@ class AnyToAnySession(ImageTextToTextSession):
 
     def run_of(self, encoded: Encoded) -> list[int]:
         """Return the placeholder tokens of an image or audio input in a prompt."""
-        if encoded.kind == "pictures":
+        if encoded.kind == "images":
             return super().run_of(encoded)
         before, after = map(self._all_named, (self.audio.before, self.audio.after))
         return [*before, *[self._heard] * encoded.rows, *after]
 
     def run_begun(self, encoded: Encoded) -> list[int]:
         """See `MediaTextSession`."""
-        return super().run_begun(encoded) if encoded.kind == "pictures" else self.run_of(encoded)
+        return super().run_begun(encoded) if encoded.kind == "images" else self.run_of(encoded)

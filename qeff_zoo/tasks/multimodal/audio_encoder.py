@@ -28,14 +28,14 @@ _HEARD = -2
 
 def _too_short() -> GenerationError:
     return GenerationError(
-        "A sound is too short to become a row of features; expected a twentieth of a second or more. Give a longer one."
+        "A recording is too short for a feature row; expected a twentieth of a second or more. Give a longer one."
     )
 
 
 class Hearing(Reader):
     """Audio encoder for `input_features`, (windows, bins, frames), with a mask of padding for some models."""
 
-    kind = "sounds"
+    kind = "audio"
 
     def __init__(
         self, program: Program, config: Mapping[str, Any], budget: int, audio: AudioEncoder
@@ -62,7 +62,7 @@ class Hearing(Reader):
         features, name = prepared[FEATURES], self.audio.mask
         if features.shape[1:] != self.shape or (name and name not in prepared):
             raise GenerationError(
-                f"A sound has {FEATURES} of {features.shape} and {sorted(prepared)}; expected windows of "
+                f"A recording has {FEATURES} of {features.shape} and {sorted(prepared)}; expected windows of "
                 f"{self.shape}{f' and {name}' if name else ''}. Give what the checkpoint's own processor returns."
             )
         found = [self._hear(prepared, number) for number in range(len(features))]
@@ -122,8 +122,8 @@ class BlockHearing(Hearing):
         features = prepared[name]
         if features.ndim != 3 or features.shape[0] != 1 or features.shape[2] != bins:
             raise GenerationError(
-                f"A sound has {name} of {features.shape}; expected (1, frames, {bins}). Give what the checkpoint's "
-                "own processor returns of one sound."
+                f"A recording has {name} of {features.shape}; expected (1, frames, {bins}). Give what the checkpoint's "
+                "own processor returns of one recording."
             )
         if not (count := features.shape[1]):
             raise _too_short()
@@ -176,7 +176,7 @@ class ChunkHearing(BlockHearing):
     def _check_rows(self, count: int, rows: Array) -> None:
         if count > len(rows):
             raise GenerationError(
-                f"A sound has {count} rows of features; expected at most {len(rows)}, which is what the model hears. "
+                f"A recording has {count} rows of features; expected at most {len(rows)}, the maximum of the model. "
                 "Give a shorter one, or what the checkpoint's own processor returns of it."
             )
 

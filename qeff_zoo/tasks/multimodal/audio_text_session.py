@@ -10,7 +10,7 @@ from qeff_zoo.media.steps import Steps
 from qeff_zoo.multimodal.manifest import audio_of, entry_of
 from qeff_zoo.package.files import read_json
 from qeff_zoo.recipe_media import AudioEncoder
-from qeff_zoo.runtime.chat_template import Message
+from qeff_zoo.runtime.chat_template import USUAL_CHAT, ChatOptions, Message
 from qeff_zoo.runtime.multimodal_spans import Encoded
 from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
 from qeff_zoo.runtime.program import Program
@@ -62,7 +62,7 @@ class AudioTextToTextSession(MediaTextSession):
     def _entry(self) -> Mapping[str, Any]:
         return entry_of(self.media)
 
-    def _rendered(self, messages: Sequence[Message]) -> str:
+    def _rendered(self, messages: Sequence[Message], options: ChatOptions = USUAL_CHAT) -> str:
         """Render messages; the parts of each are concatenated if the chat template supports text alone."""
         if self.media.text_messages and self.tokenizer is not None:
             marker = self.tokenizer.piece(self.marker).strip()
@@ -72,7 +72,7 @@ class AudioTextToTextSession(MediaTextSession):
                 else one
                 for one in messages
             ]
-        return super()._rendered(messages)
+        return super()._rendered(messages, options)
 
     def encoding(self, argument: str, given: Sequence[Any]) -> list[Steps[Encoded]]:
         """See `MediaTextSession`."""

@@ -65,13 +65,13 @@ def without_encoder(checkpoint: "Checkpoint", recipe: Recipe) -> list[str]:
     if checkpoint.model_config.get("audio_config", ()) is not None:
         return []
     return [
-        f"{checkpoint.name!r} has no encoder of sounds (`audio_config` of its config.json is null); expected one, as "
+        f"{checkpoint.name!r} has no audio encoder (`audio_config` of its config.json is null); expected one, as "
         f"other checkpoints of {recipe.model_type!r} have it. Choose one of those, or another --task."
     ]
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    of_adapters = image_text_to_text.problems("sounds", checkpoint, recipe, request)
+    of_adapters = image_text_to_text.problems("recordings", checkpoint, recipe, request)
     return [*of_adapters, *without_encoder(checkpoint, recipe)]
 
 

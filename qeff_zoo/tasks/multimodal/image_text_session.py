@@ -18,12 +18,12 @@ from qeff_zoo.multimodal.images import Images
 from qeff_zoo.multimodal.manifest import entry_of, images_of
 from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.answers import Request
-from qeff_zoo.runtime.chat_template import ChatTemplate, Message
+from qeff_zoo.runtime.chat_template import USUAL_CHAT, ChatOptions, ChatTemplate, Message
 from qeff_zoo.runtime.feature_cache import RemoteEncoder
 from qeff_zoo.runtime.multimodal_spans import Encoded
 from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
 from qeff_zoo.runtime.program import Array, HasMaxPatches, Program
-from qeff_zoo.runtime.prompts import Prompt
+from qeff_zoo.runtime.prompts import Prompt, options_of
 from qeff_zoo.tasks import IMAGE_TEXT_TO_TEXT
 from qeff_zoo.tasks.multimodal.session import (
     FEATURE_CACHE_BYTES,
@@ -207,25 +207,30 @@ class ImageTextToTextSession(MediaTextSession):
         return made
 
     def request(
-        self, prompt: Prompt, *, chat: bool = False, videos: Sequence[Any] = (), **choices: Any
+        self,
+        prompt: Prompt,
+        *,
+        chat: bool | ChatOptions = False,
+        videos: Sequence[Any] = (),
+        **choices: Any,
     ) -> Request:
         """See `MediaTextSession`, with videos in the prompt's order.
 
         With `chat`, images come first, then videos, then the text.
         """
-        videos, pictures = listed(videos), listed(choices.pop(self.argument, ()))
+        videos, images = listed(videos), listed(choices.pop(self.argument, ()))
         if not videos:
-            return super().request(prompt, chat=chat, **{**choices, self.argument: pictures})
-        self.media.check_prompt(len(pictures), len(videos))
+            return super().request(prompt, chat=chat, **{**choices, self.argument: images})
+        self.media.check_prompt(len(images), len(videos))
         films = [self.prepare_video(one) for one in videos]
         text = prompt if isinstance(prompt, str) else None
         if chat and text is not None:
-            kinds = [*["image"] * len(pictures), *["video"] * len(films)]
-            tokens = self._message(kinds, text)
+            kinds = [*["image"] * len(images), *["video"] * len(films)]
+            tokens = self._message(kinds, text, options_of(chat))
         else:
             tokens = [*self._read(prompt)]
         read = self._read_in_text if len(self._stamp()) > _AROUND_STEPS else self._read_in_tokens
-        same, prepared = read(tokens, None if chat else text, pictures, films)
+        same, prepared = read(tokens, None if chat else text, images, films)
         made = self.request_of(same, prepared, **choices)
         self._check_time(made)
         return made if text is None else replace(made, text=text)
@@ -234,7 +239,7 @@ class ImageTextToTextSession(MediaTextSession):
         self,
         tokens: Sequence[int],
         text: str | None,
-        pictures: Sequence[Any],
+        images: Sequence[Any],
         films: Sequence[Prepared],
     ) -> tuple[list[int], list[Prepared]]:
         """Return a prompt whose videos are marked by tokens, and the encoder inputs in its order.
@@ -242,11 +247,11 @@ class ImageTextToTextSession(MediaTextSession):
         Args:
             tokens: Token ids of the prompt.
             text: Text of the tokens; None for a rendered chat template, or for token ids of the user.
-            pictures: Images of the prompt.
+            images: Images of the prompt.
             films: Prepared videos of the prompt.
         """
         film = self._film()
-        self._check_count(tokens, self.marker, len(pictures))
+        self._check_count(tokens, self.marker, len(images))
         self._check_count(tokens, film, len(films), "videos")
         if texts := self._stamp():
             around = [self._special_token(name) for name in self._numbered]
@@ -257,7 +262,7 @@ class ImageTextToTextSession(MediaTextSession):
             else:
                 tokens = [*self._read(stamps.in_text(text, films))]
             films = [step for one in films for step in steps_of(one)]
-        left = {self.marker: iter(self.prepare_all(pictures)), film: iter(films)}
+        left = {self.marker: iter(self.prepare_all(images)), film: iter(films)}
         prepared = [next(left[token]) for token in tokens if token in left]
         # The token at a feature's position is ignored: one placeholder serves both.
         return [self.marker if token == film else token for token in tokens], prepared
@@ -266,32 +271,34 @@ class ImageTextToTextSession(MediaTextSession):
         self,
         tokens: Sequence[int],
         text: str | None,
-        pictures: Sequence[Any],
+        images: Sequence[Any],
         films: Sequence[Prepared],
     ) -> tuple[list[int], list[Prepared]]:
         """As `_read_in_tokens`, for a prompt whose videos are marked by text that spans several tokens."""
         tokenizer = required(self.tokenizer)
-        picture, film = tokenizer.name(self.marker), self.media.video
+        image, film = tokenizer.name(self.marker), self.media.video
         if film.endswith("_id"):
             film = tokenizer.name(self._film())
         whole = tokenizer.spelled(tokens) if text is None else text
-        found = re.findall(f"{re.escape(picture)}|{re.escape(film)}", whole)
-        self._check_places(found.count(picture), picture, len(pictures), self._nouns)
+        found = re.findall(f"{re.escape(image)}|{re.escape(film)}", whole)
+        self._check_places(found.count(image), image, len(images), self._nouns)
         self._check_places(found.count(film), film, len(films), "videos")
-        stamps = Stamps(self._stamp(), tokenizer, film, picture)
+        stamps = Stamps(self._stamp(), tokenizer, film, image)
         left = {
-            picture: iter([one] for one in self.prepare_all(pictures)), film: map(steps_of, films)
+            image: iter([one] for one in self.prepare_all(images)), film: map(steps_of, films)
         }  # fmt: skip
         written = stamps.in_text(whole, films)
         read = self._encode(written, special_tokens=False) if text is None else self._read(written)
         return [*read], [step for one in found for step in next(left[one])]
 
-    def _rendered(self, messages: Sequence[Message]) -> str:
+    def _rendered(self, messages: Sequence[Message], options: ChatOptions = USUAL_CHAT) -> str:
         if self._of_videos is None:
-            return super()._rendered(messages)
+            return super()._rendered(messages, options)
         parts = [part for one in messages for part in one.get("content") or ()]
         shown = any(isinstance(part, Mapping) and part.get("type") == "video" for part in parts)
-        return self._of_videos.render(messages) if shown else super()._rendered(messages)
+        if shown:
+            return self._of_videos.render(messages, options)
+        return super()._rendered(messages, options)
 
     @cached_property
     def _of_videos(self) -> ChatTemplate | None:
@@ -338,9 +345,9 @@ class ImageTextToTextSession(MediaTextSession):
         """Raise `GenerationError` if the package does not support videos."""
         if not self.media.video:
             raise GenerationError(
-                f"The prompt has videos, and this package of {self.config.get('model_type')!r} reads pictures alone; "
+                f"The prompt has videos, and this package of {self.config.get('model_type')!r} reads images alone; "
                 "expected one of a model whose videos are read, which docs/vision-language.md lists. Give it single "
-                "frames as pictures (--image)."
+                "frames as images (--image)."
             )
         if (
             not isinstance(self.reader, Vision)
@@ -349,7 +356,7 @@ class ImageTextToTextSession(MediaTextSession):
         ):
             raise GenerationError(
                 "The prompt has videos, and this package has no vision program, or one of fixed sizes, those of a "
-                "picture; expected one for pictures of any size. Build it for --target ort, without --decode-only."
+                "image; expected one for images of any size. Build it for --target ort, without --decode-only."
             )
 
     def _most_patches(self) -> int:

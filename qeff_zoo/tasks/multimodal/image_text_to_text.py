@@ -138,8 +138,8 @@ def sides_of(processor: "ImageProcessor", tiles: str) -> list[int]:
     for height, width in found:
         if height != width:
             raise CheckpointError(
-                f"The image processor makes a picture of {width} x {height} pixels of one of {_LARGE} x {_LARGE // 2}; "
-                "expected squares, since the program of this model has pictures of one size. Set size to a square in "
+                f"The image processor makes an image of {width} x {height} pixels of one of {_LARGE} x {_LARGE // 2}; "
+                "expected squares, since the program of this model has images of one size. Set size to a square in "
                 "preprocessor_config.json, as the model was trained."
             )
     return [width for _, width in found]
@@ -201,13 +201,13 @@ def problems(nouns: str, checkpoint: "Checkpoint", recipe: Recipe, request: Requ
     """Return the problems of a request; an adapter of a checkpoint must be merged.
 
     Args:
-        nouns: Kind of the inputs, "pictures" or "sounds".
+        nouns: Plural of an input, "images" or "recordings".
         checkpoint: Checkpoint of the build.
         recipe: Recipe of the checkpoint.
         request: Request of the user.
     """
     found = task.TASK.problems(checkpoint, recipe, request)
-    media = recipe.images if nouns == "pictures" else recipe.sounds
+    media = recipe.images if nouns == "images" else recipe.sounds
     assert media is not None
     found += [*_of_config(checkpoint, media), *_of_processor(checkpoint)]
     if not (place := adapter_beside(checkpoint, media)):
@@ -319,7 +319,7 @@ TASK = Task(
     half=_language_model,
     variant=_variant,
     specializations=partial(specializations, "image_rows"),
-    problems=partial(problems, "pictures"),
+    problems=partial(problems, "images"),
     session=lazy("qeff_zoo.tasks.multimodal.image_text_session:ImageTextToTextSession"),
     trial=lazy("qeff_zoo.tasks.multimodal.trial:ImageTrial"),
     reference=lazy("qeff_zoo.tasks.text_generation.reference:DecoderReference"),

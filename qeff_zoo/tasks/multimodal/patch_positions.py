@@ -121,16 +121,16 @@ class Tower:
             "position_ids": places[real],
         }
 
-    def cut(self, picture: Array, patch: int) -> Array:
+    def cut(self, image: Array, patch: int) -> Array:
         """Return patches (patches, channels, rows, columns) of an image (channels, height, width), in row-major order.
 
         Args:
-            picture: Image of whole patches.
+            image: Image of whole patches.
             patch: Pixels on a side of a patch.
         """
-        channels, height, width = picture.shape
+        channels, height, width = image.shape
         shape = channels, height // patch, patch, width // patch, patch
-        return picture.reshape(shape).transpose(1, 3, 0, 2, 4).reshape(-1, channels, patch, patch)
+        return image.reshape(shape).transpose(1, 3, 0, 2, 4).reshape(-1, channels, patch, patch)
 
     def describe(self, grid: tuple[int, ...]) -> dict[str, Array]:
         """Return all position inputs that a program may take for one image.

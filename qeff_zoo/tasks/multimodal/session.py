@@ -18,12 +18,12 @@ from qeff_zoo.media.steps import Steps
 from qeff_zoo.package.files import read_json
 from qeff_zoo.recipe_media import Media
 from qeff_zoo.runtime.answers import Request, require_no_choices
-from qeff_zoo.runtime.chat_template import Message, special_tokens
+from qeff_zoo.runtime.chat_template import USUAL_CHAT, ChatOptions, Message, special_tokens
 from qeff_zoo.runtime.feature_cache import Reader
 from qeff_zoo.runtime.multimodal_spans import Encoded, MultimodalSpans, arrange
 from qeff_zoo.runtime.prefix_cache import PrefixCacheOptions
 from qeff_zoo.runtime.program import Array, Program
-from qeff_zoo.runtime.prompts import Prompt
+from qeff_zoo.runtime.prompts import Prompt, options_of
 from qeff_zoo.runtime.text_generation import Generation, Stream, TextGenerationSession
 
 #: Output of a processor for one image or audio input: arguments of the model's forward.
@@ -146,12 +146,15 @@ class MediaTextSession(TextGenerationSession):
         """Return the encoder inputs of all images or audio of a prompt, in its order."""
         return [self.prepare(one) for one in given]
 
-    def request(self, prompt: Prompt, *, chat: bool = False, **choices: Any) -> Request:
+    def request(
+        self, prompt: Prompt, *, chat: bool | ChatOptions = False, **choices: Any
+    ) -> Request:
         """Return a checked request. Thread-safe.
 
         Args:
             prompt: A prompt as for `generate`, with a marker token at the place of each image or audio input.
-            chat: Whether the prompt is a user message: images or audio come before its text, by the chat template.
+            chat: Whether the prompt is a user message: images or audio come before its text, by the chat template; or
+                options of the template.
             **choices: Options of `TextGenerationSession.request`, and `argument`: images or audio in the prompt's
                 order, or a single one.
 
@@ -161,18 +164,19 @@ class MediaTextSession(TextGenerationSession):
         """
         given = listed(choices.pop(self.argument, ()))
         if chat and isinstance(prompt, str):
-            tokens = self._message([self.part] * len(given), prompt)
+            tokens = self._message([self.part] * len(given), prompt, options_of(chat))
             made = self.request(tokens, **{**choices, self.argument: given})
             return replace(made, text=prompt)
         made = self.request_of(self._read(prompt), self.prepare_all(given), **choices)
         return replace(made, text=prompt) if isinstance(prompt, str) else made
 
-    def _message(self, kinds: Sequence[str], text: str) -> list[int]:
+    def _message(self, kinds: Sequence[str], text: str, options: ChatOptions) -> list[int]:
         """Return the tokens of a user message: an image, video or audio input for each of the kinds, then a text."""
         content = [*({"type": kind} for kind in kinds), {"type": "text", "text": text}]
-        return self.encode_chat([{"role": "user", "content": content if kinds else text}])
+        message = {"role": "user", "content": content if kinds else text}
+        return self.encode_chat([message], options)
 
-    def encode(self, prompt: Prompt, *, chat: bool = False) -> list[int]:
+    def encode(self, prompt: Prompt, *, chat: bool | ChatOptions = False) -> list[int]:
         """See `PromptReader`; text begins with the opening of the model's processor."""
         if isinstance(prompt, str) and not chat:
             prompt = self._opened(prompt)
@@ -185,10 +189,16 @@ class MediaTextSession(TextGenerationSession):
         processed = bool(self._held.keys() - {"feature_extractor"})
         return processed and not begun
 
-    def _rendered(self, messages: Sequence[Message]) -> str:
-        if self._mark and self.chat_template and not self.chat_template.reads_parts:
+    def _rendered(self, messages: Sequence[Message], options: ChatOptions = USUAL_CHAT) -> str:
+        if self._mark and self.chat_template and not self._reads_parts(options):
             messages = [self._in_text(message) for message in messages]
-        return self._opened(super()._rendered(messages))
+        return self._opened(super()._rendered(messages, options))
+
+    def _reads_parts(self, options: ChatOptions) -> bool:
+        """Return whether the selected template renders the parts of a user's message."""
+        return self.chat_template is not None and self.chat_template.source(options).reads_parts(
+            "user"
+        )
 
     def _in_text(self, message: Message) -> Message:
         """Return a message with markers in its text, for a template that renders text alone."""
@@ -373,7 +383,7 @@ class MediaTextSession(TextGenerationSession):
 
     @property
     def _nouns(self) -> str:
-        return str(self.reader.kind)
+        return {"images": "images", "audio": "recordings"}[self.reader.kind]
 
     def _written_out(self, tokens: Sequence[int], parts: Sequence[Encoded]) -> list[int]:
         """Expand the marker of each image or audio input into placeholder tokens and the tokens around them."""

@@ -41,7 +41,7 @@ class PassThroughEncoder(Reader):
         size: Number of image tokens of an image.
     """
 
-    kind = "pictures"
+    kind = "images"
     size: int
 
     @property
@@ -56,8 +56,8 @@ class PassThroughEncoder(Reader):
         for name, shape in wanted.items():
             if found[name].shape != shape:
                 raise MediaError(
-                    f"A picture was prepared as {name} {found[name].shape}; expected {shape}, which the package's one "
-                    "program reads. Build it without --single-program, or process the picture otherwise."
+                    f"An image was prepared as {name} {found[name].shape}; expected {shape}, which the package's one "
+                    "program reads. Build it without --single-program, or process the image otherwise."
                 )
         grid = self.layout.grid(1, prepared, self._config)
         return RawImage(digest=digest, features=found, grid=grid, count=self.size)
@@ -75,7 +75,7 @@ class Vision(Reader):
         frames: A function that opens the program of video frames, if it is a separate one.
     """
 
-    kind = "pictures"
+    kind = "images"
 
     def __init__(
         self,
@@ -194,6 +194,6 @@ def check_merge(found: Array | None, tower: Tower) -> None:
     """
     if found is not None and (found != tower.merge).any():
         raise MediaError(
-            f"Cannot read a picture whose patches are merged by {found.reshape(-1).tolist()}; expected "
+            f"Cannot read an image whose patches are merged by {found.reshape(-1).tolist()}; expected "
             f"{tower.merge}, for which this package was built. Set `merge_size` in the processor's JSON."
         )

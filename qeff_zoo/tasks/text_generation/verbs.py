@@ -9,7 +9,7 @@ from typing import Any
 
 from qeff_zoo.disk.text_files import read_text
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.runtime import Grammar, Sampling
+from qeff_zoo.runtime import ChatOptions, Grammar, Sampling
 from qeff_zoo.tasks.commands import SAMPLING
 from qeff_zoo.terminal.printing import print_generated, print_json
 
@@ -63,11 +63,27 @@ def generation_of(session: Any, arguments: argparse.Namespace) -> dict[str, Any]
         "generation_len": arguments.generation_len,
         "sampling": _sampling(session, arguments),
         "stop": arguments.stop,
-        "chat": arguments.chat,
+        "chat": _chat(arguments),
         "adapter": arguments.adapter,
         "grammar": _grammar(arguments),
         **({"documents": arguments.document} if arguments.document else {}),
     }
+
+
+def _chat(arguments: argparse.Namespace) -> bool | ChatOptions:
+    """Return the options of the chat template; whether it applies, if there are none."""
+    given = {
+        "template": arguments.chat_template,
+        "variables": arguments.chat_template_kwargs,
+        "reasoning_effort": arguments.reasoning_effort,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    if given and not arguments.chat:
+        raise GenerationError(
+            f"Options of a chat template are given ({', '.join(map(str, given.values()))}), and --chat is not; "
+            "expected both or neither. Add --chat, or leave them out."
+        )
+    return ChatOptions(**given) if given else bool(arguments.chat)
 
 
 def as_json(output: Any) -> dict[str, Any]:

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Grammars of tool calls, made of the same rows as the parser: an output that ends by itself has a valid call."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.chat_output.formats import CallFormat, ReasoningFormat, holes
+from qeff_zoo.runtime.chat_output.values import resolved, types_of
+from qeff_zoo.runtime.grammar import BLANKS, Grammar
+
+_ANYTHING, _BLANKS = "/(?s:.*)/", r"/\s{0,4}/"
+_DEFINITIONS = ("$defs", "definitions")
+#: Reasoning of gpt-oss, and the text before its answer.
+_ANALYSIS = ReasoningFormat(begin="<|channel|>analysis<|message|>", end="<|end|><|start|>assistant")
+_FINAL = "<|channel|>final<|message|>"
+_MOST_RULES = 20_000
+_DEEPEST = 8  # nested values with unquoted keys
+#: Whether an output begins with reasoning: the prompt has begun it, or the model may begin it, or it has ended.
+Thoughts: TypeAlias = Literal["begun", "possible", "ended"]
+
+
+def output_grammar(
+    calls: CallFormat | None,
+    reasoning: ReasoningFormat | None,
+    special: Mapping[int, str],
+    *,
+    schemas: Mapping[str, Any] | None = None,
+    thoughts: Thoughts = "possible",
+    several: bool = True,
+    otherwise: Grammar | None = None,
+) -> Grammar:
+    """Return the grammar of reasoning, and then calls or a structured answer.
+
+    Args:
+        calls: Format of the calls.
+        reasoning: Format of the reasoning; None without one.
+        special: Texts of special tokens by id.
+        schemas: JSON Schemas of the arguments by function; the functions that may be called; None for no calls.
+        thoughts: Whether the output begins with reasoning.
+        several: Whether there may be more than one call.
+        otherwise: Grammar of an answer without calls; None if there must be a call.
+    """
+    has_channels = calls is not None and calls.channels
+    rules = _Rules(calls or CallFormat(call=""), special)
+    alternatives = []
+    if calls and schemas:
+        several = several and not calls.channels
+        rules.add("call", " | ".join(rules.call(*one) for one in schemas.items()))
+        more = f"({rules.text(calls.join)} call)*" if several else ""
+        alternatives.append(f"{rules.text(calls.begin)} call {more} {rules.text(calls.end)}")
+    if otherwise:
+        alternatives.append(f"{rules.text(_FINAL) if has_channels else ''} @other")
+    begins = rules.thoughts(_ANALYSIS if has_channels else reasoning, thoughts)
+    rules.add("start", f"{begins} ({' | '.join(alternatives)})")
+    return _joined(rules.source, otherwise)
+
+
+def _joined(source: str, other: Grammar | None) -> Grammar:
+    """Return a Lark grammar, in which `@other` is another grammar."""
+    if other is None:
+        return Grammar.lark(source)
+    try:
+        named: Any = json.loads(other.source)["grammars"]
+    except ValueError:  # Lark is not wrapped
+        named = [{"lark_grammar": other.source}]
+    return Grammar(
+        json.dumps({"grammars": [{"lark_grammar": source}, {**named[0], "name": "other"}]})
+    )
+
+
+class _Rules:
+    """Lark rules of a format.
+
+    Args:
+        calls: Format of the calls.
+        special: Texts of special tokens by id, which no text of a grammar matches.
+    """
+
+    def __init__(self, calls: CallFormat, special: Mapping[int, str]) -> None:
+        self._format, self._rules = calls, list[str]()
+        self._special = {text: token for token, text in special.items()}
+        longest = sorted(self._special, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest)) or r"(?!)")
+
+    @property
+    def source(self) -> str:
+        """All rules."""
+        return "\n".join(self._rules)
+
+    def add(self, name: str, body: str) -> None:
+        """Add a rule."""
+        self._rules.append(f"{name}: {body}")
+
+    def _new(self, body: str, attributes: str = "") -> str:
+        if len(self._rules) > _MOST_RULES:
+            raise GenerationError(
+                f"The schemas of the functions take more than {_MOST_RULES:,} rules; expected fewer. Make them simpler."
+            )
+        name = f"rule_{len(self._rules)}"
+        self._rules.append(f"{name}{attributes}: {body}")
+        return name
+
+    def text(self, text: str) -> str:
+        """Return the symbols of a text: special tokens, and texts whose line breaks are optional."""
+        found, at = [], 0
+        for match in [*self._pattern.finditer(text), None]:
+            plain = text[at : match.start() if match else len(text)]
+            for piece in re.split(r"(\n\s*)", plain):
+                if piece:
+                    found.append(
+                        f"{json.dumps(piece)}{'?' if piece.isspace() and chr(10) in piece else ''}"
+                    )
+            if match:
+                found.append(f"<[{self._special[match[0]]}]>")
+                at = match.end()
+        return " ".join(found)
+
+    def _until(self, end: str) -> str:
+        """Return the symbols of any text up to an end, and of the end."""
+        match = self._pattern.search(end)
+        plain, rest = (end[: match.start()], end[match.start() :]) if match else (end, "")
+        if not plain.strip():
+            return f"{self._new(_ANYTHING)} {self.text(rest)}"
+        return f"{self._new(_ANYTHING, f'[suffix={json.dumps(plain.rstrip())}]')} {self.text(rest)}"
+
+    def thoughts(self, reasoning: ReasoningFormat | None, thoughts: Thoughts) -> str:
+        """Return the symbols of reasoning."""
+        if reasoning is None or thoughts == "ended":
+            return ""
+        rest = f"{self._until(reasoning.end.strip())} {self._new(_BLANKS)}"
+        begin = self.text(reasoning.begin.strip())
+        return rest if thoughts == "begun" else f"({begin} {rest})?"
+
+    def call(self, name: str, schema: Any) -> str:
+        """Return the name of the rule of a function's call."""
+        rows = [self._format.call]
+        rows += self._format.also if self._format.channels else ()
+        return self._new(" | ".join(self._row(row, name, schema) for row in rows))
+
+    def _row(self, row: str, name: str, schema: Any) -> str:
+        found = []
+        for text, hole in holes(row):
+            found.append(self.text(text))
+            if hole == "name":
+                found.append(json.dumps(name))
+            elif hole == "id":
+                found.append("/[A-Za-z0-9]{9}/")
+            elif hole == "index":
+                found.append("/[0-9]{1,4}/")
+            elif hole == "call":
+                found.append(self._json(_object(self._format.keys, name, schema), schema))
+            elif hole == "args":
+                found.append(self._arguments(schema))
+        return " ".join(found)
+
+    def _json(self, schema: Any, root: Any) -> str:
+        """Return a rule of JSON, with the definitions of the schema that it is a part of."""
+        known = root if isinstance(root, Mapping) else {}
+        shared = {key: known[key] for key in _DEFINITIONS if key in known}
+        whole = {"x-guidance": {"whitespace_pattern": BLANKS}, **shared, **schema}
+        return self._new(f"%json {json.dumps(whole)}")
+
+    def _arguments(self, schema: Any) -> str:
+        if self._format.argument:
+            return self._fields(schema, schema, self._tagged, "")
+        if self._format.values == "python":
+            return self._fields(schema, schema, self._keyword, ", ")
+        if self._format.values == "unquoted":
+            return f'"{{" {self._fields(schema, schema, self._unquoted_field, ",")} "}}"'
+        return self._json({"type": "object"} if schema is None else schema, schema)
+
+    def _fields(
+        self, schema: Any, root: Any, field: Callable[[str, Any, Any], str], separator: str
+    ) -> str:
+        """Return the symbols of an object's fields in the order of its schema.
+
+        Args:
+            schema: JSON Schema of the object.
+            root: JSON Schema of the arguments, with the definitions.
+            field: Function that returns the symbols of a field by its name, its schema, and `root`.
+            separator: Text between fields.
+        """
+        known = resolved(schema, root)
+        properties: Mapping[str, Any] = known.get("properties") or {}
+        required = {*known.get("required", ())} & properties.keys()
+        between = json.dumps(separator) if separator else ""
+        alternatives, rest = list[str](), ""  # of the first field, and what may follow it
+        for name, one in reversed([*properties.items()]):
+            symbols = self._new(field(name, one, root))
+            alternatives = [*([] if name in required else alternatives), f"{symbols} {rest}"]
+            following = f"{between} {symbols}"
+            optional = following if name in required else f"({following})?"
+            rest = self._new(f"{optional} {rest}")
+        if not alternatives:
+            return ""
+        return f"({' | '.join(alternatives)}){'' if required else '?'}"
+
+    def _tagged(self, name: str, schema: Any, root: Any) -> str:
+        """Return the symbols of an argument with marks around it."""
+        parts = holes(self._format.argument)
+        end = parts[-1][0]
+        types = types_of(schema, root)
+        is_string = types == {"string"} or not types
+        written = {
+            "key": name,
+            "string": "true" if is_string else "false",
+            "type": "string" if is_string else min(types),
+        }
+        found = []
+        for text, hole in parts[:-1]:
+            found += [self.text(text), json.dumps(written[hole]) if hole in written else ""]
+        strings = schema.get("enum") if isinstance(schema, Mapping) and is_string else None
+        closed = self.text(end.rstrip())
+        if strings:
+            found.append(f"({' | '.join(json.dumps(str(one)) for one in strings)}) {closed}")
+        elif is_string:
+            found.append(self._until(end.strip()))
+        else:
+            found.append(f"{self._json(schema, root)} {closed}")
+        return f"{' '.join(found)} {self.text(end[len(end.rstrip()) :])}"
+
+    def _keyword(self, name: str, schema: Any, root: Any) -> str:
+        is_boolean = types_of(schema, root) == {"boolean"}
+        value = '("True" | "False")' if is_boolean else self._json(schema, root)
+        return f'{json.dumps(name)} "=" {value}'
+
+    def _unquoted_field(self, name: str, schema: Any, root: Any, depth: int = 0) -> str:
+        """Return the symbols of a field whose key is unquoted."""
+        return f'{json.dumps(name)} ":" {self._unquoted(schema, root, depth)}'
+
+    def _unquoted(self, schema: Any, root: Any, depth: int) -> str:
+        """Return the symbols of a value whose keys are unquoted."""
+        types, known = types_of(schema, root), resolved(schema, root)
+        quote = self.text(self._format.quote)
+        if strings := known.get("enum"):
+            texts = (
+                f"{quote} {json.dumps(one)} {quote}"
+                if isinstance(one, str)
+                else json.dumps(json.dumps(one))
+                for one in strings
+            )
+            return f"({' | '.join(texts)})"
+        if types & {"object"} and depth < _DEEPEST:
+            fields = self._fields(known, root, partial(self._unquoted_field, depth=depth + 1), ",")
+            return f'"{{" {fields} "}}"'
+        if types & {"array"} and depth < _DEEPEST:
+            item = self._new(self._unquoted(known.get("items", {}), root, depth + 1))
+            return f'"[" ({item} ("," {item})*)? "]"'
+        if types and not types & {"string", "object", "array"}:
+            return self._json(schema, root)
+        return f"{quote} {self._until(self._format.quote)}"
+
+
+def _object(keys: Sequence[str], name: str, schema: Any) -> dict[str, Any]:
+    """Return the JSON Schema of a call as an object."""
+    *before, name_key, arguments = keys
+    digits = {"type": "string", "pattern": "^[0-9]{1,4}$"}
+    parameters = {"type": "object"} if schema is None else schema
+    own = {key: value for key, value in parameters.items() if key not in _DEFINITIONS}
+    properties = {**dict.fromkeys(before, digits), name_key: {"const": name}, arguments: own}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(keys),
+        "additionalProperties": False,
+    }

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of arguments, as JSON: from plain text, from Python's literals, and from objects with unquoted keys."""
+
+import ast
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_TYPES: Mapping[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+_WORDS = {"true": True, "false": False, "null": None}  # of JSON, among Python's literals
+#: Strings of Python, in which models also write line breaks as they are.
+_QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
+_FAILURES = (MemoryError, RecursionError, SyntaxError, TypeError, ValueError)
+_DEEPEST = 8  # references of a schema
+
+
+def types_of(schema: Any, root: Any = None, depth: int = 0) -> frozenset[str]:
+    """Return the JSON types that a schema allows; empty if it restricts none.
+
+    Args:
+        schema: JSON Schema of a value.
+        root: Schema that its references are in.
+        depth: Number of references that were followed.
+    """
+    root = schema if root is None else root
+    schema = resolved(schema, root)
+    if depth > _DEEPEST:
+        return frozenset()
+    if "type" in schema:
+        named = schema["type"]
+        return frozenset([named] if isinstance(named, str) else named)
+    if isinstance(
+        values := schema.get("enum", [schema["const"]] if "const" in schema else None), list
+    ):
+        return frozenset(_TYPES.get(type(value), "") for value in values)
+    several = [
+        types_of(one, root, depth + 1) for key in ("anyOf", "oneOf") for one in schema.get(key, ())
+    ]
+    return frozenset().union(*several) if all(several) else frozenset()
+
+
+def resolved(schema: Any, root: Any) -> Mapping[str, Any]:
+    """Return a schema without a reference; empty for what is no schema."""
+    for _ in range(_DEEPEST):
+        reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+        if not (isinstance(reference, str) and re.match("#(/|$)", reference)):
+            break
+        schema = root
+        for name in filter(None, reference[1:].split("/")):
+            schema = schema.get(name) if isinstance(schema, Mapping) else None
+    return schema if isinstance(schema, Mapping) else {}
+
+
+def from_text(text: str, types: frozenset[str]) -> str:
+    """Return the JSON of a value that is plain text.
+
+    Args:
+        text: JSON or Python's literal of a value, or the text of a string.
+        types: JSON types that the value may have; empty for any.
+    """
+    stripped = text.strip()
+    allowed = types | {"integer"} if "number" in types else types
+    for read in (json.loads, _literal):
+        try:
+            value = read(stripped)
+        except _FAILURES:
+            continue
+        if not types or _TYPES.get(type(value)) in allowed:
+            return stripped if read is json.loads else json.dumps(value, ensure_ascii=False)
+    return json.dumps(text, ensure_ascii=False)
+
+
+def from_keywords(text: str) -> str | None:
+    """Return the JSON object of Python's keyword arguments; None if they are no literals."""
+    try:
+        text = _QUOTED.sub(lambda found: found[0].replace("\n", r"\n"), text)
+        call = ast.parse(f"f({text})", mode="eval").body
+        if (
+            not isinstance(call, ast.Call)
+            or call.args
+            or any(one.arg is None for one in call.keywords)
+        ):
+            return None
+        values = {str(one.arg): _evaluated(one.value) for one in call.keywords}
+        return json.dumps(values, ensure_ascii=False)
+    except _FAILURES:
+        return None
+
+
+def from_unquoted(text: str, quote: str) -> str | None:
+    """Return the JSON of an object with unquoted keys, as Gemma's; None if it is malformed.
+
+    Args:
+        text: The object.
+        quote: Text around its strings.
+    """
+    written = []
+    for number, piece in enumerate(text.split(quote)):
+        is_string = number % 2 == 1
+        written.append(json.dumps(piece, ensure_ascii=False) if is_string else _quoted_keys(piece))
+    try:
+        return json.dumps(json.loads("".join(written)), ensure_ascii=False)
+    except _FAILURES:
+        return None
+
+
+def _quoted_keys(text: str) -> str:
+    return re.sub(r"([{,]\s*)([^\s{}\[\],:\"]+)(\s*:)", r'\1"\2"\3', text)
+
+
+def _literal(text: str) -> Any:
+    return _evaluated(ast.parse(text, mode="eval").body)
+
+
+def _evaluated(node: ast.expr) -> Any:
+    """Evaluate a literal of Python, which may contain words of JSON."""
+
+    class _Words(ast.NodeTransformer):
+        def visit_Name(self, name: ast.Name) -> ast.AST:
+            return ast.Constant(_WORDS[name.id]) if name.id in _WORDS else name
+
+    return ast.literal_eval(_Words().visit(node))

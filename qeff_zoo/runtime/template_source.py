@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One Jinja source of a chat template: messages are brought into the form that it renders.
+
+Clients send a message in several forms, and a template renders some of them. Which ones is found by renderings of
+short conversations, so that no form depends on the name of a model.
+"""
+
+import datetime
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NoReturn, TypeAlias, TypeVar
+
+import jinja2
+import jinja2.nodes
+import jinja2.parser
+from jinja2.ext import Extension, loopcontrols
+
+from qeff_zoo.errors import GenerationError
+from qeff_zoo.runtime.template_sandbox import Sandbox
+from qeff_zoo.terminal.sanitize import shortened
+
+Message: TypeAlias = Mapping[str, Any]
+_T = TypeVar("_T")
+_WORD, _SECOND = "qzqzq", "zqzqz"  # words that no template contains
+_REASONING = ("reasoning_content", "thinking", "reasoning")  # names that clients use
+_USER = {"role": "user", "content": _WORD}
+_ASSISTANT = {"role": "assistant", "content": _WORD}
+_CALL_ID = "qzqzq0000"  # some templates require nine letters and digits
+#: Conversations around a message of each role.
+_AROUND: Mapping[str, Callable[[Message], Sequence[Message]]] = {
+    "system": lambda message: [message, _USER],
+    "user": lambda message: [message],
+    "assistant": lambda message: [_USER, message, _USER],
+    "tool": lambda message: [_USER, calling({}), {**message, "tool_call_id": _CALL_ID}],
+}
+
+
+class _Generation(Extension):
+    """`{% generation %}…{% endgeneration %}`, a mark of generated text for training; only its content is rendered."""
+
+    tags = {"generation"}  # noqa: RUF012 -- as in Jinja
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        """Return the block's content."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class TemplateSource:
+    """Jinja source with its special tokens, and the forms of messages that it renders.
+
+    Args:
+        source: Jinja source of the template.
+        tokens: Special tokens by name: bos_token, eos_token, …
+    """
+
+    def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
+        self._sandbox = Sandbox(
+            [_Generation, loopcontrols],
+            filters={"tojson": _to_json},
+            functions={"raise_exception": _refuse, "strftime_now": _now},
+        )
+        self.text = source
+        self._tokens = tokens
+        self._parts_by_role: dict[str, bool] = {}
+
+    def names(self, name: str) -> bool:
+        """Return whether the source contains a name, such as that of a variable."""
+        return re.search(rf"\b{re.escape(name)}\b", self.text) is not None
+
+    def render(self, messages: Sequence[Message], **values: Any) -> str:
+        """Render messages.
+
+        Args:
+            messages: Messages, each with `role` and `content`.
+            **values: Variables of the template.
+
+        Raises:
+            GenerationError: If the template raises an error, or exceeds its budget.
+        """
+        return guarded(lambda: self._written(self.normalized(messages), **values))
+
+    def normalized(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """Return messages in the form that the template renders.
+
+        A key that is None is absent, as in transformers, and an absent content is an empty text. Text is a part of a
+        list for a template that renders only lists. A list of texts is one text for a template that renders no lists.
+        Arguments of tool calls that are JSON text are parsed. Reasoning gets all its names. The role `developer` is
+        `system` for a template without it.
+
+        Raises:
+            GenerationError: If the arguments of a tool call are not a JSON object.
+        """
+        return [self._normalized(message) for message in messages]
+
+    def _normalized(self, message: Message) -> dict[str, Any]:
+        given = {key: value for key, value in message.items() if value is not None}
+        if given.get("role") == "developer" and not self.names("developer"):
+            given["role"] = "system"
+        content = given.setdefault("content", "")
+        if isinstance(content, str):
+            if self._reads_parts_alone:
+                given["content"] = _part(content)
+        elif (texts := _texts(content)) is not None:
+            text = "".join(texts)
+            in_parts = self._reads_parts_alone or self.reads_parts(str(given.get("role")))
+            given["content"] = content if in_parts else text
+        reasoning = next((given[key] for key in _REASONING if key in given), None)
+        if reasoning is not None:  # gpt-oss reads `thinking`
+            given = {"thinking": reasoning, **given, "reasoning_content": reasoning}
+        if calls := given.get("tool_calls"):
+            given["tool_calls"] = [self._call(call) for call in calls]
+        return given
+
+    def _call(self, call: Message) -> dict[str, Any]:
+        """Return a tool call with its arguments as an object, or as JSON text if the template renders only text."""
+        function = call.get("function")
+        if not isinstance(function, Mapping):
+            return dict(call)
+        arguments = _parsed(function)
+        written = json.dumps(arguments, ensure_ascii=False) if self._takes_json_text else arguments
+        return {**call, "function": {**function, "arguments": written}}
+
+    @cached_property
+    def _template(self) -> jinja2.Template:
+        """The template, parsed on first use, so that an invalid one does not affect plain prompts."""
+        return self._sandbox.parsed(self.text)
+
+    def _written(self, messages: Sequence[Message], **values: Any) -> str:
+        usual = {"tools": None, "documents": None, "add_generation_prompt": True}
+        return self._sandbox.rendered(
+            self._template, messages=messages, **{**usual, **self._tokens, **values}
+        )
+
+    def probe(self, messages: Sequence[Message], **values: Any) -> str:
+        """Return a rendering of messages in this very form; empty if the template fails."""
+        try:
+            return self._written(messages, **values)
+        except FAILURES:  # errors are reported for the actual messages
+            return ""
+
+    @cached_property
+    def _reads_parts_alone(self) -> bool:
+        """Whether the template renders text as a part of a list, but not as the whole content."""
+
+        def writes(content: Any) -> bool:
+            user, assistant = ({**one, "content": content} for one in (_USER, _ASSISTANT))
+            return any(_WORD in self.probe(chat) for chat in ([user], [user, assistant, user]))
+
+        return not writes(_WORD) and writes(_part(_WORD))
+
+    def reads_parts(self, role: str) -> bool:
+        """Return whether the template renders the parts of a message as text, and not as a printed list."""
+        if role not in self._parts_by_role:
+            message = {"role": role, "content": [*_part(_WORD), *_part(_SECOND)]}
+            text = self.probe(_AROUND.get(role, _AROUND["user"])(message))
+            printed = re.search("['\"]text['\"]", text)
+            self._parts_by_role[role] = _WORD in text and _SECOND in text and not printed
+        return self._parts_by_role[role]
+
+    @cached_property
+    def _takes_json_text(self) -> bool:
+        """Whether the template renders arguments as text, but not as an object."""
+
+        def writes(arguments: Any) -> bool:
+            call = calling(arguments)
+            result = {"role": "tool", "content": "1", "tool_call_id": _CALL_ID, "name": _WORD}
+            return any(
+                _SECOND in self.probe(chat) for chat in ([_USER, call], [_USER, call, result])
+            )
+
+        arguments = {"key": _SECOND}
+        return not writes(arguments) and writes(json.dumps(arguments))
+
+
+def calling(arguments: Any, name: str = _WORD) -> Message:
+    """Return a message of the assistant with one tool call."""
+    function = {"name": name, "arguments": arguments}
+    call = {"id": _CALL_ID, "type": "function", "function": function}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+def _part(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
+
+
+def _texts(parts: Any) -> list[str] | None:
+    """Return the texts of parts; None if one of them is no text."""
+    if not isinstance(parts, list | tuple) or not parts:
+        return None
+    found = [
+        part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None
+        for part in parts
+    ]
+    return found if all(isinstance(text, str) for text in found) else None  # type: ignore[return-value]
+
+
+def _parsed(function: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments of a tool call as an object."""
+    given = function.get("arguments")
+    arguments: Any = given if given not in (None, "") else {}
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (RecursionError, ValueError):
+            arguments = None
+    if not isinstance(arguments, Mapping):
+        raise GenerationError(
+            f"The arguments of a call of {shortened(str(function.get('name')))!r} are {shortened(str(given))!r}; "
+            "expected a JSON object, or its text. Correct them."
+        )
+    return arguments
+
+
+#: Errors that computation in a template may raise.
+FAILURES = (
+    *(jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, MemoryError),
+    *(RuntimeError, SyntaxError, TypeError, ValueError),
+)
+
+
+def guarded(act: Callable[[], _T]) -> _T:
+    """Call a function that renders, and convert its errors.
+
+    Raises:
+        GenerationError: If the template fails.
+    """
+    try:
+        return act()
+    except FAILURES as error:
+        reason = shortened(str(error) or type(error).__name__)
+        raise GenerationError(
+            f"The chat template fails: {reason!r}. Expected messages that the model's template "
+            "takes. Change them, or give the whole prompt as plain text."
+        ) from error
+
+
+def _refuse(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _now(pattern: str) -> str:
+    return datetime.datetime.now().astimezone().strftime(pattern)
+
+
+def _to_json(value: Any, **options: Any) -> str:
+    """Return JSON without the HTML escapes of Jinja's filter."""
+    return json.dumps(value, **{"ensure_ascii": False, **options})

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A prepared chat: requests of the runtime, and typed events of their outputs, for any endpoint.
+
+An endpoint converts its body to a `ChatRequest`, prepares it (`prompts.prepare_chat`), submits its requests, and
+converts events (`chat_events`) or whole outputs (`Chat.output`) to its own objects.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+from qeff_zoo.runtime import Delta, Generation, Handle, Request
+from qeff_zoo.runtime.chat_output import Event, Output, OutputParser, Reasoning, Text
+from qeff_zoo.serving.completion_choices import grow
+from qeff_zoo.serving.metrics import Metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chat:
+    """Prepared chat or completion.
+
+    Args:
+        requests: A request for each choice.
+        parser: Function that returns the parser of a choice's output; None for plain text.
+        shows_reasoning: Whether the client wants the reasoning.
+    """
+
+    requests: Sequence[Request]
+    parser: Callable[[], OutputParser] | None = None
+    shows_reasoning: bool = True
+
+    def output(self, generation: Generation) -> Output:
+        """Return the output of a generation."""
+        return Output.of(self._shown(events_of(self.parser, generation.text)))
+
+    def _shown(self, events: Sequence[Event]) -> list[Event]:
+        shown = self.shows_reasoning
+        return [event for event in events if shown or not isinstance(event, Reasoning)]
+
+
+def events_of(parser: Callable[[], OutputParser] | None, text: str) -> list[Event]:
+    """Return the events of a whole text."""
+    if parser is None:
+        return [Text(text)] if text else []
+    parsing = parser()
+    return [*parsing.push(text), *parsing.finish()]
+
+
+async def chat_events(
+    chat: Chat, handles: Sequence[Handle], metrics: Metrics
+) -> AsyncIterator[tuple[int, Delta, list[Event]]]:
+    """Yield the deltas of the choices, each with the number of its choice and the events that it completes.
+
+    Raises:
+        ApiError: The same errors as `grow`.
+    """
+    parsers = [chat.parser() if chat.parser else None for _ in handles]
+    async for number, delta in grow(handles, metrics):
+        parser = parsers[number]
+        if parser is None:
+            events: list[Event] = [Text(delta.text)] if delta.text else []
+        else:
+            events = parser.push(delta.text)
+            if delta.finish_reason is not None:
+                events += parser.finish()
+        yield number, delta, chat._shown(events)

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tools and reasoning over HTTP, with OpenAI's client.
+
+The model of these tests knows no tools. Grammars make it call them, and write outputs that a model would choose.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from chat_templates import TEMPLATES, THINKING
+from fixtures_serving import EXAMPLE, MODEL, QUESTION, connect, post, running
+
+from qeff_zoo import cli
+from qeff_zoo.errors import ServingError
+from qeff_zoo.package import Package
+from qeff_zoo.runtime import ChatOptions, Engine, TextGenerationSession
+from qeff_zoo.runtime.chat_template import ChatTemplate
+from qeff_zoo.serving import ServerOptions
+from qeff_zoo.serving.tools import ChatFormats
+
+CITY = {"type": "string", "enum": ["Rome", "Oslo"]}
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "parameters": {
+                "type": "object",
+                "properties": properties,
+                "required": [*properties],
+                "additionalProperties": False,
+            },
+        },
+    }
+    for name, properties in (("get_weather", {"city": CITY}), ("now", {}))
+]
+NAMED: Any = {"type": "function", "function": {"name": "get_weather"}}
+WEATHER = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+NOW = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+HELLO = [{"role": "user", "content": "Hi"}]
+
+
+@pytest.fixture
+def templated(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Give a function that changes the chat template of the shared engine."""
+
+    def change(template: str) -> TextGenerationSession:
+        found = ChatTemplate(template, {"bos_token": "<|begin|>"})
+        monkeypatch.setattr(engine.session, "chat_template", found)
+        return engine.session
+
+    return change
+
+
+@pytest.fixture
+def thinking(templated: Any, engine: Engine) -> Iterator[openai.OpenAI]:
+    """Give a client of a model with tools and thinking."""
+    templated(THINKING.replace("<tools>{{ tools | tojson }}</tools>", "{{ tools | length }}"))
+    with running(engine) as url, connect(url) as client:
+        yield client
+
+
+def ask(client: openai.OpenAI, text: str | None = None, **choices: Any) -> Any:
+    """Ask for a chat, whose output is a text if it is given."""
+    forced = {"extra_body": {"structured_outputs": {"choice": [text]}}} if text else {}
+    body = {"messages": HELLO, "max_tokens": 60, "temperature": 0, **forced, **choices}
+    return client.chat.completions.create(model=MODEL, **body)
+
+
+def grown(stream: Any) -> tuple[str, str, list[list[str]], list[str]]:
+    """Return the text, the reasoning, the calls (identifier, name, arguments) and the finish reasons of a stream."""
+    text = reasoning = ""
+    calls: list[list[str]] = []
+    reasons = []
+    for chunk in stream:
+        (choice,) = chunk.choices
+        text += choice.delta.content or ""
+        reasoning += getattr(choice.delta, "reasoning_content", None) or ""
+        for call in choice.delta.tool_calls or ():
+            if call.id:
+                assert (call.index, call.type) == (len(calls), "function")
+                calls.append([call.id, call.function.name, ""])
+            else:
+                assert call.function.name is None
+            calls[call.index][2] += call.function.arguments
+        reasons += [choice.finish_reason] if choice.finish_reason else []
+    return text, reasoning, calls, reasons
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
+def test_a_call_is_guaranteed(templated: Any, engine: Engine, choice: Any) -> None:
+    templated(TEMPLATES["qwen3_coder"].replace("<tools>{{ tools | tojson }}</tools>", ""))
+    options = {"tools": TOOLS, "tool_choice": choice, "parallel_tool_calls": False}
+    with running(engine) as url, connect(url) as client:
+        whole = ask(client, **options).choices[0]
+        text, _, calls, reasons = grown(ask(client, stream=True, **options))
+    (call,) = whole.message.tool_calls
+    assert (whole.finish_reason, whole.message.content) == ("tool_calls", None)
+    assert (reasons, text) == (["tool_calls"], "")
+    assert [calls[0][1:]] == [[call.function.name, call.function.arguments]]
+    arguments = json.loads(call.function.arguments)
+    if choice == NAMED or call.function.name == "get_weather":
+        assert call.function.name == "get_weather"
+        assert arguments["city"] in ("Rome", "Oslo")
+    else:
+        assert (call.function.name, arguments) == ("now", {})
+
+
+def test_a_call_is_parsed_in_what_the_model_chooses(thinking: openai.OpenAI) -> None:
+    """Reasoning, text and two calls; the same streamed; without parallel calls the first alone."""
+    said = f"hm\n</think>\n\nI see.\n{WEATHER}\n{NOW}"
+    off = {"chat_template_kwargs": {"enable_thinking": False}}
+    body = {"extra_body": {"structured_outputs": {"choice": [f"<think>{said}"]}, **off}}
+    options = {"tools": TOOLS, "max_tokens": 104, **body}
+    whole = ask(thinking, **options).choices[0]
+    message = whole.message
+    assert (message.content, message.reasoning_content, message.reasoning) == ("I see.", "hm", "hm")
+    called = [(one.function.name, one.function.arguments) for one in message.tool_calls]
+    assert called == [("get_weather", '{"city": "Rome"}'), ("now", "{}")]
+    assert whole.finish_reason == "tool_calls"
+    text, reasoning, calls, reasons = grown(ask(thinking, stream=True, **options))
+    assert (text, reasoning, reasons) == ("I see.", "hm", ["tool_calls"])
+    assert [one[1:] for one in calls] == [
+        [one.function.name, one.function.arguments] for one in message.tool_calls
+    ]
+    first = ask(thinking, **options, parallel_tool_calls=False).choices[0].message.tool_calls
+    assert len(first) == 1
+    hidden = {**body["extra_body"], "include_reasoning": False}
+    silent = ask(thinking, **{**options, "extra_body": hidden}).choices[0].message
+    assert (silent.content, getattr(silent, "reasoning_content", None)) == ("I see.", None)
+    without = ask(thinking, **{**options, "tool_choice": "none"}).choices[0]
+    assert (without.finish_reason, without.message.tool_calls) == ("stop", None)
+    assert WEATHER in without.message.content
+
+
+def test_an_answer_has_its_form_after_the_thinking(thinking: openai.OpenAI) -> None:
+    """The prompt begins the thinking, unless an effort of none turns it off; then no thinking is possible."""
+    form = {"type": "json_schema", "json_schema": {"schema": {"type": "object", "required": ["a"],
+            "properties": {"a": {"type": "boolean"}}, "additionalProperties": False}}}  # fmt: skip
+    thought = ask(thinking, response_format=form, max_tokens=20)
+    assert thought.choices[0].message.content in ("", None)
+    assert thought.choices[0].message.reasoning_content
+    at_once = ask(thinking, response_format=form, reasoning_effort="none").choices[0].message
+    assert set(json.loads(at_once.content)) == {"a"}
+    either = ask(thinking, response_format=form, reasoning_effort="none", tools=TOOLS)
+    (either,) = either.choices
+    assert bool(either.message.tool_calls) != bool(either.message.content)
+
+
+def test_a_history_of_calls_is_rendered_as_the_template_wants_it(
+    templated: Any, engine: Engine
+) -> None:
+    """With null contents and arguments as text, as OpenAI's clients send them; and a message is continued."""
+    session = templated(TEMPLATES["hermes"].replace("{{ tools | tojson }}", ""))
+    call = {"id": "abcdefghi", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    messages: list[Any] = [
+        *QUESTION,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "abcdefghi", "content": [{"type": "text", "text": "1"}]},
+    ]
+    function = {"name": "now", "arguments": {}}
+    plain = [
+        *QUESTION,
+        {"role": "assistant", "content": "", "tool_calls": [{**call, "function": function}]},
+        {"role": "tool", "content": "1"},
+    ]
+    with running(engine) as url, connect(url) as client:
+        asked = ask(client, messages=messages, tools=TOOLS, max_tokens=1)
+        begun = [*QUESTION, {"role": "assistant", "content": "A"}]
+        body = {"continue_final_message": True, "add_generation_prompt": False}
+        continued = ask(client, messages=begun, max_tokens=4, extra_body=body)
+    tokens = session.encode_chat(plain, ChatOptions(tools=TOOLS))
+    assert asked.usage.prompt_tokens == len(tokens)
+    tokens = session.encode_chat(begun, ChatOptions(continue_final_message=True))
+    assert continued.usage.prompt_tokens == len(tokens)
+    assert session.tokenizer is not None
+    assert session.tokenizer.spelled(tokens).endswith("A")
+
+
+def test_the_examples_of_the_guide(
+    templated: Any, engine: Engine, trained: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    templated(
+        TEMPLATES["hermes"].replace("<tools>{{ tools | tojson }}</tools>", "{{ tools | length }}")
+    )
+    page = (EXAMPLE.parents[1] / "docs" / "serving.md").read_text()
+    _, called, *_ = re.split("<!-- tools: .*?```python\n", page, maxsplit=1, flags=re.DOTALL)
+    with running(engine) as url:
+        code = called.partition("```")[0].replace("http://127.0.0.1:8000/v1", url)
+        exec(code.replace('"my-package"', f'"{MODEL}", max_tokens=90, parallel_tool_calls=False'))
+    assert capsys.readouterr().out.startswith("get_weather {")
+    python = page.partition("## Reasoning")[2].partition("```python\n")[2].partition("```")[0]
+    exec(python.replace("my-package", str(trained.path)))
+    assert capsys.readouterr().out
+
+
+def test_a_parser_is_named(templated: Any, engine: Engine) -> None:
+    templated("{{ messages[0].content }}{% if tools %}:{% endif %}")
+    tools = json.dumps({"model": MODEL, "messages": QUESTION, "tools": TOOLS, "max_tokens": 60, "temperature": 0,
+                        "structured_outputs": {"choice": [WEATHER]}}).encode()  # fmt: skip
+    with running(engine) as url:
+        status, answer = post(url, "chat/completions", tools)
+    assert (status, answer["error"]["code"]) == (400, "tools_not_supported")
+    assert "calls in an unknown format" in answer["error"]["message"]
+    with running(engine, formats=ChatFormats("hermes", "deepseek_r1")) as url:
+        status, answer = post(url, "chat/completions", tools)
+    assert answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "get_weather"
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        (
+            {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}},
+            "uniqueItems",
+        ),
+        ({"type": "frob"}, "frob"),
+    ],
+)
+def test_a_schema_that_cannot_be_compiled_is_refused(
+    thinking: openai.OpenAI, schema: Any, said: str
+) -> None:
+    tools: Any = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    with pytest.raises(openai.BadRequestError, match=said) as refused:
+        ask(thinking, tools=tools, tool_choice="required")
+    assert (refused.value.param, refused.value.code) == ("tools", "invalid_schema")
+
+
+def test_an_unknown_parser_is_refused_at_the_start(
+    trained: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option, choice in (
+        ("--tool-parser", "tool_parser"),
+        ("--reasoning-parser", "reasoning_parser"),
+    ):
+        with pytest.raises(ServingError, match=f"{option} is 'frob', which is unknown; expected"):
+            ServerOptions(name="a", fingerprint="b", **{choice: "frob"})  # type: ignore[arg-type]
+    assert cli.main(["serve", str(trained.path), "--port", "0", "--tool-parser", "frob"]) == 1
+    assert "--tool-parser is 'frob'" in capsys.readouterr().err
+
+
+def test_the_command_renders_by_options(
+    trained: Package, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[Any]()
+
+    def render(self: ChatTemplate, messages: Any, options: ChatOptions) -> str:
+        seen.append(options)
+        return str(messages[0]["content"])
+
+    monkeypatch.setattr(ChatTemplate, "render", render)
+    argv = ["run", str(trained.path), "--prompt", "Hi", "--generation-len", "1"]
+    options = ["--chat-template-kwargs", '{"enable_thinking": false}', "--reasoning-effort", "low"]
+    assert cli.main([*argv, *options]) == 1
+    assert "and --chat is not" in capsys.readouterr().err
+    assert cli.main([*argv, "--chat", *options]) == 0
+    assert seen == [ChatOptions(variables={"enable_thinking": False}, reasoning_effort="low")]
+    with pytest.raises(SystemExit, match="2"):
+        cli.main([*argv, "--chat", "--chat-template-kwargs", "[]"])
