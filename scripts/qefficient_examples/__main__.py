@@ -116,7 +116,7 @@ def _row(code: int | None, printed: str, work: Path, seconds: int) -> dict[str, 
         return {"result": "too slow", "reason": f"stopped after {seconds} s"}
     reason = ""
     for line in reversed(printed.splitlines()[-_TAIL:]):
-        if line.startswith("{"):
+        if line.startswith('{"type": '):
             error = json.loads(line)
             reason = f"{error['type']}: {error['message']}"
             break

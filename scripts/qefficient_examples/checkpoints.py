@@ -279,7 +279,7 @@ CHECKPOINTS: Mapping[str, Make] = {
     "allenai/Molmo-7B-D-0924": _coded("molmo"),
 }  # fmt: skip
 #: The same files under several names: each is written once, by its maker.
-_TWINS = {make: name for name, make in reversed(CHECKPOINTS.items()) if make is not _adapter}
+_TWINS = {make: name for name, make in reversed([*CHECKPOINTS.items()]) if make is not _adapter}
 
 
 def provide(name: str, work: Path) -> None:

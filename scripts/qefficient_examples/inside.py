@@ -50,11 +50,11 @@ def stay_here() -> None:
     """Replace every download."""
     import datasets
     import requests
-    from huggingface_hub.utils import httpx
+    from huggingface_hub import utils
 
     from qeff_zoo.media import fetching
 
-    httpx.get = requests.get = _download
+    utils.httpx.get = requests.get = _download  # type: ignore[attr-defined]
     fetching.fetch_media = lambda *_, **__: _picture()
     datasets.load_dataset = _data_set
 

@@ -52,5 +52,5 @@ def _from_module(self: Any, source: Any, **given: Any) -> None:
     self.__dict__.update(type(self).from_pretrained(folder, **given).__dict__)
 
 
-Model.__init__ = _from_module  # type: ignore[method-assign,assignment]
+Model.__init__ = _from_module  # type: ignore[method-assign]
 sys.meta_path.insert(0, _Finder)

@@ -11,9 +11,9 @@ from qeff_zoo.errors import GenerationError
 from qeff_zoo.media.images import blank
 from qeff_zoo.multimodal.manifest import images_of
 from qeff_zoo.package import Package
+from qeff_zoo.package.files import read_json
 from qeff_zoo.runtime.decoder import AXES
 from qeff_zoo.runtime.program import Array, Program
-from qeff_zoo.runtime.tokenizer import read_json
 from qeff_zoo.tasks.multimodal.vision_encoder import GRID, Vision
 
 from .calls import Calls, Described
@@ -50,7 +50,7 @@ class VisionCalls(Calls):
 
     def run(self, given: Mapping[str, Array], wanted: Collection[str]) -> dict[str, Array]:
         """Return `vision_embeds`, (1, image tokens, width), and `deepstack_features`, (levels, image tokens, width)."""
-        if self._vision.tower is not None and GRID not in given:
+        if len(self.program.inputs["pixel_values"].shape) == 2 and GRID not in given:
             given = {**given, GRID: self._grids(len(given["pixel_values"]))}
         found = [self._vision.look(one) for one in _images(given)]
         names = [*found[0].features]

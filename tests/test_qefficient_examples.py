@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`scripts/qefficient`: how a script is rewritten, and what a row of its table is made of."""
+
+import json
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give the path of the package, which is none of the installed ones."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    before = {*sys.modules}
+    yield
+    for name in {*sys.modules} - before:
+        if name.startswith("qefficient_examples"):
+            del sys.modules[name]
+
+
+def module(name: str) -> ModuleType:
+    return import_module(f"qefficient_examples.{name}")
+
+
+@pytest.mark.usefixtures("scripts")
+def test_a_script_gets_our_import_and_few_tokens() -> None:
+    theirs = (
+        "import QEfficient\nimport QEfficient.base\n    from QEfficient.utils import a\nprint('QEfficient')\n"
+        "generation_len = CTX_LEN - ids.max()\nx.generate(generation_len=100, n=20)\ngeneration_len = 5  # few\n"
+    )
+    assert module("rewriting").rewrite(theirs) == (
+        "import qeff_zoo.qefficient as QEfficient\nimport qeff_zoo.qefficient.base\n"
+        "    from qeff_zoo.qefficient.utils import a\nprint('QEfficient')\n"
+        "generation_len = 12\nx.generate(generation_len=12, n=20)\ngeneration_len = 12# few\n"
+    )
+
+
+@pytest.mark.usefixtures("scripts")
+def test_the_table_counts_and_names_what_does_not_run(tmp_path: Path) -> None:
+    rows = [
+        {"script": "a.py", "result": "runs", "reason": "", "seconds": 1},
+        {"script": "b.py", "result": "refused", "reason": "PlanError: x | y", "seconds": 1},
+    ]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    text = module("table").table(tmp_path / "rows.json")
+    assert text.startswith("Of 2 scripts, 1 run, 1 are refused by name.\n")
+    assert "`b.py`" in text
+    assert r"PlanError: x \| y" in text
+    assert "a.py" not in text
