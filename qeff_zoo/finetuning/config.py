@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be chosen of a training run: one frozen value, whose fields are flags and entries of a YAML file.
+"""Options of a training run: one frozen value, whose fields are flags and entries of a YAML file.
 
 A field is named as transformers, trl or peft name it, where they do. Needs neither torch nor PyYAML.
 """
@@ -43,116 +43,138 @@ class Config:
         PlanError: By `check`: every value that cannot be used.
     """
 
-    model_name: str = option("model", "Hub id or folder of a checkpoint of floats", "")
+    model_name: str = option("model", "Hub id or folder of an unquantized checkpoint", "")
     revision: str | None = option("model", "branch, tag or commit of a Hub model")
-    tokenizer_name: str | None = option("model", "folder of another tokenizer than the model's")
+    tokenizer_name: str | None = option("model", "folder of a tokenizer (default: the model's)")
     task_mode: str = option(
-        "model", "learn to continue text, or to label it", GENERATION, allowed=TASK_MODES
+        "model",
+        "training task: text generation or sequence classification",
+        GENERATION,
+        allowed=TASK_MODES,
     )
-    use_peft: bool = option("model", "train an adapter (LoRA); without it, every weight", True)
-    lora_r: int = option("peft_config", "rank of the adapter", 8)
-    lora_alpha: int = option("peft_config", "its product is scaled by alpha / rank", 16)
-    lora_dropout: float = option("peft_config", "share of its inputs that are dropped", 0.1)
+    use_peft: bool = option(
+        "model", "train a LoRA adapter; otherwise all weights are trained", True
+    )
+    lora_r: int = option("peft_config", "LoRA rank", 8)
+    lora_alpha: int = option("peft_config", "LoRA alpha: the update is scaled by alpha / rank", 16)
+    lora_dropout: float = option("peft_config", "dropout probability of the LoRA layers", 0.1)
     target_modules: tuple[str, ...] = option(
         "peft_config",
-        "linear layers that get one, by the ends of their names, with commas between; all-linear is every one "
-        "but the output matrix",
+        "comma-separated suffixes of the linear layers with an adapter; all-linear selects all except the output "
+        "layer",
         ("all-linear",),
     )
     peft_options: Mapping[str, Any] = option(
         "peft_config",
-        "more of peft's LoraConfig, as JSON: use_rslora, use_dora, rank_pattern, …",
+        "further fields of peft's LoraConfig, as JSON: use_rslora, use_dora, rank_pattern, …",
         {},
     )
-    from_peft_checkpoint: str | None = option("model", "folder of an adapter to go on from")
+    from_peft_checkpoint: str | None = option("model", "folder of an adapter to continue training")
 
     data: str = option(
-        "dataset", "JSON, JSONL, CSV or Parquet file, or FILE.py:FUNCTION, which is then run", ""
+        "dataset", "JSON, JSONL, CSV or Parquet file, or FILE.py:FUNCTION, whose code is run", ""
     )
-    validation_data: str | None = option("dataset", "the same, to validate on")
+    validation_data: str | None = option("dataset", "validation data, in the same forms")
     data_options: Mapping[str, Any] = option(
-        "dataset", "given to FILE.py:FUNCTION as QEfficient's custom data sets are, as JSON", {}
+        "dataset",
+        "arguments of FILE.py:FUNCTION, as JSON, as for QEfficient's custom data sets",
+        {},
     )
     collator: str | None = option(
-        "dataset", "FILE.py:FUNCTION that is given the tokenizer, and returns what makes batches"
+        "dataset", "FILE.py:FUNCTION that takes the tokenizer and returns a data collator"
     )
-    data_format: str | None = option("dataset", "what the columns mean", allowed=FORMATS)
-    prompt_template: str | None = option("dataset", "the prompt, with columns in braces")
-    completion_template: str | None = option("dataset", "the answer, with columns in braces")
+    data_format: str | None = option("dataset", "format of the columns", allowed=FORMATS)
+    prompt_template: str | None = option(
+        "dataset", "template of the prompt, with column names in braces"
+    )
+    completion_template: str | None = option(
+        "dataset", "template of the completion, with column names in braces"
+    )
     text_column: str = option("dataset", "column of plain text", "text")
     label_column: str = option("dataset", "column of labels", "label")
     messages_column: str = option("dataset", "column of chats", "messages")
     split_ratio: float = option(
-        "dataset", "share of the rows to train on, where there is no validation file", 0.8
+        "dataset", "share of the rows for training, if there is no validation file", 0.8
     )
-    data_seed: int = option("dataset", "draws the rows to validate on", 42)
-    max_samples: int | None = option("dataset", "rows to train on at most")
-    max_eval_samples: int | None = option("dataset", "rows to validate on at most")
+    data_seed: int = option("dataset", "seed of the choice of validation rows", 42)
+    max_samples: int | None = option("dataset", "maximum number of training rows")
+    max_eval_samples: int | None = option("dataset", "maximum number of validation rows")
     max_length: int = option(
         "dataset",
-        "tokens of a row at most; what is longer is cut; 0 for as many as the model reads",
+        "maximum tokens of a row; longer rows are truncated; 0 for the model's maximum",
         512,
     )
-    packing: bool = option("dataset", "put several rows into one of full length", False)
-    completion_only_loss: bool = option("dataset", "learn answers alone, not prompts", True)
+    packing: bool = option("dataset", "pack several rows into one of maximum length", False)
+    completion_only_loss: bool = option(
+        "dataset", "compute the loss on completions only, not on prompts", True
+    )
 
-    output_dir: str = option("training", "folder of the run", "")
-    num_train_epochs: float = option("training", "times that all rows are seen", 1.0)
-    max_steps: int = option("training", "steps of the optimizer at most; 0 for all", 0)
-    per_device_train_batch_size: int = option("training", "rows that a device takes at a time", 1)
-    per_device_eval_batch_size: int = option("training", "the same, when it validates", 1)
-    gradient_accumulation_steps: int = option("training", "batches of a step", 1)
+    output_dir: str = option("training", "output folder of the run", "")
+    num_train_epochs: float = option("training", "number of epochs", 1.0)
+    max_steps: int = option("training", "maximum number of optimizer steps; 0 for all", 0)
+    per_device_train_batch_size: int = option("training", "training batch size per device", 1)
+    per_device_eval_batch_size: int = option("training", "validation batch size per device", 1)
+    gradient_accumulation_steps: int = option("training", "batches per optimizer step", 1)
     gradient_checkpointing: bool = option(
-        "training", "compute activations twice, and do not keep them: slower, in less memory", False
+        "training", "recompute activations instead of storing them: slower, with less memory", False
     )
     max_grad_norm: float = option(
-        "training", "gradients are scaled down to this norm; 0 for never", 1.0
+        "training", "maximum norm of gradients, for clipping; 0 for no clipping", 1.0
     )
-    autocast: str = option("training", "numbers of the forward pass", "auto", allowed=AUTOCAST)
+    autocast: str = option("training", "data type of the forward pass", "auto", allowed=AUTOCAST)
     device: str = option(
         "training",
-        "where to train; auto is a GPU if there is one",
+        "training device; auto selects a GPU if there is one",
         "auto",
         allowed=("auto", *DEVICES),
     )
-    seed: int = option("training", "of adapters, dropout and the order of rows", 42)
+    seed: int = option("training", "random seed of adapters, dropout and the order of rows", 42)
     eval_strategy: str = option("training", "when to validate", "epoch", allowed=WHEN)
-    eval_steps: int = option("training", "steps between, with eval_strategy steps", 100)
+    eval_steps: int = option("training", "steps between validations, for eval_strategy steps", 100)
     save_strategy: str = option("training", "when to write a checkpoint", "epoch", allowed=WHEN)
-    save_steps: int = option("training", "steps between, with save_strategy steps", 1000)
-    save_total_limit: int = option("training", "checkpoints to keep; the oldest go first", 5)
-    logging_steps: int = option("training", "steps between two lines of the log", 1)
-    group_by_length: bool = option("training", "rows of like length into one batch", False)
-    dataloader_num_workers: int = option("training", "processes that read rows", 0)
-    ddp_backend: str | None = option(
-        "training", "of torchrun (default: nccl, gloo on the CPU, qccl on qaic)"
+    save_steps: int = option("training", "steps between checkpoints, for save_strategy steps", 1000)
+    save_total_limit: int = option(
+        "training", "maximum number of checkpoints; the oldest are deleted first", 5
     )
-    ddp_timeout: int = option("training", "seconds that a process waits for the others", 1800)
-    merge: bool = option("training", "also write the model with its adapter merged in", False)
+    logging_steps: int = option("training", "steps between log lines", 1)
+    group_by_length: bool = option("training", "batch rows of similar length together", False)
+    dataloader_num_workers: int = option("training", "worker processes of the data loader", 0)
+    ddp_backend: str | None = option(
+        "training",
+        "communication backend under torchrun (default: nccl; gloo on the CPU; qccl on qaic)",
+    )
+    ddp_timeout: int = option("training", "timeout of distributed operations, in seconds", 1800)
+    merge: bool = option("training", "also write the model with the adapter merged", False)
 
-    learning_rate: float = option("optimizers", "at its highest", 5e-5)
-    weight_decay: float = option("optimizers", "of matrices", 0.01)
-    optim: str = option("optimizers", "one of transformers' optimizers", "adamw_torch")
+    learning_rate: float = option("optimizers", "peak learning rate", 5e-5)
+    weight_decay: float = option("optimizers", "weight decay of matrices", 0.01)
+    optim: str = option("optimizers", "name of an optimizer of transformers", "adamw_torch")
 
     lr_scheduler_type: str = option(
-        "scheduler", "one of transformers', or step: times gamma after each epoch", "cosine"
+        "scheduler",
+        "scheduler of transformers, or step: multiplication by gamma after each epoch",
+        "cosine",
     )
-    warmup_ratio: float = option("scheduler", "share of the steps until the highest rate", 0.1)
-    gamma: float = option("scheduler", "of lr_scheduler_type step", 0.85)
+    warmup_ratio: float = option("scheduler", "share of the steps for warm-up", 0.1)
+    gamma: float = option("scheduler", "factor of lr_scheduler_type step", 0.85)
 
     early_stopping_patience: int | None = option(
-        "callbacks", "stop after so many validations without a better loss, and keep the best"
+        "callbacks",
+        "number of validations without a better loss before training stops with the best checkpoint",
     )
-    early_stopping_threshold: float = option("callbacks", "what counts as better, nats", 0.0)
+    early_stopping_threshold: float = option(
+        "callbacks", "minimum improvement of the loss, in nats", 0.0
+    )
     convergence_counter: int | None = option(
-        "callbacks", "stop after so many logged steps with a loss of convergence_loss or less"
+        "callbacks",
+        "number of logged steps with a loss of at most convergence_loss before training stops",
     )
-    convergence_loss: float = option("callbacks", "see convergence_counter, nats", 1e-4)
+    convergence_loss: float = option("callbacks", "loss for convergence_counter, in nats", 1e-4)
     tensorboard: bool = option("callbacks", "also log for TensorBoard", False)
-    plot: str | None = option("callbacks", "image to draw the loss into, such as loss.png")
+    plot: str | None = option("callbacks", "image file of a loss plot, such as loss.png")
 
     def problems(self) -> list[str]:
-        """Return what is wrong with single values, and with some together: a full sentence each."""
+        """Return the problems of single values, and of combinations: a full sentence each."""
         found = [
             f"There is no {name}; expected {text}. Give {flag(name)}."
             for name, text in (
