@@ -21,6 +21,7 @@ from qeff_zoo.registry import file_name, list_recipes
 #: Test files whose parameters name recipes, or models of recipes.
 PER_RECIPE = {
     "test_encoders",
+    "test_every_storage",
     "test_facts",
     "test_full_size",
     "test_qaic_graph",

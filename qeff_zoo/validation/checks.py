@@ -243,7 +243,7 @@ def _check_recipe(recipe: Recipe, watch: Stopwatch, *, record: bool) -> Outcome:
             tempfile.TemporaryDirectory() as folder,
             watch.stage(f"{recipe.model_type} {name}"),
         ):
-            answer = validation.validate(*_tiny_package(one, tiny, Path(folder)), level="tiny")
+            answer = validation.validate(*tiny_package(one, tiny, Path(folder)), level="tiny")
         found[task, tiny.name] = answer
         checks += [{"model": name, **item} for item in answer.checks]
         reported.append({"model": name, **answer.reported})
@@ -266,7 +266,7 @@ def _check_on_target(recipe: Recipe, target: str, watch: Stopwatch, *, record: b
         name = f"{recipe.model_type}-{tiny.name}"
         with tempfile.TemporaryDirectory() as folder, watch.stage(f"{name} {target}"):
             try:
-                package, checkpoint = _tiny_package(recipe, tiny, Path(folder), target)
+                package, checkpoint = tiny_package(recipe, tiny, Path(folder), target)
                 found[name] = validation.validate(package, checkpoint, level="tiny")
             except CompileError as error:
                 found[name] = error
@@ -288,32 +288,51 @@ def _check_on_target(recipe: Recipe, target: str, watch: Stopwatch, *, record: b
     )
 
 
-def _tiny_package(
-    recipe: Recipe, tiny: Tiny, folder: Path, target: str | None = None
+def tiny_package(
+    recipe: Recipe,
+    tiny: Tiny,
+    folder: Path,
+    target: str | None = None,
+    *,
+    weights: str | None = None,
+    seed: int = 0,
+    store: Store | None = None,
 ) -> tuple[Package, Path]:
+    """Build a tiny model, without validation; return the package, and the folder of its checkpoint.
+
+    Args:
+        recipe: Recipe of the model, for one of its tasks.
+        tiny: One of its tiny models.
+        folder: A folder for the checkpoint.
+        target: Target of the package; None for the default.
+        weights: Storage of the weights; None for the target's default.
+        seed: Seed of the random weights.
+        store: Store of the package and its graphs; None for one in the folder.
+    """
     from . import tiny_models
 
-    checkpoint = tiny_models.make(recipe, tiny, folder / "checkpoint")
+    checkpoint = tiny_models.make(recipe, tiny, folder / "checkpoint", seed=seed)
     # A tenth of a real sound is enough for frames of all kinds.
     first = next(iter(recipe.shapes.values()))
     of_sound = [length // 10 for length in first.seq_lens[:2]]
     lengths = tuple(of_sound) if find(recipe.task).reads == "sound" else (8, 24)
-    encoder = Request(target=target, task=recipe.task, seq_lens=lengths)
+    encoder = Request(target=target, task=recipe.task, weights=weights, seq_lens=lengths)
     read = lengths if of_sound else None  # of those that read texts before they write
     decoder = Request(
         target=target,
         task=recipe.task,
+        weights=weights,
         batch_size=3 if target is None else None,  # others may run one row alone
         prefill_seq_len=8,
         ctx_len=tiny.ctx_len or 48,
         seq_lens=read,
         max_num_images=2 if first.max_num_images else None,
     )
-    images = Request(target=target, task=recipe.task, batch_size=3)
+    images = Request(target=target, task=recipe.task, weights=weights, batch_size=3)
     built = pipeline.build(
         str(checkpoint),
         {"decoder": decoder, "encoder": encoder, "vision": images}[find(recipe.task).role],
         validate=False,
-        store=Store(folder / "store"),
+        store=store or Store(folder / "store"),
     )
     return built.package, checkpoint
